@@ -1,0 +1,255 @@
+"""What an agent asks of the store, of its nursery and of people, whatever its phase (pure).
+
+Each duty looks at the facts and asks for what should be there and is not. At most one transaction is on its way.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from elastic.agentevents import (
+    FindOlder,
+    Follow,
+    OpenSession,
+    Relist,
+    ReportFailure,
+    Revoke,
+    RunUntil,
+    Say,
+    Send,
+)
+from elastic.agentfacts import Facts, Phase
+from elastic.joining import join
+from elastic.membership import Form, Wait, decide
+from elastic.model import Ended, MemberState, Outcome
+from elastic.proposals import Transaction, leave, propose, record, say
+
+ASK_AGAIN_S = 0.5
+"""A question to the store that led to nothing is asked again after this pause."""
+
+
+def announce(f: Facts) -> None:
+    """Before the rows are asked: tell people about a failure, and hold the right to run while everybody is heard."""
+    go = f.view.go
+    if go is not None and go.value.cause is not None and f.joined_at is not None and go.value.g > f.reported_g:
+        f.reported_g = go.value.g
+        if f.generation is not None and f.generation.g == go.value.g:
+            f.act(ReportFailure(go.value.cause, go.value.note))
+    if _holds(f):
+        f.right = f.right.vouched(f.now + f.right.ttl_s)
+
+
+def perform(f: Facts) -> None:
+    """After the rows: ask for everything that is due."""
+    _admit_absence(f)
+    _keep_right(f)
+    _line(f)
+    _session(f)
+    _refresh_view(f)
+    if f.inflight is None and not _behind(f):
+        _write(f)
+    _propose(f)
+
+
+def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
+    """Work out when this agent has something to do although nothing happens."""
+    times: list[float] = []
+    if isinstance(f.decision, Wait) and f.decision.until is not None:
+        times.append(f.decision.until)
+    if f.phase is Phase.RUNNING:
+        times.append(f.right.until())
+        if f.drain is not None:
+            times.append(f.drain.at + drain_patience_s)
+        if _holds(f):
+            times.append(f.now + f.right.ttl_s / 4)
+    if f.phase is Phase.LEAVING or (f.phase is Phase.DONE and f.drain is not None):
+        times.append(f.entered_at + record_patience_s)
+    if f.phase in (Phase.JOINING, Phase.SPARE, Phase.GATED) and f.limits.elastic_timeout_s is not None:
+        times.append(f.idle_since + f.limits.elastic_timeout_s)
+    if f.phase in (Phase.JOINING, Phase.RUNNING) and f.registered is None:
+        times.append(max(f.grant_again_at, f.now + ASK_AGAIN_S))
+    later = [time for time in times if time > f.now]
+    f.wake_at = min(later) if later else (f.now if times else None)
+    if f.wake_at is not None and f.wake_at <= f.now:
+        f.wake_at = f.now + 0.05
+
+
+def vouch_s(f: Facts, node: str, g: int) -> float:
+    """How many seconds this agent, asked over the link, grants `node` to run generation g; 0.0 is no."""
+    generation = f.generation
+    if generation is None or generation.g != g or f.workers_g != g or f.phase is not Phase.RUNNING:
+        return 0.0
+    if generation.index(f.me.node) != 0 or generation.index(node) is None:
+        return 0.0
+    return max(0.0, min(f.right.ttl_s, f.right.until() - f.now))
+
+
+def _holds(f: Facts) -> bool:
+    """Tell whether this node is the first of its generation and hears every other member of it."""
+    generation = f.generation
+    if f.phase is not Phase.RUNNING or generation is None or generation.g != f.workers_g:
+        return False
+    others = {place.node for place in generation.members if place.node != f.me.node}
+    return generation.index(f.me.node) == 0 and others <= f.memory.linked
+
+
+def _admit_absence(f: Facts) -> None:
+    """Record that this node never started a generation that got its go: its gate waits for that word."""
+    generation = f.generation
+    if generation is None or generation.before is None or not f.workers_gone or f.another_store:
+        return
+    g = generation.before.g
+    if f.me.node not in generation.before.nodes or (f.outcome_wanted is not None and f.outcome_wanted[0] >= g):
+        return
+    f.finished_g = max(f.finished_g, g)
+    f.want_outcome(g, Outcome(ended=Ended.STOPPED, over=True, host=f.me.member.host))
+
+
+def _keep_right(f: Facts) -> None:
+    if not f.workers_gone and f.right.until() > f.run_until:
+        f.run_until = f.right.until()
+        f.act(RunUntil(f.run_until))
+
+
+def _session(f: Facts) -> None:
+    wanted = f.phase in (Phase.JOINING, Phase.RUNNING) and f.registered is None and f.view.revision > 0
+    if wanted and f.lease is None and not f.granting and f.now >= f.grant_again_at:
+        f.granting = True
+        f.act(OpenSession((f.view.spec.value if f.view.spec is not None else f.me.spec).lease_ttl_s))
+
+
+def _behind(f: Facts) -> bool:
+    return f.view.revision < f.floor or f.listing < f.listing_wanted
+
+
+def _refresh_view(f: Facts) -> None:
+    if f.relist_wanted and f.relist_asked != f.listing:
+        f.relist_asked = f.listing
+        f.act(Relist())
+
+
+def _send(f: Facts, transaction: Transaction) -> None:
+    f.inflight = transaction
+    f.act(Send(transaction))
+
+
+def _write(f: Facts) -> None:
+    """Send the most urgent transaction that is this node's own."""
+    if f.view.revision == 0:
+        return
+    wanted = f.outcome_wanted
+    if wanted is not None and wanted != f.outcome_written and not f.another_store:
+        _send(f, record(f.keys, f.view, f.me.node, *wanted))
+    elif f.phase is Phase.LEAVING and f.registered is not None and not f.left:
+        _send(f, leave(f.keys, f.me.node, f.registered))
+    elif f.registered is None and f.lease is not None and f.phase in (Phase.JOINING, Phase.RUNNING):
+        _join(f)
+    elif f.drain is not None and not f.drain_said and f.registered is not None and f.phase is Phase.RUNNING:
+        member = msgspec.structs.replace(f.me.member, state=MemberState.DRAINING, drain_reason=f.drain.reason)
+        _send(f, say(f.keys, f.view, f.me.node, f.registered, member, f.lease or 0))
+
+
+def _join(f: Facts) -> None:
+    if f.another_store:
+        return
+    plan = join(f.keys, f.view, f.me, f.lease or 0, f.somebody_lives, again=f.may_run_again)
+    for line in plan.lines:
+        if line not in f.told:
+            f.told = (*f.told, line)
+            f.act(Say(line))
+    if plan.refusal:
+        f.refusal = plan.refusal
+    elif plan.transaction is not None:
+        _send(f, plan.transaction)
+    elif f.older_asked is None and f.now >= f.ask_again_at:
+        f.ask_again_at = f.now + ASK_AGAIN_S
+        f.older_asked = 0
+        f.act(FindOlder(0))
+
+
+def _present(f: Facts, node: str) -> bool:
+    stored = f.view.members.get(node)
+    return stored is not None and (node, stored.create_revision) not in f.memory.gone and node not in f.memory.dead
+
+
+def _line(f: Facts) -> None:
+    """Follow the member before this one in line; whoever has nobody before it follows everything and proposes."""
+    want = _place_in_line(f) if f.registered is not None else (False, None)
+    if want is not None and want != f.following:
+        f.following = want
+        f.decision = None
+        f.act(Follow(*want))
+
+
+def _place_in_line(f: Facts) -> tuple[bool, str | None] | None:
+    """(True, None) for the first in line, (False, node) for the others, None while that is being looked up."""
+    generation, me = f.generation, f.me.node
+    index = generation.index(me) if generation is not None else None
+    if generation is not None and generation.g != f.passed_g:
+        f.passed, f.passed_g = frozenset(), generation.g
+    if f.view.complete:
+        nearest = _nearest_before(f, index)
+        if nearest is None:
+            return (True, None)
+        f.passed -= {nearest}
+        f.older_node = nearest
+        f.older_cursor = min(f.view.members[nearest].create_revision, f.registered or 0)
+        return (False, nearest)
+    followed = f.view.follows
+    if generation is not None and index is not None:
+        if followed is not None and not _present(f, followed):
+            f.passed |= {followed}
+        for place in reversed(generation.members[:index]):
+            if place.node not in f.passed:
+                return (False, place.node)
+        return (True, None)
+    if f.older_node is not None and followed == f.older_node and not _present(f, followed):
+        f.older_node = None
+        if f.older_cursor:
+            _ask_older(f, f.older_cursor)
+    elif f.older_cursor is None and f.registered is not None:
+        _ask_older(f, f.registered)
+    if f.older_node is not None:
+        return (False, f.older_node)
+    return (True, None) if f.older_cursor == 0 else None
+
+
+def _ask_older(f: Facts, before_revision: int) -> None:
+    if f.older_asked is None:
+        f.older_asked = before_revision
+        f.act(FindOlder(before_revision))
+
+
+def _nearest_before(f: Facts, index: int | None) -> str | None:
+    """The nearest present node before this one, from a complete view: members by M_id, then spares by age."""
+    generation = f.generation
+    members = [place.node for place in generation.members] if generation is not None else []
+    if index is None:
+        mine = f.registered or 0
+        spares = [
+            (stored.create_revision, node)
+            for node, stored in f.view.members.items()
+            if stored.create_revision < mine and node not in members
+        ]
+        members = members + [node for _, node in sorted(spares)]
+        index = len(members)
+    return next((node for node in reversed(members[:index]) if _present(f, node)), None)
+
+
+def _propose(f: Facts) -> None:
+    if f.registered is None or not f.view.complete or f.following != (True, None) or f.phase in NO_PROPOSER:
+        f.decision = None
+        return
+    decision, f.memory = decide(f.view, f.memory, f.policy, f.now)
+    f.decision = decision
+    if isinstance(decision, Wait) or f.inflight is not None or _behind(f):
+        return
+    f.decided += 1
+    tag = f"{f.me.node}/{f.registered}/{f.decided}"
+    _send(f, propose(f.keys, f.view, f.me.node, f.registered, decision, tag, f.wall_at_zero + f.now))
+    if isinstance(decision, Form):
+        for lease in decision.revoke:
+            f.act(Revoke(lease))
+
+
+NO_PROPOSER = (Phase.JOINING, Phase.LEAVING, Phase.ENDED)

@@ -1,0 +1,251 @@
+"""What an agent's core is told and what it asks for (pure values).
+
+Events come from the store, the session, the nursery, signals, links and the clock; actions go back to them. Both the
+real agent and the simulation speak exactly these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elastic.keys import View
+from elastic.model import Cause, Generation, Go, Verdict, WorkerExit
+from elastic.proposals import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class ViewChanged:
+    """The mirror of the store changed. `listing` counts the complete listings so far."""
+
+    view: View
+    listing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A lease was granted by a request sent at `sent_at`."""
+
+    lease: int
+    ttl_s: float
+    sent_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class GrantFailed:
+    """No lease could be had now; the core asks again after a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """The lease was refreshed by a request sent at `sent_at`."""
+
+    lease: int
+    ttl_s: float
+    sent_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLost:
+    """The store says that the lease is gone."""
+
+    lease: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What became of a transaction. `succeeded` None: the answer was lost."""
+
+    transaction: Transaction
+    succeeded: bool | None
+    revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Older:
+    """The answer to `FindOlder`: the newest member registered before that revision, None if there is none.
+
+    `failed` says that the store did not answer.
+    """
+
+    before_revision: int
+    node: str | None
+    create_revision: int = 0
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A worker ended. `own`: by itself, before a signal of ours reached it."""
+
+    g: int
+    exit: WorkerExit
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Every process of this node's workers of generation g is gone. `step`: the highest that one reported, or -1."""
+
+    g: int
+    step: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """This agent is to leave, because of a signal."""
+
+    signal: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """The members that can be heard now, as seen over the links."""
+
+    nodes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """The proposer grants the right to run generation g until this time of our clock."""
+
+    g: int
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenGone:
+    """A link showed that a member's process is dead. It can be wrong."""
+
+    node: str
+    create_revision: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenDead:
+    """This very machine shows that nothing of the node is left. It is never wrong."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The time that the core asked for has come."""
+
+
+Event = (
+    ViewChanged | Granted | GrantFailed | Refreshed | SessionLost | Answered | Older | Exited | Gone | Drain | Linked
+    | Vouched | ProvenGone | ProvenDead | Tick
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """Ask for a lease and keep it alive. Answered by `Granted` or `GrantFailed`."""
+
+    ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    """Revoke the lease, without waiting."""
+
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """Revoke the lease of a node whose death is proven."""
+
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a transaction. Answered by `Answered`."""
+
+    transaction: Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Mirror everything (`complete`), or the job's documents, this node, and one other member."""
+
+    complete: bool
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FindOlder:
+    """Look for the newest member registered before this revision (0: any). Answered by `Older`."""
+
+    before_revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Relist:
+    """List again: the mirror is behind, or an answer was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorkers:
+    """Start this node's workers of the generation. The right to run has been shown."""
+
+    generation: Generation
+    go: Go
+    m_id: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopWorkers:
+    """SIGTERM to the workers' groups, SIGKILL after `grace_s`. Answered by `Gone`."""
+
+    g: int
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunUntil:
+    """The nursery kills every worker at this time of our clock, unless it is told a later one."""
+
+    t: float
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """One line for people. `detail` lines are shown with --verbose only."""
+
+    text: str
+    detail: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFailure:
+    """Show people the cause of a generation's failure, and what happens next."""
+
+    cause: Cause
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportVerdict:
+    """Show people how the job ended. `late`: this node came after the end."""
+
+    verdict: Verdict
+    late: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """This agent ends."""
+
+    code: int
+
+
+Action = (
+    OpenSession | CloseSession | Revoke | Send | Follow | FindOlder | Relist | StartWorkers | StopWorkers | RunUntil
+    | Say | ReportFailure | ReportVerdict | Exit
+)  # fmt: skip

@@ -1,0 +1,323 @@
+"""What one agent knows, and how each event changes it (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from elastic.agentevents import (
+    Action,
+    Answered,
+    Drain,
+    Event,
+    Exited,
+    Gone,
+    Granted,
+    GrantFailed,
+    Linked,
+    Older,
+    ProvenDead,
+    ProvenGone,
+    Refreshed,
+    SessionLost,
+    Tick,
+    ViewChanged,
+    Vouched,
+)
+from elastic.keys import JobKeys, View
+from elastic.membership import Decision, Memory, Policy, remember
+from elastic.model import Generation, Member, Outcome, Spec, WorkerExit
+from elastic.proposals import Transaction
+from elastic.right import Right
+
+GRANT_RETRY_S = 0.5
+
+
+class Phase(StrEnum):
+    """The phases of `elastic.agentstate`."""
+
+    JOINING = "joining"
+    SPARE = "spare"
+    GATED = "gated"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    DONE = "done"
+    LEAVING = "leaving"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Me:
+    """This node. `incarnation` is written if the store has none; `tag` is unlike any other agent's."""
+
+    node: str
+    member: Member
+    spec: Spec
+    incarnation: str
+    force: bool = False
+    rerun: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """This agent's own times, in seconds."""
+
+    grace_s: float = 15.0
+    loss_grace_s: float = 2.0
+    elastic_timeout_s: float | None = None
+
+
+@dataclass(slots=True)
+class Facts:
+    """Everything that one agent knows. Changed by events, row effects and duties only."""
+
+    me: Me
+    keys: JobKeys
+    limits: Limits
+    policy: Policy
+    now: float
+    wall_at_zero: float = 0.0
+    phase: Phase = Phase.JOINING
+    entered_at: float = 0.0
+    actions: list[Action] = field(default_factory=list)
+    wake_at: float | None = None
+    # the store
+    view: View = field(default_factory=View)
+    listing: int = 0
+    incarnation: str | None = None
+    another_store: bool = False
+    first_revision: int = 0
+    floor: int = 0
+    listing_wanted: int = 0
+    relist_wanted: bool = False
+    relist_asked: int = -1
+    inflight: Transaction | None = None
+    # session and registration
+    lease: int | None = None
+    lease_ttl_s: float = 0.0
+    granting: bool = False
+    grant_again_at: float = float("-inf")
+    registered: int | None = None
+    registered_at_revision: int = 0
+    joined_at: float | None = None
+    refusal: str = ""
+    somebody_lives: bool | None = None
+    ask_again_at: float = float("-inf")
+    told: tuple[str, ...] = ()
+    left: bool = False
+    # the line of proposers
+    following: tuple[bool, str | None] | None = None
+    passed: frozenset[str] = frozenset()
+    passed_g: int = 0
+    older_cursor: int | None = None
+    older_asked: int | None = None
+    older_node: str | None = None
+    # the proposer
+    memory: Memory = field(default_factory=Memory)
+    decision: Decision | None = None
+    decided: int = 0
+    # workers
+    target_g: int = 0
+    workers_g: int = 0
+    workers_gone: bool = True
+    own_exits: list[WorkerExit] = field(default_factory=list)
+    started_at: float = 0.0
+    step: int = -1
+    finished_g: int = 0
+    outcome_wanted: tuple[int, Outcome] | None = None
+    outcome_written: tuple[int, Outcome] | None = None
+    right: Right = field(default_factory=Right)
+    run_until: float = float("-inf")
+    # leaving
+    drain: DrainAsked | None = None
+    drain_said: bool = False
+    idle_since: float = 0.0
+    exit_code: int = 0
+    reported_g: int = 0
+
+    @property
+    def generation(self) -> Generation | None:
+        """The newest generation of the present run."""
+        stored, spec = self.view.generation, self.view.spec
+        if stored is None or spec is None or stored.value.run != spec.value.run:
+            return None
+        return stored.value
+
+    @property
+    def may_run_again(self) -> bool:
+        """Tell whether the verdict may be replaced.
+
+        It was asked for, this node has not joined yet, the verdict was there at its first look, and no member is
+        alive; one that just ended well is waited for as long as its lease may last.
+        """
+        verdict = self.view.verdict
+        return (
+            self.me.rerun
+            and self.joined_at is None
+            and verdict is not None
+            and verdict.mod_revision <= self.first_revision
+            and (self.somebody_lives is not True or self.now < self.entered_at + 2 * self.me.spec.lease_ttl_s)
+        )
+
+    def act(self, action: Action) -> None:
+        """Ask the shell for something."""
+        self.actions.append(action)
+
+    def want_outcome(self, g: int, outcome: Outcome) -> None:
+        """Record this as soon as the store can be reached."""
+        self.outcome_wanted = (g, outcome)
+
+    def forget_store(self) -> None:
+        """Begin anew in a store that has never seen this node."""
+        self.another_store = False
+        self.target_g = self.workers_g = self.finished_g = self.reported_g = 0
+        self.outcome_wanted = self.outcome_written = None
+        self.memory = Memory(linked=self.memory.linked, dead=self.memory.dead)
+        self.passed, self.passed_g = frozenset(), 0
+
+    def unregister(self) -> None:
+        """Nothing stands in the store for this node any more."""
+        self.registered = None
+        self.somebody_lives = None
+        self.older_cursor = self.older_asked = self.older_node = None
+        self.drain_said = False
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAsked:
+    """A drain, and when it was asked for."""
+
+    at: float
+    signal: int
+    reason: str
+
+
+def absorb(f: Facts, event: Event) -> None:
+    """Take in one event."""
+    match event:
+        case ViewChanged():
+            _view(f, event)
+        case Granted():
+            f.granting = False
+            f.lease, f.lease_ttl_s = event.lease, event.ttl_s
+            f.right = replace(f.right, outage_limit_s=_spec(f).store_outage_limit_s)
+            f.right = f.right.refreshed(event.sent_at, event.ttl_s)
+        case GrantFailed():
+            f.granting = False
+            f.grant_again_at = f.now + GRANT_RETRY_S
+        case Refreshed():
+            if event.lease == f.lease:
+                f.right = replace(f.right, outage_limit_s=_spec(f).store_outage_limit_s)
+                f.right = f.right.refreshed(event.sent_at, event.ttl_s)
+        case SessionLost():
+            if event.lease == f.lease:
+                _session_lost(f)
+        case Answered():
+            _answered(f, event)
+        case Older():
+            _older(f, event)
+        case Exited():
+            if event.g == f.workers_g and not f.workers_gone and event.own:
+                f.own_exits.append(event.exit)
+        case Gone():
+            if event.g == f.workers_g:
+                f.workers_gone = True
+                f.step = max(f.step, event.step)
+        case Drain():
+            if f.drain is None:
+                f.drain = DrainAsked(f.now, event.signal, event.reason)
+        case Linked():
+            f.memory = replace(f.memory, linked=event.nodes)
+        case Vouched():
+            if event.g == f.workers_g and not f.workers_gone:
+                f.right = f.right.vouched(event.until)
+        case ProvenGone():
+            if event.host not in f.memory.distrusted:
+                f.memory = replace(f.memory, gone=f.memory.gone | {(event.node, event.create_revision)})
+        case ProvenDead():
+            f.memory = replace(f.memory, dead=f.memory.dead | {event.node})
+        case Tick():
+            pass
+
+
+def _spec(f: Facts) -> Spec:
+    return f.view.spec.value if f.view.spec is not None else f.me.spec
+
+
+def _view(f: Facts, event: ViewChanged) -> None:
+    f.view = event.view
+    if event.listing != f.listing:
+        f.relist_wanted = False
+    f.listing = event.listing
+    if not f.first_revision:
+        f.first_revision = max(event.view.revision, 1)
+    incarnation = event.view.incarnation.value if event.view.incarnation is not None else None
+    if f.incarnation is not None and incarnation != f.incarnation:
+        f.floor = 0
+        f.unregister()
+        if f.workers_gone:
+            f.forget_store()
+        else:
+            f.another_store = True
+    if incarnation is not None or f.workers_gone:
+        f.incarnation = incarnation
+    _own_key(f)
+    f.memory = remember(f.view, f.memory, f.now)
+    for node, created in f.memory.gone:
+        stored = f.view.members.get(node)
+        if stored is not None and stored.create_revision != created:  # It speaks again after its "death".
+            f.memory = replace(f.memory, distrusted=f.memory.distrusted | {stored.value.host})
+
+
+def _own_key(f: Facts) -> None:
+    """Learn from the store whether this node is registered; it knows better than any answer."""
+    own = f.view.members.get(f.me.node)
+    if f.registered is not None and own is None and f.view.revision >= f.registered_at_revision:
+        _session_lost(f)
+    elif own is not None and own.lease == f.lease and f.lease is not None:
+        f.registered = own.create_revision
+        f.registered_at_revision = max(f.registered_at_revision, own.create_revision)
+
+
+def _session_lost(f: Facts) -> None:
+    f.lease = None
+    f.right = f.right.lost()
+    f.unregister()
+
+
+def _answered(f: Facts, event: Answered) -> None:
+    transaction = event.transaction
+    if f.inflight is transaction:
+        f.inflight = None
+    if event.succeeded is None:
+        f.listing_wanted = f.listing + 1
+        f.relist_wanted = True
+        return
+    f.floor = max(f.floor, event.revision)
+    if transaction.kind == "leave":
+        f.left = True
+    if not event.succeeded:
+        f.somebody_lives = None
+        f.relist_wanted = True
+        return
+    if transaction.kind == "register" and f.lease is not None and transaction.lease == f.lease:
+        own = f.view.members.get(f.me.node)
+        f.registered = own.create_revision if own is not None else event.revision
+        f.registered_at_revision = event.revision
+    elif transaction.kind == "record":
+        f.outcome_written = transaction.outcome
+    elif transaction.kind == "say":
+        f.drain_said = True
+
+
+def _older(f: Facts, event: Older) -> None:
+    if event.before_revision == 0:
+        f.older_asked = None
+        if not event.failed:
+            f.somebody_lives = event.node is not None
+        return
+    if f.older_asked == event.before_revision:
+        f.older_asked = None
+        if not event.failed:
+            f.older_node = event.node
+            f.older_cursor = event.create_revision if event.node is not None else 0

@@ -1,0 +1,385 @@
+"""One agent's life as a table: which phase follows which, when, and what is done on the way (pure).
+
+The agent is a set of facts. An event changes facts and nothing else (`elastic.agentfacts`). Then the rows of the
+current phase are asked in order; the first whose guard holds is taken, again and again until none holds. Then the
+duties are looked at: what should be asked of the store and has not been (`elastic.agentduties`). So it does not matter
+in which order, how late or how often events come: only what is known counts.
+
+Phases:
+
+======== ==============================================================================================
+joining  not registered, no workers
+spare    registered, no workers, not in the newest generation
+gated    in the newest generation, old workers gone and recorded, waiting for the go
+running  workers of `workers_g` run
+stopping workers of `workers_g` are being stopped
+done     workers of `workers_g` are gone, their outcome is recorded or being recorded
+leaving  taking back the registration
+ended    nothing more happens
+======== ==============================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from elastic.agentduties import announce, perform, wake
+from elastic.agentevents import (
+    Action,
+    CloseSession,
+    Event,
+    Exit,
+    ReportVerdict,
+    Say,
+    StartWorkers,
+    StopWorkers,
+)
+from elastic.agentfacts import Facts, Phase, absorb
+from elastic.model import Ended, Outcome, Status, Why
+
+STEPS_MAX = 12
+"""No event moves an agent through more rows than this; more would be a loop in the table."""
+DRAIN_PATIENCE_S = 5.0
+"""A draining node whose job does not react stops its workers by itself after this time."""
+RECORD_PATIENCE_S = 5.0
+"""A leaving node tries for this long to record its outcome and to take back its registration."""
+
+PLANNED = (Why.DRAIN, Why.GROWTH, Why.SHRINK)
+"""Nothing is broken by these: workers get `--grace` to end."""
+
+Guard = Callable[[Facts], bool]
+Effect = Callable[[Facts], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """In `phase`, if `guard` holds, do `effect` and go to `to`."""
+
+    name: str
+    phase: Phase
+    guard: Guard
+    effect: Effect
+    to: Phase
+
+
+class AgentCore:
+    """The whole behaviour of an agent: `handle(event, now)` gives the actions, in order.
+
+    `wake_at` is the time at which `Tick` is wanted. `taken` lists the rows that the last event took.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.taken: list[str] = []
+
+    @property
+    def phase(self) -> Phase:
+        """Where the agent is in its table."""
+        return self.facts.phase
+
+    @property
+    def wake_at(self) -> float | None:
+        """When to call again with `Tick`, None if nothing is being waited for."""
+        return self.facts.wake_at
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """Take in one event and say what to do. `now`: this node's monotonic clock, seconds; it never runs back."""
+        facts = self.facts
+        facts.now = max(now, facts.now)
+        facts.actions = []
+        facts.wake_at = None
+        self.taken = []
+        absorb(facts, event)
+        announce(facts)
+        for _ in range(STEPS_MAX):
+            row = next((row for row in ROWS[facts.phase] if row.guard(facts)), None)
+            if row is None:
+                break
+            row.effect(facts)
+            facts.phase = row.to
+            facts.entered_at = facts.now
+            self.taken.append(row.name)
+        else:
+            raise AssertionError(f"the table loops: {self.taken}")
+        if facts.phase is not Phase.ENDED:
+            perform(facts)
+            wake(facts, DRAIN_PATIENCE_S, RECORD_PATIENCE_S)
+        return facts.actions
+
+
+# --- guards -------------------------------------------------------------------------------------------------------
+
+
+def _verdict(f: Facts) -> bool:
+    return f.view.verdict is not None and not f.may_run_again
+
+
+def _lost_registration(f: Facts) -> bool:
+    return f.registered is None
+
+
+def _registered(f: Facts) -> bool:
+    return f.registered is not None
+
+
+def _refused(f: Facts) -> bool:
+    return bool(f.refusal)
+
+
+def _drain(f: Facts) -> bool:
+    return f.drain is not None
+
+
+def _gave_up(f: Facts) -> bool:
+    return f.limits.elastic_timeout_s is not None and f.now >= f.idle_since + f.limits.elastic_timeout_s
+
+
+def _chosen(f: Facts) -> bool:
+    generation = f.generation
+    return generation is not None and generation.g > f.finished_g and generation.index(f.me.node) is not None
+
+
+def _passed_over(f: Facts) -> bool:
+    generation = f.generation
+    return generation is None or generation.index(f.me.node) is None
+
+
+def _newer_target(f: Facts) -> bool:
+    return f.generation is not None and f.generation.g != f.target_g
+
+
+def _go(f: Facts) -> bool:
+    return (
+        f.generation is not None
+        and f.view.go is not None
+        and f.view.go.value.g == f.generation.g == f.target_g
+        and f.now < f.right.until()
+    )
+
+
+def _overdue(f: Facts) -> bool:
+    return f.now >= f.right.until()
+
+
+def _superseded(f: Facts) -> bool:
+    return f.another_store or (f.generation is not None and f.generation.g > f.workers_g)
+
+
+def _failed(f: Facts) -> bool:
+    return any(worker.code != 0 for worker in f.own_exits)
+
+
+def _all_ok(f: Facts) -> bool:
+    return f.workers_gone and not _failed(f) and len(f.own_exits) == f.me.member.slots
+
+
+def _vanished(f: Facts) -> bool:
+    return f.workers_gone
+
+
+def _drain_unheard(f: Facts) -> bool:
+    return f.drain is not None and f.now >= f.drain.at + DRAIN_PATIENCE_S
+
+
+def _workers_gone(f: Facts) -> bool:
+    return f.workers_gone
+
+
+def _drain_recorded(f: Facts) -> bool:
+    if f.drain is None:
+        return False
+    return f.outcome_wanted == f.outcome_written or f.now >= f.entered_at + RECORD_PATIENCE_S
+
+
+def _left(f: Facts) -> bool:
+    return f.left or f.registered is None or f.now >= f.entered_at + RECORD_PATIENCE_S
+
+
+# --- effects ------------------------------------------------------------------------------------------------------
+
+
+def _nothing(f: Facts) -> None:
+    pass
+
+
+def _say_verdict(f: Facts) -> None:
+    assert f.view.verdict is not None
+    verdict = f.view.verdict.value
+    f.act(ReportVerdict(verdict, late=f.joined_at is None))
+    f.exit_code = 0 if verdict.status is Status.COMPLETED else 1
+    if f.phase is Phase.JOINING:
+        _close(f)
+
+
+def _say_refusal(f: Facts) -> None:
+    f.act(Say(f.refusal))
+    f.exit_code = 3
+    _close(f)
+
+
+def _leave_by_signal(f: Facts) -> None:
+    assert f.drain is not None
+    f.exit_code = 128 + f.drain.signal
+    if f.phase is Phase.JOINING:
+        f.act(Say(f"{f.drain.reason}: leaving, the job stays open"))
+        _close(f)
+
+
+def _leave_by_timeout(f: Facts) -> None:
+    f.act(Say(f"no world came together in {f.limits.elastic_timeout_s:g} s (--elastic_timeout); leaving"))
+    f.exit_code = 4
+    if f.phase is Phase.JOINING:
+        _close(f)
+
+
+def _close(f: Facts) -> None:
+    if f.lease is not None:
+        f.act(CloseSession(f.lease))
+    f.act(Exit(f.exit_code))
+
+
+def _ended(f: Facts) -> None:
+    if f.drain is not None and f.exit_code >= 128:
+        f.act(Say("left; the job stays open"))
+    _close(f)
+
+
+def _say_joined(f: Facts) -> None:
+    f.act(Say("registered again" if f.joined_at is not None else f"joined the job as {f.me.node}"))
+    f.joined_at = f.now
+    if f.generation is not None and f.generation.members and f.generation.index(f.me.node) is None:
+        _say_spare(f)
+
+
+def _say_spare(f: Facts) -> None:
+    if f.generation is not None:
+        f.act(Say(f"spare: generation {f.generation.g} goes on without this node, which takes over when one is lost"))
+
+
+def _target(f: Facts) -> None:
+    generation = f.generation
+    assert generation is not None
+    f.target_g = generation.g
+    f.right = f.right.void()
+    m_id = generation.index(f.me.node)
+    assert m_id is not None
+    first = m_id * generation.slots
+    ranks = f"rank {first}" if generation.slots == 1 else f"ranks {first}-{first + generation.slots - 1}"
+    count = len(generation.members)
+    f.act(
+        Say(
+            f"generation {generation.g}: {count} node{'' if count == 1 else 's'}, world size {generation.world_size}, "
+            f"this is M_id {m_id} ({ranks}): {generation.reason}"
+        )
+    )
+
+
+def _start(f: Facts) -> None:
+    generation, go = f.generation, f.view.go
+    assert generation is not None
+    assert go is not None
+    assert f.view.incarnation is not None
+    m_id = generation.index(f.me.node)
+    assert m_id is not None
+    f.workers_g = generation.g
+    f.workers_gone = False
+    f.own_exits = []
+    f.started_at = f.now
+    f.run_until = f.right.until()
+    f.act(StartWorkers(generation, go.value, m_id, f.view.incarnation.value))
+
+
+def _stop_overdue(f: Facts) -> None:
+    f.act(Say("the right to run ended (no word from the store): stopping this node's workers"))
+    f.act(StopWorkers(f.workers_g, 0.0))
+
+
+def _stop_superseded(f: Facts) -> None:
+    generation = f.generation
+    if generation is None or f.another_store:
+        f.act(Say("the store is another one than before: stopping the workers, the job forms again"))
+        f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s))
+        return
+    planned = generation.why in PLANNED and generation.g == f.workers_g + 1
+    f.act(Say(f"{generation.reason}: stopping this node's workers"))
+    f.act(StopWorkers(f.workers_g, f.limits.grace_s if planned else f.limits.loss_grace_s))
+
+
+def _stop_verdict(f: Facts) -> None:
+    f.act(StopWorkers(f.workers_g, f.limits.grace_s))
+
+
+def _stop_failed(f: Facts) -> None:
+    worker = next(worker for worker in f.own_exits if worker.code != 0)
+    f.act(Say(f"rank {worker.rank} ended: {worker.words}; stopping this node's workers"))
+    f.want_outcome(f.workers_g, _outcome(f, over=False))
+    f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s))
+
+
+def _stop_drained(f: Facts) -> None:
+    f.act(Say("nobody took notice of the drain: stopping this node's workers"))
+    f.act(StopWorkers(f.workers_g, f.limits.grace_s))
+
+
+def _finish(f: Facts) -> None:
+    f.idle_since = f.now
+    if f.another_store:
+        f.forget_store()
+        return
+    f.finished_g = max(f.finished_g, f.workers_g)
+    f.want_outcome(f.workers_g, _outcome(f, over=True))
+
+
+def _outcome(f: Facts, *, over: bool) -> Outcome:
+    failed = sorted(
+        (worker for worker in f.own_exits if worker.code != 0),
+        key=lambda worker: worker.consequence,
+    )
+    ended = Ended.FAILED if failed else Ended.OK if _all_ok(f) else Ended.STOPPED
+    return Outcome(
+        ended=ended,
+        over=over,
+        host=f.me.member.host,
+        exits=tuple(failed),
+        step=f.step,
+        ran_s=round(f.now - f.started_at, 3),
+    )
+
+
+TABLE: tuple[Row, ...] = (
+    Row("joining: the job has ended", Phase.JOINING, _verdict, _say_verdict, Phase.ENDED),
+    Row("joining: refused", Phase.JOINING, _refused, _say_refusal, Phase.ENDED),
+    Row("joining: drain", Phase.JOINING, _drain, _leave_by_signal, Phase.ENDED),
+    Row("joining: gave up", Phase.JOINING, _gave_up, _leave_by_timeout, Phase.ENDED),
+    Row("joining: registered", Phase.JOINING, _registered, _say_joined, Phase.SPARE),
+    Row("spare: verdict", Phase.SPARE, _verdict, _say_verdict, Phase.LEAVING),
+    Row("spare: drain", Phase.SPARE, _drain, _leave_by_signal, Phase.LEAVING),
+    Row("spare: registration lost", Phase.SPARE, _lost_registration, _nothing, Phase.JOINING),
+    Row("spare: chosen", Phase.SPARE, _chosen, _target, Phase.GATED),
+    Row("spare: gave up", Phase.SPARE, _gave_up, _leave_by_timeout, Phase.LEAVING),
+    Row("gated: verdict", Phase.GATED, _verdict, _say_verdict, Phase.LEAVING),
+    Row("gated: drain", Phase.GATED, _drain, _leave_by_signal, Phase.LEAVING),
+    Row("gated: registration lost", Phase.GATED, _lost_registration, _nothing, Phase.JOINING),
+    Row("gated: passed over", Phase.GATED, _passed_over, _say_spare, Phase.SPARE),
+    Row("gated: newer generation", Phase.GATED, _newer_target, _target, Phase.GATED),
+    Row("gated: go", Phase.GATED, _go, _start, Phase.RUNNING),
+    Row("gated: gave up", Phase.GATED, _gave_up, _leave_by_timeout, Phase.LEAVING),
+    Row("running: right ended", Phase.RUNNING, _overdue, _stop_overdue, Phase.STOPPING),
+    Row("running: failed", Phase.RUNNING, _failed, _stop_failed, Phase.STOPPING),
+    Row("running: ok", Phase.RUNNING, _all_ok, _finish, Phase.DONE),
+    Row("running: superseded", Phase.RUNNING, _superseded, _stop_superseded, Phase.STOPPING),
+    Row("running: verdict", Phase.RUNNING, _verdict, _stop_verdict, Phase.STOPPING),
+    Row("running: killed", Phase.RUNNING, _vanished, _finish, Phase.DONE),
+    Row("running: drain unheard", Phase.RUNNING, _drain_unheard, _stop_drained, Phase.STOPPING),
+    Row("stopping: gone", Phase.STOPPING, _workers_gone, _finish, Phase.DONE),
+    Row("done: verdict", Phase.DONE, _verdict, _say_verdict, Phase.LEAVING),
+    Row("done: drained", Phase.DONE, _drain_recorded, _leave_by_signal, Phase.LEAVING),
+    Row("done: registration lost", Phase.DONE, _lost_registration, _nothing, Phase.JOINING),
+    Row("done: chosen", Phase.DONE, _chosen, _target, Phase.GATED),
+    Row("done: passed over", Phase.DONE, _passed_over, _say_spare, Phase.SPARE),
+    Row("leaving: left", Phase.LEAVING, _left, _ended, Phase.ENDED),
+)
+"""Every transition there is. Rows of one phase are asked from top to bottom."""
+
+ROWS = {phase: tuple(row for row in TABLE if row.phase is phase) for phase in Phase}

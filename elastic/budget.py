@@ -1,0 +1,109 @@
+"""What a generation's end costs the job: cause, charge, pause (pure).
+
+Judged once, at the gate of the next generation, when all outcomes are in or their nodes are lost. So a failure that
+was only the echo of a loss is seen as one, however early its message came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from elastic.keys import Stored
+from elastic.model import Before, Budget, Cause, Ended, Outcome, Spec, WorkerExit
+
+RESTART_ASKED = 101
+"""A worker that exits with this code asks for a restart; Paddle's elastic mode uses the same number."""
+PROGRESS_RUN_S = 60.0
+"""A generation whose script reports no steps made progress if it ran for this long."""
+HEALTHY_S = 3600.0
+"""After this time of training without a failure the budget is full again."""
+CRASH_LOOP_MAX = 10
+"""So many failures in a row without progress end the job, whatever the budget."""
+INFRA_MAX = 3
+"""So many failures of the machine in a row without progress are free."""
+BACKOFF_MAX_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the gate does next: open after `pause_s`, or end the job because of `fatal`."""
+
+    budget: Budget
+    pause_s: float = 0.0
+    cause: Cause | None = None
+    note: str = ""
+    fatal: str = ""
+
+
+def judge(
+    before: Before,
+    outcomes: Mapping[str, Stored[Outcome]],
+    lost: frozenset[str],
+    budget: Budget,
+    spec: Spec,
+    *,
+    healthy: bool,
+) -> Judgement:
+    """Judge how generation `before` ended.
+
+    `outcomes` by node; `lost` are its nodes that vanished without one; `healthy` says that it had trained for
+    `HEALTHY_S` under the eyes of this proposer.
+    """
+    step = max((stored.value.step for stored in outcomes.values()), default=-1)
+    ran_s = max((stored.value.ran_s for stored in outcomes.values()), default=0.0)
+    progress = step > budget.step or (step < 0 and ran_s >= PROGRESS_RUN_S)
+    charged = 0 if healthy else budget.charged
+    fruitless, infra = (0, 0) if progress else (budget.fruitless, budget.infra)
+    kept = Budget(charged=charged, fruitless=fruitless, step=max(step, budget.step), infra=infra)
+
+    failures = sorted(
+        ((stored.create_revision, node, stored.value) for node, stored in outcomes.items()
+         if stored.value.ended is Ended.FAILED and stored.value.exits),
+        key=lambda failure: (failure[2].exits[0].consequence, failure[0], failure[1]),
+    )  # fmt: skip
+    if not failures:
+        return Judgement(kept)
+    cause = _cause(before, failures, spec)
+    own = [worker for _, _, outcome in failures for worker in outcome.exits if not worker.consequence]
+
+    fatal = next((worker for worker in own if worker.code in spec.fatal_exit_codes), None)
+    if fatal is not None:
+        return Judgement(kept, cause=cause, fatal=f"{fatal.words} of rank {fatal.rank} is one of --fatal_exit_codes")
+    if lost:
+        return Judgement(kept, cause=cause if own else None, note=f"not charged: {_names(lost)} was lost")
+    if own and all(worker.infra for worker in own) and kept.infra < INFRA_MAX:
+        again = Budget(charged, fruitless, kept.step, kept.infra + 1)
+        return Judgement(again, cause=cause, note=f"not charged: {own[0].infra}, {kept.infra + 1} of {INFRA_MAX}")
+    if progress and own and all(worker.code == RESTART_ASKED for worker in own):
+        return Judgement(kept, cause=cause, note="not charged: the script asked for it after progress")
+
+    fruitless = 0 if progress else fruitless + 1
+    spent = Budget(charged + 1, fruitless, kept.step, infra)
+    if charged + 1 > spec.restarts_max:
+        return Judgement(kept, cause=cause, fatal=f"no restart is left (--max_restarts {spec.restarts_max})")
+    if fruitless >= CRASH_LOOP_MAX:
+        return Judgement(spent, cause=cause, fatal=f"crash loop: {fruitless} failures in a row without progress")
+    pause_s = min(2.0 ** (fruitless - 2), BACKOFF_MAX_S) if fruitless > 1 else 0.0
+    return Judgement(spent, pause_s, cause, f"restart {charged + 1} of {spec.restarts_max}")
+
+
+def _cause(before: Before, failures: list[tuple[int, str, Outcome]], spec: Spec) -> Cause:
+    """The earliest failure that is not the echo of another, with every rank that failed by itself."""
+    _, node, outcome = failures[0]
+    own: tuple[WorkerExit, ...] = tuple(
+        worker for _, _, other in failures for worker in other.exits if not worker.consequence
+    )
+    ranks = tuple(sorted({worker.rank for worker in own or outcome.exits}))
+    return Cause(
+        g=before.g,
+        host=outcome.host,
+        node=node,
+        exits=outcome.exits,
+        ranks=ranks,
+        world_size=len(before.nodes) * spec.slots,
+    )
+
+
+def _names(nodes: frozenset[str]) -> str:
+    return ", ".join(sorted(nodes))

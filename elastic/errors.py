@@ -1,0 +1,95 @@
+"""Every error this project raises on purpose, in one tree.
+
+Each class says whose fault it is and what to do about it::
+
+    ElasticError
+    ├── ConfigError            the command line or this machine: mend it (exit 2)
+    ├── Refused                the job does not take this node: see the text (exit 3)
+    ├── StoreError
+    │   ├── StoreUnavailable   nobody answered: try again later (exit 4)
+    │   ├── StoreDenied        the store answered no: user, password, certificate or right (exit 3)
+    │   ├── OutcomeUnknown     a write was sent, its answer was lost: read it back before repeating
+    │   ├── Compacted          the history asked for is gone: list again
+    │   └── WatchLost          the watch ended without a word of ours: list and watch again
+    ├── DocumentError          a document in the store does not fit its schema: ignored and named
+    ├── NurseryLost            the process that guards the workers is gone, and so are they
+    └── CheckpointError
+        ├── CheckpointFenced   another generation owns the folder: this worker is of an old world
+        └── CheckpointDamaged  a file is missing or its checksum is wrong: an older one is taken
+"""
+
+from __future__ import annotations
+
+
+class ElasticError(Exception):
+    """The root of the tree. `exit_code` is what the launcher returns when nothing catches it."""
+
+    exit_code = 1
+
+
+class ConfigError(ElasticError):
+    """The command line or the local set-up is wrong; the text says what to change."""
+
+    exit_code = 2
+
+
+class Refused(ElasticError):
+    """The job does not accept this node; the text has both values that disagree."""
+
+    exit_code = 3
+
+
+class StoreError(ElasticError):
+    """Anything that goes wrong between us and the store."""
+
+    exit_code = 4
+
+
+class StoreUnavailable(StoreError):
+    """No endpoint answered in time, or the one that answered has no leader."""
+
+
+class StoreDenied(StoreError):
+    """The store answered that we may not; asking again does not help."""
+
+    exit_code = 3
+
+
+class OutcomeUnknown(StoreError):
+    """A write may or may not have happened. Read it back before repeating it."""
+
+
+class Compacted(StoreError):
+    """The revision asked for is no longer in the store's history.
+
+    `revision` is the oldest revision that can still be watched (0 if unknown).
+    """
+
+    def __init__(self, revision: int) -> None:
+        """Remember the oldest watchable revision."""
+        super().__init__(f"history before revision {revision} is gone")
+        self.revision = revision
+
+
+class WatchLost(StoreError):
+    """The stream of a watch ended, was cancelled by the server, or lost its endpoint."""
+
+
+class DocumentError(ElasticError):
+    """A document does not fit its schema. The text names the key and what is wrong."""
+
+
+class NurseryLost(ElasticError):
+    """The nursery died. Its workers died with it (parent-death signal)."""
+
+
+class CheckpointError(ElasticError):
+    """Anything that goes wrong with a checkpoint folder."""
+
+
+class CheckpointFenced(CheckpointError):
+    """The folder belongs to another generation; this worker may not write there."""
+
+
+class CheckpointDamaged(CheckpointError):
+    """A checkpoint is incomplete or does not match its checksum."""

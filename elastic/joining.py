@@ -1,0 +1,119 @@
+"""How a node comes into a job: what it registers, what it must accept, when it is refused (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from elastic.keys import JobKeys, View
+from elastic.model import SCHEMA, Spec
+from elastic.proposals import Transaction, register, run_again
+
+if TYPE_CHECKING:
+    from elastic.agentfacts import Me
+
+SPEC_FLAGS = {
+    "np": "--np",
+    "slots": "--nproc_per_node",
+    "settle_s": "--settle",
+    "grow_every_s": "--grow_every",
+    "restarts_max": "--max_restarts",
+    "lease_ttl_s": "--lease_ttl",
+    "store_outage_limit_s": "--store_outage_limit",
+    "fatal_exit_codes": "--fatal_exit_codes",
+}
+"""The parts of the spec, and the flag that gives each."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinPlan:
+    """One of: a transaction to send, a refusal, or neither: first it must be known whether any member lives."""
+
+    transaction: Transaction | None = None
+    refusal: str = ""
+    lines: tuple[str, ...] = ()
+
+
+def join(
+    keys: JobKeys, view: View, me: Me, lease: int, somebody_lives: bool | None, *, again: bool = False
+) -> JoinPlan:
+    """Plan the registration of a node, given what stands in the store.
+
+    The spec binds while any member lives; when none lives, the node that registers writes its own. `somebody_lives`
+    is None while that is not known. `again`: replace the verdict by a new run.
+    """
+    if keys.spec in view.damaged:
+        return JoinPlan(refusal=f"the job's spec in the store ({keys.spec}) cannot be read; delete that key")
+    if keys.incarnation in view.damaged:
+        return JoinPlan(refusal=f"the key {keys.incarnation} cannot be read; delete everything of this job")
+    stored = view.spec.value if view.spec is not None else None
+    if stored is None:
+        return JoinPlan(register(keys, view, me.node, me.member, lease, spec=me.spec, incarnation=me.incarnation))
+    if stored.schema != SCHEMA:
+        return JoinPlan(
+            refusal=f"the job was started by another version of elastic-launch (schema {stored.schema}, "
+            f"this one has {SCHEMA}); use the same version on every node"
+        )
+    mine: Spec = msgspec.structs.replace(me.spec, run=stored.run)
+    if again:
+        if somebody_lives is not False:
+            return JoinPlan()
+        mine = msgspec.structs.replace(mine, run=stored.run + 1)
+        line = f"--rerun: run {mine.run} of the job begins"
+        return JoinPlan(run_again(keys, view, me.node, me.member, lease, mine), lines=(line,))
+    changes = _changes(stored, mine)
+    if not changes:
+        return JoinPlan(_register(keys, view, me, lease, None))
+    if somebody_lives is None:
+        return JoinPlan()
+    if not somebody_lives:
+        line = "nobody is registered, so this node's settings are the job's: " + ", ".join(
+            f"{SPEC_FLAGS[name]} {_words(old)} becomes {_words(new)}" for name, old, new in changes
+        )
+        return JoinPlan(_register(keys, view, me, lease, mine, nobody_lives=True), lines=(line,))
+    if stored.slots != mine.slots:
+        return JoinPlan(
+            refusal=f"node {me.node} offers {mine.slots} cards, job {keys.job_id} uses {stored.slots} on every node; "
+            f"use --nproc_per_node {stored.slots}"
+        )
+    if me.force and stored.np != mine.np:
+        line = f"--force: the job's --np {stored.np} becomes {mine.np}"
+        forced: Spec = msgspec.structs.replace(stored, np=mine.np)
+        return JoinPlan(_register(keys, view, me, lease, forced), lines=(line,))
+    line = "this node follows the job: " + ", ".join(
+        f"{SPEC_FLAGS[name]} is {_words(old)} there, {_words(new)} here" for name, old, new in changes
+    )
+    return JoinPlan(_register(keys, view, me, lease, None), lines=(line,))
+
+
+def _register(
+    keys: JobKeys, view: View, me: Me, lease: int, spec: Spec | None, *, nobody_lives: bool = False
+) -> Transaction:
+    return register(
+        keys,
+        view,
+        me.node,
+        me.member,
+        lease,
+        spec=spec,
+        incarnation=me.incarnation,
+        nobody_lives=nobody_lives,
+    )
+
+
+def _changes(stored: Spec, mine: Spec) -> list[tuple[str, object, object]]:
+    return [
+        (name, getattr(stored, name), getattr(mine, name))
+        for name in SPEC_FLAGS
+        if getattr(stored, name) != getattr(mine, name)
+    ]
+
+
+def _words(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "none"
+    return str(value)

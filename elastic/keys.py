@@ -1,0 +1,201 @@
+"""Where each document of a job stands in the store, and how it is written and read (pure).
+
+::
+
+    <prefix>/<job>/incarnation          random, created once; compared in every transaction
+    <prefix>/<job>/spec                 model.Spec
+    <prefix>/<job>/members/<node>       model.Member, under the node's lease
+    <prefix>/<job>/generation           model.Generation, the one document that the proposer writes
+    <prefix>/<job>/go                   model.Go
+    <prefix>/<job>/outcomes/<g>/<node>  model.Outcome; g with ten digits, so that keys sort by it
+    <prefix>/<job>/verdict              model.Verdict
+    <prefix>/<job>/events/<at>-<tag>    one line for people
+
+Documents are JSON with a schema: a document that does not fit raises `DocumentError` and nothing else can happen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from elastic.errors import DocumentError
+from elastic.model import Generation, Go, Member, Outcome, Spec, Verdict
+from elastic.store.base import Entry, Range
+
+JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+PREFIX_DEFAULT = "/elastic"
+DOCUMENT_BYTES_MAX = 1_400_000
+"""Below etcd's limit of 1.5 MiB for a request."""
+
+T = TypeVar("T")
+
+Document = str | Spec | Member | Generation | Go | Outcome | Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(Generic[T]):
+    """A document with the revisions it was read at."""
+
+    value: T
+    create_revision: int
+    mod_revision: int
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one agent knows of its job in the store, at `revision`.
+
+    `members` and `outcomes` are complete only for an agent that follows all of them (`complete`); the others know
+    themselves and `follows`, the member before them in line. `damaged` names documents that could not be read.
+    """
+
+    revision: int = 0
+    incarnation: Stored[str] | None = None
+    spec: Stored[Spec] | None = None
+    generation: Stored[Generation] | None = None
+    go: Stored[Go] | None = None
+    verdict: Stored[Verdict] | None = None
+    members: Mapping[str, Stored[Member]] = field(default_factory=dict)
+    outcomes: Mapping[tuple[int, str], Stored[Outcome]] = field(default_factory=dict)
+    complete: bool = False
+    follows: str | None = None
+    damaged: tuple[str, ...] = ()
+
+
+class JobKeys:
+    """The keys of one job."""
+
+    def __init__(self, job_id: str, prefix: str = PREFIX_DEFAULT) -> None:
+        """Build every key from the job's id, which must match `JOB_ID`."""
+        if not JOB_ID.fullmatch(job_id):
+            raise ValueError(f"job id {job_id!r}: 1 to 128 letters, digits, '.', '_' or '-'")
+        self.job_id = job_id
+        self.root: Final = f"{prefix.rstrip('/')}/{job_id}/"
+        self.incarnation: Final = self.root + "incarnation"
+        self.spec: Final = self.root + "spec"
+        self.members: Final = self.root + "members/"
+        self.generation: Final = self.root + "generation"
+        self.go: Final = self.root + "go"
+        self.outcomes: Final = self.root + "outcomes/"
+        self.verdict: Final = self.root + "verdict"
+        self.events: Final = self.root + "events/"
+
+    def member(self, node: str) -> str:
+        """The key of a member."""
+        return self.members + node
+
+    def outcome(self, g: int, node: str) -> str:
+        """The key of a node's outcome of generation g."""
+        return f"{self.outcomes}{g:010d}/{node}"
+
+    def outcomes_below(self, g: int) -> Range:
+        """Every outcome of the generations before g."""
+        return Range(self.outcomes, f"{self.outcomes}{g:010d}/")
+
+    @property
+    def everything(self) -> tuple[Range, ...]:
+        """What the proposer follows: everything but the history for people, which sorts first."""
+        return (Range(self.generation, self._end),)
+
+    def followed(self, *members: str) -> tuple[Range, ...]:
+        """What everybody else follows: the job's documents, itself, and the one member before it in line."""
+        documents = (Range(self.generation, self.members), Range(self.outcomes[:-1] + "0", self._end))
+        return (*documents, *(Range.key(self.member(node)) for node in members))
+
+    @property
+    def _end(self) -> str:
+        return self.root[:-1] + "0"
+
+
+class ViewReader:
+    """Turns entries of the store into a `View`, decoding only what changed since the last call."""
+
+    def __init__(self, keys: JobKeys) -> None:
+        self._keys = keys
+        self._decoded: dict[str, tuple[Entry, Stored[Any] | None]] = {}
+
+    def read(self, entries: Mapping[str, Entry], revision: int, *, complete: bool, follows: str | None) -> View:
+        """Build the view of these entries. A document that does not fit its schema is left out and named."""
+        keys = self._keys
+        decoded: dict[str, tuple[Entry, Stored[Any] | None]] = {}
+        members: dict[str, Stored[Member]] = {}
+        outcomes: dict[tuple[int, str], Stored[Outcome]] = {}
+        damaged: list[str] = []
+        single: dict[str, Stored[Any]] = {}
+        for key, entry in entries.items():
+            known = self._decoded.get(key)
+            stored = known[1] if known is not None and known[0] == entry else self._decode(entry)
+            decoded[key] = (entry, stored)
+            if stored is None:
+                damaged.append(key)
+            elif key.startswith(keys.members):
+                members[key[len(keys.members) :]] = stored
+            elif key.startswith(keys.outcomes):
+                g, _, node = key[len(keys.outcomes) :].partition("/")
+                outcomes[int(g), node] = stored
+            else:
+                single[key] = stored
+        self._decoded = decoded
+        return View(
+            revision=revision,
+            incarnation=single.get(keys.incarnation),
+            spec=single.get(keys.spec),
+            generation=single.get(keys.generation),
+            go=single.get(keys.go),
+            verdict=single.get(keys.verdict),
+            members=members,
+            outcomes=outcomes,
+            complete=complete,
+            follows=follows,
+            damaged=tuple(damaged),
+        )
+
+    def _decode(self, entry: Entry) -> Stored[Any] | None:
+        try:
+            value = decode(self._keys, entry.key, entry.value)
+        except DocumentError:
+            return None
+        return Stored(value, entry.create_revision, entry.mod_revision, entry.lease)
+
+
+def encode(document: Document) -> bytes:
+    """Write a document as compact JSON."""
+    return _ENCODER.encode(document)
+
+
+def decode(keys: JobKeys, key: str, value: bytes) -> Any:
+    """Read the document of a key; `DocumentError` names the key and what does not fit."""
+    if len(value) > DOCUMENT_BYTES_MAX:
+        raise DocumentError(f"{key}: {len(value)} bytes are more than a document may have")
+    try:
+        if key.startswith(keys.members):
+            return _MEMBER.decode(value)
+        if key.startswith(keys.outcomes):
+            if not _OUTCOME_KEY.fullmatch(key[len(keys.outcomes) :]):
+                raise DocumentError(f"{key}: not the key of an outcome")
+            return _OUTCOME.decode(value)
+        decoder = _SINGLE.get(key[len(keys.root) :])
+        if decoder is None:
+            raise DocumentError(f"{key}: no such document in this schema")
+        return decoder.decode(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise DocumentError(f"{key}: {error}") from error
+
+
+_ENCODER = msgspec.json.Encoder()
+_MEMBER = msgspec.json.Decoder(Member)
+_OUTCOME = msgspec.json.Decoder(Outcome)
+_OUTCOME_KEY = re.compile(r"\d{10}/.+")
+_SINGLE: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
+    "incarnation": msgspec.json.Decoder(str),
+    "spec": msgspec.json.Decoder(Spec),
+    "generation": msgspec.json.Decoder(Generation),
+    "go": msgspec.json.Decoder(Go),
+    "verdict": msgspec.json.Decoder(Verdict),
+}

@@ -1,0 +1,538 @@
+"""Who is in the next generation, when it is made, and when its workers may start (pure).
+
+`decide(view, memory, policy, now)` looks at what stands in the store and says one thing to do, with the reason as a
+sentence. The proposer calls it after every change and at the time it asked for; the same input gives the same answer.
+
+The rules, in the order they are asked:
+
+1. A verdict ends everything. A document that cannot be read stops everything until a person has looked.
+2. No generation yet: wait for the first nodes, then for the settling window, then form.
+3. The newest generation has its go: complete it, or replace it because of a loss, a failure, workers that had to be
+   stopped, a drain, fewer nodes wanted, or newcomers. Unplanned before planned; nothing planned after the first ok.
+4. The newest generation waits at the gate: replace it if its members changed, otherwise open it once nobody can
+   still be running an older world, and the failure before it has been judged.
+
+Nothing here is about safety between two proposers: that is the compare of the transaction (`elastic.proposals`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from elastic.budget import HEALTHY_S, Judgement, judge
+from elastic.keys import Stored, View
+from elastic.model import (
+    Before,
+    Budget,
+    Ended,
+    Generation,
+    Go,
+    Member,
+    MemberState,
+    Outcome,
+    Place,
+    Spec,
+    Status,
+    Verdict,
+    Why,
+)
+from elastic.right import CLOCK_ERROR
+
+SETTLE_MAX = 5.0
+"""The settling window ends at the latest after this many times `--settle` (15 s at the default) from the first."""
+BATCH_S = 0.3
+"""Drains, and newcomers while the gate is closed, are collected for this long."""
+
+
+class Reason(StrEnum):
+    """Every reason that `decide` can give; the simulation counts them and wants to see each."""
+
+    ENDED = "the job has ended"
+    UNREADABLE = "a document cannot be read"
+    NO_SPEC = "the job has no spec"
+    MISSING = "nodes are missing for the first start"
+    SETTLING = "waiting for others to join"
+    FORMED = "first generation"
+    REFORMED = "nobody of the old world is left"
+    COMPLETED = "every worker ended well"
+    FINISHING = "some nodes are done"
+    LOST = "a member was lost"
+    FAILED = "a worker failed"
+    STOPPED = "a member had to stop its workers"
+    DRAIN_BATCH = "collecting drains"
+    DRAINED = "a member drains"
+    SHRUNK = "fewer nodes are wanted"
+    GROW_SETTLING = "newcomers settle"
+    GROW_LATER = "too soon after the last growth"
+    GROWN = "newcomers join"
+    TRAINING = "training"
+    GATE_LOST = "a member was lost before the start"
+    GATE_DRAINED = "a member drains before the start"
+    GATE_JOINED = "newcomers before the start"
+    BELOW_MIN = "below the minimum"
+    STOPPING = "old workers are still being stopped"
+    UNPROVEN = "the old world may still run"
+    BACKOFF = "pause after failures"
+    OPENED = "everybody is ready"
+    EXHAUSTED = "no restart is left"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do until something changes, or until `until` (this agent's clock)."""
+
+    code: Reason
+    reason: str
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Publish this generation. `planned`: nothing is broken, and no outcome may be there yet."""
+
+    code: Reason
+    reason: str
+    generation: Generation
+    planned: bool = False
+    revoke: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Give the go."""
+
+    code: Reason
+    reason: str
+    go: Go
+
+
+@dataclass(frozen=True, slots=True)
+class Conclude:
+    """Write the verdict."""
+
+    code: Reason
+    reason: str
+    verdict: Verdict
+
+
+Decision = Wait | Form | Open | Conclude
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What `decide` knows of the agent that asks. `kill_s`: how long a SIGKILL may take to empty a node."""
+
+    node: str
+    kill_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is remembered from call to call, all on this agent's clock.
+
+    `linked`: members that can be heard at this moment. `gone`: members (with their create revision) whose process was
+    proven dead over the link, which can be wrong. `dead`: nodes whose process was seen dead on this very machine.
+    `distrusted`: hosts that spoke after such a proof; it is not believed again.
+    """
+
+    linked: frozenset[str] = frozenset()
+    gone: frozenset[tuple[str, int]] = frozenset()
+    dead: frozenset[str] = frozenset()
+    distrusted: frozenset[str] = frozenset()
+    absent_since: Mapping[str, float] = field(default_factory=dict)
+    ready_since: Mapping[str, float] = field(default_factory=dict)
+    draining_since: Mapping[str, float] = field(default_factory=dict)
+    running_since: tuple[int, float] | None = None
+    gate_since: tuple[int, float] | None = None
+    grown_at: float | None = None
+    generation_seen: int = 0
+
+
+def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Decision, Memory]:
+    """Say what the proposer does now, why, and what to remember.
+
+    `view` must be complete; `now` is the asker's monotonic clock in seconds. Never raises on anything that the store
+    can hold.
+    """
+    if view.verdict is not None:
+        return Wait(Reason.ENDED, f"the job has ended: {view.verdict.value.reason}"), memory
+    if view.damaged:
+        return Wait(Reason.UNREADABLE, f"{view.damaged[0]} cannot be read; mend or delete it"), memory
+    if view.spec is None:
+        return Wait(Reason.NO_SPEC, "the job has no spec yet"), memory
+    memory = _observe(view, memory, now)
+    question = _Question(view, view.spec.value, memory, policy, now)
+    if question.generation is None:
+        return _first(question)
+    if view.go is not None and view.go.value.g == question.generation.g:
+        return _running(question, question.generation)
+    return _gate(question, question.generation)
+
+
+def remember(view: View, memory: Memory, now: float) -> Memory:
+    """Note when the newest generation began to run, and when the job last grew. Every agent does this."""
+    if view.generation is None:
+        return memory
+    generation = view.generation.value
+    running, grown_at = memory.running_since, memory.grown_at
+    if view.go is not None and view.go.value.g == generation.g and (running is None or running[0] != generation.g):
+        running = (generation.g, now)
+    if generation.g > memory.generation_seen and generation.why is Why.GROWTH:
+        grown_at = now
+    return replace(memory, running_since=running, grown_at=grown_at, generation_seen=generation.g)
+
+
+def _observe(view: View, memory: Memory, now: float) -> Memory:
+    """Bring the memory up to date: when was each node first seen ready, draining, or absent."""
+    generation = view.generation.value if view.generation is not None else None
+    inside = {place.node for place in generation.members} if generation else set()
+    before = set(generation.before.nodes) if generation and generation.before else set()
+    members = view.members
+    return replace(
+        remember(view, memory, now),
+        gone=frozenset(key for key in memory.gone if key[0] in members and members[key[0]].create_revision == key[1]),
+        absent_since={
+            node: memory.absent_since.get(node, now) for node in sorted(inside | before) if node not in members
+        },
+        ready_since={
+            node: memory.ready_since.get(node, now)
+            for node, stored in members.items()
+            if node not in inside and stored.value.state is MemberState.READY
+        },
+        draining_since={
+            node: memory.draining_since.get(node, now)
+            for node, stored in members.items()
+            if stored.value.state is MemberState.DRAINING
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One call of `decide`, with what several rules ask for."""
+
+    view: View
+    spec: Spec
+    memory: Memory
+    policy: Policy
+    now: float
+
+    @property
+    def generation(self) -> Generation | None:
+        """The newest generation of this run."""
+        stored = self.view.generation
+        return stored.value if stored is not None and stored.value.run == self.spec.run else None
+
+    def member(self, node: str) -> Stored[Member] | None:
+        """The registered member, None also when its death is proven."""
+        stored = self.view.members.get(node)
+        if stored is None or (node, stored.create_revision) in self.memory.gone or node in self.memory.dead:
+            return None
+        return stored
+
+    def vouched(self, node: str) -> bool:
+        """Tell whether an unregistered member is still heard, within the time it has to register again."""
+        absent = self.memory.absent_since.get(node)
+        return absent is not None and node in self.memory.linked and self.now < absent + 2 * self.spec.lease_ttl_s
+
+    def here(self, node: str) -> bool:
+        """Tell whether the node counts as present."""
+        return self.member(node) is not None or self.vouched(node)
+
+    def draining(self, node: str) -> bool:
+        """Tell whether the node has said that it leaves."""
+        stored = self.view.members.get(node)
+        return stored is not None and stored.value.state is MemberState.DRAINING
+
+    def outcome(self, g: int, node: str) -> Outcome | None:
+        """How a node's workers of generation g ended, as far as it has said so."""
+        stored = self.view.outcomes.get((g, node))
+        return stored.value if stored is not None else None
+
+    def newcomers(self) -> list[str]:
+        """Nodes that are ready and outside the generation, oldest first."""
+        ready = [
+            (stored.create_revision, node)
+            for node in self.memory.ready_since
+            if (stored := self.member(node)) is not None and stored.value.slots == self.spec.slots
+        ]
+        return [node for _, node in sorted(ready)]
+
+    def staying(self, generation: Generation) -> list[Place]:
+        """The members of the generation that are here and do not leave, in their order, with their newest ports."""
+        return [
+            self.place(place) for place in generation.members if self.here(place.node) and not self.draining(place.node)
+        ]
+
+    def place(self, place: Place) -> Place:
+        """A member's place, with the ports it registered last."""
+        stored = self.member(place.node)
+        return _place(place.node, stored.value) if stored is not None else place
+
+    def settled_at(self, nodes: Iterable[str]) -> float:
+        """When the settling window of these arrivals ends."""
+        times = [self.memory.ready_since[node] for node in nodes]
+        return min(max(times) + self.spec.settle_s, min(times) + SETTLE_MAX * self.spec.settle_s)
+
+
+def _first(q: _Question) -> tuple[Decision, Memory]:
+    nodes = q.newcomers()
+    need = q.spec.np.first
+    if len(nodes) < need:
+        text = f"{_count(len(nodes), need)} here; waiting for {need - len(nodes)} more"
+        return Wait(Reason.MISSING, text), q.memory
+    until = q.settled_at(nodes)
+    if len(nodes) < q.spec.np.high and q.now < until:
+        return Wait(Reason.SETTLING, _settling(len(nodes), q.spec.np.high, until - q.now), until), q.memory
+    reason = f"{_count(len(nodes), q.spec.np.high)} here"
+    return _form(q, Reason.FORMED, Why.FIRST, reason, []), q.memory
+
+
+def _running(q: _Question, generation: Generation) -> tuple[Decision, Memory]:
+    nodes = [place.node for place in generation.members]
+    outcomes = {node: outcome for node in nodes if (outcome := q.outcome(generation.g, node)) is not None}
+    done = [node for node, outcome in outcomes.items() if outcome.ended is Ended.OK and outcome.over]
+    if nodes and len(done) == len(nodes):
+        return _completed(q, generation.g), q.memory
+    failed = [node for node, outcome in outcomes.items() if outcome.ended is Ended.FAILED]
+    stopped = [node for node, outcome in outcomes.items() if outcome.ended is Ended.STOPPED]
+    lost = [node for node in nodes if node not in outcomes and not q.here(node)]
+    staying = q.staying(generation)
+    if lost or failed or stopped:
+        if not staying:
+            return _reform(q, f"{_names(lost or failed or stopped)} left, nobody of this world remains"), q.memory
+        if lost:
+            return _form(q, Reason.LOST, Why.LOSS, _lost(q, lost), staying), q.memory
+        if failed:
+            return _form(q, Reason.FAILED, Why.FAILURE, f"a worker failed on {_names(failed)}", staying), q.memory
+        return _form(q, Reason.STOPPED, Why.STOPPED, f"{_names(stopped)} stopped its workers", staying), q.memory
+    if done:
+        return Wait(Reason.FINISHING, f"{len(done)} of {_nodes(len(nodes))} done; waiting for the others"), q.memory
+    return _planned(q, generation, nodes, staying), q.memory
+
+
+def _planned(q: _Question, generation: Generation, nodes: list[str], staying: list[Place]) -> Decision:
+    """Changes that can wait: drains, fewer nodes wanted, newcomers."""
+    draining = [node for node in nodes if q.draining(node)]
+    if draining:
+        until = min(q.memory.draining_since[node] for node in draining) + BATCH_S
+        if q.now < until:
+            return Wait(Reason.DRAIN_BATCH, f"{_names(draining)} drains", until)
+        return _form(q, Reason.DRAINED, Why.DRAIN, f"{_names(draining)} drains", staying, planned=True)
+    high = q.spec.np.high
+    if len(nodes) > high:
+        reason = f"{len(nodes)} nodes run, {high} are wanted"
+        return _form(q, Reason.SHRUNK, Why.SHRINK, reason, staying, planned=True)
+    newcomers = q.newcomers()[: high - len(nodes)]
+    if newcomers:
+        until = q.settled_at(newcomers)
+        if len(nodes) + len(newcomers) < high and q.now < until:
+            return Wait(Reason.GROW_SETTLING, _settling(len(nodes) + len(newcomers), high, until - q.now), until)
+        grown_at = q.memory.grown_at
+        if grown_at is not None and q.now < grown_at + q.spec.grow_every_s:
+            until = grown_at + q.spec.grow_every_s
+            text = f"{_names(newcomers)} joins in {until - q.now:.0f} s (--grow_every {q.spec.grow_every_s:g})"
+            return Wait(Reason.GROW_LATER, text, until)
+        return _form(q, Reason.GROWN, Why.GROWTH, f"{_names(newcomers)} joins", staying, planned=True)
+    text = f"training with {_nodes(len(nodes))}"
+    spares = len(q.newcomers())
+    return Wait(Reason.TRAINING, text + (f", {spares} spare" if spares else ""))
+
+
+def _gate(q: _Question, generation: Generation) -> tuple[Decision, Memory]:
+    nodes = [place.node for place in generation.members]
+    staying = q.staying(generation)
+    before = generation.before
+    outcomes = {} if before is None else {node: q.outcome(before.g, node) for node in before.nodes}
+    if outcomes and all(o is not None and o.ended is Ended.OK and o.over for o in outcomes.values()) and before:
+        return _completed(q, before.g), q.memory
+    lost = [node for node in nodes if not q.here(node)]
+    draining = [node for node in nodes if q.draining(node)]
+    newcomers = q.newcomers()[: max(q.spec.np.high - len(staying), 0)]
+    if not staying:
+        return _reform(q, f"{_names(nodes)} left before the start" if nodes else "nobody is in this world"), q.memory
+    if lost:
+        return _form(q, Reason.GATE_LOST, Why.LOSS, f"{_names(lost)} was lost before the start", staying), q.memory
+    if draining:
+        return _form(q, Reason.GATE_DRAINED, Why.DRAIN, f"{_names(draining)} drains", staying), q.memory
+    if newcomers:
+        until = max(q.memory.ready_since[node] for node in newcomers) + BATCH_S
+        if q.now >= until:
+            return _form(q, Reason.GATE_JOINED, Why.JOINED, f"{_names(newcomers)} joins", staying), q.memory
+    else:
+        until = None
+    if len(nodes) < q.spec.np.low:
+        missing = q.spec.np.low - len(nodes)
+        text = f"{_count(len(nodes), q.spec.np.low)} here, the least that may run; waiting for {missing} more"
+        return Wait(Reason.BELOW_MIN, text, until), q.memory
+    closed = _closed(q, generation, before, outcomes)
+    if closed is not None:
+        return replace(closed, until=_earliest(closed.until, until)), q.memory
+    return _open(q, generation, before, until)
+
+
+def _closed(
+    q: _Question, generation: Generation, before: Before | None, outcomes: Mapping[str, Outcome | None]
+) -> Wait | None:
+    """Why the gate must stay closed: somebody may still run the older world `before`."""
+    if before is None:
+        return None
+    ended = {node for node, outcome in outcomes.items() if outcome is not None and outcome.over}
+    running = [node for node in before.nodes if node not in ended and (node in q.view.members or q.vouched(node))]
+    if running:
+        times = [q.memory.absent_since[node] for node in running if node in q.memory.absent_since]
+        until = min(times) + 2 * q.spec.lease_ttl_s if times else None
+        return Wait(Reason.STOPPING, f"waiting for {_names(running)} to stop its old workers", until)
+    if any(place.node in ended for place in generation.members):
+        return None  # A survivor has stopped, so no collective of the old world can go on.
+    unproven = [node for node in before.nodes if node not in ended and node not in q.memory.dead]
+    if not unproven:
+        return None
+    since = max(q.memory.absent_since.get(node, q.now) for node in unproven)
+    longest = q.spec.store_outage_limit_s + q.spec.lease_ttl_s
+    until = since + longest * (1 + CLOCK_ERROR) + q.policy.kill_s
+    if q.now >= until:
+        return None
+    text = (
+        f"{_names(unproven)} vanished without a word and may still run for {until - q.now:.0f} s "
+        f"(--store_outage_limit {q.spec.store_outage_limit_s:g})"
+    )
+    return Wait(Reason.UNPROVEN, text, until)
+
+
+def _open(
+    q: _Question, generation: Generation, before: Before | None, newcomers_at: float | None
+) -> tuple[Decision, Memory]:
+    """The gate can open: judge what ended the world before, then go, pause, or end the job."""
+    gate_since = q.memory.gate_since
+    if gate_since is None or gate_since[0] != generation.g:
+        gate_since = (generation.g, q.now)
+    memory = replace(q.memory, gate_since=gate_since)
+    judgement = Judgement(generation.budget)
+    if before is not None:
+        known = {node: stored for (g, node), stored in q.view.outcomes.items() if g == before.g}
+        lost = frozenset(node for node in before.nodes if node not in known)
+        running = q.memory.running_since
+        healthy = running is not None and running[0] == before.g and gate_since[1] - running[1] >= HEALTHY_S
+        judgement = judge(before, known, lost, generation.budget, q.spec, healthy=healthy)
+    if judgement.fatal:
+        verdict = Verdict(
+            status=Status.FAILED,
+            reason=judgement.fatal,
+            run=q.spec.run,
+            g=generation.g,
+            tag="",
+            at=0.0,
+            cause=judgement.cause,
+        )
+        return Conclude(Reason.EXHAUSTED, judgement.fatal, verdict), memory
+    opens_at = gate_since[1] + judgement.pause_s
+    if q.now < opens_at:
+        text = f"pause of {judgement.pause_s:g} s after {judgement.budget.fruitless} failures without progress"
+        return Wait(Reason.BACKOFF, text, _earliest(opens_at, newcomers_at)), memory
+    first = generation.members[0]
+    go = Go(
+        g=generation.g,
+        tag="",
+        master=_join(first.host, first.masters[generation.g % len(first.masters)]),
+        budget=judgement.budget,
+        cause=judgement.cause,
+        note=judgement.note,
+    )
+    return Open(Reason.OPENED, f"generation {generation.g}: {_nodes(len(generation.members))} ready", go), memory
+
+
+def _reform(q: _Question, gone: str) -> Decision:
+    """Nobody of the newest world can go on: start again with whoever is there, after a settling window."""
+    nodes = q.newcomers()
+    if not nodes:
+        if q.generation is not None and q.generation.members:
+            return _form(q, Reason.DRAINED, Why.DRAIN, gone, [])  # An empty world: it tells everybody to stop.
+        return Wait(Reason.MISSING, "no node is ready")
+    if len(nodes) < q.spec.np.low:
+        text = f"{_count(len(nodes), q.spec.np.low)} here, the least that may run; waiting for more"
+        return Wait(Reason.BELOW_MIN, text)
+    until = q.settled_at(nodes)
+    if len(nodes) < q.spec.np.high and q.now < until:
+        return Wait(Reason.SETTLING, _settling(len(nodes), q.spec.np.high, until - q.now), until)
+    return _form(q, Reason.REFORMED, Why.REFORMED, gone, [])
+
+
+def _form(q: _Question, code: Reason, why: Why, reason: str, staying: list[Place], *, planned: bool = False) -> Form:
+    """The next generation: who stays, in order, then newcomers by age, at most as many as are wanted."""
+    high = q.spec.np.high
+    members = staying[:high]
+    inside = {place.node for place in staying}
+    for node in q.newcomers():
+        if len(members) >= high:
+            break
+        stored = q.member(node)
+        if node not in inside and stored is not None:
+            members.append(_place(node, stored.value))
+    old = q.view.generation.value if q.view.generation is not None else None
+    before, budget = None, q.generation.budget if q.generation is not None else Budget()
+    if old is not None and q.generation is not None:
+        before = old.before
+        if q.view.go is not None and q.view.go.value.g == old.g:
+            before = Before(old.g, tuple(place.node for place in old.members))
+            budget = q.view.go.value.budget
+    revoke = tuple(
+        stored.lease
+        for node, stored in q.view.members.items()
+        if stored.lease and ((node, stored.create_revision) in q.memory.gone or node in q.memory.dead)
+    )
+    generation = Generation(
+        g=(old.g if old is not None else 0) + 1,
+        run=q.spec.run,
+        tag="",
+        why=why,
+        reason=reason,
+        members=tuple(members),
+        slots=q.spec.slots,
+        before=before,
+        budget=budget,
+    )
+    return Form(code, reason, generation, planned, revoke)
+
+
+def _completed(q: _Question, g: int) -> Conclude:
+    reason = f"every worker of generation {g} ended with exit code 0"
+    verdict = Verdict(status=Status.COMPLETED, reason=reason, run=q.spec.run, g=g, tag="", at=0.0)
+    return Conclude(Reason.COMPLETED, reason, verdict)
+
+
+def _lost(q: _Question, lost: Iterable[str]) -> str:
+    """Say who was lost, and how that was noticed."""
+    return ", ".join(
+        f"{node} was lost ({'its process is gone' if node in q.view.members else 'its lease ended'})" for node in lost
+    )
+
+
+def _place(node: str, member: Member) -> Place:
+    return Place(node, member.host, member.masters, member.ports)
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _earliest(*times: float | None) -> float | None:
+    return min((time for time in times if time is not None), default=None)
+
+
+def _names(nodes: Iterable[str]) -> str:
+    return ", ".join(nodes) or "nobody"
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node" + ("" if count == 1 else "s")
+
+
+def _count(here: int, wanted: int) -> str:
+    return f"{here} of {_nodes(wanted)} {'is' if here == 1 else 'are'}"
+
+
+def _settling(here: int, wanted: int, seconds: float) -> str:
+    return f"{_count(here, wanted)} here; waiting {max(seconds, 0.1):.0f} s more for others to join"

@@ -1,0 +1,133 @@
+"""Every transaction that an agent sends, as a value (pure).
+
+Safety between agents that act at the same time is here and nowhere else: a proposal holds only if the proposer is
+still the member it was, nothing it looked at has changed, the store is the same one, and no verdict is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from elastic.keys import JobKeys, View, encode
+from elastic.membership import Conclude, Form, Open
+from elastic.model import Generation, Go, Member, Outcome, Spec, Verdict
+from elastic.store.base import Compare, Delete, Operation, Put, Range
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """What to send. `kind` names it in logs and answers; `lease` and `outcome` say what it was about."""
+
+    kind: str
+    compares: tuple[Compare, ...]
+    then: tuple[Operation, ...]
+    lease: int = 0
+    outcome: tuple[int, Outcome] | None = None
+
+
+def propose(
+    keys: JobKeys, view: View, node: str, created: int, decision: Form | Open | Conclude, tag: str, at: float
+) -> Transaction:
+    """The guarded transaction that carries out a decision of `membership.decide`.
+
+    `created` is the create revision of the proposer's member key; `tag` is unlike that of any other proposal; `at` is
+    the wall clock, for people.
+    """
+    compares = [
+        Compare.created(keys.member(node), created),
+        *_same_store(keys, view),
+        Compare.modified(keys.generation, view.generation.mod_revision if view.generation else 0),
+        Compare.modified(keys.go, view.go.mod_revision if view.go else 0),
+        Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),
+        Compare.absent(keys.verdict),
+    ]
+    if isinstance(decision, Form):
+        generation: Generation = msgspec.structs.replace(decision.generation, tag=tag)
+        if decision.planned and view.generation is not None:
+            compares.append(Compare.empty(keys.outcome(view.generation.value.g, "")))
+        oldest = generation.before.g if generation.before is not None else generation.g
+        then: tuple[Operation, ...] = (
+            Put(keys.generation, encode(generation)),
+            Delete(keys.outcomes_below(oldest)),
+        )
+        return Transaction("form", tuple(compares), then)
+    if isinstance(decision, Open):
+        go: Go = msgspec.structs.replace(decision.go, tag=tag)
+        return Transaction("go", tuple(compares), (Put(keys.go, encode(go)),))
+    verdict: Verdict = msgspec.structs.replace(decision.verdict, tag=tag, at=at)
+    return Transaction("verdict", tuple(compares), (Put(keys.verdict, encode(verdict)),))
+
+
+def register(
+    keys: JobKeys,
+    view: View,
+    node: str,
+    member: Member,
+    lease: int,
+    *,
+    spec: Spec | None = None,
+    incarnation: str = "",
+    nobody_lives: bool = False,
+) -> Transaction:
+    """Put a member under its lease; with `spec`, write that too; `incarnation` is used if the store has none.
+
+    `nobody_lives` holds the transaction to a job without any member.
+    """
+    own = view.members.get(node)
+    compares = [
+        Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),
+        Compare.absent(keys.verdict),
+        Compare.modified(keys.member(node), own.mod_revision if own else 0),
+        *_same_store(keys, view),
+    ]
+    then: list[Operation] = [Put(keys.member(node), encode(member), lease)]
+    if nobody_lives:
+        compares.append(Compare.empty(keys.members))
+    if spec is not None:
+        then.append(Put(keys.spec, encode(spec)))
+    if view.incarnation is None:
+        then.append(Put(keys.incarnation, encode(incarnation)))
+    return Transaction("register", tuple(compares), tuple(then), lease=lease)
+
+
+def run_again(keys: JobKeys, view: View, node: str, member: Member, lease: int, spec: Spec) -> Transaction:
+    """Replace a verdict by a new run, and register, if no member is alive."""
+    compares = (
+        Compare.modified(keys.verdict, view.verdict.mod_revision if view.verdict else 0),
+        Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),
+        Compare.empty(keys.members),
+        *_same_store(keys, view),
+    )
+    then: tuple[Operation, ...] = (
+        Delete(Range.key(keys.verdict)),
+        Put(keys.spec, encode(spec)),
+        Delete(Range.prefix(keys.outcomes)),
+        Put(keys.member(node), encode(member), lease),
+    )
+    return Transaction("register", compares, then, lease=lease)
+
+
+def say(keys: JobKeys, view: View, node: str, created: int, member: Member, lease: int) -> Transaction:
+    """Write what a member says of itself anew (that it drains)."""
+    compares = (Compare.created(keys.member(node), created), *_same_store(keys, view))
+    return Transaction("say", compares, (Put(keys.member(node), encode(member), lease),))
+
+
+def record(keys: JobKeys, view: View, node: str, g: int, outcome: Outcome) -> Transaction:
+    """Record how a node's workers of generation g ended. Not leased: it outlives its node."""
+    then = (Put(keys.outcome(g, node), encode(outcome)),)
+    return Transaction("record", _same_store(keys, view), then, outcome=(g, outcome))
+
+
+def leave(keys: JobKeys, node: str, created: int) -> Transaction:
+    """Take the member away, if it is still the one that was registered."""
+    key = keys.member(node)
+    return Transaction("leave", (Compare.created(key, created),), (Delete(Range.key(key)),))
+
+
+def _same_store(keys: JobKeys, view: View) -> tuple[Compare, ...]:
+    if view.incarnation is None:
+        return (Compare.absent(keys.incarnation),)
+    return (Compare.equals(keys.incarnation, encode(view.incarnation.value)),)
