@@ -120,6 +120,7 @@ class Facts:
     target_g: int = 0
     workers_g: int = 0
     workers_gone: bool = True
+    forced: bool = False
     own_exits: list[WorkerExit] = field(default_factory=list)
     started_at: float = 0.0
     step: int = -1

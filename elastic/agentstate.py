@@ -285,12 +285,15 @@ def _start(f: Facts) -> None:
     f.workers_g = generation.g
     f.workers_gone = False
     f.own_exits = []
+    f.forced = False
+    f.step = -1
     f.started_at = f.now
     f.run_until = f.right.until()
     f.act(StartWorkers(generation, go.value, m_id, f.view.incarnation.value))
 
 
 def _stop_overdue(f: Facts) -> None:
+    f.forced = True
     f.act(Say("the right to run ended (no word from the store): stopping this node's workers"))
     f.act(StopWorkers(f.workers_g, 0.0))
 
@@ -318,8 +321,14 @@ def _stop_failed(f: Facts) -> None:
 
 
 def _stop_drained(f: Facts) -> None:
+    f.forced = True
     f.act(Say("nobody took notice of the drain: stopping this node's workers"))
     f.act(StopWorkers(f.workers_g, f.limits.grace_s))
+
+
+def _finish_killed(f: Facts) -> None:
+    f.forced = True
+    _finish(f)
 
 
 def _finish(f: Facts) -> None:
@@ -341,6 +350,7 @@ def _outcome(f: Facts, *, over: bool) -> Outcome:
         ended=ended,
         over=over,
         host=f.me.member.host,
+        forced=f.forced,
         exits=tuple(failed),
         step=f.step,
         ran_s=round(f.now - f.started_at, 3),
@@ -370,7 +380,7 @@ TABLE: tuple[Row, ...] = (
     Row("running: ok", Phase.RUNNING, _all_ok, _finish, Phase.DONE),
     Row("running: superseded", Phase.RUNNING, _superseded, _stop_superseded, Phase.STOPPING),
     Row("running: verdict", Phase.RUNNING, _verdict, _stop_verdict, Phase.STOPPING),
-    Row("running: killed", Phase.RUNNING, _vanished, _finish, Phase.DONE),
+    Row("running: killed", Phase.RUNNING, _vanished, _finish_killed, Phase.DONE),
     Row("running: drain unheard", Phase.RUNNING, _drain_unheard, _stop_drained, Phase.STOPPING),
     Row("stopping: gone", Phase.STOPPING, _workers_gone, _finish, Phase.DONE),
     Row("done: verdict", Phase.DONE, _verdict, _say_verdict, Phase.LEAVING),

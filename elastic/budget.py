@@ -72,6 +72,9 @@ def judge(
         return Judgement(kept, cause=cause, fatal=f"{fatal.words} of rank {fatal.rank} is one of --fatal_exit_codes")
     if lost:
         return Judgement(kept, cause=cause if own else None, note=f"not charged: {_names(lost)} was lost")
+    forced = frozenset(node for node, stored in outcomes.items() if stored.value.forced)
+    if forced and not own:
+        return Judgement(kept, note=f"not charged: {_names(forced)} had to stop its workers")
     if own and all(worker.infra for worker in own) and kept.infra < INFRA_MAX:
         again = Budget(charged, fruitless, kept.step, kept.infra + 1)
         return Judgement(again, cause=cause, note=f"not charged: {own[0].infra}, {kept.infra + 1} of {INFRA_MAX}")

@@ -90,12 +90,16 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Publish this generation. `planned`: nothing is broken, and no outcome may be there yet."""
+    """Publish this generation.
+
+    `planned`: nothing is broken, and no outcome may be there yet. `lost`: these must not have recorded one.
+    """
 
     code: Reason
     reason: str
     generation: Generation
     planned: bool = False
+    lost: tuple[str, ...] = ()
     revoke: tuple[int, ...] = ()
 
 
@@ -304,7 +308,7 @@ def _running(q: _Question, generation: Generation) -> tuple[Decision, Memory]:
         if not staying:
             return _reform(q, f"{_names(lost or failed or stopped)} left, nobody of this world remains"), q.memory
         if lost:
-            return _form(q, Reason.LOST, Why.LOSS, _lost(q, lost), staying), q.memory
+            return replace(_form(q, Reason.LOST, Why.LOSS, _lost(q, lost), staying), lost=tuple(lost)), q.memory
         if failed:
             return _form(q, Reason.FAILED, Why.FAILURE, f"a worker failed on {_names(failed)}", staying), q.memory
         return _form(q, Reason.STOPPED, Why.STOPPED, f"{_names(stopped)} stopped its workers", staying), q.memory

@@ -176,12 +176,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a node's workers of one generation ended.
 
     A node whose worker failed writes it at once with `over` false, and again with `over` true when all its workers
-    are gone: the gate waits for the second, everybody else acts on the first.
+    are gone: the gate waits for the second, everybody else acts on the first. `forced`: the node had to stop them for
+    a reason of its own (its right to run ended), so that failures of its peers are an echo of that.
     """
 
     ended: Ended
     over: bool
     host: str
+    forced: bool = False
     exits: tuple[WorkerExit, ...] = ()
     step: int = -1
     ran_s: float = 0.0

@@ -15,6 +15,9 @@ from elastic.membership import Conclude, Form, Open
 from elastic.model import Generation, Go, Member, Outcome, Spec, Verdict
 from elastic.store.base import Compare, Delete, Operation, Put, Range
 
+LOST_COMPARED_MAX = 100
+"""Lost members that a proposal compares one by one; more do not fit into a transaction."""
+
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
@@ -45,8 +48,10 @@ def propose(
     ]
     if isinstance(decision, Form):
         generation: Generation = msgspec.structs.replace(decision.generation, tag=tag)
-        if decision.planned and view.generation is not None:
-            compares.append(Compare.empty(keys.outcome(view.generation.value.g, "")))
+        g = view.generation.value.g if view.generation is not None else 0
+        if decision.planned:
+            compares.append(Compare.empty(keys.outcome(g, "")))
+        compares += [Compare.absent(keys.outcome(g, lost)) for lost in decision.lost[:LOST_COMPARED_MAX]]
         oldest = generation.before.g if generation.before is not None else generation.g
         then: tuple[Operation, ...] = (
             Put(keys.generation, encode(generation)),

@@ -1,0 +1,232 @@
+"""The promises of the design (section 3), looked at after everything that happens.
+
+1 is checked literally, on the intervals in which workers run; 8 on the nursery's clock and on every lease that ends.
+"""
+
+from __future__ import annotations
+
+from elastic.keys import View, ViewReader
+from elastic.model import Ended, Generation, Status, Why
+from elastic.proposals import Transaction
+from tests.sim.world import KEYS, KILL_S, Node, Observer, WorkerSet, World
+
+PLANNED = (Why.DRAIN, Why.GROWTH, Why.SHRINK)
+THAW_S = 0.5
+"""A node that was frozen as a whole may need this long until its nursery has looked at the clock."""
+NOTICE_S = 2.5
+"""A loss that the store shows is acted on within this time, when nothing else is wrong."""
+
+
+class Promises(Observer):
+    """Promises 1, 2, 4, 6, 7, 8, 10 and 14 at every step. 3 is liveness: see `Calm` and the end of each run."""
+
+    def __init__(self) -> None:
+        self._reader = ViewReader(KEYS)
+        self._generations: dict[tuple[int, int], Generation] = {}
+        self._started: dict[tuple[str, int], Generation] = {}
+        self._ok: dict[tuple[str, int], set[str]] = {}
+        self._previous: tuple[int, Generation] | None = None
+
+    def view(self, world: World) -> View:
+        """What really stands in the store."""
+        entries = {entry.key: entry for entry in world.store.list(KEYS.everything[0]).entries}
+        return self._reader.read(entries, world.store.revision, complete=True, follows=None)
+
+    # 8: the nursery's clock, at every step
+    def after_event(self, world: World) -> None:
+        """No worker runs longer than its node may."""
+        for node in world.nodes.values():
+            if node.workers is None or node.frozen or world.now < node.thawed_at + THAW_S:
+                continue
+            late = world.local(node) - node.run_until
+            if late > KILL_S * 1.1 + 0.01:
+                world.fail("8", f"{node.name} has workers {late:.2f} s after its right to run ended")
+
+    def after_expiry(self, world: World, nodes: list[Node]) -> None:
+        """A lease that ended leaves no worker behind, unless others vouch for the node."""
+        for node in nodes:
+            if node.workers is None or node.frozen or world.now < node.thawed_at + THAW_S:
+                continue
+            if node.core.facts.right.vouched_until > world.local(node) - KILL_S:
+                world.counts["ran on by the word of others"] += 1
+                continue
+            world.fail("8", f"the lease of {node.name} ended and its workers run")
+
+    def after_commit(self, world: World, node: Node, transaction: Transaction) -> None:
+        """Every document that is written."""
+        view = self.view(world)
+        match transaction.kind:
+            case "form":
+                self._formed(world, view, node)
+            case "go":
+                self._went(world, view, node)
+            case "verdict":
+                self._judged(world, view)
+            case "record":
+                self._recorded(world, node, transaction)
+
+    def _formed(self, world: World, view: View, node: Node) -> None:
+        assert view.generation is not None
+        generation = view.generation.value
+        self._writer(world, view, node, generation.tag)
+        key = (world.store_number, generation.g)
+        if key in self._generations:
+            world.fail("2", f"generation {generation.g} was written twice")
+        self._generations[key] = generation
+        names = [place.node for place in generation.members]
+        if len(set(names)) != len(names) or len(names) > world.spec.np.high:
+            world.fail("2", f"generation {generation.g} has {names}")
+        before = self._previous[1] if self._previous and self._previous[0] == world.store_number else None
+        self._previous = (world.store_number, generation)
+        if before is None:
+            return
+        if generation.g != before.g + 1:
+            world.fail("2", f"generation {generation.g} follows {before.g}")
+        old = [place.node for place in before.members]
+        survivors = [name for name in old if name in names]
+        if names[: len(survivors)] != survivors:
+            world.fail("2", f"survivors {survivors} are not the first of {names}, in their order")
+        oks = {n for (g, n), o in view.outcomes.items() if g == before.g and o.value.ended is Ended.OK}
+        started = view.go is not None and view.go.value.g == before.g
+        if oks and started and generation.why in PLANNED:
+            world.fail("14", f"{generation.why} after {sorted(oks)} were done")
+        if started and old and oks == set(old):
+            world.fail("14", f"generation {generation.g} although all of {before.g} was done")
+        if len(survivors) < len(old) and generation.why is Why.LOSS and oks - set(names) and survivors:
+            lost_ok = [name for name in oks - set(names) if name in generation.reason]
+            if lost_ok:
+                world.fail("14", f"{lost_ok} had recorded ok and counts as lost")
+
+    def _writer(self, world: World, view: View, node: Node, tag: str) -> None:
+        name, created, _ = tag.split("/")
+        stored = view.members.get(name)
+        if stored is None or stored.create_revision != int(created):
+            world.fail("1", f"{node.name} wrote {tag} while it was not registered as it believed")
+
+    def _went(self, world: World, view: View, node: Node) -> None:
+        assert view.go is not None
+        assert view.generation is not None
+        self._writer(world, view, node, view.go.value.tag)
+        generation = view.generation.value
+        if view.go.value.g != generation.g:
+            world.fail("1", f"go for {view.go.value.g}, the newest generation is {generation.g}")
+        if len(generation.members) < world.spec.np.low:
+            world.fail("2", f"go with {len(generation.members)} nodes, below {world.spec.np.low}")
+        if view.go.value.budget.charged > world.job.failures:
+            world.fail("10", f"{view.go.value.budget.charged} charged, {world.job.failures} failures of scripts")
+        if generation.before is not None:
+            g = generation.before.g
+            for name in generation.before.nodes:
+                outcome = view.outcomes.get((g, name))
+                if name in view.members and (outcome is None or not outcome.value.over):
+                    world.fail("1", f"go for {generation.g} before {name}, alive, has recorded how {g} ended")
+
+    def _judged(self, world: World, view: View) -> None:
+        assert view.verdict is not None
+        verdict = view.verdict.value
+        if verdict.status is Status.COMPLETED:
+            generation = self._generations[world.store_number, verdict.g]
+            incarnation = view.incarnation.value if view.incarnation else ""
+            missing = {place.node for place in generation.members} - self._ok.get((incarnation, verdict.g), set())
+            if missing:
+                world.fail("4", f"completed, but {sorted(missing)} did not end well in {verdict.g}")
+        elif verdict.cause is None or world.job.failures == 0:
+            world.fail("4", f"failed without a failure: {verdict.reason}")
+
+    def _recorded(self, world: World, node: Node, transaction: Transaction) -> None:
+        assert transaction.outcome is not None
+        g, outcome = transaction.outcome
+        if not outcome.over:
+            return
+        for other in world.nodes.values():
+            if other is node and other.workers is not None and other.workers.generation.g <= g:
+                world.fail("1", f"{node.name} recorded the end of {g} and has workers of {other.workers.generation.g}")
+
+    # 1, literally
+    def after_start(self, world: World, node: Node, generation: Generation) -> None:
+        """No worker starts while an older world can still go on, or while a live member of one still runs."""
+        assert node.workers is not None
+        incarnation = node.workers.incarnation
+        known = self._started.setdefault((incarnation, generation.g), generation)
+        if known != generation:
+            world.fail("2", f"two lists for generation {generation.g}")
+        older: dict[int, list[Node]] = {}
+        for other in world.nodes.values():
+            workers = other.workers
+            if other is node or workers is None or workers.incarnation != incarnation:
+                continue
+            if workers.generation.g < generation.g and not self._excused(world, other):
+                older.setdefault(workers.generation.g, []).append(other)
+        for g, nodes in older.items():
+            members = {place.node for place in self._started[incarnation, g].members}
+            if members == {other.name for other in nodes}:
+                world.fail("1", f"generation {generation.g} starts while all of {g} runs: {sorted(members)}")
+            if members & {place.node for place in generation.members} & {other.name for other in nodes}:
+                world.fail("1", f"a member of {generation.g} starts while another still runs {g}")
+
+    @staticmethod
+    def _excused(world: World, node: Node) -> bool:
+        return node.frozen or world.now < node.thawed_at + THAW_S or not node.alive
+
+    def after_exit(self, world: World, node: Node, workers: WorkerSet, code: int) -> None:
+        """Remember who really ended well."""
+        if code == 0:
+            self._ok.setdefault((workers.incarnation, workers.generation.g), set()).add(node.name)
+
+
+class Calm(Observer):
+    """One fault and nothing else: 3 and 6, the loss is acted on at once; 7, a store outage stops nothing."""
+
+    def __init__(self) -> None:
+        self.lost: tuple[Node, float] | None = None
+        self.outage: dict[str, WorkerSet] | None = None
+        self.seen = 0
+
+    def expect_notice(self, world: World, node: Node) -> None:
+        """From now on: when the store no longer shows this member, a generation without it follows at once."""
+        generation = node.core.facts.generation
+        if node.workers is not None and generation is not None and len(generation.members) > world.spec.np.low:
+            self.lost = (node, -1.0)
+
+    def expect_nothing(self, world: World) -> None:
+        """From now on, until the store is back: every worker that runs goes on."""
+        running = {node.name: node.workers for node in world.nodes.values() if node.workers is not None}
+        if running and all(node.links and node.hears for node in world.nodes.values() if node.alive):
+            self.outage = running
+
+    def store_is_back(self, world: World) -> None:
+        """Look whether the outage stopped anything."""
+        if self.outage is not None:
+            world.counts["promise 7 was looked at"] += 1
+        self.outage = None
+
+    def after_event(self, world: World) -> None:
+        """Look at what was expected."""
+        if self.outage is not None:
+            for name, workers in self.outage.items():
+                node = world.nodes[name]
+                if workers.stopping and node.workers is workers:
+                    world.fail("7", f"the store is away and {name} stops its workers")
+        if self.lost is None:
+            return
+        node, since = self.lost
+        there = bool(world.store.list(KEYS.everything[0]).entries) and any(
+            entry.key == KEYS.member(node.name) for entry in world.store.list(KEYS.everything[0]).entries
+        )
+        if there:
+            return
+        if since < 0:
+            self.lost = (node, world.now)
+            return
+        view = Promises().view(world)
+        if view.verdict is not None or view.generation is None or view.generation.value.index(node.name) is None:
+            world.counts["promises 3 and 6 were looked at"] += 1
+            self.lost = None
+        elif (world.store_number, view.generation.value.g) and any(
+            (g, node.name) == key and o.value.ended is Ended.OK
+            for key, o in view.outcomes.items()
+            for g in (view.generation.value.g,)
+        ):
+            self.lost = None
+        elif world.now > since + NOTICE_S:
+            world.fail("6", f"{node.name} is gone for {NOTICE_S} s and nobody acts")

@@ -1,0 +1,357 @@
+"""What goes wrong, by name, and the schedule of one run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from elastic.agentevents import ProvenGone
+from elastic.model import Generation
+from elastic.proposals import Transaction
+from tests.sim.checks import Calm, Promises
+from tests.sim.world import KILL_S, Node, Observer, World
+
+CHAOS_S = 70.0
+HEALED_S = 900.0
+"""After all faults are over the job ends within this time, the longest wait for an old world included."""
+EVENTS_MIN = 200
+
+
+class KillAtStep(Observer):
+    """Kills the proposer at one step of its next proposal: before it arrives, or once it is carried out."""
+
+    def __init__(self, world: World, kind: str, power: bool) -> None:
+        self.kind = kind
+        self.power = power
+        self.armed = True
+        world.observers.append(self)
+
+    def after_commit(self, world: World, node: Node, transaction: Transaction) -> None:
+        """The proposal is in the store, its answer is on the way."""
+        if self.armed and transaction.kind == self.kind and node.alive:
+            self.armed = False
+            world.counts[f"fault proposer lost after {self.kind}"] += 1
+            (world.kill_node if self.power else world.kill_agent)(node)
+
+    def after_start(self, world: World, node: Node, generation: Generation) -> None:
+        """Nothing to do."""
+
+
+def _alive(world: World) -> list[Node]:
+    return [node for node in world.nodes.values() if node.alive and node.exit_code is None]
+
+
+def _pick(world: World, rng: random.Random) -> Node | None:
+    nodes = _alive(world)
+    return rng.choice(nodes) if nodes else None
+
+
+def crash_agent(world: World, rng: random.Random) -> None:
+    """SIGKILL to an agent."""
+    node = _pick(world, rng)
+    if node is not None:
+        world.kill_agent(node)
+
+
+def power_off(world: World, rng: random.Random) -> None:
+    """A whole node is gone."""
+    node = _pick(world, rng)
+    if node is not None:
+        world.kill_node(node)
+
+
+def restart_on_same_host(world: World, rng: random.Random) -> None:
+    """An agent is killed and started again on its host at once; the machine shows that the old one is dead."""
+    node = _pick(world, rng)
+    if node is None:
+        return
+    world.kill_agent(node)
+
+    def again() -> None:
+        fresh = world.start_node(node.host)
+        world.after(KILL_S + 0.1, lambda: world.prove_dead_to(fresh, node))
+
+    world.after(rng.uniform(0.05, 1.0), again)
+
+
+def freeze_agent(world: World, rng: random.Random) -> None:
+    """SIGSTOP to the agent alone; nursery and workers go on."""
+    node = _pick(world, rng)
+    if node is not None and node.hears:
+        node.agent_frozen = True
+        world.log(f"{node.name}: agent frozen")
+        world.after(rng.choice([0.5, 3.0, rng.uniform(5, 25)]), lambda: _thaw(world, node))
+
+
+def freeze_node(world: World, rng: random.Random) -> None:
+    """The machine stands still."""
+    node = _pick(world, rng)
+    if node is not None and node.hears:
+        node.frozen = True
+        world.log(f"{node.name}: node frozen")
+        world.after(rng.choice([0.5, 3.0, rng.uniform(5, 25)]), lambda: _thaw(world, node))
+
+
+def _thaw(world: World, node: Node) -> None:
+    if node.alive and (node.frozen or node.agent_frozen):
+        world.log(f"{node.name}: goes on")
+        world.thaw(node)
+
+
+def clock_runs_wrong(world: World, rng: random.Random) -> None:
+    """A node's clock runs 2 % too fast or too slow."""
+    node = _pick(world, rng)
+    if node is not None:
+        world.set_rate(node, rng.choice([0.98, 1.02]))
+
+
+def cut_off(world: World, rng: random.Random) -> None:
+    """A node reaches neither the store nor any other node."""
+    node = _pick(world, rng)
+    if node is not None and not node.cut:
+        node.cut = True
+        world.log(f"{node.name}: cut off")
+
+        def back() -> None:
+            node.cut = False
+            world.log(f"{node.name}: reaches the others again")
+            world.relist(node)
+
+        world.after(rng.choice([1.0, rng.uniform(3, 30)]), back)
+
+
+def deaf_watch(world: World, rng: random.Random) -> None:
+    """A watch tells nothing more, without an error, until the next listing."""
+    node = _pick(world, rng)
+    if node is not None:
+        node.deaf = True
+
+
+def late_writes(world: World, rng: random.Random) -> None:
+    """For some seconds, answers are lost and writes arrive long after their sender gave up."""
+    world.late_answers = rng.choice([0.2, 0.5])
+
+    def over() -> None:
+        world.late_answers = 0.0
+
+    world.after(rng.uniform(2, 10), over)
+
+
+def lease_lost_while_alive(world: World, rng: random.Random) -> None:
+    """Somebody revokes the lease of a healthy node."""
+    node = _pick(world, rng)
+    if node is not None and node.lease is not None:
+        world.log(f"{node.name}: its lease is revoked")
+        world.store.revoke(node.lease)
+        world.deliver()
+
+
+def leader_change(world: World, rng: random.Random) -> None:
+    """The store does not answer for a moment; then every lease counts anew."""
+    _outage(world, rng.uniform(0.3, 2.5))
+
+
+def outage_short(world: World, rng: random.Random) -> None:
+    """The store is away for less than the limit."""
+    _outage(world, rng.uniform(3.0, world.spec.store_outage_limit_s * 0.8))
+
+
+def outage_long(world: World, rng: random.Random) -> None:
+    """The store is away for longer than the limit."""
+    _outage(world, world.spec.store_outage_limit_s + rng.uniform(8.0, 20.0))
+
+
+def _outage(world: World, seconds: float, then: Callable[[], None] = lambda: None) -> None:
+    if not world.store_up:
+        return
+    world.store_up = False
+    world.log(f"the store is away for {seconds:.1f} s")
+
+    def back() -> None:
+        world.store_up = True
+        world.store.prolong(world.now)
+        world.log("the store is back")
+        for node in _alive(world):
+            world.relist(node)
+        then()
+
+    world.after(seconds, back)
+
+
+def store_empty(world: World, rng: random.Random) -> None:
+    """The store comes back without anything in it."""
+    if world.store_up and world.counts["fault store_empty"] <= 1:
+        world.store_up = False
+
+        def back() -> None:
+            world.replace_store()
+            world.store_up = True
+
+        world.after(rng.uniform(0.2, 3.0), back)
+
+
+def join_storm(world: World, rng: random.Random) -> None:
+    """Several nodes come in the same moment."""
+    for number in range(rng.randint(2, 4)):
+        if len(_alive(world)) < world.size + 3:
+            world.after(rng.uniform(0, 0.2), lambda number=number: _start(world, f"storm{number}"))  # type: ignore[misc]
+
+
+def _start(world: World, host: str) -> None:
+    world.start_node(host)
+
+
+def leave_and_join(world: World, rng: random.Random) -> None:
+    """One node drains, another comes."""
+    node = _pick(world, rng)
+    if node is not None:
+        world.drain(node)
+        _start(world, "new")
+
+
+def drain(world: World, rng: random.Random) -> None:
+    """SIGTERM to one agent, or to all at once."""
+    nodes = _alive(world)
+    for node in nodes if rng.random() < 0.1 else nodes[:1] if rng.random() < 0.3 else [rng.choice(nodes or [None])]:  # type: ignore[list-item]
+        if node is not None:
+            world.drain(node)
+
+
+def false_proof(world: World, rng: random.Random) -> None:
+    """Links say of a healthy node that its process is gone."""
+    node = _pick(world, rng)
+    created = node.core.facts.registered if node is not None else None
+    if node is None or created is None:
+        return
+    world.log(f"{node.name}: falsely proven dead")
+    for other in _alive(world):
+        if other is not node:
+            world.feed(other, ProvenGone(node.name, created, node.host))
+
+
+def _worker_ends(world: World, rng: random.Random, code: int) -> None:
+    nodes = [node for node in _alive(world) if node.workers is not None]
+    if nodes:
+        node = rng.choice(nodes)
+        assert node.workers is not None
+        world.end_worker(node, node.workers, code)
+
+
+def worker_fails(world: World, rng: random.Random) -> None:
+    """A script fails by itself."""
+    _worker_ends(world, rng, 1)
+
+
+def crash_loop(world: World, rng: random.Random) -> None:
+    """A script fails again and again, a moment after each start."""
+    for number in range(12):
+        world.after(number * rng.uniform(0.5, 3.0), lambda: _worker_ends(world, rng, 1))
+
+
+def worker_asks_restart(world: World, rng: random.Random) -> None:
+    """A script asks for a restart."""
+    _worker_ends(world, rng, 101)
+
+
+def worker_fatal(world: World, rng: random.Random) -> None:
+    """A script ends with a code that must not be tried again."""
+    if rng.random() < 0.2:
+        _worker_ends(world, rng, 9)
+
+
+def proposer_lost(world: World, rng: random.Random) -> None:
+    """The proposer is killed at a step of its next proposal."""
+    KillAtStep(world, rng.choice(["form", "go", "verdict", "record", "register"]), rng.random() < 0.5)
+    if rng.random() < 0.7:
+        rng.choice([worker_fails, leave_and_join, join_storm])(world, rng)
+
+
+FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
+    crash_agent, power_off, restart_on_same_host, freeze_agent, freeze_node, clock_runs_wrong, cut_off, deaf_watch,
+    late_writes, lease_lost_while_alive, leader_change, outage_short, outage_long, store_empty, join_storm,
+    leave_and_join, drain, false_proof, worker_fails, worker_asks_restart, worker_fatal, crash_loop, proposer_lost,
+)  # fmt: skip
+WEIGHTS = tuple(
+    {"outage_long": 0.3, "store_empty": 0.4, "crash_loop": 0.4}.get(fault.__name__, 1.0) for fault in FAULTS
+)
+
+
+def run_seed(seed: int, *, defect: str = "") -> World:
+    """Run one whole life of a job; raises `Violation`. The same seed gives the same run."""
+    world = World(seed, defect=defect)
+    promises = Promises()
+    world.observers.append(promises)
+    rng = world.random
+    for number in range(world.size):
+        delay = 0.0 if rng.random() < 0.5 else rng.uniform(0, 6.0)
+        world.after(delay, lambda number=number: _start(world, f"h{number}"))  # type: ignore[misc]
+    if seed % 4 == 0:
+        _calm(world, rng)
+    else:
+        _chaos(world, rng)
+    world.run_to(CHAOS_S + 40.0, stop=lambda: _over(world))
+    _heal(world)
+    world.run_to(world.now + HEALED_S, stop=lambda: _over(world))
+    if not _over(world):
+        waiting = {node.name: f"{node.core.phase} {node.core.facts.decision}" for node in _alive(world)}
+        world.fail("liveness", f"the faults are healed and the job does not end: {waiting}")
+    if world.steps < EVENTS_MIN:
+        world.fail("effort", f"only {world.steps} events")
+    return world
+
+
+def _over(world: World) -> bool:
+    return world.verdict_there() and world.finished() and bool(world.nodes)
+
+
+def _chaos(world: World, rng: random.Random) -> None:
+    for _ in range(rng.randint(1, 9)):
+        fault = rng.choices(FAULTS, WEIGHTS)[0]
+        at = rng.uniform(0.5, CHAOS_S)
+
+        def strike(fault: Callable[[World, random.Random], None] = fault) -> None:
+            if not _over(world):
+                world.counts[f"fault {fault.__name__}"] += 1
+                world.log(f"fault: {fault.__name__}")
+                fault(world, rng)
+
+        world.after(at, strike)
+
+
+def _calm(world: World, rng: random.Random) -> None:
+    """One fault in an otherwise healthy run, with tight expectations."""
+    calm = Calm()
+    world.observers.append(calm)
+
+    def strike() -> None:
+        if rng.random() < 0.5:
+            node = _pick(world, rng)
+            if node is not None:
+                calm.expect_notice(world, node)
+                world.kill_node(node)
+        else:
+            calm.expect_nothing(world)
+            _outage(
+                world,
+                rng.uniform(1.0, world.spec.store_outage_limit_s * 0.8),
+                then=lambda: calm.store_is_back(world),
+            )
+
+    world.after(rng.uniform(12.0, 25.0), strike)
+
+
+def _heal(world: World) -> None:
+    """All faults are over, and there are enough nodes."""
+    world.log("everything is healed")
+    world.late_answers = 0.0
+    world.store_up = True
+    world.observers = [observer for observer in world.observers if not isinstance(observer, KillAtStep)]
+    for node in _alive(world):
+        node.cut = node.deaf = False
+        if node.frozen or node.agent_frozen:
+            world.thaw(node)
+        world.set_rate(node, 1.0)
+        world.relist(node)
+    if not world.verdict_there():
+        for number in range(max(world.spec.np.first, world.spec.np.low) + 1):
+            _start(world, f"healed{number}")
