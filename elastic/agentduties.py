@@ -152,7 +152,9 @@ def _write(f: Facts) -> None:
 def _join(f: Facts) -> None:
     if f.another_store:
         return
-    plan = join(f.keys, f.view, f.me, f.lease or 0, f.somebody_lives, again=f.may_run_again)
+    f.joins += 1
+    incarnation = f"{f.me.incarnation}-{f.joins}"
+    plan = join(f.keys, f.view, f.me, incarnation, f.lease or 0, f.somebody_lives, again=f.may_run_again)
     for line in plan.lines:
         if line not in f.told:
             f.told = (*f.told, line)
@@ -203,21 +205,18 @@ def _place_in_line(f: Facts) -> tuple[bool, str | None] | None:
             if place.node not in f.passed:
                 return (False, place.node)
         return (True, None)
-    if f.older_node is not None and followed == f.older_node and not _present(f, followed):
+    if f.older_cursor is None:
+        f.older_cursor, f.older_node = f.registered, None
+    elif f.older_node is not None and followed == f.older_node and not _present(f, followed):
         f.older_node = None
-        if f.older_cursor:
-            _ask_older(f, f.older_cursor)
-    elif f.older_cursor is None and f.registered is not None:
-        _ask_older(f, f.registered)
     if f.older_node is not None:
         return (False, f.older_node)
-    return (True, None) if f.older_cursor == 0 else None
-
-
-def _ask_older(f: Facts, before_revision: int) -> None:
-    if f.older_asked is None:
-        f.older_asked = before_revision
-        f.act(FindOlder(before_revision))
+    if f.older_cursor == 0:
+        return (True, None)
+    if f.older_asked is None and f.older_cursor is not None:
+        f.older_asked = f.older_cursor
+        f.act(FindOlder(f.older_cursor))
+    return None
 
 
 def _nearest_before(f: Facts, index: int | None) -> str | None:

@@ -101,6 +101,7 @@ class Facts:
     registered_at_revision: int = 0
     joined_at: float | None = None
     refusal: str = ""
+    joins: int = 0
     somebody_lives: bool | None = None
     ask_again_at: float = float("-inf")
     told: tuple[str, ...] = ()
@@ -300,6 +301,8 @@ def _answered(f: Facts, event: Answered) -> None:
     if not event.succeeded:
         f.somebody_lives = None
         f.relist_wanted = True
+        if transaction.outcome is not None and not transaction.outcome[1].over:
+            f.outcome_written = transaction.outcome  # An earlier try, whose answer was lost, stands there.
         return
     if transaction.kind == "register" and f.lease is not None and transaction.lease == f.lease:
         own = f.view.members.get(f.me.node)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from elastic.keys import Stored
-from elastic.model import Before, Budget, Cause, Ended, Outcome, Spec, WorkerExit
+from elastic.model import Before, Budget, Cause, Ended, Outcome, Spec, Why, WorkerExit
 
 RESTART_ASKED = 101
 """A worker that exits with this code asks for a restart; Paddle's elastic mode uses the same number."""
@@ -75,6 +75,8 @@ def judge(
     forced = frozenset(node for node, stored in outcomes.items() if stored.value.forced)
     if forced and not own:
         return Judgement(kept, note=f"not charged: {_names(forced)} had to stop its workers")
+    if before.why is not Why.FAILURE and not own:
+        return Judgement(kept, note="not charged: the workers were being stopped")
     if own and all(worker.infra for worker in own) and kept.infra < INFRA_MAX:
         again = Budget(charged, fruitless, kept.step, kept.infra + 1)
         return Judgement(again, cause=cause, note=f"not charged: {own[0].infra}, {kept.infra + 1} of {INFRA_MAX}")

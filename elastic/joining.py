@@ -37,12 +37,20 @@ class JoinPlan:
 
 
 def join(
-    keys: JobKeys, view: View, me: Me, lease: int, somebody_lives: bool | None, *, again: bool = False
+    keys: JobKeys,
+    view: View,
+    me: Me,
+    incarnation: str,
+    lease: int,
+    somebody_lives: bool | None,
+    *,
+    again: bool = False,
 ) -> JoinPlan:
     """Plan the registration of a node, given what stands in the store.
 
     The spec binds while any member lives; when none lives, the node that registers writes its own. `somebody_lives`
-    is None while that is not known. `again`: replace the verdict by a new run.
+    is None while that is not known. `incarnation` is new for each try, and is written if the store has none; one that
+    came back empty must get another. `again`: replace the verdict by a new run.
     """
     if keys.spec in view.damaged:
         return JoinPlan(refusal=f"the job's spec in the store ({keys.spec}) cannot be read; delete that key")
@@ -50,7 +58,7 @@ def join(
         return JoinPlan(refusal=f"the key {keys.incarnation} cannot be read; delete everything of this job")
     stored = view.spec.value if view.spec is not None else None
     if stored is None:
-        return JoinPlan(register(keys, view, me.node, me.member, lease, spec=me.spec, incarnation=me.incarnation))
+        return JoinPlan(register(keys, view, me.node, me.member, lease, spec=me.spec, incarnation=incarnation))
     if stored.schema != SCHEMA:
         return JoinPlan(
             refusal=f"the job was started by another version of elastic-launch (schema {stored.schema}, "
@@ -65,14 +73,14 @@ def join(
         return JoinPlan(run_again(keys, view, me.node, me.member, lease, mine), lines=(line,))
     changes = _changes(stored, mine)
     if not changes:
-        return JoinPlan(_register(keys, view, me, lease, None))
+        return JoinPlan(_register(keys, view, me, incarnation, lease, None))
     if somebody_lives is None:
         return JoinPlan()
     if not somebody_lives:
         line = "nobody is registered, so this node's settings are the job's: " + ", ".join(
             f"{SPEC_FLAGS[name]} {_words(old)} becomes {_words(new)}" for name, old, new in changes
         )
-        return JoinPlan(_register(keys, view, me, lease, mine, nobody_lives=True), lines=(line,))
+        return JoinPlan(_register(keys, view, me, incarnation, lease, mine, nobody_lives=True), lines=(line,))
     if stored.slots != mine.slots:
         return JoinPlan(
             refusal=f"node {me.node} offers {mine.slots} cards, job {keys.job_id} uses {stored.slots} on every node; "
@@ -81,15 +89,22 @@ def join(
     if me.force and stored.np != mine.np:
         line = f"--force: the job's --np {stored.np} becomes {mine.np}"
         forced: Spec = msgspec.structs.replace(stored, np=mine.np)
-        return JoinPlan(_register(keys, view, me, lease, forced), lines=(line,))
+        return JoinPlan(_register(keys, view, me, incarnation, lease, forced), lines=(line,))
     line = "this node follows the job: " + ", ".join(
         f"{SPEC_FLAGS[name]} is {_words(old)} there, {_words(new)} here" for name, old, new in changes
     )
-    return JoinPlan(_register(keys, view, me, lease, None), lines=(line,))
+    return JoinPlan(_register(keys, view, me, incarnation, lease, None), lines=(line,))
 
 
 def _register(
-    keys: JobKeys, view: View, me: Me, lease: int, spec: Spec | None, *, nobody_lives: bool = False
+    keys: JobKeys,
+    view: View,
+    me: Me,
+    incarnation: str,
+    lease: int,
+    spec: Spec | None,
+    *,
+    nobody_lives: bool = False,
 ) -> Transaction:
     return register(
         keys,
@@ -98,7 +113,7 @@ def _register(
         me.member,
         lease,
         spec=spec,
-        incarnation=me.incarnation,
+        incarnation=incarnation,
         nobody_lives=nobody_lives,
     )
 

@@ -105,11 +105,12 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Give the go."""
+    """Give the go. `absent`: these are passed over because they are not registered."""
 
     code: Reason
     reason: str
     go: Go
+    absent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,7 +416,9 @@ def _open(
         gate_since = (generation.g, q.now)
     memory = replace(q.memory, gate_since=gate_since)
     judgement = Judgement(generation.budget)
+    absent: tuple[str, ...] = ()
     if before is not None:
+        absent = tuple(node for node in before.nodes if node not in q.view.members)
         known = {node: stored for (g, node), stored in q.view.outcomes.items() if g == before.g}
         lost = frozenset(node for node in before.nodes if node not in known)
         running = q.memory.running_since
@@ -445,7 +448,9 @@ def _open(
         cause=judgement.cause,
         note=judgement.note,
     )
-    return Open(Reason.OPENED, f"generation {generation.g}: {_nodes(len(generation.members))} ready", go), memory
+    return Open(
+        Reason.OPENED, f"generation {generation.g}: {_nodes(len(generation.members))} ready", go, absent
+    ), memory
 
 
 def _reform(q: _Question, gone: str) -> Decision:
@@ -480,7 +485,7 @@ def _form(q: _Question, code: Reason, why: Why, reason: str, staying: list[Place
     if old is not None and q.generation is not None:
         before = old.before
         if q.view.go is not None and q.view.go.value.g == old.g:
-            before = Before(old.g, tuple(place.node for place in old.members))
+            before = Before(old.g, tuple(place.node for place in old.members), why)
             budget = q.view.go.value.budget
     revoke = tuple(
         stored.lease
@@ -498,7 +503,7 @@ def _form(q: _Question, code: Reason, why: Why, reason: str, staying: list[Place
         before=before,
         budget=budget,
     )
-    return Form(code, reason, generation, planned, revoke)
+    return Form(code, reason, generation, planned=planned, revoke=revoke)
 
 
 def _completed(q: _Question, g: int) -> Conclude:

@@ -110,10 +110,11 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Before(msgspec.Struct, frozen=True, array_like=True):
-    """The newest generation that got its go, and who was in it: whom the gate waits for."""
+    """The newest generation that got its go, who was in it (whom the gate waits for), and why it was replaced."""
 
     g: int
     nodes: tuple[str, ...]
+    why: Why
 
 
 class Budget(msgspec.Struct, frozen=True, array_like=True):

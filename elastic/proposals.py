@@ -15,8 +15,10 @@ from elastic.membership import Conclude, Form, Open
 from elastic.model import Generation, Go, Member, Outcome, Spec, Verdict
 from elastic.store.base import Compare, Delete, Operation, Put, Range
 
-LOST_COMPARED_MAX = 100
-"""Lost members that a proposal compares one by one; more do not fit into a transaction."""
+LOST_COMPARED_MAX = 50
+ABSENT_COMPARED_MAX = 100
+"""Lost members that a proposal compares one by one (a watch can miss what the store knows); more do not fit into a
+transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,10 @@ def propose(
         g = view.generation.value.g if view.generation is not None else 0
         if decision.planned:
             compares.append(Compare.empty(keys.outcome(g, "")))
-        compares += [Compare.absent(keys.outcome(g, lost)) for lost in decision.lost[:LOST_COMPARED_MAX]]
+        for lost in decision.lost[:LOST_COMPARED_MAX]:
+            compares.append(Compare.absent(keys.outcome(g, lost)))
+            if lost not in view.members:
+                compares.append(Compare.absent(keys.member(lost)))
         oldest = generation.before.g if generation.before is not None else generation.g
         then: tuple[Operation, ...] = (
             Put(keys.generation, encode(generation)),
@@ -59,6 +64,7 @@ def propose(
         )
         return Transaction("form", tuple(compares), then)
     if isinstance(decision, Open):
+        compares += [Compare.absent(keys.member(node)) for node in decision.absent[:ABSENT_COMPARED_MAX]]
         go: Go = msgspec.structs.replace(decision.go, tag=tag)
         return Transaction("go", tuple(compares), (Put(keys.go, encode(go)),))
     verdict: Verdict = msgspec.structs.replace(decision.verdict, tag=tag, at=at)
@@ -121,9 +127,13 @@ def say(keys: JobKeys, view: View, node: str, created: int, member: Member, leas
 
 
 def record(keys: JobKeys, view: View, node: str, g: int, outcome: Outcome) -> Transaction:
-    """Record how a node's workers of generation g ended. Not leased: it outlives its node."""
-    then = (Put(keys.outcome(g, node), encode(outcome)),)
-    return Transaction("record", _same_store(keys, view), then, outcome=(g, outcome))
+    """Record how a node's workers of generation g ended. Not leased: it outlives its node.
+
+    The first word about a failure is never written over the last one, however late it arrives.
+    """
+    key = keys.outcome(g, node)
+    compares = _same_store(keys, view) if outcome.over else (*_same_store(keys, view), Compare.absent(key))
+    return Transaction("record", compares, (Put(key, encode(outcome)),), outcome=(g, outcome))
 
 
 def leave(keys: JobKeys, node: str, created: int) -> Transaction:

@@ -321,6 +321,7 @@ def _chaos(world: World, rng: random.Random) -> None:
 def _calm(world: World, rng: random.Random) -> None:
     """One fault in an otherwise healthy run, with tight expectations."""
     calm = Calm()
+    world.watch_faults = False
     world.observers.append(calm)
 
     def strike() -> None:

@@ -146,6 +146,7 @@ class World:
         self.trace: list[str] = []
         self.observers: list[Observer] = []
         self.late_answers = 0.0
+        self.watch_faults = True
         rng = self.random
         size = rng.randint(3, 7)
         low = rng.randint(1, max(1, size - 2))
@@ -165,7 +166,7 @@ class World:
             store_outage_limit_s=rng.choice([15.0, 30.0]),
             fatal_exit_codes=(9,),
         )
-        self.job = Job(work_s=rng.uniform(25.0, 60.0))
+        self.job = Job(work_s=rng.uniform(35.0, 70.0))
 
     # --- the queue ------------------------------------------------------------------------------------------------
 
@@ -363,6 +364,9 @@ class World:
                 for batch in self.store.history(node.ranges, node.revision + 1):
                     changes, revision = batch.changes, batch.revision
                     delay = self.latency()
+                    if not self.watch_faults:
+                        self._show_later(node, delay, changes, revision)
+                        continue
                     if self.random.random() < 0.03:
                         self.counts["fault late watch event"] += 1
                         delay = self.random.uniform(0.1, 3.0)
@@ -729,6 +733,8 @@ class World:
         """The store comes back empty."""
         self.store = MemoryCore()
         self.store_number += 1
+        for _ in range(100 * self.store_number):  # Lease ids are random in etcd: none of the old ones is valid here.
+            self.store.revoke(self.store.grant(1.0, self.now).id)
         self.log("the store is empty")
 
     def finished(self) -> bool:
