@@ -254,14 +254,15 @@ def _view(f: Facts, event: ViewChanged) -> None:
     if not f.first_revision:
         f.first_revision = max(event.view.revision, 1)
     incarnation = event.view.incarnation.value if event.view.incarnation is not None else None
-    if f.incarnation is not None and incarnation != f.incarnation:
+    known = f.keys.incarnation not in event.view.damaged
+    if known and f.incarnation is not None and incarnation != f.incarnation:
         f.floor = 0
         f.unregister()
         if f.workers_gone:
             f.forget_store()
         else:
             f.another_store = True
-    if incarnation is not None or f.workers_gone:
+    if known and (incarnation is not None or f.workers_gone):
         f.incarnation = incarnation
     _own_key(f)
     f.memory = remember(f.view, f.memory, f.now)

@@ -52,7 +52,8 @@ class View:
     """What one agent knows of its job in the store, at `revision`.
 
     `members` and `outcomes` are complete only for an agent that follows all of them (`complete`); the others know
-    themselves and `follows`, the member before them in line. `damaged` names documents that could not be read.
+    themselves and `follows`, the member before them in line. `damaged` names documents that could not be read;
+    `unreadable` are those of them that the whole job stands on.
     """
 
     revision: int = 0
@@ -66,6 +67,7 @@ class View:
     complete: bool = False
     follows: str | None = None
     damaged: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
 
 class JobKeys:
@@ -154,6 +156,7 @@ class ViewReader:
             complete=complete,
             follows=follows,
             damaged=tuple(damaged),
+            unreadable=tuple(key for key in damaged if not key.startswith((keys.members, keys.outcomes))),
         )
 
     def _decode(self, entry: Entry) -> Stored[Any] | None:

@@ -163,8 +163,8 @@ def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Deci
     """
     if view.verdict is not None:
         return Wait(Reason.ENDED, f"the job has ended: {view.verdict.value.reason}"), memory
-    if view.damaged:
-        return Wait(Reason.UNREADABLE, f"{view.damaged[0]} cannot be read; mend or delete it"), memory
+    if view.unreadable:
+        return Wait(Reason.UNREADABLE, f"{view.unreadable[0]} cannot be read; put it right"), memory
     if view.spec is None:
         return Wait(Reason.NO_SPEC, "the job has no spec yet"), memory
     memory = _observe(view, memory, now)

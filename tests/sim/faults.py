@@ -5,11 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import msgspec
+
 from elastic.agentevents import ProvenGone
-from elastic.model import Generation
+from elastic.keys import encode
+from elastic.model import Generation, Np, Status, Verdict
 from elastic.proposals import Transaction
-from tests.sim.checks import Calm, Promises
-from tests.sim.world import KILL_S, Node, Observer, World
+from elastic.store.base import Delete, Put, Range
+from tests.sim.checks import OPERATOR, Calm, Promises
+from tests.sim.world import KEYS, KILL_S, Node, Observer, World
 
 CHAOS_S = 70.0
 HEALED_S = 900.0
@@ -255,7 +259,7 @@ def worker_asks_restart(world: World, rng: random.Random) -> None:
 
 def worker_fatal(world: World, rng: random.Random) -> None:
     """A script ends with a code that must not be tried again."""
-    if rng.random() < 0.2:
+    if world.steps > EVENTS_MIN:
         _worker_ends(world, rng, 9)
 
 
@@ -266,26 +270,103 @@ def proposer_lost(world: World, rng: random.Random) -> None:
         rng.choice([worker_fails, leave_and_join, join_storm])(world, rng)
 
 
+def wrong_slots(world: World, rng: random.Random) -> None:
+    """A node with another number of cards comes; it is refused."""
+    world.start_node("wide", slots=2)
+
+
+def impatient_node(world: World, rng: random.Random) -> None:
+    """A node comes that gives up when no world comes together."""
+    world.start_node("impatient", elastic_timeout_s=rng.uniform(2.0, 6.0))
+
+
+def late_drain(world: World, rng: random.Random) -> None:
+    """A node is told to leave in the moment in which it comes."""
+    node = world.start_node("brief")
+    world.after(rng.uniform(0.0, 0.01), lambda: world.drain(node))
+
+
+def scale(world: World, rng: random.Random) -> None:
+    """An operator wants another number of nodes."""
+    view = Promises().view(world)
+    if view.spec is not None and view.verdict is None:
+        high = rng.randint(view.spec.value.np.low, world.size + 1)
+        np = Np(low=view.spec.value.np.low, high=high, first=min(view.spec.value.np.first, high))
+        world.log(f"scaled to {np}")
+        _operator_writes(world, KEYS.spec, encode(msgspec.structs.replace(view.spec.value, np=np)))
+
+
+def operator_stops(world: World, rng: random.Random) -> None:
+    """An operator ends the job."""
+    view = Promises().view(world)
+    if view.spec is not None and view.verdict is None and world.steps > EVENTS_MIN:
+        verdict = Verdict(status=Status.FAILED, reason="stopped", run=1, g=0, tag=OPERATOR, at=0.0)
+        _operator_writes(world, KEYS.verdict, encode(verdict))
+
+
+def damaged_document(world: World, rng: random.Random) -> None:
+    """Something that nobody can read stands where a document was, until a person puts it back."""
+    key = rng.choice([KEYS.spec, KEYS.generation, KEYS.go, KEYS.incarnation, KEYS.member("junk")])
+    found = world.store.list(Range.key(key)).entries
+    if not world.store_up or (not found and key != KEYS.member("junk")) or world.verdict_there():
+        return
+    _operator_writes(world, key, b"\xff{")
+    store = world.store
+
+    def mend() -> None:
+        if world.store is store and world.store.list(Range.key(key)).entries[0].value == b"\xff{":
+            if found:
+                _operator_writes(world, key, found[0].value)
+            else:
+                world.store.txn((), (Delete(Range.key(key)),))
+                world.deliver()
+
+    world.after(rng.uniform(1.0, 8.0), mend)
+
+
+def spec_deleted(world: World, rng: random.Random) -> None:
+    """Somebody deletes the spec; the next node that comes writes it anew."""
+    world.store.txn((), (Delete(Range.key(KEYS.spec)),))
+    world.deliver()
+    world.after(rng.uniform(0.5, 5.0), lambda: _start(world, "respec"))
+
+
+def _operator_writes(world: World, key: str, value: bytes) -> None:
+    world.store.txn((), (Put(key, value),))
+    world.deliver()
+
+
 FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
     crash_agent, power_off, restart_on_same_host, freeze_agent, freeze_node, clock_runs_wrong, cut_off, deaf_watch,
     late_writes, lease_lost_while_alive, leader_change, outage_short, outage_long, store_empty, join_storm,
     leave_and_join, drain, false_proof, worker_fails, worker_asks_restart, worker_fatal, crash_loop, proposer_lost,
+    wrong_slots, impatient_node, late_drain, scale, operator_stops, damaged_document, spec_deleted,
 )  # fmt: skip
-WEIGHTS = tuple(
-    {"outage_long": 0.3, "store_empty": 0.4, "crash_loop": 0.4}.get(fault.__name__, 1.0) for fault in FAULTS
-)
+RARE = {"outage_long": 0.3, "store_empty": 0.4, "crash_loop": 0.4, "operator_stops": 0.2, "worker_fatal": 0.3}
+WEIGHTS = tuple(RARE.get(fault.__name__, 1.0) for fault in FAULTS)
 
 
 def run_seed(seed: int, *, defect: str = "") -> World:
     """Run one whole life of a job; raises `Violation`. The same seed gives the same run."""
+    world = make(seed, defect=defect)
+    live(world)
+    return world
+
+
+def make(seed: int, *, defect: str = "") -> World:
+    """A world before anything has happened, watched by every promise."""
     world = World(seed, defect=defect)
-    promises = Promises()
-    world.observers.append(promises)
+    world.observers.append(Promises())
+    return world
+
+
+def live(world: World) -> None:
+    """Let everything happen: nodes start, faults strike, all is healed, the job ends."""
     rng = world.random
     for number in range(world.size):
         delay = 0.0 if rng.random() < 0.5 else rng.uniform(0, 6.0)
         world.after(delay, lambda number=number: _start(world, f"h{number}"))  # type: ignore[misc]
-    if seed % 4 == 0:
+    if world.seed % 4 == 0:
         _calm(world, rng)
     else:
         _chaos(world, rng)
@@ -297,7 +378,6 @@ def run_seed(seed: int, *, defect: str = "") -> World:
         world.fail("liveness", f"the faults are healed and the job does not end: {waiting}")
     if world.steps < EVENTS_MIN:
         world.fail("effort", f"only {world.steps} events")
-    return world
 
 
 def _over(world: World) -> bool:
@@ -354,5 +434,7 @@ def _heal(world: World) -> None:
         world.set_rate(node, 1.0)
         world.relist(node)
     if not world.verdict_there():
+        if Promises().view(world).spec is not None:
+            _operator_writes(world, KEYS.spec, encode(world.spec))
         for number in range(max(world.spec.np.first, world.spec.np.low) + 1):
             _start(world, f"healed{number}")

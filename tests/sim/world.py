@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from elastic.agentduties import vouch_s
 from elastic.agentevents import (
     Action,
@@ -198,14 +200,15 @@ class World:
 
     # --- nodes ----------------------------------------------------------------------------------------------------
 
-    def start_node(self, host: str) -> Node:
+    def start_node(self, host: str, *, slots: int = 1, elastic_timeout_s: float | None = None) -> Node:
         """Start an agent on a host; each start is another node."""
         name = f"{host}-{self.random.getrandbits(16):04x}"
         number = len(self.nodes)
-        member = Member(host=host, slots=1, masters=(7000, 7001, 7002), ports=(8000 + number,))
-        me = Me(name, member, self.spec, incarnation=f"i{self.random.getrandbits(32):08x}")
+        member = Member(host=host, slots=slots, masters=(7000, 7001, 7002), ports=(8000 + number,) * slots)
+        spec = self.spec if slots == 1 else msgspec.structs.replace(self.spec, slots=slots)
+        me = Me(name, member, spec, incarnation=f"i{self.random.getrandbits(32):08x}")
         offset = self.random.uniform(0, 1000)
-        limits = Limits(grace_s=self.random.choice([1.0, 4.0]), loss_grace_s=1.0)
+        limits = Limits(grace_s=self.random.choice([1.0, 4.0]), loss_grace_s=1.0, elastic_timeout_s=elastic_timeout_s)
         facts = Facts(me, KEYS, limits, Policy(node=name, kill_s=KILL_S), now=offset + self.now)
         facts.idle_since = facts.entered_at = facts.now
         node = Node(name, host, AgentCore(facts), self.links, offset=offset)
@@ -660,12 +663,14 @@ class World:
             self.job.failures += 1
         m_id = workers.generation.index(node.name) or 0
         g = workers.generation.g
-        exit_ = WorkerExit(rank=m_id, code=code, words=f"exit {code}", consequence=consequence)
         self.log(f"{node.name}: worker of {g} ends with {code}")
         for observer in self.observers:
             observer.after_exit(self, node, workers, code)
         node.workers = None
-        self.feed(node, Exited(g, exit_, own=True))
+        slots = node.core.facts.me.member.slots
+        for rank in range(m_id * slots, (m_id + 1) * slots):
+            ended = WorkerExit(rank=rank, code=code, words=f"exit {code}", consequence=consequence)
+            self.feed(node, Exited(g, ended, own=True))
         self.feed(node, Gone(g, int(self.job.done_s)))
         if code:
             self._break(workers, node)

@@ -1,0 +1,1 @@
+"""The store: a protocol, an in-memory implementation, and etcd v3."""

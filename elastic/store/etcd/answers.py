@@ -1,0 +1,96 @@
+"""What an error of etcd or grpc means for a request: was it done, may it be asked again, whose fault is it."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Any
+
+import grpc  # type: ignore[import-untyped, unused-ignore]
+
+from elastic.errors import Compacted, StoreDenied, StoreError, StoreUnavailable, WatchLost
+
+
+class Meaning(Enum):
+    """The kinds of bad answers."""
+
+    UNSENT = auto()
+    """The request was surely not carried out; another server may do it."""
+    LOST = auto()
+    """No answer. A write may have happened."""
+    STALE_TOKEN = auto()
+    """Nothing was done: the user must be authenticated again."""
+    REFUSED = auto()
+    """Nothing was done, and asking again gives the same."""
+
+
+_UNSENT = (
+    # `hasleader` in the metadata makes a server without a leader say so before it does anything.
+    "etcdserver: no leader",
+    "etcdserver: too many requests",
+    "failed to connect to all addresses",
+    "DNS resolution failed",
+    "name resolution",
+    "Failed to pick",
+)
+_STALE_TOKEN = ("invalid auth token", "user name is empty", "revision of auth store is old")
+NO_USERS = "authentication is not enabled"
+_DENIED = ("permission denied", "PermissionDenied", "authentication failed", "database space exceeded")
+_UNANSWERED = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.ABORTED,
+    }
+)
+_DENIALS = frozenset(
+    {
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+
+
+def details(error: Any) -> str:
+    """The text of a grpc error."""
+    return str(error.details() or error.code().name)
+
+
+def meaning(error: Any) -> Meaning:
+    """Read a `grpc.aio.AioRpcError`."""
+    text = details(error)
+    if any(part in text for part in _STALE_TOKEN):
+        return Meaning.STALE_TOKEN
+    if any(part in text for part in _UNSENT):
+        return Meaning.UNSENT
+    if any(part in text for part in _DENIED):
+        return Meaning.REFUSED
+    return Meaning.LOST if error.code() in _UNANSWERED else Meaning.REFUSED
+
+
+def refusal(error: Any, server: object) -> StoreError:
+    """The error to raise for an answer that was no."""
+    text = f"etcd at {server}: {details(error)}"
+    if "database space exceeded" in text:
+        return StoreDenied(f"{text}; mend: compact and defragment it, then `etcdctl alarm disarm`")
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return StoreDenied(f"{text}; is this an etcd of version 3.4 or later?")
+    denied = error.code() in _DENIALS or any(part in text for part in (*_DENIED, *_STALE_TOKEN))
+    return StoreDenied(text) if denied else StoreError(text)
+
+
+def unanswered(error: Any, server: object) -> StoreUnavailable:
+    """The error to raise when there was no answer."""
+    return StoreUnavailable(f"etcd at {server} does not answer: {details(error)}")
+
+
+def watch_end(response: Any, server: object) -> StoreError:
+    """Why etcd cancelled a watch."""
+    if response.compact_revision:
+        return Compacted(response.compact_revision)
+    reason = response.cancel_reason or "no reason given"
+    text = f"etcd at {server} ended the watch: {reason}"
+    return StoreDenied(text) if any(part in reason for part in _DENIED) else WatchLost(text)

@@ -1,0 +1,228 @@
+"""etcd as a `Store`: which server is asked, how long, how often, and what an unanswered request means.
+
+One server is asked at a time. When it does not answer, requests, refreshes and watches move to the next one together.
+What may be repeated is repeated there: reads, refreshes, revocations, grants (a grant whose answer was lost leaves a
+lease without keys, which ends by itself), and writes that surely were not carried out. A write whose answer was lost
+is not: it raises `OutcomeUnknown`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from math import ceil
+from typing import Any
+
+import grpc.aio  # type: ignore[import-untyped, unused-ignore]
+
+from elastic.errors import StoreDenied, StoreError, StoreUnavailable, WatchLost
+from elastic.store.base import (
+    Batch,
+    Compare,
+    Lease,
+    Listing,
+    Operation,
+    Range,
+    Read,
+    Status,
+    TxnResult,
+    check_txn,
+    merged,
+)
+from elastic.store.etcd.answers import Meaning, meaning, refusal, unanswered
+from elastic.store.etcd.endpoint import Endpoint, EtcdOptions
+from elastic.store.etcd.messages import compare_message, entries, operation_message, span
+from elastic.store.etcd.servers import HASLEADER, Servers, cut
+from elastic.store.etcd.stubs import rpc
+from elastic.store.etcd.watch import WatchStream
+
+
+class EtcdStore:
+    """A client of etcd v3. Nothing is connected before the first call; use it within one event loop."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        options: EtcdOptions | None = None,
+        random_source: random.Random | None = None,
+    ) -> None:
+        """Read the addresses (see `Address.parse`); `random_source` chooses the first server and the pauses."""
+        self._servers = Servers(endpoints, options or EtcdOptions(), random_source or random.Random())
+
+    @property
+    def revision_seen(self) -> int:
+        """The highest revision that any linearizable answer or watch carried; begins anew with another store."""
+        return self._servers.revision_seen
+
+    @property
+    def replacements(self) -> int:
+        """How often an answer was older than one that came before it was asked for: another store answers."""
+        return self._servers.replacements
+
+    @property
+    def endpoint(self) -> str:
+        """The server that is asked now, for people."""
+        return str(self._servers.rotation.current)
+
+    async def list(
+        self,
+        range: Range,  # noqa: A002
+        *,
+        keys_only: bool = False,
+        limit: int = 0,
+        created_before: int = 0,
+        newest_first: bool = False,
+    ) -> Listing:
+        """See `Store.list`."""
+        request = rpc.RangeRequest(
+            keys_only=keys_only,
+            limit=limit,
+            # To etcd 0 is "no filter"; with -1 nothing is old enough.
+            max_create_revision=(created_before - 1 or -1) if created_before else 0,
+            **span(range),
+        )
+        if newest_first:
+            request.sort_order, request.sort_target = rpc.RangeRequest.DESCEND, rpc.RangeRequest.CREATE
+        answer = await self._servers.ask(lambda endpoint: endpoint.kv.Range, request)
+        return Listing(answer.header.revision, entries(answer.kvs))
+
+    async def txn(
+        self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TxnResult:
+        """See `Store.txn`. One that only reads never raises `OutcomeUnknown`."""
+        check_txn(compares, then, otherwise)
+        request = rpc.TxnRequest(
+            compare=map(compare_message, compares),
+            success=map(operation_message, then),
+            failure=map(operation_message, otherwise),
+        )
+        reads_only = all(isinstance(operation, Read) for operation in (*then, *otherwise))
+        answer = await self._servers.ask(lambda endpoint: endpoint.kv.Txn, request, repeat=reads_only)
+        reads = tuple(
+            entries(response.response_range.kvs)
+            for response in answer.responses
+            if response.WhichOneof("response") == "response_range"
+        )
+        return TxnResult(answer.succeeded, answer.header.revision, reads)
+
+    async def watch(self, ranges: Sequence[Range], from_revision: int) -> AsyncGenerator[Batch, None]:
+        """See `Store.watch`. Of a revision that touches several ranges the changes may come in two batches."""
+        if from_revision < 1:
+            raise ValueError(f"a watch from revision {from_revision}; the first is 1")
+        await self._servers.authenticated()
+        stream = WatchStream(self._servers.usable(), merged(ranges), from_revision, self._servers.options.try_s)
+        self._servers.streams.add(stream)
+        try:
+            async for batch in stream.batches(self._servers.metadata(), lambda: self._check_same(from_revision - 1)):
+                if stream in self._servers.streams:
+                    self._servers.revision_seen = max(self._servers.revision_seen, batch.revision)
+                yield batch
+        except StoreError as error:
+            if stream.broken:
+                self._servers.blame(stream.endpoint, str(error), silent=isinstance(error, StoreUnavailable))
+            raise
+        finally:
+            self._servers.streams.discard(stream)
+
+    async def _check_same(self, revision: int) -> None:
+        """Raise `WatchLost` unless the store is at `revision` at least; a follower may only be late."""
+        listing = await self.list(Range.key("\0"), keys_only=True)
+        if listing.revision < revision:
+            raise WatchLost(f"another store answers: it is at revision {listing.revision}, {revision} was seen before")
+
+    async def grant(self, ttl_s: float) -> Lease:
+        """See `Store.grant`. Repeated when its answer was lost: a lease without keys ends by itself."""
+        answer = await self._servers.ask(
+            lambda endpoint: endpoint.lease.LeaseGrant, rpc.LeaseGrantRequest(TTL=ceil(ttl_s))
+        )
+        return Lease(answer.ID, float(answer.TTL))
+
+    async def revoke(self, lease_id: int) -> None:
+        """See `Store.revoke`."""
+        request = rpc.LeaseRevokeRequest(ID=lease_id)
+        await self._servers.ask(lambda endpoint: endpoint.lease.LeaseRevoke, request, gone_is_fine=True)
+
+    async def refresh(self, lease_id: int) -> float:
+        """See `Store.refresh`. One round: the current server, after a moment also the next; the first answer counts.
+
+        Takes at most `hedge_after_s + refresh_try_s`. The server that does not answer in time is left, with all that
+        stands on it; one that is only slower than the other is not.
+        """
+        await self._servers.authenticated()
+        self._servers.usable()
+        error: StoreError | None = None
+        pending: set[asyncio.Task[float | StoreError]] = set()
+        servers = list(self._servers.rotation.two())
+        while servers or pending:
+            limit_s = None
+            if servers:
+                task = asyncio.create_task(self._refresh_at(servers.pop(0), lease_id))
+                self._servers.keep(task)
+                pending.add(task)
+                limit_s = self._servers.options.hedge_after_s if servers else None
+            done, pending = await asyncio.wait(pending, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                result = task.result()
+                if not isinstance(result, StoreError):
+                    return result
+                if error is None or isinstance(result, StoreDenied):
+                    error = result
+        assert error is not None  # every try ended with one
+        raise error
+
+    async def statuses(self) -> tuple[Status, ...]:
+        """See `Store.statuses`."""
+        await self._servers.authenticated()
+        found = await asyncio.gather(*(self._status(endpoint) for endpoint in self._servers.rotation.endpoints))
+        return tuple(status for status in found if status is not None)
+
+    async def close(self) -> None:
+        """See `Store.close`. Every later call raises `StoreUnavailable`."""
+        await self._servers.close()
+
+    async def _refresh_at(self, endpoint: Endpoint, lease_id: int) -> float | StoreError:
+        """One try of a refresh at one server. Errors are returned, for the other server may still answer."""
+        call = endpoint.lease.LeaseKeepAlive(
+            timeout=self._servers.options.refresh_try_s, metadata=self._servers.metadata()
+        )
+        token = self._servers.token
+        try:
+            with suppress(asyncio.InvalidStateError):  # the call has ended; the read says how
+                await call.write(rpc.LeaseKeepAliveRequest(ID=lease_id))
+            answer = await call.read()
+            if answer is grpc.aio.EOF:
+                raise cut()
+        except grpc.aio.AioRpcError as error:
+            if meaning(error) is Meaning.STALE_TOKEN and self._servers.token == token:
+                self._servers.token = ""  # the next call gets another
+                return unanswered(error, endpoint)
+            if meaning(error) is Meaning.REFUSED:
+                return refusal(error, endpoint)
+            return self._servers.blame_for(error, endpoint)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return StoreUnavailable(f"the connection to {endpoint} was given up")
+        finally:
+            call.cancel()
+        endpoint.answered()
+        return float(answer.TTL)
+
+    async def _status(self, endpoint: Endpoint) -> Status | None:
+        """What one server says of itself, also one without a leader; None if it says nothing."""
+        servers = self._servers
+        metadata = [pair for pair in servers.metadata() if pair != HASLEADER]
+        try:
+            answer = await servers.call(
+                endpoint.maintenance.Status, rpc.StatusRequest(), servers.options.try_s, metadata
+            )
+        except grpc.aio.AioRpcError as error:
+            if meaning(error) is Meaning.REFUSED:
+                raise refusal(error, endpoint) from error
+            return None
+        leads = bool(answer.leader) and answer.leader == answer.header.member_id
+        return Status(str(endpoint), answer.version, answer.header.revision, leads)

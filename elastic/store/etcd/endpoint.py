@@ -1,0 +1,202 @@
+"""One etcd server as the client sees it: its address, its channel, and which server is asked next."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc  # type: ignore[import-untyped, unused-ignore]
+import grpc.aio  # type: ignore[import-untyped, unused-ignore]
+
+from elastic.errors import ConfigError
+from elastic.store.etcd.stubs import stubs
+
+MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+"""The longest answer that is taken. grpc's own limit, 4 MB, is less than a listing of a large job."""
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    # After an outage the connection is back before a lease of a few seconds ends; by default it takes up to 2 min.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    # This one is the time that a single attempt to connect may take (TLS over a long way included).
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    # A name that moves to another address, or that does not resolve yet, is looked up again soon (default: 30 s).
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
+    # etcd answers too_many_pings to more than one ping in 5 s, and to any ping without a call.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    # A new channel is a new connection, also to the same address.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+SILENCES_MAX = 4
+"""After so many tries in a row without a word, the connection itself is given up and made anew."""
+
+_ADDRESS = re.compile(r"(?:(https?)://)?(\[[^\s/\[\],]+\]|[^\s:/\[\],]+):([0-9]{1,5})/?")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens: `target` is host:port as the user wrote it."""
+
+    target: str
+    tls: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read host:port, http://host:port or [::1]:2379. `ConfigError` says what is wrong and how to mend it."""
+        found = _ADDRESS.fullmatch(text.strip())
+        if found is None:
+            raise ConfigError(f"{text!r} is no etcd server; write host:port, for example 10.0.0.5:2379")
+        scheme, host, port = found.groups()
+        if not 0 < int(port) < 65_536:
+            raise ConfigError(f"{text!r} is no etcd server: there is no port {port}")
+        return cls(f"{host}:{port}", scheme == "https")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EtcdOptions:
+    """How to speak to etcd.
+
+    `ca`, `cert` and `key` are paths of PEM files; any of them, or an address with https://, switches TLS on.
+    `try_s` limits one try of a request, `refresh_try_s` one of a refresh; shorter ones find a silent server sooner,
+    longer ones are kinder to a slow disk. A refresh asks a second server after `hedge_after_s`. `request_limit_s`: no
+    new try of a request is begun after this time.
+    """
+
+    user: str = ""
+    password: str = ""
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    try_s: float = 1.0
+    refresh_try_s: float = 0.5
+    hedge_after_s: float = 0.3
+    request_limit_s: float = 3.0
+
+    def __post_init__(self) -> None:
+        """Check the relations between the values."""
+        if bool(self.cert) != bool(self.key):
+            raise ConfigError("a client certificate needs both its certificate file and its key file")
+        if self.password and not self.user:
+            raise ConfigError("a password for etcd without a user")
+        if not self.hedge_after_s <= self.refresh_try_s:
+            raise ConfigError("hedge_after_s must not be longer than refresh_try_s: the second server would come late")
+
+    def credentials(self) -> Any:
+        """The channel credentials; reads the files."""
+        return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.cert))
+
+
+def _read(path: str) -> bytes | None:
+    """The contents of a file of the user's; None for no file."""
+    if not path:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+
+
+class Endpoint:
+    """One server: its channel, made at first use, and how often in a row it said nothing."""
+
+    def __init__(self, address: Address, options: EtcdOptions) -> None:
+        """Keep the address; nothing is connected yet. Certificates are read now, so that a wrong path shows early."""
+        self.address = address
+        self._credentials = options.credentials() if address.tls or options.ca or options.cert else None
+        self._channel: Any = None
+        self._stubs: dict[type, Any] = {}
+        self._silences = 0
+
+    def __str__(self) -> str:
+        """The address."""
+        return self.address.target
+
+    @property
+    def channel(self) -> Any:
+        """The `grpc.aio` channel. Must first be asked for inside the event loop."""
+        if self._channel is None:
+            target = self.address.target
+            if self._credentials is None:
+                self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+            else:
+                self._channel = grpc.aio.secure_channel(target, self._credentials, options=CHANNEL_OPTIONS)
+        return self._channel
+
+    @property
+    def kv(self) -> Any:
+        """Ranges and transactions."""
+        return self._stub(stubs.KVStub)
+
+    @property
+    def lease(self) -> Any:
+        """Leases."""
+        return self._stub(stubs.LeaseStub)
+
+    @property
+    def watcher(self) -> Any:
+        """Watches."""
+        return self._stub(stubs.WatchStub)
+
+    @property
+    def maintenance(self) -> Any:
+        """The server's own state."""
+        return self._stub(stubs.MaintenanceStub)
+
+    @property
+    def auth(self) -> Any:
+        """Users and tokens."""
+        return self._stub(stubs.AuthStub)
+
+    def _stub(self, kind: type) -> Any:
+        if kind not in self._stubs:
+            self._stubs[kind] = kind(self.channel)
+        return self._stubs[kind]
+
+    def answered(self) -> None:
+        """Note that it spoke."""
+        self._silences = 0
+
+    def silent(self) -> bool:
+        """Note a try without a word; tell whether its connection should be made anew."""
+        self._silences += 1
+        return self._silences >= SILENCES_MAX
+
+    async def disconnect(self) -> None:
+        """Give up the connection; the next use makes a new one. Calls on the old one end as cancelled."""
+        channel, self._channel = self._channel, None
+        self._stubs.clear()
+        self._silences = 0
+        if channel is not None:
+            await channel.close()
+
+
+class Rotation:
+    """Which server is asked: one at a time, from a random start, the next one when it fails."""
+
+    def __init__(self, endpoints: Sequence[Endpoint], random_source: random.Random) -> None:
+        """Start anywhere, so that many agents spread over the servers."""
+        self.endpoints = tuple(endpoints)
+        self._at = random_source.randrange(len(self.endpoints))
+
+    @property
+    def current(self) -> Endpoint:
+        """The server that is asked now."""
+        return self.endpoints[self._at]
+
+    def two(self) -> tuple[Endpoint, ...]:
+        """The current server and the one after it, if there is another."""
+        return tuple(self.endpoints[(self._at + step) % len(self.endpoints)] for step in range(len(self.endpoints))[:2])
+
+    def leave(self, endpoint: Endpoint) -> bool:
+        """Go on to the next server if `endpoint` is the current one. Tells whether the server changed."""
+        if endpoint is not self.current or len(self.endpoints) == 1:
+            return False
+        self._at = (self._at + 1) % len(self.endpoints)
+        return True

@@ -1,0 +1,54 @@
+"""The store's words as etcd's messages, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from elastic.store.base import Change, Compare, Delete, Entry, Operation, Put, Range, Read, Target
+from elastic.store.etcd.stubs import kv, rpc
+
+_TARGETS = {Target.CREATE: rpc.Compare.CREATE, Target.MOD: rpc.Compare.MOD, Target.VALUE: rpc.Compare.VALUE}
+
+
+def span(of: Range) -> dict[str, bytes]:
+    """The two fields that name a range. etcd takes no empty key; nothing lies before a zero byte."""
+    start, end = of.start.encode() or b"\0", of.end.encode()
+    return {"key": start} if end == start + b"\0" else {"key": start, "range_end": end}
+
+
+def compare_message(compare: Compare) -> Any:
+    """One compare of a transaction."""
+    return rpc.Compare(
+        result=rpc.Compare.EQUAL,
+        target=_TARGETS[compare.target],
+        **{str(compare.target): compare.operand},
+        **span(compare.range),
+    )
+
+
+def operation_message(operation: Operation) -> Any:
+    """One operation of a transaction."""
+    match operation:
+        case Put(key, value, lease):
+            return rpc.RequestOp(request_put=rpc.PutRequest(key=key.encode(), value=value, lease=lease))
+        case Delete(what):
+            return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(**span(what)))
+        case Read(what):
+            return rpc.RequestOp(request_range=rpc.RangeRequest(**span(what)))
+
+
+def entry(pair: Any) -> Entry:
+    """A key as etcd shows it. A key that is not UTF-8, hence not ours, keeps its odd bytes as surrogates."""
+    key = pair.key.decode("utf-8", "surrogateescape")
+    return Entry(key, pair.value, pair.create_revision, pair.mod_revision, pair.lease)
+
+
+def entries(pairs: Iterable[Any]) -> tuple[Entry, ...]:
+    """Keys as etcd shows them."""
+    return tuple(entry(pair) for pair in pairs)
+
+
+def change(event: Any) -> Change:
+    """An event of a watch."""
+    return Change(entry(event.kv), deleted=event.type == kv.Event.DELETE)

@@ -1,0 +1,202 @@
+"""The servers of one etcd, asked one at a time: retries, moving on, tokens, and what their answers' revisions tell."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import grpc.aio  # type: ignore[import-untyped, unused-ignore]
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay
+
+from elastic.errors import ConfigError, OutcomeUnknown, StoreUnavailable, WatchLost
+from elastic.store.etcd.answers import NO_USERS, Meaning, details, meaning, refusal, unanswered
+from elastic.store.etcd.endpoint import Address, Endpoint, EtcdOptions, Rotation
+from elastic.store.etcd.stubs import rpc
+from elastic.store.etcd.watch import Metadata, WatchStream
+
+ENDPOINTS_MAX = 32
+"""More servers than any etcd has."""
+PAUSE_S = (0.1, 0.3)
+"""Between two tries, once every server has been tried: a random time between these."""
+
+HASLEADER = ("hasleader", "true")
+"""A server that lost its leader refuses at once and ends its streams, where it would leave us waiting."""
+
+Method = Callable[[Endpoint], Any]
+"""Takes the wanted method from an endpoint's stubs."""
+
+
+class Servers:
+    """Every server of one etcd, and what one client of it knows: its token, its streams, the revisions it saw."""
+
+    def __init__(self, endpoints: Sequence[str], options: EtcdOptions, random_source: random.Random) -> None:
+        """Read the addresses; nothing is connected yet."""
+        if not 0 < len(endpoints) <= ENDPOINTS_MAX:
+            raise ConfigError(f"{len(endpoints)} etcd servers; name at least one and at most {ENDPOINTS_MAX}")
+        addresses = dict.fromkeys(Address.parse(text) for text in endpoints)
+        self.options = options
+        self.rotation = Rotation([Endpoint(address, options) for address in addresses], random_source)
+        self.revision_seen = 0
+        self.replacements = 0
+        self.token = ""
+        self.streams: set[WatchStream] = set()
+        self.closed = False
+        self._random = random_source
+        self._no_users = False
+        self._authenticating = asyncio.Lock()
+        self._background: set[asyncio.Task[Any]] = set()
+
+    async def close(self) -> None:
+        """End all streams and connections; every later call raises `StoreUnavailable`."""
+        self.closed = True
+        for stream in tuple(self.streams):
+            stream.lose(WatchLost("this client of etcd was closed"))
+        tasks = tuple(self._background)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for endpoint in self.rotation.endpoints:
+            await endpoint.disconnect()
+
+    async def ask(self, method: Method, request: Any, *, repeat: bool = True, gone_is_fine: bool = False) -> Any:
+        """Send a request whose answer is linearizable, to one server after the other until one answers.
+
+        `repeat`: doing it twice does no harm. `gone_is_fine`: the answer "no such lease" is a good one (None).
+        """
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception(lambda error: isinstance(error, StoreUnavailable) and not self.closed),
+            stop=stop_after_delay(self.options.request_limit_s),
+            wait=self._pause,
+            reraise=True,
+        ):
+            with attempt:
+                seen = self.revision_seen
+                answer = await self._try(method, request, repeat=repeat, gone_is_fine=gone_is_fine)
+                if answer is not None:
+                    self.note(answer.header.revision, seen)
+                return answer
+        raise AssertionError("tenacity ends by a result or an error")
+
+    def _pause(self, state: RetryCallState) -> float:
+        """No pause while there is a server that was not tried yet."""
+        return 0.0 if state.attempt_number < len(self.rotation.endpoints) else self._random.uniform(*PAUSE_S)
+
+    async def _try(self, method: Method, request: Any, *, repeat: bool, gone_is_fine: bool) -> Any:
+        """Ask the current server once (twice, if only the token was too old)."""
+        await self.authenticated()
+        endpoint = self.usable()
+        for last in (False, True):
+            token = self.token
+            try:
+                answer = await self.call(method(endpoint), request, self.options.try_s)
+            except grpc.aio.AioRpcError as error:
+                match meaning(error):
+                    case Meaning.STALE_TOKEN if self.options.user and not last:
+                        await self._authenticate(endpoint, instead_of=token)
+                        continue
+                    case Meaning.REFUSED | Meaning.STALE_TOKEN:
+                        endpoint.answered()
+                        if gone_is_fine and error.code() is grpc.StatusCode.NOT_FOUND:
+                            return None
+                        raise refusal(error, endpoint) from error
+                    case Meaning.LOST if not repeat:
+                        self.blame_for(error, endpoint)
+                        text = f"etcd at {endpoint} took a write and did not answer: {error.details()}"
+                        raise OutcomeUnknown(text) from error
+                    case _:
+                        raise self.blame_for(error, endpoint) from error
+            endpoint.answered()
+            return answer
+        raise AssertionError("the second try returns or raises")
+
+    async def call(self, method: Any, request: Any, limit_s: float, metadata: Metadata | None = None) -> Any:
+        """One call. Ends as cancelled only if this task is; a call that lost its channel is an error like others."""
+        call: Awaitable[Any] = method(
+            request, timeout=limit_s, metadata=self.metadata() if metadata is None else metadata
+        )
+        try:
+            return await call
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise cut() from None
+
+    def metadata(self) -> Metadata:
+        """What goes with every request and stream."""
+        return (HASLEADER, ("token", self.token)) if self.token else (HASLEADER,)
+
+    async def authenticated(self) -> None:
+        """Have a token before the first call, if there is a user and etcd knows users."""
+        if self.options.user and not self.token and not self._no_users:
+            await self._authenticate(self.usable(), instead_of="")
+
+    async def _authenticate(self, endpoint: Endpoint, *, instead_of: str) -> None:
+        """Get a token in place of an old one, unless another call did so meanwhile."""
+        request = rpc.AuthenticateRequest(name=self.options.user, password=self.options.password)
+        async with self._authenticating:
+            if self.token not in ("", instead_of):
+                return
+            try:
+                answer = await self.call(endpoint.auth.Authenticate, request, self.options.try_s, metadata=())
+            except grpc.aio.AioRpcError as error:
+                if NO_USERS in details(error):
+                    self.token, self._no_users = "", True
+                    return
+                if meaning(error) is Meaning.REFUSED:
+                    raise refusal(error, endpoint) from error
+                raise self.blame_for(error, endpoint) from error
+            self.token = answer.token
+
+    def usable(self) -> Endpoint:
+        """The current server; raises when this client was closed."""
+        if self.closed:
+            raise StoreUnavailable("this client of etcd was closed")
+        return self.rotation.current
+
+    def note(self, revision: int, seen: int) -> None:
+        """Note the revision of a linearizable answer; `seen` is what had been seen when it was asked for."""
+        if revision >= seen:
+            self.revision_seen = max(self.revision_seen, revision)
+            return
+        self.replacements += 1
+        self.revision_seen = revision
+        for stream in tuple(self.streams):
+            stream.lose(WatchLost(f"another store answers: it is at revision {revision}, {seen} was seen before"))
+        self.streams.clear()  # what they still deliver is the other store's, and counts no longer
+
+    def blame_for(self, error: Any, endpoint: Endpoint) -> StoreUnavailable:
+        """Leave a server for a grpc error; returns the error to raise."""
+        result = unanswered(error, endpoint)
+        self.blame(endpoint, str(result), silent=error.code() is grpc.StatusCode.DEADLINE_EXCEEDED)
+        return result
+
+    def blame(self, endpoint: Endpoint, why: str, *, silent: bool) -> None:
+        """Leave a server that did not answer, and take the watches along.
+
+        If it is the only one, its watches stay: they share its connection, and are as well as the next request. After
+        some silence (not a refusal: there grpc connects again by itself) the connection is made anew.
+        """
+        renew = silent and endpoint.silent()
+        self.rotation.leave(endpoint)
+        if renew or len(self.rotation.endpoints) > 1:
+            for stream in tuple(self.streams):
+                if stream.endpoint is endpoint:
+                    stream.lose(WatchLost(why))
+        if renew and not self.closed:
+            self.keep(asyncio.create_task(endpoint.disconnect()))
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        """Hold a task until it ends; `close` ends it."""
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def cut() -> Any:
+    """The error of a call whose channel was closed under it."""
+    return grpc.aio.AioRpcError(
+        grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "the connection was given up"
+    )

@@ -1,0 +1,170 @@
+"""One watch on one server: a stream that either delivers, in order, or ends with an error.
+
+etcd's own order holds within one range. With several ranges on a stream it holds too, except while a watch catches up
+with the past. So what arrives together is sorted; and if a change comes that is older than one already delivered, the
+watch ends with `WatchLost`, and the reader lists again. What is delivered is therefore always in order.
+
+A stream says nothing when its server is frozen. Therefore whoever owns it calls `lose` as soon as a request to that
+server gets no answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from itertools import groupby
+from typing import Any
+
+import grpc.aio  # type: ignore[import-untyped, unused-ignore]
+
+from elastic.errors import StoreError, StoreUnavailable, WatchLost
+from elastic.store.base import Batch, Change, Range
+from elastic.store.etcd.answers import Meaning, details, meaning, refusal, watch_end
+from elastic.store.etcd.endpoint import Endpoint
+from elastic.store.etcd.messages import change, span
+from elastic.store.etcd.stubs import rpc
+
+GATHER_S = 0.002
+"""One revision that touches several ranges arrives in as many messages; so long they are waited for."""
+RESPONSES_MAX = 10_000
+"""Messages that a slow reader may leave unread. Beyond it lists again, which is cheaper."""
+
+Metadata = Sequence[tuple[str, str]]
+
+
+class WatchStream:
+    """A watch over `ranges` (disjoint) from `from_revision` on, at `endpoint`."""
+
+    def __init__(self, endpoint: Endpoint, ranges: Sequence[Range], from_revision: int, create_limit_s: float) -> None:
+        """Remember what to watch; `batches` opens the stream."""
+        self.endpoint = endpoint
+        self.broken = False
+        """Whether the stream itself failed: the server closed it, or did not take it in time."""
+        self._ranges = ranges
+        self._from_revision = from_revision
+        self._create_limit_s = create_limit_s
+        self._arrived: asyncio.Queue[Any] = asyncio.Queue()
+        """Responses, and at last the error that ends the watch."""
+
+    def lose(self, error: StoreError) -> None:
+        """End the watch with `error`, after what has arrived."""
+        self._arrived.put_nowait(error)
+
+    async def batches(self, metadata: Metadata, check: Callable[[], Awaitable[None]]) -> AsyncGenerator[Batch, None]:
+        """Open the stream and yield what comes, one batch for each revision, first an empty one.
+
+        `check` is awaited if the server was behind the asked revision when it took the watch; it raises if the server
+        is not only late but another store.
+        """
+        call = self.endpoint.watcher.Watch(metadata=metadata)
+        pump = asyncio.create_task(self._pump(call), name=f"watch at {self.endpoint}")
+        pump.add_done_callback(self._pumped)
+        try:
+            try:
+                async with asyncio.timeout(self._create_limit_s):
+                    await self._send(call)
+                    held, revision = await self._created()
+            except TimeoutError:
+                self.broken = True
+                text = f"etcd at {self.endpoint} did not take the watch within {self._create_limit_s:g} s"
+                raise StoreUnavailable(text) from None
+            if revision < self._from_revision - 1:
+                await check()
+            yield Batch(self._from_revision - 1, ())
+            async for batch in self._deliver(held):
+                yield batch
+        finally:
+            call.cancel()
+            pump.cancel()
+            await asyncio.wait([pump])
+
+    def _pumped(self, pump: asyncio.Task[None]) -> None:
+        """Pass on an error that nobody foresaw, so that the reader does not wait for ever."""
+        if not pump.cancelled() and (error := pump.exception()) is not None:
+            self._arrived.put_nowait(error)
+
+    async def _send(self, call: Any) -> None:
+        """Ask for every range; an error here is also seen, with its text, by the pump."""
+        for watched in self._ranges:
+            request = rpc.WatchCreateRequest(start_revision=self._from_revision, **span(watched))
+            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await call.write(rpc.WatchRequest(create_request=request))
+
+    async def _pump(self, call: Any) -> None:
+        """Move responses to the queue until the stream ends; its last word is the error that says how it ended.
+
+        A read that is under way must never be given up, for that kills the stream; hence a task of its own.
+        """
+        try:
+            while (response := await call.read()) is not grpc.aio.EOF:
+                if self._arrived.qsize() >= RESPONSES_MAX:
+                    self.lose(WatchLost(f"the reader of the watch is {RESPONSES_MAX} messages behind"))
+                    return
+                self._arrived.put_nowait(response)
+            self.broken = True
+            self.lose(WatchLost(f"etcd at {self.endpoint} closed the watch"))
+        except grpc.aio.AioRpcError as error:
+            if meaning(error) is Meaning.REFUSED:
+                self.lose(refusal(error, self.endpoint))
+            else:
+                self.broken = True
+                self.lose(WatchLost(f"the watch at {self.endpoint} broke: {details(error)}"))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # The call was cancelled and not this task: its channel was closed.
+            self.lose(WatchLost(f"the connection to {self.endpoint} was given up"))
+
+    def _opened(self, response: Any) -> Any:
+        """Pass a response on; raise if it is the end of the watch."""
+        if isinstance(response, BaseException):
+            raise response
+        if response.canceled:
+            raise watch_end(response, self.endpoint)
+        return response
+
+    async def _created(self) -> tuple[list[Any], int]:
+        """Wait until every range is taken. Returns what came early, and the lowest revision the server was at.
+
+        A watch from a compacted revision is taken first and cancelled next; both are seen here or in `_deliver`.
+        """
+        held: list[Any] = []
+        revisions: list[int] = []
+        while len(revisions) < len(self._ranges):
+            response = self._opened(await self._arrived.get())
+            if response.created:
+                revisions.append(response.header.revision)
+            if response.events:
+                held.append(response)
+        return held, min(revisions)
+
+    async def _deliver(self, held: list[Any]) -> AsyncGenerator[Batch, None]:
+        """Yield batches in the order of their revisions until an error ends it."""
+        delivered = self._from_revision - 1
+        responses = held
+        while True:
+            end: StoreError | None = None
+            if not responses:
+                responses = [await self._arrived.get()]
+            if len(self._ranges) > 1:
+                await asyncio.sleep(GATHER_S)
+            while not self._arrived.empty():
+                responses.append(self._arrived.get_nowait())
+            changes: list[Change] = []
+            for response in responses:
+                try:
+                    changes += map(change, self._opened(response).events)
+                except StoreError as error:
+                    end = error
+                    break
+            changes.sort(key=lambda each: each.entry.mod_revision)  # stable: the order within a revision stays
+            if changes and changes[0].entry.mod_revision < delivered:
+                raise WatchLost("changes came out of order")
+            for revision, group in groupby(changes, key=lambda each: each.entry.mod_revision):
+                delivered = revision
+                yield Batch(revision, tuple(group))
+            if end is not None:
+                raise end
+            responses = []

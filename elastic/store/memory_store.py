@@ -1,0 +1,154 @@
+"""The in-memory store as a `Store`: a clock, and readers that wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+
+from elastic.errors import StoreUnavailable, WatchLost
+from elastic.store.base import (
+    Batch,
+    Compare,
+    Lease,
+    Listing,
+    Operation,
+    Range,
+    Status,
+    TxnResult,
+    merged,
+)
+from elastic.store.memory import MemoryCore
+
+
+class _Reader:
+    """One watch: what wakes it, and whether it was lost."""
+
+    def __init__(self) -> None:
+        self._woken = asyncio.Event()
+        self.lost = False
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def lose(self) -> None:
+        self.lost = True
+        self._woken.set()
+
+    def clear(self) -> None:
+        self._woken.clear()
+
+    async def wait(self, limit_s: float | None) -> None:
+        """Wait to be woken, `limit_s` at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._woken.wait()
+
+
+class MemoryStore:
+    """One client of a `MemoryCore`. Several may share a core; each hears at once of what the others write.
+
+    Leases end by `clock` (seconds, monotonic): each call first ends those whose time is over, and so does a watch that
+    waits. No task runs that somebody would have to stop.
+    """
+
+    def __init__(self, core: MemoryCore, clock: Callable[[], float]) -> None:
+        """Be a client of `core`."""
+        self.core = core
+        self._clock = clock
+        self._revision_seen = 0
+        self._readers: set[_Reader] = set()
+        self._closed = False
+
+    def replace(self, core: MemoryCore) -> None:
+        """Have another store behind the same address, as when an etcd lost its data. Every watch is lost."""
+        self.core = core
+        self.lose_watches()
+
+    def lose_watches(self) -> None:
+        """End every watch of this client with `WatchLost`."""
+        for reader in self._readers:
+            reader.lose()
+
+    @property
+    def revision_seen(self) -> int:
+        """The highest revision that any answer carried; begins anew with a store that was replaced."""
+        return self._revision_seen
+
+    async def list(
+        self,
+        range: Range,  # noqa: A002
+        *,
+        keys_only: bool = False,
+        limit: int = 0,
+        created_before: int = 0,
+        newest_first: bool = False,
+    ) -> Listing:
+        """See `Store.list`."""
+        core = self._arrive()
+        listing = core.list(
+            range, keys_only=keys_only, limit=limit, created_before=created_before, newest_first=newest_first
+        )
+        self._revision_seen = core.revision
+        return listing
+
+    async def txn(
+        self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TxnResult:
+        """See `Store.txn`."""
+        core = self._arrive()
+        result = core.txn(compares, then, otherwise)
+        self._revision_seen = core.revision
+        return result
+
+    async def watch(self, ranges: Sequence[Range], from_revision: int) -> AsyncGenerator[Batch, None]:
+        """See `Store.watch`. All changes of one revision come in one batch."""
+        if from_revision < 1:
+            raise ValueError(f"a watch from revision {from_revision}; the first is 1")
+        core, spans, next_revision, reader = self._arrive(), merged(ranges), from_revision, _Reader()
+        self._readers.add(reader)
+        core.subscribe(reader.wake)
+        try:
+            core.history(spans, next_revision)  # raises Compacted before the watch stands
+            yield Batch(next_revision - 1, ())
+            while not reader.lost:
+                reader.clear()
+                core.expire(self._clock())
+                batches, next_revision = core.history(spans, next_revision), max(next_revision, core.revision + 1)
+                for batch in batches:
+                    self._revision_seen = max(self._revision_seen, batch.revision)
+                    yield batch
+                expiry = core.next_expiry()
+                await reader.wait(None if expiry is None else max(0.0, expiry - self._clock()))
+            raise WatchLost("the store was replaced by another one, or this client of it was closed")
+        finally:
+            core.unsubscribe(reader.wake)
+            self._readers.remove(reader)
+
+    async def grant(self, ttl_s: float) -> Lease:
+        """See `Store.grant`."""
+        return self._arrive().grant(ttl_s, self._clock())
+
+    async def refresh(self, lease_id: int) -> float:
+        """See `Store.refresh`."""
+        return self._arrive().refresh(lease_id, self._clock())
+
+    async def revoke(self, lease_id: int) -> None:
+        """See `Store.revoke`."""
+        self._arrive().revoke(lease_id)
+
+    async def statuses(self) -> tuple[Status, ...]:
+        """One status: this process."""
+        return (Status("memory", "memory", self._arrive().revision, leader=True),)
+
+    async def close(self) -> None:
+        """End all watches; every later call raises `StoreUnavailable`."""
+        self._closed = True
+        self.lose_watches()
+
+    def _arrive(self) -> MemoryCore:
+        """Begin a call: leases whose time is over end first."""
+        if self._closed:
+            raise StoreUnavailable("this client of the store was closed")
+        self.core.expire(self._clock())
+        return self.core

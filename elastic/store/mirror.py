@@ -1,0 +1,201 @@
+"""A part of the store kept here, always as it was at one moment, and always moving forward.
+
+The listing is the truth, the watch is a hint that comes sooner: list, watch from the revision after it, list again
+when the watch ends and now and then besides. All ranges are listed in one transaction, hence at one revision.
+
+A listing whose revision is lower than one seen before it was asked for comes from another store (one that lost its
+data, and came back empty); it is then taken whole, and `replaced` counts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from types import MappingProxyType
+
+from elastic.errors import Compacted, StoreError, WatchLost
+from elastic.store.base import Batch, Entry, Range, Read, Store, merged
+
+PAUSE_S = (0.2, 0.5)
+"""After an error: a random time between these, so that not all agents come back in the same moment."""
+LASTED_S = 1.0
+"""A watch that ended sooner is not begun again without a pause."""
+RANGES_MAX = 64
+"""Far more than anybody follows; a listing is one transaction."""
+
+
+class Mirror:
+    """Follows some ranges of a store. `entries` is replaced, never changed: who keeps it has a snapshot."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        on_change: Callable[[Mirror], None],
+        on_trouble: Callable[[StoreError | None], None],
+        relist_every_s: float = 30.0,
+        random_source: random.Random | None = None,
+    ) -> None:
+        """Follow nothing yet.
+
+        `on_change` is called after each complete update: the first listing of a scope, each batch of the watch that
+        changed something, each later listing that differs. `on_trouble` gets the error once when the store goes away,
+        and None once when it is back.
+        """
+        self.entries: Mapping[str, Entry] = MappingProxyType({})
+        self.revision = 0
+        self.replaced = 0
+        self.listed = False
+        """Whether `entries` is a complete picture of the ranges that are followed now."""
+        self._store = store
+        self._on_change = on_change
+        self._on_trouble = on_trouble
+        self._relist_every_s = relist_every_s
+        self._random = random_source or random.Random()
+        self._ranges: tuple[Range, ...] = ()
+        self._graves: dict[str, int] = {}
+        """Keys that were deleted since the last listing, and at which revision."""
+        self._woken = asyncio.Event()
+        self._scope_changed = False
+        self._in_trouble = False
+
+    def follow(self, ranges: Sequence[Range]) -> None:
+        """Follow these ranges and no others. Until they are listed, the entries stay as they are."""
+        spans = merged(ranges)
+        if len(spans) > RANGES_MAX:
+            raise ValueError(f"{len(spans)} ranges to follow; at most {RANGES_MAX}")
+        if spans != self._ranges:
+            self._ranges = spans
+            self._scope_changed = True
+            self.listed = False
+            self._woken.set()
+
+    def refresh_soon(self) -> None:
+        """List again now."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Follow until cancelled. Errors of the store are told and outlived; any other error is raised."""
+        while True:
+            began = asyncio.get_running_loop().time()
+            try:
+                await self._round()
+            except (Compacted, WatchLost):
+                # The listing that comes next tells whether the store is there.
+                if asyncio.get_running_loop().time() < began + LASTED_S:
+                    await self._pause()
+            except StoreError as error:
+                self._trouble(error)
+                await self._pause()
+
+    async def _pause(self) -> None:
+        """Wait a moment, less if somebody asks for a listing."""
+        try:
+            async with asyncio.timeout(self._random.uniform(*PAUSE_S)):
+                await self._woken.wait()
+        except TimeoutError:
+            return
+
+    async def _round(self) -> None:
+        """List, and watch until the ranges change or an error comes."""
+        self._woken.clear()
+        self._scope_changed = False
+        if not self._ranges:
+            self._take({}, self.revision, fresh=bool(self.entries))
+            await self._woken.wait()
+            return
+        await self._list()
+        if self._scope_changed:
+            return
+        watching = asyncio.create_task(self._watch(self._ranges, self.revision + 1), name="mirror")
+        try:
+            while not self._scope_changed:
+                await self._idle(watching)
+                if watching.done():
+                    watching.result()  # raises
+                if not self._scope_changed:
+                    self._woken.clear()
+                    await self._list()
+        finally:
+            watching.cancel()
+            await asyncio.wait([watching])
+
+    async def _idle(self, watching: asyncio.Task[None]) -> None:
+        """Wait until the watch ends, somebody asks for a listing, or one is due."""
+        woken = asyncio.create_task(self._woken.wait())
+        try:
+            await asyncio.wait({watching, woken}, timeout=self._relist_every_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            woken.cancel()
+            await asyncio.wait([woken])
+
+    async def _list(self) -> None:
+        """Read all ranges at one revision and make the entries fit."""
+        ranges, floor = self._ranges, max(self.revision, self._store.revision_seen)
+        result = await self._store.txn((), tuple(map(Read, ranges)))
+        if ranges != self._ranges:
+            return  # the scope changed meanwhile; the next round lists what is wanted now
+        if result.revision < floor:
+            self.replaced += 1
+            self.revision = 0
+            self._graves = {}
+            self._trouble(None)
+            self.listed = True
+            self._take(_by_key(result.reads), result.revision, fresh=True)
+            raise WatchLost(f"the store was replaced: revision {result.revision} after {floor}")
+        listed = _by_key(result.reads)
+        for key, held in self.entries.items():  # what the watch brought while the listing was under way
+            if held.mod_revision > result.revision and any(key in span for span in ranges):
+                listed[key] = held
+        self._graves = {key: revision for key, revision in self._graves.items() if revision > result.revision}
+        for key, revision in self._graves.items():
+            if key in listed and listed[key].mod_revision < revision:
+                del listed[key]
+        self._trouble(None)
+        fresh, self.listed = not self.listed, True
+        self._take(listed, max(self.revision, result.revision), fresh=fresh)
+
+    async def _watch(self, ranges: Sequence[Range], from_revision: int) -> None:
+        """Apply what comes until an error ends it."""
+        async with aclosing(self._store.watch(ranges, from_revision)) as batches:
+            async for batch in batches:
+                self._apply(batch)
+
+    def _apply(self, batch: Batch) -> None:
+        """Apply changes that are newer than what is held."""
+        entries: dict[str, Entry] | None = None
+        for change in batch.changes:
+            key, revision = change.entry.key, change.entry.mod_revision
+            held = (self.entries if entries is None else entries).get(key)
+            if revision <= max(held.mod_revision if held else 0, self._graves.get(key, 0)):
+                continue
+            entries = dict(self.entries) if entries is None else entries
+            if change.deleted:
+                entries.pop(key, None)
+                self._graves[key] = revision
+            else:
+                entries[key] = change.entry
+                self._graves.pop(key, None)
+        self.revision = max(self.revision, batch.revision)
+        if entries is not None:
+            self._take(entries, self.revision, fresh=True)
+
+    def _take(self, entries: dict[str, Entry], revision: int, *, fresh: bool) -> None:
+        """Make `entries` the picture, and tell if it is another one (or `fresh`: told in any case)."""
+        differs = fresh or entries != self.entries
+        self.revision = revision
+        if differs:
+            self.entries = MappingProxyType(entries)
+            self._on_change(self)
+
+    def _trouble(self, error: StoreError | None) -> None:
+        """Tell when the store goes away, and when it is back."""
+        if self._in_trouble != (error is not None):
+            self._in_trouble = error is not None
+            self._on_trouble(error)
+
+
+def _by_key(reads: Iterable[Iterable[Entry]]) -> dict[str, Entry]:
+    return {entry.key: entry for entries in reads for entry in entries}

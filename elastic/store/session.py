@@ -1,0 +1,88 @@
+"""One lease kept alive, and the words that say how that goes.
+
+The session only reports. How long a silent store is borne, and what a lost lease means, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from elastic.errors import StoreError
+from elastic.store.base import Lease, Store
+
+REFRESHES_PER_TTL = 4
+"""So that three refreshes in a row may fail before the lease ends."""
+PAUSE_S = (0.1, 0.3)
+"""After a refresh that failed: a random time between these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """The lease lives until at least `sent_at + ttl_s`. `sent_at` is the clock before the refresh was sent."""
+
+    sent_at: float
+    ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """Refreshes began to fail. The lease may live on; a `Refreshed` says that it does."""
+
+    error: StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The store no longer has the lease, and its keys are gone. The last event of a session."""
+
+    reason: str
+
+
+SessionEvent = Refreshed | Silent | Lost
+
+
+class Session:
+    """Keeps `lease` alive while `run` runs."""
+
+    def __init__(
+        self,
+        store: Store,
+        lease: Lease,
+        *,
+        clock: Callable[[], float],
+        on_event: Callable[[SessionEvent], None],
+        random_source: random.Random | None = None,
+    ) -> None:
+        """`clock` gives the times of the events; it must go on while the machine sleeps (CLOCK_BOOTTIME)."""
+        self._store = store
+        self._lease = lease
+        self._clock = clock
+        self._on_event = on_event
+        self._random = random_source or random.Random()
+
+    async def run(self) -> None:
+        """Refresh at once and then every quarter of the TTL, until the lease is lost or this task is cancelled.
+
+        A refresh that fails is followed by another one soon, for as long as it takes: `Silent` comes once, at the
+        first of them. Errors that are not the store's are raised.
+        """
+        silent = False
+        while True:
+            sent_at = self._clock()
+            try:
+                ttl_s = await self._store.refresh(self._lease.id)
+            except StoreError as error:
+                if not silent:
+                    silent = True
+                    self._on_event(Silent(error))
+                await asyncio.sleep(self._random.uniform(*PAUSE_S))
+                continue
+            if ttl_s <= 0:
+                self._on_event(Lost(f"the store no longer has lease {self._lease.id:x}: it ended or was revoked"))
+                return
+            silent = False
+            self._on_event(Refreshed(sent_at, ttl_s))
+            await asyncio.sleep(max(0.0, sent_at + ttl_s / REFRESHES_PER_TTL - self._clock()))

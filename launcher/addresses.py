@@ -1,0 +1,128 @@
+"""Addresses: which one this node tells the others, and whose interface it is.
+
+No address is found by looking a name up backwards, which gives 127.0.1.1 on many machines. The address that reaches
+the store is the one that others reach.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping, Sequence
+
+import psutil
+
+from elastic.errors import ConfigError, StoreUnavailable
+from launcher.endpoints import as_ip, bare_host, check_host, join_host_port, parse_endpoint
+
+CANDIDATES_MAX = 8
+"""How many addresses of this machine a message names."""
+
+LOOPBACK = "127.0.0.1"
+
+__all__ = ["advertised", "candidates", "interface", "is_loopback", "join_host_port", "parse_endpoint"]
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether every address of `host` is one of this machine alone. A name that does not resolve is not."""
+    found = _resolve(host)
+    return bool(found) and all(address.is_loopback for address in found)
+
+
+def advertised(host_flag: str, environ: Mapping[str, str], endpoints: Sequence[str]) -> str:
+    """The address under which the other nodes reach this one.
+
+    It is `host_flag` (`Config.host`), else POD_IP, else the local end of the route to the store (a UDP socket is
+    connected; nothing is sent). With a store on the loopback interface all nodes are on this machine, and the answer
+    is 127.0.0.1.
+
+    Raises `ConfigError` when the address cannot be used by others, naming the addresses that could be, and
+    `StoreUnavailable` when there is no route to any endpoint (yet).
+    """
+    servers = [parse_endpoint(endpoint) for endpoint in endpoints]
+    given = bare_host(host_flag or environ.get("POD_IP", ""))
+    source = next((name for name in ("POD_IP", "ELASTIC_HOST") if bare_host(environ.get(name, "")) == given), "--host")
+    if given:
+        _check_usable(given, source, servers)
+        return given
+    remote = [(host, port) for host, port in servers if not is_loopback(host)]
+    if not remote:
+        return LOOPBACK
+    for host, port in remote:
+        found = _route(host, port)
+        if found is not None:
+            return found
+    names = ", ".join(join_host_port(host, port) for host, port in remote)
+    raise StoreUnavailable(f"no route to {names}; check the name and the network, or name this node with --host")
+
+
+def interface(host: str) -> str | None:
+    """The network interface that owns an address of `host`, None if it is not one of this machine's."""
+    wanted = {str(address) for address in _resolve(host)}
+    for name, owned in psutil.net_if_addrs().items():
+        for address in owned:
+            if address.family in (socket.AF_INET, socket.AF_INET6) and address.address.partition("%")[0] in wanted:
+                return name.partition(":")[0]  # "eth0:1" is a second address of eth0.
+    return None
+
+
+def candidates() -> tuple[str, ...]:
+    """The addresses of this machine that other machines may be able to use."""
+    found = []
+    for owned in psutil.net_if_addrs().values():
+        for address in owned:
+            if address.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            ip = ipaddress.ip_address(address.address.partition("%")[0])
+            if not (ip.is_loopback or ip.is_link_local):
+                found.append(str(ip))
+    return tuple(found[:CANDIDATES_MAX])
+
+
+def _check_usable(host: str, source: str, servers: Sequence[tuple[str, int]]) -> None:
+    try:
+        check_host(host)
+    except ValueError as error:
+        raise ConfigError(f"{source}: {error}") from error
+    ip = as_ip(host)
+    if ip is not None and (ip.is_unspecified or ip.is_multicast):
+        raise ConfigError(f"{source} {host} is not the address of one machine; {_mend()}")
+    remote = [server for server, _ in servers if not is_loopback(server)]
+    if remote and is_loopback(host):
+        raise ConfigError(
+            f"{source} {host} reaches only this machine, but the store {remote[0]} is elsewhere: "
+            f"other nodes could not connect; {_mend()}"
+        )
+
+
+def _mend() -> str:
+    found = candidates()
+    return f"use one of {', '.join(found)}" if found else "name an address of this machine that other nodes reach"
+
+
+def _resolve(host: str) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, ...]:
+    """Every address of a name; none if it does not resolve."""
+    ip = as_ip(host)
+    if ip is not None:
+        return (ip,)
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError):
+        return ()
+    return tuple(ipaddress.ip_address(str(sockaddr[0]).partition("%")[0]) for *_, sockaddr in found)
+
+
+def _route(host: str, port: int) -> str | None:
+    """The local address of the route to `host`, None if there is none."""
+    try:
+        targets = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    except (socket.gaierror, UnicodeError):
+        return None
+    for family, kind, protocol, _, target in targets:
+        with socket.socket(family, kind, protocol) as probe:
+            try:
+                probe.connect(target)
+            except OSError:  # No route in this family; the next one may have one.
+                continue
+            return str(probe.getsockname()[0]).partition("%")[0]
+    return None

@@ -1,0 +1,119 @@
+"""A socket pair's end that carries lines and descriptors, and never blocks. Standard library only."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from launcher.wire import Lines
+
+READ_BYTES = 1 << 16
+FDS_MAX = 253
+"""Descriptors in one message of a Unix socket (the kernel's SCM_MAX_FD)."""
+
+
+class Closed(EOFError):
+    """The other end is gone."""
+
+
+@dataclass(slots=True)
+class _Parcel:
+    """Bytes on their way, and descriptors that are ours to close once they are sent."""
+
+    data: bytes
+    fds: list[int]
+
+
+class Channel:
+    """One end. What the socket does not take at once waits here."""
+
+    def __init__(self, end: socket.socket) -> None:
+        """Take over a connected Unix stream socket."""
+        end.setblocking(False)
+        end.set_inheritable(False)
+        self._end = end
+        self._lines = Lines()
+        self._parcels: deque[_Parcel] = deque()
+        self.fds: deque[int] = deque()
+        """Descriptors that came, in order; they arrive no later than the line that they belong to."""
+
+    def fileno(self) -> int:
+        """The descriptor to poll; -1 once closed."""
+        return self._end.fileno()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something is left to send."""
+        return bool(self._parcels)
+
+    def put(self, line: bytes, fds: Sequence[int] = ()) -> None:
+        """Queue a line with descriptors, which are closed here once they are sent. `flush` sends."""
+        for index in range(0, len(fds), FDS_MAX):  # Descriptors travel with at least one byte.
+            self._parcels.append(_Parcel(line[:1], list(fds[index : index + FDS_MAX])))
+            line = line[1:]
+        self._parcels.append(_Parcel(line, []))
+
+    def flush(self) -> None:
+        """Send what the socket takes now. Raises `Closed`."""
+        try:
+            while self._parcels:
+                parcel = self._parcels[0]
+                sent = socket.send_fds(self._end, [parcel.data], parcel.fds)
+                parcel.data = parcel.data[sent:]
+                _close_all(parcel.fds)
+                if not parcel.data:
+                    self._parcels.popleft()
+        except BlockingIOError:
+            return
+        except ConnectionError as error:
+            raise Closed from error
+
+    def take(self) -> list[bytes]:
+        """The lines that one read completes, often none.
+
+        Raises `Closed`, `wire.WireError` for an endless line, `OSError` when descriptors were lost on the way. Not made
+        with `socket.recv_fds`: in Python 3.11 it drops the flag that keeps one worker's descriptors from the others.
+        """
+        space = socket.CMSG_SPACE(FDS_MAX * array("i").itemsize)
+        try:
+            data, ancillary, flags, _ = self._end.recvmsg(READ_BYTES, space, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return []
+        except ConnectionError as error:
+            raise Closed from error
+        for level, kind, raw in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                fds = array("i")
+                fds.frombytes(raw[: len(raw) - len(raw) % fds.itemsize])
+                self.fds += fds
+        if flags & socket.MSG_CTRUNC:
+            raise OSError(errno.EMFILE, "too many workers for the limit of open files (ulimit -n)")
+        if not data:
+            raise Closed
+        return list(self._lines.feed(data))
+
+    def readable(self) -> bool:
+        """Whether `take` has something now, the end included."""
+        poll = select.poll()
+        poll.register(self._end, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def close(self) -> None:
+        """Let go of the socket and of every descriptor that was on its way."""
+        self._end.close()
+        for parcel in self._parcels:
+            _close_all(parcel.fds)
+        self._parcels.clear()
+        while self.fds:
+            os.close(self.fds.popleft())
+
+
+def _close_all(fds: list[int]) -> None:
+    while fds:
+        os.close(fds.pop())

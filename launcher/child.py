@@ -1,0 +1,80 @@
+"""What happens in a worker's process between fork and its program.
+
+The new process leads its own session and group, dies with the nursery, has clean signals, its own working directory,
+and writes to the descriptors it was given. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+
+from launcher.wire import Start
+
+CANNOT_START = 127
+"""Exit code of a worker whose program could not be executed, as shells have it."""
+
+PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def fork(start: Start, out: int, err: int, run: Callable[[Start], None]) -> int:
+    """Fork; in the new process prepare and call `run`, which does not return unless it failed. Returns the pid.
+
+    All signals are blocked over the fork, so that a SIGTERM that comes before the new process has its own
+    dispositions stays pending and is not lost to the nursery's.
+    """
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    nursery = os.getpid()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become(start, out, err, run, nursery)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return pid
+
+
+def execute(start: Start) -> None:
+    """The cold way: replace this process by the program, found along the worker's own PATH."""
+    os.execvpe(start.argv[0], start.argv, start.env)
+
+
+def complaint(start: Start, error: OSError | ValueError) -> bytes:
+    """The line in a worker's log that says why it did not start."""
+    program = start.argv[0] if start.argv else "(nothing)"
+    why = str(error)
+    if isinstance(error, OSError):
+        why = error.strerror or why
+        if isinstance(error.filename, str) and error.filename != program:
+            why += f": {error.filename}"
+        elif isinstance(error, FileNotFoundError) and os.path.exists(program):
+            why = "the interpreter that its first line names is not there"
+    return os.fsencode(f"elastic-launch: cannot start {program}: {why}\n")
+
+
+def _become(start: Start, out: int, err: int, run: Callable[[Start], None], nursery: int) -> None:
+    """Never returns."""
+    try:
+        os.setsid()
+        if _LIBC.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL)) != 0:
+            raise OSError(ctypes.get_errno(), "prctl refused the parent-death signal")
+        if os.getppid() != nursery:  # It died before the signal was asked for.
+            os._exit(128 + signal.SIGKILL)
+        signal.set_wakeup_fd(-1)
+        for number in signal.valid_signals():
+            if number not in (signal.SIGKILL, signal.SIGSTOP):
+                signal.signal(number, signal.SIG_DFL)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        os.chdir(start.cwd)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        run(start)
+    except (OSError, ValueError) as error:
+        os.write(err, complaint(start, error))
+    finally:
+        os._exit(CANNOT_START)

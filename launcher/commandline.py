@@ -1,0 +1,198 @@
+"""The command line as text: cut at the script, read by the table of flags, and explained by --help.
+
+argparse only lays out the help. It cannot tell where the script begins when it meets a flag that it does not know.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from elastic.errors import ConfigError
+from launcher import values
+from launcher.flags import BASE, BY_NAME, FLAGS, Flag
+
+SUGGESTION_CUTOFF = 0.7
+"""How alike (0 to 1) a mistyped flag must be to a real one for it to be proposed."""
+
+WORKER_MARK = "ELASTIC_FENCE"
+"""Only the environment of a worker has this variable."""
+SET_FOR_WORKERS: Final = frozenset({"ELASTIC_JOB_ID", "ELASTIC_CHECKPOINT_DIR"})
+"""Variables of flags that we set for workers: a launcher that a worker starts does not read them."""
+
+HINTS: Final[Mapping[str, str]] = {
+    "nnodes": "use --np (2, or 1:4)",
+    "rdzv_endpoint": "use --elastic_server HOST:PORT",
+    "rdzv_id": "use --job_id",
+    "rdzv_backend": "leave it out: nodes always meet in etcd",
+    "rdzv_conf": "leave it out: --lease_ttl, --settle and --connect_timeout are flags of their own",
+    "standalone": "leave it out: without --elastic_server the job runs on this machine alone",
+    "node_rank": "leave it out: the nodes agree on their order in etcd",
+    "master_addr": "leave it out: the nodes agree on the master in etcd",
+    "master_port": "leave it out: the nodes agree on the master in etcd",
+    "monitor_interval": "leave it out: an exit is noticed at once",
+    "no_python": "leave it out: a script that does not end in .py is run as it is",
+    "module": "use -m",
+    "redirects": "leave it out: each worker has a log in --log_dir; --console says what is shown",
+    "tee": "use --console",
+    "local_ranks_filter": "use --console",
+    "local_addr": "use --host",
+    "node_ip": "use --host",
+    "log_level": "use --verbose or --quiet",
+    "use_paddlecloud": "leave it out",
+    "print_config": "leave it out; --verbose says more",
+}
+"""Flags of other launchers, and of older ones, with what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """A command line, cut at the script. `flags` are `(name, text)` in order; a switch has the text ""."""
+
+    flags: tuple[tuple[str, str], ...]
+    script: str
+    script_args: tuple[str, ...]
+    module: bool
+    asks: str = ""
+    """"help" or "version" when one of them was asked for, which then is all that counts."""
+
+
+def cut(argv: Sequence[str]) -> CommandLine:
+    """Cut a command line into our flags and the script with all that belongs to it.
+
+    The first word that is no flag, or what follows `--` or `-m`, is the script. Dashes in a flag's name count as
+    underscores; names are never abbreviated. Raises `ConfigError` for a flag that does not exist or lacks its value.
+    """
+    flags: list[tuple[str, str]] = []
+    rest = list(argv)
+    while rest:
+        word = rest[0]
+        if word == "--":
+            rest.pop(0)
+            break
+        if not word.startswith("-") or word == "-":
+            break
+        rest.pop(0)
+        if word in ("-h", "--help"):
+            return CommandLine((), "", (), False, asks="help")
+        if word == "--version":
+            return CommandLine((), "", (), False, asks="version")
+        if word == "-m":
+            if not rest:
+                raise ConfigError("-m needs the name of a module")
+            return CommandLine(tuple(flags), rest[0], tuple(rest[1:]), True)
+        flags.append(_flag(word, rest))
+    if not rest:
+        return CommandLine(tuple(flags), "", (), False)
+    return CommandLine(tuple(flags), rest[0], tuple(rest[1:]), False)
+
+
+def _flag(word: str, rest: list[str]) -> tuple[str, str]:
+    """Read one flag; takes its value from `rest` unless it came with "="."""
+    written, equals, text = word.partition("=")
+    name = written[2:].replace("-", "_") if written.startswith("--") else ""
+    flag = BY_NAME.get(name)
+    if flag is None:
+        raise ConfigError(_unknown(written, name))
+    if flag.switch:
+        if equals:
+            raise ConfigError(f"{written} is a switch and takes no value; write {written} alone")
+        return flag.name, ""
+    if not equals:
+        if not rest:
+            raise ConfigError(f"{written} needs a value ({flag.metavar})")
+        text = rest.pop(0)
+    return flag.name, text
+
+
+def _unknown(written: str, name: str) -> str:
+    if name in HINTS:
+        return f"no such argument: {written}; {HINTS[name]}"
+    close = difflib.get_close_matches(name, BY_NAME, n=1, cutoff=SUGGESTION_CUTOFF)
+    if close:
+        return f"no such argument: {written}; did you mean --{close[0]}?"
+    return f"no such argument: {written}; --help lists all, and a script's own arguments come after the script"
+
+
+def given_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The value of every flag that was given, by field: the command line first, then the environment.
+
+    An empty variable counts as not set.
+    """
+    texts = {name: (f"--{name}", text) for name, text in line.flags}
+    found: dict[str, Any] = {}
+    for flag in FLAGS:
+        source, text = texts.get(flag.name) or _from_environment(flag, environ)
+        if not source:
+            continue
+        try:
+            if flag.read is not None:
+                found[flag.field] = flag.read(text)
+            else:
+                found[flag.field] = True if source.startswith("--") else values.boolean(text)
+        except ValueError as error:
+            raise ConfigError(f"{source}: {error}") from error
+    return found
+
+
+def _from_environment(flag: Flag, environ: Mapping[str, str]) -> tuple[str, str]:
+    for variable in flag.variables:
+        if variable in SET_FOR_WORKERS and WORKER_MARK in environ:
+            continue
+        text = environ.get(variable, "").strip()
+        if text:
+            return variable, text
+    if flag.name == "elastic_server":
+        host = environ.get("PADDLE_ELASTIC_ETCD_SERVICE_HOST", "").strip()
+        port = environ.get("PADDLE_ELASTIC_ETCD_SERVICE_PORT", "").strip()
+        if host and port:
+            return (
+                "PADDLE_ELASTIC_ETCD_SERVICE_HOST and …_PORT",
+                f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+            )
+    return "", ""
+
+
+def help_text() -> str:
+    """The whole help, in groups, each flag with its default and its environment variable."""
+    parser = argparse.ArgumentParser(
+        prog="elastic-launch",
+        usage="elastic-launch [flags] script.py [arguments of the script]\n"
+        "       elastic-launch [flags] -m module [arguments of the module]",
+        description="Run a PyTorch training script on nodes that come and go. The same command on every node.",
+        epilog="Precedence: flag, ELASTIC_<FLAG>, PADDLE_..., default. Dashes in names work, abbreviations do not. "
+        "Exit codes: 0 completed, 1 training failed, 2 wrong command line or set-up, 3 refused by the job, "
+        "4 nothing wrong here, try again, 128+n this agent was ended by signal n.",
+        add_help=False,
+        allow_abbrev=False,
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=110),
+    )
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for flag in FLAGS:
+        if flag.group not in groups:
+            groups[flag.group] = parser.add_argument_group(flag.group)
+            if flag.group == BASE:
+                groups[BASE].add_argument("-h", "--help", action="store_true", help="show this help")
+                groups[BASE].add_argument("--version", action="store_true", help="show the version")
+                groups[BASE].add_argument("-m", metavar="MODULE", help="run a module as a script, like python -m")
+        text = f"{flag.help} (default: {_shown(flag)}; {', '.join(_shown_variables(flag))})".replace("%", "%%")
+        if flag.switch:
+            groups[flag.group].add_argument(f"--{flag.name}", action="store_true", help=text)
+        else:
+            groups[flag.group].add_argument(f"--{flag.name}", metavar=flag.metavar, help=text)
+    return parser.format_help()
+
+
+def _shown(flag: Flag) -> str:
+    if flag.shown:
+        return flag.shown
+    if flag.switch:
+        return "off"
+    return f"{flag.default:g}" if isinstance(flag.default, float) else str(flag.default)
+
+
+def _shown_variables(flag: Flag) -> tuple[str, ...]:
+    return (flag.variables[0], *flag.environs)

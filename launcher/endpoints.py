@@ -1,0 +1,70 @@
+"""Endpoints and hosts as text (pure).
+
+An endpoint is never split at the first colon, so that IPv6 works everywhere.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+PORT_MAX = 65535
+HOST_LENGTH_MAX = 253
+"""The longest name that DNS knows."""
+
+_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
+
+
+def parse_endpoint(text: str) -> tuple[str, int]:
+    """Read `host:port` or `[v6]:port`.
+
+    The host comes back without brackets. Raises ValueError with one clear sentence.
+    """
+    bracketed = re.fullmatch(r"\[([^\[\]]*)\]:([0-9]+)", text)
+    plain = re.fullmatch(r"([^:\[\]]*):([0-9]+)", text)
+    match = bracketed or plain
+    if match is None:
+        if is_v6(text.strip("[]")):
+            raise ValueError(f"{text!r} has no port, or no brackets; write [{text.strip('[]')}]:2379")
+        if ":" in text:
+            raise ValueError(f"{text!r} is not host:port")
+        raise ValueError(f"{text!r} has no port; write {text or 'host'}:2379")
+    host, port = match[1], int(match[2])
+    if not 1 <= port <= PORT_MAX:
+        raise ValueError(f"{text!r}: a port is 1 to {PORT_MAX}")
+    if bracketed and not is_v6(host):
+        raise ValueError(f"{text!r}: brackets are for IPv6 addresses")
+    if not bracketed:
+        check_host(host)
+    return host, port
+
+
+def check_host(host: str) -> None:
+    """Raise ValueError unless `host` is written like a name or an address."""
+    if not host:
+        raise ValueError("the host is missing")
+    if not is_v6(host) and (len(host) > HOST_LENGTH_MAX or not _NAME.fullmatch(host)):
+        raise ValueError(f"{host!r} is neither a host name nor an address")
+
+
+def join_host_port(host: str, port: int) -> str:
+    """Write an endpoint; an IPv6 address gets its brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def bare_host(text: str) -> str:
+    """The host without the brackets of IPv6."""
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
+
+
+def as_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that `host` is, None if it is a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def is_v6(host: str) -> bool:
+    """Tell whether `host` is an IPv6 address, without brackets."""
+    return isinstance(as_ip(host), ipaddress.IPv6Address)

@@ -1,0 +1,98 @@
+"""The environment of a worker (pure).
+
+It has torchrun's variables, so that scripts written for torchrun run unchanged, Paddle's collective ones, and ours.
+What an outer launcher may have left under the same names is replaced or taken out, never mixed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from elastic.model import Generation
+from launcher.endpoints import join_host_port, parse_endpoint
+
+LIST_BYTES_MAX = 64 * 1024
+"""Above this an endpoint list is left out and the file serves: Linux lets one variable have 128 kB, name included,
+and refuses every exec above it (at about 6,600 endpoints)."""
+
+SECRETS: Final = frozenset({"ELASTIC_ETCD_PASSWORD", "ELASTIC_ETCD_PASSWORD_FILE", "ELASTIC_SERVE_SECRET"})
+"""What the agent may know and a training script need not."""
+
+LISTS: Final = ("PADDLE_TRAINER_ENDPOINTS", "ELASTIC_ENDPOINTS")
+
+
+def worker_environment(
+    *,
+    base: Mapping[str, str],
+    generation: Generation,
+    m_id: int,
+    local_rank: int,
+    master: str,
+    restarts: int,
+    restarts_max: int,
+    job_id: str,
+    node_id: str,
+    incarnation: str,
+    checkpoint_dir: str,
+    endpoints_file: str,
+    error_file: str,
+    interface: str | None = None,
+) -> dict[str, str]:
+    """The whole environment of worker `local_rank` of member `m_id` in `generation`.
+
+    `base` is the agent's own environment. `master` is the `host:port` of the go; `restarts` are those charged so far;
+    `interface` is the network interface of the advertised address, None to let NCCL and gloo choose.
+    """
+    slots, nodes = generation.slots, len(generation.members)
+    place = generation.members[m_id]
+    rank, world_size = m_id * slots + local_rank, generation.world_size
+    master_host, master_port = parse_endpoint(master)
+    endpoints = ",".join(join_host_port(one.host, port) for one in generation.members for port in one.ports)
+
+    made = {name: text for name, text in base.items() if name not in SECRETS and name not in LISTS}
+    made |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(slots),
+        "GROUP_RANK": str(m_id),
+        "GROUP_WORLD_SIZE": str(nodes),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(world_size),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": master_host,
+        "MASTER_PORT": str(master_port),
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(restarts_max),
+        "TORCHELASTIC_RUN_ID": job_id,
+        "TORCHELASTIC_ERROR_FILE": error_file,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "PADDLE_TRAINER_ID": str(rank),
+        "PADDLE_TRAINERS_NUM": str(world_size),
+        "PADDLE_CURRENT_ENDPOINT": join_host_port(place.host, place.ports[local_rank]),
+        "PADDLE_RANK_IN_NODE": str(local_rank),
+        "PADDLE_MASTER": master,
+        "FLAGS_selected_gpus": str(local_rank),
+        "ELASTIC_JOB_ID": job_id,
+        "ELASTIC_NODE_ID": node_id,
+        "ELASTIC_GENERATION": str(generation.g),
+        "ELASTIC_FENCE": f"{incarnation}/{generation.g}",
+        "ELASTIC_ENDPOINTS_FILE": endpoints_file,
+        "ELASTIC_CHECKPOINT_DIR": checkpoint_dir,
+    }
+    if len(endpoints.encode()) <= LIST_BYTES_MAX:
+        made |= dict.fromkeys(LISTS, endpoints)
+    for name, text in _wishes(slots, interface).items():
+        made.setdefault(name, text)
+    return made
+
+
+def _wishes(slots: int, interface: str | None) -> dict[str, str]:
+    """What is set only where the user set nothing."""
+    wishes = {"PYTHONUNBUFFERED": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    if slots > 1:
+        wishes["OMP_NUM_THREADS"] = "1"
+    if interface:
+        wishes |= {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
+    return wishes

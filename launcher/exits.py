@@ -1,0 +1,117 @@
+"""What an exit means, in words, and what the end of a log tells about its cause (pure).
+
+The signs below were provoked with torch 2.13 and gloo (a rank killed in an all-reduce, a barrier, a send, before and
+during the rendezvous; the store's host killed; a rank frozen) or come from PyTorch's and NCCL's own texts.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+
+from elastic.model import WorkerExit
+
+TAIL_LINES = 20
+"""Lines of a log that are kept in the store and shown."""
+
+SIGNS_LINES = 40
+"""Lines at the end of a log in which a sign counts; an error that the script overcame long ago is no sign."""
+
+WORDS = {
+    signal.SIGKILL: "killed by SIGKILL, perhaps out of memory",
+    signal.SIGSEGV: "segmentation fault (SIGSEGV)",
+    signal.SIGABRT: "aborted (SIGABRT)",
+    signal.SIGBUS: "bus error (SIGBUS), perhaps /dev/shm is full",
+    signal.SIGFPE: "arithmetic error (SIGFPE)",
+    signal.SIGILL: "illegal instruction (SIGILL), perhaps built for another processor",
+    signal.SIGTERM: "ended by SIGTERM",
+    signal.SIGINT: "ended by SIGINT",
+    signal.SIGHUP: "ended by SIGHUP",
+}
+
+CODES = {
+    101: "exit 101, asks for a restart",
+    126: "exit 126, the program cannot be executed",
+    127: "exit 127, the program was not found or could not be started",
+}
+
+_LOST_PEER = re.compile(
+    r"""
+      gloo/transport/.*(?:Connection\ (?:closed|reset|refused|timed\ out)|Broken\ pipe|(?:Read|Write)\ error|Timed\ out
+                         |Application\ timeout|No\ route)
+    | DistNetworkError:\ (?!.*(?:EADDRINUSE|address\ already\ in\ use))
+    | DistStoreError:
+    | ncclRemoteError | remote\ process\ exited\ or\ there\ was\ a\ network\ error
+    | [Cc]onnection\ closed\ by\ remote\ peer
+    | Call\ to\ (?:recv|send|connect).*failed\ :\ (?:Connection|Broken|No\ route)
+    | NET/IB\ :\ Got\ (?:async\ event|completion)
+    | Watchdog\ caught\ collective\ operation\ timeout
+    | received\ errors\ while\ waiting\ for\ send/recv\ from\ rank | failed\ to\ pass\ monitoredBarrier
+    """,
+    re.VERBOSE,
+)
+_IN_USE = re.compile(r"EADDRINUSE|address already in use|Errno 98", re.IGNORECASE)
+_NOISE = re.compile(r"^(?:\[rank\d+\]:)?\s*(?:\[W\d|frame #\d|Exception raised from )")
+"""Warnings (a client that tries again and succeeds warns too) and the C++ frames after an error."""
+
+
+def describe(code: int, *, stopped: bool = False) -> str:
+    """An exit code, or minus a signal, in words. `stopped`: we had signalled the worker ourselves."""
+    if stopped:
+        return _describe_stopped(code)
+    if code < 0:
+        return _signal_words(-code)
+    if code in CODES:
+        return CODES[code]
+    if 128 < code <= 128 + signal.SIGRTMAX:
+        return f"exit {code}, as after a signal: {_signal_words(code - 128)}"
+    return f"exit {code}"
+
+
+def consequence(tail: Sequence[str]) -> bool:
+    """Whether the end of a log shows that a peer was lost, so that the cause is elsewhere."""
+    return any(_LOST_PEER.search(line) for line in _significant(tail))
+
+
+def infra(tail: Sequence[str]) -> str:
+    """What of the machine, and not of the script, is to blame: "address in use", or "" if nothing is."""
+    return "address in use" if any(_IN_USE.search(line) for line in _significant(tail)) else ""
+
+
+def worker_exit(rank: int, code: int, log: str, lines: Sequence[str], *, stopped: bool = False) -> WorkerExit:
+    """All that is recorded of an exit. `lines`: the end of the log, best some hundred lines, for the signs.
+
+    The tail that is kept leaves C++ frames out, so that it still has the error that they belong to.
+    """
+    shown = [line for line in lines if not _NOISE.match(line)] or lines
+    return WorkerExit(
+        rank=rank,
+        code=code,
+        words=describe(code, stopped=stopped),
+        log=log,
+        tail=tuple(shown[-TAIL_LINES:]),
+        consequence=code != 0 and not stopped and consequence(lines),
+        infra="" if code == 0 or stopped else infra(lines),
+    )
+
+
+def _significant(tail: Sequence[str]) -> list[str]:
+    return [line for line in tail if not _NOISE.match(line)][-SIGNS_LINES:]
+
+
+def _signal_words(number: int) -> str:
+    if number in WORDS:
+        return WORDS[signal.Signals(number)]
+    try:
+        return f"ended by {signal.Signals(number).name}"
+    except ValueError:
+        return f"ended by signal {number}"
+
+
+def _describe_stopped(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "stopped by the launcher (SIGKILL)"
+    if code in (-signal.SIGTERM, 128 + signal.SIGTERM):
+        return "stopped by the launcher (SIGTERM)"
+    return f"stopped by the launcher, {describe(code)}"

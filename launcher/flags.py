@@ -1,0 +1,261 @@
+"""Every flag of `elastic-launch`: one table, from which `launcher.commandline` makes parser, help and variables.
+
+A new flag is a new row here and a new field of `launcher.config.Config` of the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from launcher import values
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag: how it is written, read, explained, and which field of `Config` it fills.
+
+    `read` turns text into the field's value and raises ValueError with one clear sentence; None marks a switch.
+    `shown` is the default in the help. `environs` are other launchers' variables, read after our own.
+    """
+
+    name: str
+    group: str
+    help: str
+    field: str
+    read: Callable[[str], Any] | None = None
+    default: Any = None
+    shown: str = ""
+    metavar: str = ""
+    environs: tuple[str, ...] = ()
+
+    @property
+    def switch(self) -> bool:
+        """Tell whether the flag takes no value."""
+        return self.read is None
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables that stand for it, the first one being the one to show."""
+        own = f"ELASTIC_{self.name.upper()}"
+        short = (own.removeprefix("ELASTIC_"),) if self.name.startswith("elastic_") else ()
+        return (*short, own, *self.environs)
+
+
+BASE, ELASTIC, WORKERS, LOGS = "Base", "Elastic", "Workers", "Logs"
+
+FLAGS: Final[tuple[Flag, ...]] = (
+    Flag(
+        name="nproc_per_node",
+        group=BASE,
+        field="slots",
+        help="workers on each node: a number, auto (one for each card, else 1), gpu or cpu; the same on every node",
+        read=values.nproc,
+        default="auto",
+        shown="auto",
+        metavar="N",
+    ),
+    Flag(
+        name="local_nodes",
+        group=BASE,
+        field="local_nodes",
+        help="run K nodes on this machine; without --elastic_server they bring their own etcd",
+        read=values.count(1, values.LOCAL_NODES_MAX),
+        default=0,
+        shown="1 without a server",
+        metavar="K",
+    ),
+    Flag(
+        name="host",
+        group=BASE,
+        field="host",
+        help="the name or address under which the other nodes reach this one",
+        read=values.host,
+        default="",
+        shown="the address of the route to the store",
+        metavar="HOST",
+        environs=("POD_IP",),
+    ),
+    Flag(
+        name="elastic_server",
+        group=ELASTIC,
+        field="servers",
+        help="etcd's endpoints: host:port, more of them with commas",
+        read=values.servers,
+        default=(),
+        shown="an etcd of its own, on this machine",
+        metavar="HOST:PORT,...",
+        environs=("PADDLE_ELASTIC_SERVER",),
+    ),
+    Flag(
+        name="job_id",
+        group=ELASTIC,
+        field="job_id",
+        help="the name of the job, the same on every node; up to 128 letters, digits, '.', '_' and '-'",
+        read=values.job_id,
+        default="",
+        shown="with a server none, else a random one",
+        metavar="NAME",
+        environs=("PADDLE_ELASTIC_JOB_ID",),
+    ),
+    Flag(
+        name="np",
+        group=ELASTIC,
+        field="np",
+        help="nodes: N starts with N and goes on with what remains; MIN:MAX runs any number between; N:N needs all",
+        read=values.np,
+        default=None,
+        shown="--local_nodes, else 1",
+        metavar="N|MIN:MAX",
+        environs=("PADDLE_ELASTIC_NP",),
+    ),
+    Flag(
+        name="settle",
+        group=ELASTIC,
+        field="settle_s",
+        help="a start with MIN:MAX, or a growth, waits this many seconds after the last arrival, 15 at most in all",
+        read=values.seconds(0, values.SETTLE_MAX_S),
+        default=3.0,
+        metavar="SECONDS",
+    ),
+    Flag(
+        name="grow_every",
+        group=ELASTIC,
+        field="grow_every_s",
+        help="a script without our library is restarted for newcomers at most once in this many seconds",
+        read=values.seconds(0),
+        default=60.0,
+        metavar="SECONDS",
+    ),
+    Flag(
+        name="lease_ttl",
+        group=ELASTIC,
+        field="lease_ttl_s",
+        help="a node that is silent for this long is lost; whole seconds; less is faster and less forgiving",
+        read=values.lease_ttl,
+        default=5.0,
+        metavar="SECONDS",
+    ),
+    Flag(
+        name="store_outage_limit",
+        group=ELASTIC,
+        field="store_outage_limit_s",
+        help="training goes on for this long while etcd cannot be reached",
+        read=values.seconds(0),
+        default=120.0,
+        metavar="SECONDS",
+    ),
+    Flag(
+        name="connect_timeout",
+        group=ELASTIC,
+        field="connect_timeout_s",
+        help="how long to try to reach etcd at the start, before exit 4",
+        read=values.seconds(0),
+        default=60.0,
+        metavar="SECONDS",
+    ),
+    Flag(
+        name="elastic_timeout",
+        group=ELASTIC,
+        field="elastic_timeout_s",
+        help="leave with exit 4 after waiting this long for enough nodes; the job stays open",
+        read=values.seconds(1),
+        default=None,
+        shown="none: wait",
+        metavar="SECONDS",
+    ),
+    Flag(
+        name="key_prefix",
+        group=ELASTIC,
+        field="key_prefix",
+        help="every key of ours in etcd is below this",
+        read=values.key_prefix,
+        default="/elastic",
+        metavar="/PREFIX",
+    ),
+    Flag(
+        name="rerun",
+        group=ELASTIC,
+        field="rerun",
+        help="run a job again that has ended; no effect while one of its nodes lives",
+        default=False,
+    ),
+    Flag(
+        name="force",
+        group=ELASTIC,
+        field="force",
+        help="this node's --np replaces the one of the running job",
+        default=False,
+    ),
+    Flag(
+        name="max_restarts",
+        group=WORKERS,
+        field="restarts_max",
+        help="restarts after failures, for the whole job; lost or new nodes are free",
+        read=values.count(0, values.RESTARTS_MAX),
+        default=3,
+        metavar="N",
+    ),
+    Flag(
+        name="grace",
+        group=WORKERS,
+        field="grace_s",
+        help="seconds between SIGTERM and SIGKILL when workers are stopped for a planned change",
+        read=values.seconds(0),
+        default=15.0,
+        metavar="SECONDS",
+    ),
+    Flag(
+        name="loss_grace",
+        group=WORKERS,
+        field="loss_grace_s",
+        help="the same after a loss or a failure, when nothing useful can be saved",
+        read=values.seconds(0),
+        default=None,
+        shown="2, or --grace if that is less",
+        metavar="SECONDS",
+    ),
+    Flag(
+        name="fatal_exit_codes",
+        group=WORKERS,
+        field="fatal_exit_codes",
+        help="a worker that exits with one of these fails the job without a restart",
+        read=values.exit_codes,
+        default=(),
+        shown="none",
+        metavar="CODE,...",
+    ),
+    Flag(
+        name="checkpoint_dir",
+        group=WORKERS,
+        field="checkpoint_dir",
+        help="what workers find in ELASTIC_CHECKPOINT_DIR; storage that every node reads",
+        read=values.folder,
+        default="",
+        shown="checkpoints/<job_id>",
+        metavar="DIR",
+    ),
+    Flag(
+        name="log_dir",
+        group=LOGS,
+        field="log_dir",
+        help="the folder for workerlog.<rank> and endpoints.log",
+        read=values.folder,
+        default="log/",
+        metavar="DIR",
+    ),
+    Flag(
+        name="console",
+        group=LOGS,
+        field="console",
+        help="whose output is shown here: rank0 (on the node that has it), local0 (this node's first), all, none",
+        read=values.choice("rank0", "local0", "all", "none"),
+        default="rank0",
+        metavar="WHICH",
+    ),
+    Flag(name="verbose", group=LOGS, field="verbose", help="say more of what the agent does", default=False),
+    Flag(name="quiet", group=LOGS, field="quiet", help="say only what is wrong", default=False),
+)
+
+BY_NAME: Final[Mapping[str, Flag]] = {flag.name: flag for flag in FLAGS}

@@ -1,0 +1,243 @@
+"""Several nodes on this machine: an etcd of our own, K agents as children, and nothing left behind.
+
+The parent holds no policy: the agents are ordinary agents. They run in sessions of their own, so that Ctrl-C in a
+terminal reaches the parent alone, which passes it on once. If the parent is killed, the kernel kills the agents and
+etcd, and each agent's nursery then kills its workers: without the parent's etcd no job is left to drain from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from elastic.errors import StoreError
+from elastic.keys import JobKeys
+from elastic.store.base import Range, Store
+from launcher.addresses import LOOPBACK
+from launcher.cards import share, visible_cards
+from launcher.config import Config
+
+REPLACED: Final = frozenset({"local_nodes", "elastic_server", "job_id", "np", "nproc_per_node"})
+"""Flags whose value the parent decides for its children."""
+
+NOT_FOR_JOINERS: Final = frozenset({"rerun", "force", "host"})
+"""Flags that a further node in another terminal does not repeat."""
+
+GUARD: Final = f"""
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)})
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Becomes an agent that dies with the parent: 1 is PR_SET_PDEATHSIG, which outlives exec. It is a program of its own
+because this process has grpc's threads by then, and Python code between fork and exec is not safe beside threads."""
+
+CODES_BY_WEIGHT: Final = (1, 2, 3, 4)
+"""Which exit code says most, when no node saw the job complete."""
+
+
+def run(config: Config) -> int:
+    """Run `config.local_nodes` nodes on this machine until the last has ended; the job's exit code.
+
+    Without a server it starts an etcd, which ends when no node is registered any more, those of other terminals
+    included. The first SIGINT, SIGTERM or SIGHUP lets every node leave in order; the second ends everything at once.
+    """
+    return asyncio.run(_Parent(config).run())
+
+
+def exit_code(codes: Sequence[int]) -> int:
+    """One code for the codes of all nodes (minus n: killed by signal n).
+
+    A failed job is 1. Otherwise one node that saw the job complete is enough: the others were sent away or killed.
+    """
+    if 1 in codes:
+        return 1
+    if not codes or 0 in codes:
+        return 0
+    for code in CODES_BY_WEIGHT:
+        if code in codes:
+            return code
+    return max(128 - code if code < 0 else code for code in codes)
+
+
+def node_argv(config: Config, server: str) -> tuple[str, ...]:
+    """The arguments of `elastic-launch` for one node of this machine."""
+    host = () if config.servers or any(name == "host" for name, _ in config.given) else ("--host", LOOPBACK)
+    return (*_flags(config, server, REPLACED), *host, *_script(config))
+
+
+def joiner_line(config: Config, server: str, environ: Mapping[str, str]) -> str:
+    """The command, for a shell, that starts a further node in another terminal of this machine."""
+    command = ("elastic-launch", *_flags(config, server, REPLACED | NOT_FOR_JOINERS), *_script(config))
+    line = shlex.join(command)
+    cards = visible_cards(environ)
+    if config.local_nodes > 1 and cards:
+        spare = cards[config.local_nodes * config.slots :][: config.slots]
+        line = f"CUDA_VISIBLE_DEVICES={shlex.quote(','.join(spare))} {line}"
+    return line
+
+
+def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[str, str], ...]:
+    """The environment of each node's agent: this one, with the cards shared out among several nodes.
+
+    When there are fewer cards than workers no node gets any: two workers on one card cannot talk over NCCL.
+    """
+    base = {name: text for name, text in environ.items() if name != "ELASTIC_LOCAL_NODES"}
+    cards = visible_cards(environ)
+    if config.local_nodes == 1 or not cards:
+        return tuple(dict(base) for _ in range(config.local_nodes))
+    shares = share(cards, config.local_nodes, config.slots) or ((),) * config.local_nodes
+    return tuple({**base, "CUDA_VISIBLE_DEVICES": ",".join(own)} for own in shares)
+
+
+def _flags(config: Config, server: str, without: frozenset[str]) -> tuple[str, ...]:
+    made = ["--elastic_server", server, "--job_id", config.job_id, "--np", str(config.np)]
+    if config.slots != 1 or config.slots_word != "auto" or config.local_nodes > 1:
+        made += ["--nproc_per_node", str(config.slots)]
+    for name, text in config.given:
+        if name not in without:
+            made.append(f"--{name}" if not text else f"--{name}={text}")
+    return tuple(made)
+
+
+def _script(config: Config) -> tuple[str, ...]:
+    mark = ("-m",) if config.module else ("--",) if config.script.startswith("-") else ()
+    return (*mark, config.script, *config.script_args)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"elastic-launch: {text}\n")
+    sys.stderr.flush()
+
+
+class _Parent:
+    """The process that a user starts with --local_nodes."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._signal: signal.Signals | None = None
+        self._stop = asyncio.Event()
+        self._kill = asyncio.Event()
+
+    async def run(self) -> int:
+        """Serve, start the nodes, and wait for their end."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._signalled, number)
+        if self._config.servers:
+            return await self._run_nodes(",".join(self._config.endpoints))
+        from elastic.store.embedded import EmbeddedEtcd
+
+        etcd = EmbeddedEtcd()
+        try:
+            server = await etcd.start()
+            code = await self._run_nodes(server)
+            if not self._kill.is_set():
+                await self._outlast_others(server)
+            return code
+        finally:
+            await etcd.stop()
+
+    def _signalled(self, number: signal.Signals) -> None:
+        """Only notes the signal and passes it on: the first in kindness, the second as SIGKILL."""
+        if self._signal is not None:
+            self._kill.set()
+            self._send(signal.SIGKILL)
+            return
+        self._signal = number
+        self._stop.set()
+        # Agents have no terminal, so that a hang-up is to them what SIGTERM is.
+        self._send(signal.SIGTERM if number == signal.SIGHUP else number)
+
+    def _send(self, number: signal.Signals) -> None:
+        for child in self._children:
+            if child.returncode is None:  # Not reaped yet, so the number is still this child's.
+                child.send_signal(number)
+
+    async def _run_nodes(self, server: str) -> int:
+        if self._signal is not None:
+            return 128 + self._signal
+        environments = node_environments(self._config, os.environ)
+        if not self._config.quiet:
+            self._introduce(server, environments)
+        self._start(server, environments)
+        async with asyncio.TaskGroup() as group:
+            for child in self._children:
+                group.create_task(_wait(child))
+        codes = [child.returncode for child in self._children]
+        return 128 + self._signal if self._kill.is_set() and self._signal else exit_code(codes)
+
+    def _start(self, server: str, environments: Sequence[Mapping[str, str]]) -> None:
+        # -P: a folder named "launcher" where the user stands is not ours.
+        agent = (sys.executable, "-P", "-m", "launcher", *node_argv(self._config, server))
+        guard = (sys.executable, "-I", "-S", "-c", GUARD, str(os.getpid()))
+        for environment in environments:
+            self._children.append(
+                subprocess.Popen((*guard, *agent), env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+            )
+
+    def _introduce(self, server: str, environments: Sequence[Mapping[str, str]]) -> None:
+        config = self._config
+        if config.local_nodes > 1 and visible_cards(os.environ) and not environments[0]["CUDA_VISIBLE_DEVICES"]:
+            _say(
+                f"{len(visible_cards(os.environ))} cards are not enough for {config.local_nodes} nodes of "
+                f"{config.slots}: the workers run on the CPU; use fewer nodes or a smaller --nproc_per_node"
+            )
+        if not config.servers:
+            _say(f"one more node, in another terminal of this machine: {joiner_line(config, server, os.environ)}")
+
+    async def _outlast_others(self, server: str) -> None:
+        """Wait until no node is registered: etcd ends with this process. A signal ends the wait."""
+        from elastic.store.etcd import EtcdStore
+
+        store = EtcdStore((server,))
+        try:
+            waiting = asyncio.create_task(_nobody_left(store, self._config))
+            stopped = asyncio.create_task(self._stop.wait() if self._signal is None else self._kill.wait())
+            await asyncio.wait({waiting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (waiting, stopped):
+                task.cancel()
+            for result in await asyncio.gather(waiting, stopped, return_exceptions=True):
+                if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError | StoreError):
+                    raise result
+        finally:
+            await store.close()
+
+
+async def _wait(child: subprocess.Popen[bytes]) -> None:
+    """Return when the child has ended; no thread, no polling."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    pidfd = os.pidfd_open(child.pid)
+    try:
+        loop.add_reader(pidfd, ended.set)
+        await ended.wait()
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+    child.wait()
+
+
+async def _nobody_left(store: Store, config: Config) -> None:
+    """Return when no member is registered under the job."""
+    members = Range.prefix(JobKeys(config.job_id, config.key_prefix).members)
+    listing = await store.list(members, keys_only=True)
+    left = {entry.key for entry in listing.entries}
+    if left and not config.quiet:
+        who = "1 node of another terminal is" if len(left) == 1 else f"{len(left)} nodes of other terminals are"
+        _say(f"{who} still registered; etcd stays until they have left (Ctrl-C ends it now)")
+    if not left:
+        return
+    async for batch in store.watch([members], listing.revision + 1):
+        for change in batch.changes:
+            (left.discard if change.deleted else left.add)(change.entry.key)
+        if not left:
+            return

@@ -1,0 +1,243 @@
+"""The files of a log folder: workers' logs, the list of endpoints, and the agent's own story.
+
+    workerlog.<rank>       what a worker wrote, appended over all its starts
+    endpoints.log          every worker's address of the newest generation; endpoints.<g>.log of each generation
+    launcher.log           what the agents of this folder said, with times
+
+Every start of a worker is framed by a header and a closing line, so that an old log is not taken for a live one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from enum import IntEnum
+from pathlib import Path
+
+from elastic.errors import ConfigError
+from launcher.console import Console
+
+TAIL_LINES = 20
+TAIL_BYTES = 1 << 16
+"""Bytes of a log's end that are looked at."""
+
+LINE_CHARACTERS = 500
+"""A longer line of a tail is cut. Twenty lines of eight workers stay far below what a store's document may hold."""
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_FRAME = re.compile(r"==== .* ====")
+_SIGNAL_INFO = "[SignalInfo: *** SIGTERM (@0x{sender:x}) received by PID {pid} (TID 0x{pid:x}) from PID {sender} ***]"
+
+
+class Level(IntEnum):
+    """How much the agent says on the console. Its file always gets everything."""
+
+    QUIET = 0
+    NORMAL = 1
+    VERBOSE = 2
+
+
+def check_log_dir(path: Path) -> None:
+    """Make the folder if needed and write a file in it. Raises `ConfigError` that says what to change."""
+    mend = "name a folder that can be written with --log_dir"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except FileExistsError as error:
+        raise ConfigError(f"--log_dir {path} is a file; {mend}") from error
+    except OSError as error:
+        raise ConfigError(f"--log_dir {path} cannot be written ({error.strerror}); {mend}") from error
+
+
+def worker_log(log_dir: Path, rank: int) -> Path:
+    """The log of a rank, whichever node it runs on."""
+    return log_dir / f"workerlog.{rank}"
+
+
+def header_line(*, job_id: str, g: int, rank: int, local_rank: int, host: str, at: datetime) -> str:
+    """The line that opens a start. `at` is written in UTC, to the second."""
+    time = at.astimezone(UTC).isoformat(timespec="seconds")
+    return f"==== elastic-launch job {job_id} gen {g} rank {rank} local {local_rank} host {host} {time} ===="
+
+
+def closing_line(*, rank: int, g: int, words: str) -> str:
+    """The line that closes a start; `words` say how it ended."""
+    return f"==== rank {rank} gen {g} ended: {words} ===="
+
+
+def signal_info_line(*, pid: int, sender: int) -> str:
+    """The line that tells a reader of this log that the worker was stopped from outside: look elsewhere."""
+    return _SIGNAL_INFO.format(pid=pid, sender=sender)
+
+
+class WorkerLog:
+    """One start of one worker in its log. Everything is appended at once; nothing is kept in memory.
+
+    A file that cannot be opened or written (a full disk) costs its text and not the worker: `complain` hears of it
+    once.
+    """
+
+    def __init__(self, path: Path, header: str, complain: Callable[[str], None]) -> None:
+        """Open the log and write the header, on a line of its own."""
+        self.path = path
+        self._complain = complain
+        self._complained = False
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            self._fail(error)
+            self._fd = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        self.line(header)
+        self.begins = os.lseek(self._fd, 0, os.SEEK_END)
+        """Where this start's own text begins, in bytes."""
+
+    def fileno(self) -> int:
+        """The descriptor, for a worker that writes by itself."""
+        return self._fd
+
+    def write(self, data: bytes) -> None:
+        """Append bytes as they are."""
+        try:
+            while data:
+                data = data[os.write(self._fd, data) :]
+        except OSError as error:
+            self._fail(error)
+
+    def line(self, text: str) -> None:
+        """Append a line of ours; ends an unfinished line of the worker first."""
+        end = os.lseek(self._fd, 0, os.SEEK_END)
+        whole = end == 0 or os.pread(self._fd, 1, end - 1) in (b"\n", b"")
+        start = "" if whole else "\n"
+        self.write(f"{start}{text}\n".encode(errors="surrogateescape"))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._fd)
+
+    def _fail(self, error: OSError) -> None:
+        if not self._complained:
+            self._complained = True
+            self._complain(f"{self.path} cannot be written ({error.strerror}); what its worker says is not kept")
+
+
+def write_endpoints(log_dir: Path, g: int, endpoints: Sequence[str]) -> None:
+    """Write the endpoints of a generation, in rank order, as the newest and under its number.
+
+    `endpoints` are as `launcher.endpoints.join_host_port` writes them, IPv6 in brackets.
+    A reader sees the old list or the new one, never a part. Raises `OSError`.
+    """
+    text = "".join(f"{line}\n" for line in ("PADDLE_TRAINER_ENDPOINTS:", *endpoints))
+    for name in (f"endpoints.{g}.log", "endpoints.log"):
+        _replace(log_dir / name, text)
+
+
+def tail(path: Path, from_offset: int, lines: int = TAIL_LINES) -> tuple[str, ...]:
+    """The last lines that a worker wrote since `from_offset`, fit for any screen; () if there is nothing to read.
+
+    Only the last `TAIL_BYTES` are looked at. Bytes that are no text are replaced, control characters and colours
+    taken out, of a line that was drawn over with carriage returns the last state is kept, our own frame left out.
+    """
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            start = max(from_offset, end - TAIL_BYTES)
+            file.seek(start)
+            data = file.read(TAIL_BYTES)
+    except OSError:
+        return ()
+    if start > from_offset:
+        data = data.partition(b"\n")[2] or data  # The first line is likely a part.
+    found = [clean(line) for line in data.decode(errors="replace").split("\n")]
+    kept = [line for line in found if line and not _FRAME.fullmatch(line)]
+    return tuple(kept[-lines:])
+
+
+def clean(line: str) -> str:
+    """One line without anything that a terminal would obey, not longer than `LINE_CHARACTERS`."""
+    last = line.rstrip("\r").rpartition("\r")[2]
+    plain = _ESCAPES.sub("", last)
+    printable = (sign if sign.isprintable() or sign == "\t" else " " * sign.isspace() for sign in plain)
+    text = "".join(printable).expandtabs(4).rstrip()
+    return text if len(text) <= LINE_CHARACTERS else f"{text[: LINE_CHARACTERS - 1]}…"
+
+
+class Narrator:
+    """Says what the agent does: one short line each, to stderr and, with the time, to launcher.log."""
+
+    def __init__(self, node_id: str, console: Console, *, level: Level = Level.NORMAL) -> None:
+        """Speak as `node_id`; `keep_in` adds the file once the folder is known to be good."""
+        self._node_id = node_id
+        self._console = console
+        self._level = level
+        self._file: int | None = None
+
+    def keep_in(self, log_dir: Path) -> None:
+        """Append everything to launcher.log from now on. Raises `ConfigError` if that cannot be."""
+        check_log_dir(log_dir)
+        path = log_dir / "launcher.log"
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written ({error.strerror}); change --log_dir or its owner") from error
+
+    def say(self, text: str) -> None:
+        """A step of the story."""
+        self._speak(text, Level.NORMAL)
+
+    def detail(self, text: str) -> None:
+        """Something for `--verbose`."""
+        self._speak(text, Level.VERBOSE)
+
+    def warn(self, text: str) -> None:
+        """Something that a person has to know; `--quiet` does not hide it."""
+        self._speak(text, Level.QUIET)
+
+    def report(self, lines: Sequence[str]) -> None:
+        """Lines that stand by themselves (a failure's report), without the prefix; `--quiet` does not hide them."""
+        for line in lines:
+            self._console.write_line(clean(line))
+            self._keep(clean(line))
+
+    def close(self) -> None:
+        """Let go of the file; the console is its owner's."""
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
+
+    def _speak(self, text: str, level: Level) -> None:
+        line = clean(text.replace("\n", " "))
+        self._keep(line)
+        if level <= self._level:
+            prefix = f"[elastic-launch {self._node_id}]"
+            if self._console.is_terminal and "NO_COLOR" not in os.environ:
+                prefix = f"\x1b[2m{prefix}\x1b[0m"
+            self._console.write_line(f"{prefix} {line}")
+
+    def _keep(self, line: str) -> None:
+        if self._file is None:
+            return
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        try:
+            os.write(self._file, f"{time} {self._node_id} {line}\n".encode(errors="replace"))
+        except OSError as error:
+            self.close()
+            self._console.write_line(f"[elastic-launch {self._node_id}] launcher.log is not kept ({error.strerror})")
+
+
+def _replace(path: Path, text: str) -> None:
+    fd, new = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            os.fchmod(fd, 0o644)
+            file.write(text)
+        os.replace(new, path)
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new)
+        raise

@@ -1,0 +1,337 @@
+"""The nursery: a small single-threaded process that forks a node's workers and guards them.
+
+The agent starts it with one end of a socket pair and speaks `launcher.wire` to it. It promises:
+
+- A worker runs only while `CLOCK_BOOTTIME` is below the time that the agent gave last. At that time, also while the
+  agent is frozen, everything is killed. Before a time is given nothing starts.
+- When the agent is gone, however it died, everything is killed at once.
+- A generation is reported as vanished when all its workers were reaped and no process that descends from them is left,
+  also none that made its own session (the nursery is a child subreaper, so orphans come to it).
+- An exit is reported at once: SIGCHLD wakes the loop. Nothing here blocks, not even a report to a frozen agent.
+- If the nursery itself is killed, the kernel kills the workers (parent-death signal).
+
+It imports the standard library and its small neighbours only. It has one thread, always: the parent-death signal
+belongs to the thread that forked, and a later warm mode forks after importing torch. A worker's start is in
+`launcher.child`; the warm mode gives another `run` to `Nursery`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import select
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from launcher import child, locks
+from launcher.channel import Channel, Closed
+from launcher.processes import descendants, exited_child, has_children, signal_group, signal_one
+from launcher.wire import (
+    FDS_PER_WORKER,
+    Close,
+    Ended,
+    Kill,
+    Order,
+    Overran,
+    Ready,
+    Report,
+    Signalled,
+    Spawn,
+    Start,
+    Started,
+    Stop,
+    Until,
+    Vanished,
+    WireError,
+    boottime_s,
+    encode,
+    order,
+)
+
+POLL_S = 0.25
+"""Longest sleep while workers run: a machine that was suspended is noticed this soon after it wakes."""
+
+PR_SET_CHILD_SUBREAPER = 36
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
+"""Ctrl-C and a closing terminal are the agent's business; it tells us what to do."""
+
+
+@dataclass(slots=True)
+class Brood:
+    """The generation whose workers run now."""
+
+    g: int
+    alive: dict[int, int] = field(default_factory=dict)
+    """pid → local rank, of those that were not reaped."""
+    signalled: set[int] = field(default_factory=set)
+    kill_at_s: float = math.inf
+    killed: bool = False
+    overran: bool = False
+
+
+class Nursery:
+    """One socket, one generation at a time, one loop."""
+
+    def __init__(self, agent: Channel, agent_pid: int, run: Callable[[Start], None]) -> None:
+        """Guard for the process `agent_pid`, which holds the other end of `agent`; `run` becomes a worker."""
+        self._agent = agent
+        self._agent_pid = agent_pid
+        self._run = run
+        self._poll = select.poll()
+        self._orders: deque[Order] = deque()
+        self._until_s = -math.inf
+        self._brood: Brood | None = None
+        self._closing = False
+        self._orphaned = False
+
+    def guard(self) -> bool:
+        """Run until the agent says close (True) or is gone (False). Nothing is left running on return."""
+        wake = _wake_on_exits()
+        self._poll.register(wake, select.POLLIN)
+        self._poll.register(self._agent, select.POLLIN)
+        self._tell(Ready(os.getpid()))
+        try:
+            while not self._done():
+                if not self._orphaned:
+                    self._poll.register(self._agent, select.POLLIN | (select.POLLOUT if self._agent.waiting else 0))
+                ready = {fd for fd, _ in self._poll.poll(self._patience_ms())}
+                self._watch_clock()
+                if wake.fileno() in ready:
+                    _drain(wake)
+                self._reap()
+                if not self._orphaned and os.getppid() != self._agent_pid:
+                    self._lose_agent()
+                if not self._orphaned and self._agent.fileno() in ready:
+                    self._read()
+                self._obey()
+                self._sweep()
+                self._flush()
+        finally:
+            if self._brood is not None:  # A defect of ours: still leave nothing behind.
+                self._kill(self._brood)
+        return not self._orphaned
+
+    def _done(self) -> bool:
+        if self._brood is not None:
+            return False
+        return self._orphaned or (self._closing and not self._agent.waiting)
+
+    # Time.
+
+    def _patience_ms(self) -> int | None:
+        """How long the next poll may sleep; None is until something comes."""
+        brood = self._brood
+        if brood is None:
+            return None
+        now_s = boottime_s()
+        until_s = now_s + POLL_S
+        if not brood.killed:
+            until_s = min(until_s, self._until_s, brood.kill_at_s)
+        return max(0, math.ceil((until_s - now_s) * 1000))
+
+    def _watch_clock(self) -> None:
+        """Before anything else after each sleep: end what has no right to run any more, or has had its grace."""
+        brood = self._brood
+        if brood is None or brood.killed:
+            return
+        now_s = boottime_s()
+        if now_s >= self._until_s:
+            self._overrun(brood)
+        elif now_s >= brood.kill_at_s:
+            self._kill(brood)
+
+    def _overrun(self, brood: Brood) -> None:
+        self._kill(brood)
+        if not brood.overran:
+            brood.overran = True
+            self._tell(Overran(brood.g))
+
+    # Orders.
+
+    def _read(self) -> None:
+        try:
+            self._orders += map(order, self._agent.take())
+        except Closed:
+            self._lose_agent()
+
+    def _obey(self) -> None:
+        while self._orders and not self._orphaned:
+            match self._orders.popleft():
+                case Until(t_s):
+                    self._until_s = t_s
+                case Spawn(g, workers):
+                    self._spawn(g, workers)
+                case Stop(grace_s):
+                    self._stop(grace_s)
+                case Kill():
+                    if self._brood is not None:
+                        self._kill(self._brood)
+                case Close():
+                    self._closing = True
+                    if self._brood is not None:
+                        self._kill(self._brood)
+
+    def _spawn(self, g: int, workers: tuple[Start, ...]) -> None:
+        if self._brood is not None:
+            raise WireError(f"generation {g} cannot start: generation {self._brood.g} is still there")
+        if len(self._agent.fds) < FDS_PER_WORKER * len(workers):
+            raise WireError("a Spawn came without its descriptors")
+        brood = self._brood = Brood(g)
+        if boottime_s() >= self._until_s or self._closing:
+            self._refuse(brood, workers)
+            return
+        pids = []
+        for start in workers:
+            out, err = self._agent.fds.popleft(), self._agent.fds.popleft()
+            try:
+                pid = child.fork(start, out, err, self._run)
+            except OSError as error:
+                os.write(err, child.complaint(start, error))
+                pid = 0
+            finally:
+                os.close(out)
+                os.close(err)
+            pids.append(pid)
+            if pid:
+                brood.alive[pid] = start.local_rank
+        self._tell(Started(g, tuple(pids)))
+        for start, pid in zip(workers, pids, strict=True):
+            if not pid:
+                self._tell(Ended(g, start.local_rank, child.CANNOT_START, boottime_s(), False))
+
+    def _refuse(self, brood: Brood, workers: tuple[Start, ...]) -> None:
+        """No right to run: say so, and let every worker count as killed before its first instruction."""
+        for _ in range(FDS_PER_WORKER * len(workers)):
+            os.close(self._agent.fds.popleft())
+        brood.killed = brood.overran = True
+        self._tell(Overran(brood.g))
+        for start in workers:
+            self._tell(Ended(brood.g, start.local_rank, -signal.SIGKILL, boottime_s(), True))
+
+    def _stop(self, grace_s: float) -> None:
+        brood = self._brood
+        if brood is None or brood.killed:
+            return
+        self._reap()  # Who exited by itself before this moment was not stopped by us.
+        fresh = {pid: local_rank for pid, local_rank in brood.alive.items() if pid not in brood.signalled}
+        for pid in fresh:
+            signal_group(pid, signal.SIGTERM)
+        brood.signalled.update(fresh)
+        self._tell(Signalled(brood.g, tuple(fresh.values())))
+        brood.kill_at_s = min(brood.kill_at_s, boottime_s() + grace_s)
+
+    def _kill(self, brood: Brood) -> None:
+        """SIGKILL to every group, then to whoever descends from us: those who made their own session."""
+        self._reap()
+        brood.killed = True
+        brood.signalled.update(brood.alive)
+        for pid in brood.alive:
+            signal_group(pid, signal.SIGKILL)
+        for process in descendants(os.getpid()):
+            if not process.zombie:
+                signal_one(process.pid, signal.SIGKILL)
+
+    def _lose_agent(self) -> None:
+        """The agent is gone. Whatever is in its socket no longer counts."""
+        if self._orphaned:
+            return
+        self._orphaned = True
+        self._poll.unregister(self._agent)  # It would wake us again and again.
+        self._orders.clear()
+        if self._brood is not None:
+            self._kill(self._brood)
+
+    # Ends.
+
+    def _reap(self) -> None:
+        """Take every exit that is there. A leader's group is killed while its zombie still keeps the number taken."""
+        while (ended := exited_child()) is not None:
+            brood = self._brood
+            if brood is not None and ended in brood.alive:
+                signal_group(ended, signal.SIGKILL)
+                _, status = os.waitpid(ended, 0)
+                code = os.waitstatus_to_exitcode(status)
+                local_rank = brood.alive.pop(ended)
+                self._tell(Ended(brood.g, local_rank, code, boottime_s(), ended in brood.signalled))
+            else:
+                os.waitpid(ended, 0)
+
+    def _sweep(self) -> None:
+        """Once all workers are reaped: kill what they left behind, and say when nothing is left."""
+        brood = self._brood
+        if brood is None or brood.alive:
+            return
+        foreign: list[int] = []
+        if has_children():
+            family = [process.pid for process in descendants(os.getpid()) if not process.zombie]
+            foreign = [pid for pid in family if not signal_one(pid, signal.SIGKILL)]
+            if not family or len(foreign) < len(family):
+                return  # SIGCHLD tells when they can be reaped.
+        self._brood = None
+        self._tell(Vanished(brood.g, tuple(foreign)))
+
+    # Reports.
+
+    def _tell(self, report: Report) -> None:
+        if not self._orphaned:
+            self._agent.put(encode(report))
+            self._flush()
+
+    def _flush(self) -> None:
+        """Send what the socket takes now; a frozen agent must not freeze us."""
+        if self._orphaned:
+            return
+        try:
+            self._agent.flush()
+        except Closed:
+            self._lose_agent()
+
+
+def main() -> None:
+    """Entry point of `python -m launcher.nursery <fd> <agent pid> [<lock file>]`."""
+    agent = Channel(socket.socket(fileno=int(sys.argv[1])))
+    try:
+        lock = locks.hold(Path(sys.argv[3])) if len(sys.argv) > 3 else None
+    except OSError as error:
+        sys.exit(f"elastic-launch: the lock of this node: {error}")
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1)) != 0:
+        raise OSError(ctypes.get_errno(), "cannot become a child subreaper")
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    in_order = Nursery(agent, int(sys.argv[2]), child.execute).guard()
+    if lock is not None and in_order:
+        lock.remove()
+
+
+def _wake_on_exits() -> socket.socket:
+    """A socket that becomes readable with each SIGCHLD."""
+    wake, waker = socket.socketpair()
+    wake.setblocking(False)
+    waker.setblocking(False)
+    signal.signal(signal.SIGCHLD, _noted)
+    signal.set_wakeup_fd(waker.detach(), warn_on_full_buffer=False)
+    return wake
+
+
+def _noted(_number: int, _frame: FrameType | None) -> None:
+    """SIGCHLD needs a handler for the wake-up descriptor to be written."""
+
+
+def _drain(wake: socket.socket) -> None:
+    try:
+        while wake.recv(4096):
+            continue
+    except BlockingIOError:
+        return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Which processes are there: one reading of /proc, and signals that do not mind if the process is gone.
+
+Standard library only. A reading is a snapshot: a caller that wants everybody gone reads again until nobody is left.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+
+class Process(NamedTuple):
+    """One process as /proc/<pid>/stat shows it."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    zombie: bool
+
+
+def processes() -> Iterator[Process]:
+    """Every process that can be seen now."""
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (process := _read(name)) is not None:
+            yield process
+
+
+def descendants(root: int) -> list[Process]:
+    """Children of `root`, their children and so on, without `root`, zombies included."""
+    by_parent: dict[int, list[Process]] = {}
+    for process in processes():
+        by_parent.setdefault(process.parent, []).append(process)
+    found = list(by_parent.get(root, ()))
+    for process in found:  # The list grows while it is walked.
+        found += by_parent.get(process.pid, ())
+    return found
+
+
+def in_sessions(sessions: Iterable[int]) -> list[Process]:
+    """Every process of these sessions that still runs."""
+    wanted = frozenset(sessions)
+    return [process for process in processes() if process.session in wanted and not process.zombie]
+
+
+def signal_group(leader: int, number: signal.Signals) -> None:
+    """Signal a process group; the leader alone while it has not made its group yet. Nobody there is no error."""
+    try:
+        os.killpg(leader, number)
+    except (ProcessLookupError, PermissionError):
+        signal_one(leader, number)
+
+
+def signal_one(pid: int, number: signal.Signals) -> bool:
+    """Signal one process. False if it belongs to another user, so that we may not."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return True
+
+
+def exited_child() -> int | None:
+    """A child of ours that has exited and was not reaped; its number stays taken until then."""
+    try:
+        info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    return None if info is None else info.si_pid
+
+
+def has_children() -> bool:
+    """Whether we have any child, running or not."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _read(name: str) -> Process | None:
+    try:
+        with open(f"/proc/{name}/stat", "rb") as file:
+            stat = file.read()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None  # It ended between the listing and here, or is hidden from us.
+    # The name of the program stands in parentheses and may hold blanks and parentheses itself.
+    state, parent, group, session = stat[stat.rindex(b")") + 1 :].split()[:4]
+    return Process(int(name), int(parent), int(group), int(session), state in (b"Z", b"X"))

@@ -1,0 +1,88 @@
+"""What a shown worker writes, on its way from a pipe to its log and to the console."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from launcher.console import Console
+from launcher.logs import WorkerLog
+
+READ_BYTES = 1 << 16
+LINE_BYTES = 1 << 16
+"""An unfinished line is held back from a shared console up to this length."""
+
+DRAIN_BYTES = 4 << 20
+"""Most that `drain` reads: a pipe holds at most 1 MB, but a grandchild may go on writing meanwhile."""
+
+
+class Tap:
+    """One pipe. The agent reads one piece per turn of its loop, so that an endless writer does not starve the rest."""
+
+    def __init__(self, log: WorkerLog, console: Console, prefix: bytes) -> None:
+        """Make the pipe and start reading.
+
+        `prefix` opens each line on the console, not in the log. With one, only whole lines are shown, because several
+        workers share the console; without, every byte passes at once.
+        """
+        self._log = log
+        self._console = console
+        self._prefix = prefix
+        self._unfinished = b""
+        self._loop = asyncio.get_running_loop()
+        reader, self.writer = os.pipe2(os.O_CLOEXEC)
+        """The end for the worker; whoever sends it away closes it."""
+        os.set_blocking(reader, False)
+        self._reader: int | None = reader
+        self._loop.add_reader(reader, self._read)
+
+    def drain(self) -> None:
+        """Carry everything that is in the pipe now. A worker that exited wrote all it had before its exit was told."""
+        taken = 0
+        while taken < DRAIN_BYTES and (size := self._read()):
+            taken += size
+
+    def close(self) -> None:
+        """Carry the rest and let go."""
+        self.drain()
+        self._let_go()
+
+    def _read(self) -> int:
+        if self._reader is None:
+            return 0
+        try:
+            data = os.read(self._reader, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self._let_go()
+            return 0
+        self._log.write(data)
+        self._show(data)
+        return len(data)
+
+    def _show(self, data: bytes) -> None:
+        if not self._prefix:
+            self._console.write(data)
+            return
+        whole, end, self._unfinished = (self._unfinished + data).rpartition(b"\n")
+        if end:
+            self._show_lines(whole)
+        if len(self._unfinished) > LINE_BYTES:
+            self._finish()
+
+    def _show_lines(self, lines: bytes) -> None:
+        self._console.write(self._prefix + lines.replace(b"\n", b"\n" + self._prefix) + b"\n")
+
+    def _finish(self) -> None:
+        """Show an unfinished line as if it ended here."""
+        if self._unfinished:
+            self._show_lines(self._unfinished)
+        self._unfinished = b""
+
+    def _let_go(self) -> None:
+        if self._reader is not None:
+            self._loop.remove_reader(self._reader)
+            os.close(self._reader)
+            self._finish()
+        self._reader = None

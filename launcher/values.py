@@ -1,0 +1,195 @@
+"""How the value of each flag is read from text: one function for each kind, ValueError with one clear sentence."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from elastic.keys import JOB_ID
+from elastic.model import Np
+from launcher.endpoints import bare_host, check_host, join_host_port, parse_endpoint
+
+NODES_MAX = 100_000
+"""No job has more nodes; above it a number is a typing error."""
+LOCAL_NODES_MAX = 64
+SLOTS_MAX = 1024
+RESTARTS_MAX = 1_000_000
+SECONDS_MAX = 30 * 24 * 3600.0
+SETTLE_MAX_S = 15.0
+"""A start waits no longer than this after the first arrival, whatever --settle says."""
+LEASE_TTL_MIN_S = 2
+LEASE_TTL_MAX_S = 600
+SERVERS_MAX = 64
+PREFIX_LENGTH_MAX = 512
+
+_SWITCH_WORDS = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+
+
+class Servers(NamedTuple):
+    """The store's endpoints, each `host:port`, and whether they speak TLS."""
+
+    endpoints: tuple[str, ...]
+    tls: bool
+
+
+def np(text: str) -> Np:
+    """N, or MIN:MAX."""
+    match = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is neither a number of nodes (2) nor a range (1:4)")
+    low, high = int(match[1]), int(match[2] or match[1])
+    if low < 1:
+        raise ValueError(f"{text!r}: a job has at least 1 node; use {'1' if match[2] is None else f'1:{max(high, 1)}'}")
+    if high < low:
+        raise ValueError(
+            f"{text!r}: the range is MIN:MAX; use {high}:{low}" if high else f"{text!r}: MAX is at least MIN"
+        )
+    if high > NODES_MAX:
+        raise ValueError(f"{text!r} is more than {NODES_MAX} nodes")
+    if match[2] is None:
+        return Np(low=1, high=high, first=high)
+    return Np(low=low, high=high, first=low)
+
+
+def nproc(text: str) -> int | str:
+    """A number of workers, or one of the words auto, gpu, cpu."""
+    if text in ("auto", "gpu", "cpu"):
+        return text
+    return count(1, SLOTS_MAX)(text)
+
+
+def count(low: int, high: int) -> Callable[[str], int]:
+    """A whole number from `low` to `high`."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,12}", text.strip()):
+            raise ValueError(f"{text!r} is not a whole number")
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(f"{value} is not between {low} and {high}")
+        return value
+
+    return read
+
+
+def seconds(low: float, high: float = SECONDS_MAX) -> Callable[[str], float]:
+    """A time in seconds from `low` to `high`."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a number of seconds") from None
+        if not math.isfinite(value) or not low <= value <= high:
+            raise ValueError(f"{text} s is not between {low:g} and {high:g} s")
+        return value
+
+    return read
+
+
+def lease_ttl(text: str) -> float:
+    """Whole seconds: etcd counts a lease in them."""
+    value = seconds(0)(text)
+    if value != int(value):
+        raise ValueError(f"{text}: etcd counts a lease in whole seconds; use {math.ceil(value)}")
+    if not LEASE_TTL_MIN_S <= value <= LEASE_TTL_MAX_S:
+        raise ValueError(
+            f"{value:g} s is not between {LEASE_TTL_MIN_S} and {LEASE_TTL_MAX_S} s; "
+            "below 2 s one lost packet would look like a lost node"
+        )
+    return value
+
+
+def servers(text: str) -> Servers:
+    """The endpoints of etcd, with commas between them, each with or without http:// or https://."""
+    endpoints: list[str] = []
+    schemes: set[str] = set()
+    for part in (part.strip() for part in text.split(",")):
+        if not part:
+            raise ValueError(f"{text!r}: an endpoint is missing; write host:2379, more of them with commas")
+        scheme, mark, address = part.partition("://")
+        if not mark:
+            scheme, address = "http", part
+        if "@" in address:
+            raise ValueError("leave user and password out of the address, where every list of processes shows them")
+        if scheme not in ("http", "https"):
+            raise ValueError(f"{part!r}: an endpoint begins with http://, https:// or the host")
+        if mark and urlsplit(part).path.strip("/"):
+            raise ValueError(f"{part!r}: an endpoint has no path; --key_prefix says where the keys are")
+        schemes.add(scheme)
+        host_name, port = parse_endpoint(address.rstrip("/") if mark else address)
+        endpoint = join_host_port(host_name, port)
+        if endpoint not in endpoints:
+            endpoints.append(endpoint)
+    if len(schemes) > 1:
+        raise ValueError("all endpoints use https:// or none does")
+    if len(endpoints) > SERVERS_MAX:
+        raise ValueError(f"{len(endpoints)} endpoints are more than {SERVERS_MAX}")
+    return Servers(tuple(endpoints), tls=schemes == {"https"})
+
+
+def job_id(text: str) -> str:
+    """The name of a job."""
+    if not JOB_ID.fullmatch(text) or not text.strip("."):
+        raise ValueError(f"{text!r}: a job id has 1 to 128 letters, digits, '.', '_' or '-', and not dots alone")
+    return text
+
+
+def host(text: str) -> str:
+    """A host name or an address; IPv6 with or without brackets."""
+    bare = bare_host(text.strip())
+    try:
+        check_host(bare)
+    except ValueError as error:
+        raise ValueError(f"{error}; leave out scheme and port") from None
+    return bare
+
+
+def key_prefix(text: str) -> str:
+    """A path in the store, without the last "/"."""
+    if len(text) > PREFIX_LENGTH_MAX or not re.fullmatch(r"(/[^/\s\x00-\x1f]+)+/?", text):
+        raise ValueError(f"{text!r}: a prefix looks like /elastic or /team/elastic")
+    return text.rstrip("/")
+
+
+def exit_codes(text: str) -> tuple[int, ...]:
+    """Exit codes with commas between them; 0 is success and cannot be fatal."""
+    return tuple(sorted({count(1, 255)(part.strip()) for part in text.split(",")}))
+
+
+def folder(text: str) -> str:
+    """The path of a folder."""
+    if not text.strip() or "\0" in text:
+        raise ValueError(f"{text!r} is not the name of a folder")
+    return text
+
+
+def choice(*words: str) -> Callable[[str], str]:
+    """One of `words`."""
+
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"{text!r} is none of {', '.join(words)}")
+        return text
+
+    return read
+
+
+def boolean(text: str) -> bool:
+    """A switch from the environment."""
+    value = _SWITCH_WORDS.get(text.lower())
+    if value is None:
+        raise ValueError(f"{text!r} is neither 1 nor 0")
+    return value

@@ -1,0 +1,206 @@
+"""What the agent and its nursery say to each other: one JSON object per line, checked on both sides.
+
+Orders go from the agent to the nursery, reports come back. Standard library only: the nursery starts fast.
+Every time in a message is `CLOCK_BOOTTIME` in seconds, which both processes read alike and which counts through a
+suspend of the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+MESSAGE_MAX = 256 << 20
+"""Bytes in one message. The largest is a `Spawn`: a few hundred workers with 128 kB of environment each."""
+
+FDS_PER_WORKER = 2
+"""Descriptors that travel with a `Spawn` for each worker, in the order of its workers: stdout, stderr."""
+
+
+class WireError(ValueError):
+    """A message does not fit its schema. It is a defect of ours: the reader ends the conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One worker to start."""
+
+    local_rank: int
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Start these workers as generation `g`. Their descriptors travel with this message."""
+
+    g: int
+    workers: tuple[Start, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """The workers may run until `t_s`; the latest word counts."""
+
+    t_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """SIGTERM to every worker's process group now, SIGKILL after `grace_s`."""
+
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """SIGKILL to everything now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Kill everything, then exit in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The nursery stands: it holds its lock, and signals no longer reach it."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The workers of `g` were forked; pid 0 stands for one that could not be. In the order of the `Spawn`."""
+
+    g: int
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    """SIGTERM was sent to these workers of `g`."""
+
+    g: int
+    local_ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A worker exited: its exit code or minus its signal. `stopped`: the nursery had signalled it before."""
+
+    g: int
+    local_rank: int
+    code: int
+    at_s: float
+    stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Vanished:
+    """Nothing of `g` runs any more, except the processes in `left`, which belong to another user."""
+
+    g: int
+    left: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Overran:
+    """The time to run passed, or was never given: the workers of `g` were killed or not started."""
+
+    g: int
+
+
+Order = Spawn | Until | Stop | Kill | Close
+Report = Ready | Started | Signalled | Ended | Vanished | Overran
+Message = TypeVar("Message")
+
+ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in (Spawn, Until, Stop, Kill, Close)}
+REPORTS: Mapping[str, type[Report]] = {
+    kind.__name__: kind for kind in (Ready, Started, Signalled, Ended, Vanished, Overran)
+}
+
+
+def boottime_s() -> float:
+    """Seconds since the machine booted, suspends included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def encode(message: Order | Report) -> bytes:
+    """One line. Environments that are not UTF-8 survive it (surrogate escapes)."""
+    return json.dumps({"kind": type(message).__name__, **asdict(message)}).encode("ascii") + b"\n"
+
+
+def order(line: bytes) -> Order:
+    """Read one line as an order. Raises `WireError` for anything else."""
+    return _decode(line, ORDERS)
+
+
+def report(line: bytes) -> Report:
+    """Read one line as a report. Raises `WireError` for anything else."""
+    return _decode(line, REPORTS)
+
+
+class Lines:
+    """Cuts a byte stream into lines."""
+
+    def __init__(self) -> None:
+        """Start with nothing read."""
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Take bytes, yield every line that is complete. Raises `WireError` when a line grows beyond the limit."""
+        scanned = len(self._rest)
+        self._rest += data
+        while (end := self._rest.find(b"\n", scanned)) >= 0:
+            line = bytes(self._rest[:end])
+            del self._rest[: end + 1]
+            scanned = 0
+            yield line
+        if len(self._rest) > MESSAGE_MAX:
+            raise WireError(f"a message is longer than {MESSAGE_MAX} bytes")
+
+
+def _decode(line: bytes, kinds: Mapping[str, type[Message]]) -> Message:
+    try:
+        raw = json.loads(line)
+    except ValueError as error:
+        raise WireError(f"not JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise WireError("a message is an object")
+    name = raw.pop("kind", None)
+    if not isinstance(name, str) or name not in kinds:
+        raise WireError(f"unknown kind {name!r}")
+    return _build(kinds[name], raw)
+
+
+def _build(kind: type[Message], raw: object) -> Message:
+    """An instance of `kind` from an object that has exactly its fields, with their types."""
+    wanted = {one.name: str(one.type) for one in fields(kind)}  # type: ignore[arg-type]  # all kinds are dataclasses
+    if not isinstance(raw, dict) or raw.keys() != wanted.keys():
+        raise WireError(f"{kind.__name__} has the fields {sorted(wanted)}")
+    return kind(**{name: _value(f"{kind.__name__}.{name}", of, raw[name]) for name, of in wanted.items()})
+
+
+def _value(where: str, wanted: str, value: object) -> Any:
+    """The value as the type that the field names; it is text here because annotations are postponed."""
+    match wanted, value:
+        case ("bool", bool()) | ("str", str()):
+            return value
+        case "int", int() if not isinstance(value, bool):
+            return value
+        case "float", int() | float() if not isinstance(value, bool):
+            return float(value)
+        case "tuple[str, ...]", list() if all(isinstance(part, str) for part in value):
+            return tuple(value)
+        case "tuple[int, ...]", list() if all(type(part) is int for part in value):
+            return tuple(value)
+        case "dict[str, str]", dict() if all(isinstance(part, str) for part in value.values()):
+            return value
+        case "tuple[Start, ...]", list():
+            return tuple(_build(Start, part) for part in value)
+    raise WireError(f"{where} is not {wanted}")

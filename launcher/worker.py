@@ -1,0 +1,128 @@
+"""One worker as the agent sees it: how to start it, what is told of it, and where its output goes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.console import Console
+from launcher.logs import WorkerLog, closing_line, signal_info_line
+from launcher.tap import Tap
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """One worker to start.
+
+    Without `shown` it writes straight into its log. A shown worker's output passes through the agent to the console
+    too; a `prefix` opens each line there, and then only whole lines are shown. `header` opens this start in the log.
+    """
+
+    rank: int
+    local_rank: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    log: Path
+    shown: bool
+    header: str
+    prefix: str = ""
+
+
+@dataclass(frozen=True)
+class Spawned:
+    """The workers of `g` run, in the order of their specs; pid 0 is one that could not be forked."""
+
+    g: int
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Exited:
+    """A worker ended with an exit code, or minus a signal, at `at_s` on `CLOCK_BOOTTIME`.
+
+    `stopped`: we had signalled it before. `log_from`: where its own text begins in its log, for `logs.tail`.
+    """
+
+    g: int
+    local_rank: int
+    code: int
+    at_s: float
+    stopped: bool = False
+    log_from: int = 0
+
+
+@dataclass(frozen=True)
+class Gone:
+    """Nothing of `g` runs any more. `left` are processes of another user (sudo) that may not be killed."""
+
+    g: int
+    left: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """The right to run ended, or there was none: the workers of `g` are killed. `Exited` and `Gone` follow."""
+
+    g: int
+
+
+@dataclass(frozen=True)
+class NurseryDied:
+    """The nursery is gone and so are the workers; no `Exited` or `Gone` follows.
+
+    `left` are processes of the workers' sessions that could not be ended.
+    """
+
+    left: tuple[int, ...] = ()
+
+
+WorkerEvent = Spawned | Exited | Gone | Overdue | NurseryDied
+
+
+class Worker:
+    """A worker that is being started, runs, or has ended: its log is open until `close`."""
+
+    def __init__(self, spec: WorkerSpec, consoles: tuple[Console, Console], complain: Callable[[str], None]) -> None:
+        """Open its log and, if it is shown, its pipes. `consoles` are ours for its stdout and its stderr."""
+        self.spec = spec
+        self.pid = 0
+        self.running = True
+        self._log = WorkerLog(spec.log, spec.header, complain)
+        self._taps: tuple[Tap, ...] = ()
+        if spec.shown:
+            self._taps = tuple(Tap(self._log, console, os.fsencode(spec.prefix)) for console in consoles)
+
+    @property
+    def log_from(self) -> int:
+        """Where this start's own text begins in the log."""
+        return self._log.begins
+
+    def outputs(self) -> list[int]:
+        """Descriptors for its stdout and its stderr; whoever takes them closes them."""
+        return [tap.writer for tap in self._taps] or [os.dup(self._log.fileno()) for _ in range(2)]
+
+    def signalled(self, sender: int, note: str) -> None:
+        """Tell readers of its log that it was stopped from outside, and why."""
+        self._drain()
+        self._log.line(signal_info_line(pid=self.pid, sender=sender))
+        if note:
+            self._log.line(note)
+
+    def ended(self, g: int, words: str) -> None:
+        """Bring the rest of its output into the log and close this start there."""
+        self.running = False
+        self._drain()
+        self._log.line(closing_line(rank=self.spec.rank, g=g, words=words))
+
+    def close(self) -> None:
+        """Let go of pipes and log; nothing writes any more."""
+        for tap in self._taps:
+            tap.close()
+        self._log.close()
+
+    def _drain(self) -> None:
+        for tap in self._taps:
+            tap.drain()

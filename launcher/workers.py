@@ -1,0 +1,312 @@
+"""One node's workers as the agent sees them: orders go to the nursery, events come back, in order, on the loop.
+
+    workers = Workers(on_event, lock=locks.lock_path(job_id, node_id))
+    await workers.start()
+    workers.run_until(t_s)            # CLOCK_BOOTTIME; again at each refresh
+    workers.spawn(g, specs)           # Spawned, then Exited for each worker, then Gone
+    workers.stop(grace_s)
+    await workers.close()
+
+There are no threads. The nursery guards the workers also when this process is frozen or killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import site
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from elastic.errors import NurseryLost
+from launcher import exits, wire
+from launcher.channel import Channel, Closed
+from launcher.console import Console
+from launcher.processes import in_sessions, signal_one
+from launcher.worker import Exited, Gone, NurseryDied, Overdue, Spawned, Worker, WorkerEvent, WorkerSpec
+
+__all__ = ["Exited", "Gone", "NurseryDied", "Overdue", "Spawned", "WorkerEvent", "WorkerSpec", "Workers"]
+
+START_LIMIT_S = 10.0
+"""How long a nursery may take to stand. It needs 0.1 s; a loaded machine or a slow disk needs more."""
+
+CLOSE_LIMIT_S = 5.0
+"""How long `close` waits for the nursery to end in order; then it is killed."""
+
+OVERDUE_LIMIT_S = 0.5
+"""How long after the end of the right to run the nursery may be silent; then it is frozen itself, and is killed."""
+
+CLEAR_RETRY_S = 0.02
+CLEAR_LIMIT_S = 5.0
+"""After the nursery's death: how often, and for how long, what is left of its workers is killed again."""
+
+
+@dataclass
+class _Running:
+    g: int
+    workers: dict[int, Worker]
+    note: str = ""
+    overdue: bool = False
+
+
+class Workers:
+    """Speaks to one nursery. Events are delivered by the loop, one at a time, never from within a call of ours."""
+
+    def __init__(
+        self,
+        on_event: Callable[[WorkerEvent], None],
+        *,
+        lock: Path | None = None,
+        stdout: Console | None = None,
+        stderr: Console | None = None,
+        complain: Callable[[str], None] | None = None,
+    ) -> None:
+        """Nothing is started yet.
+
+        `lock` is held by the nursery and its workers. The consoles show the workers that are to be shown; `complain`
+        hears, once each, of logs that cannot be written (default: a line on `stderr`).
+        """
+        self._on_event = on_event
+        self._lock = lock
+        self._consoles = (stdout or Console(1), stderr or Console(2))
+        self._complain = complain or self._consoles[1].write_line
+        self._running: _Running | None = None
+        self._until_s = 0.0
+        self._clock: asyncio.TimerHandle | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._pidfd = -1
+        self._closing = False
+
+    @property
+    def pid(self) -> int | None:
+        """The nursery's process id, None before `start`."""
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> None:
+        """Start the nursery; it stands and holds its lock on return. Raises `NurseryLost` if it cannot."""
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = _nursery(theirs.fileno(), self._lock)
+        self._channel = Channel(ours)
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._loop.add_reader(self._channel, self._read)
+        self._loop.add_reader(self._pidfd, self._died)
+        try:
+            async with asyncio.timeout(START_LIMIT_S):
+                await asyncio.wait((self._ready, self._ended), return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError as error:
+            await self.close()
+            raise NurseryLost(f"the nursery did not start within {START_LIMIT_S:.0f} s") from error
+        if not self._ready.done():
+            raise NurseryLost("the nursery ended while it started; its message is above")
+
+    def run_until(self, t_s: float) -> None:
+        """Let workers run until `t_s` on `CLOCK_BOOTTIME`; the latest word counts. Without one nothing starts."""
+        self._until_s = t_s
+        self._order(wire.Until(t_s))
+        self._mind_clock()
+
+    def spawn(self, g: int, specs: Sequence[WorkerSpec]) -> None:
+        """Start the workers of generation `g`. One generation at a time, the one before must be gone.
+
+        Raises `NurseryLost` if there is no nursery, `RuntimeError` if a generation still runs.
+        """
+        if self._channel is None or self._closing:
+            raise NurseryLost(f"generation {g} cannot start: its nursery is gone")
+        if self._running is not None:
+            raise RuntimeError(f"generation {g} cannot start: generation {self._running.g} is still there")
+        if not specs or len({spec.local_rank for spec in specs}) != len(specs):
+            raise ValueError("a generation has workers, each with its own local rank")
+        workers = {spec.local_rank: Worker(spec, self._consoles, self._complain) for spec in specs}
+        self._running = _Running(g, workers)
+        fds = [fd for worker in workers.values() for fd in worker.outputs()]
+        starts = tuple(wire.Start(spec.local_rank, spec.argv, dict(spec.env), spec.cwd) for spec in specs)
+        self._order(wire.Spawn(g, starts), fds)
+        self._mind_clock()
+
+    def stop(self, grace_s: float, note: str = "") -> None:
+        """SIGTERM to every worker's process group, SIGKILL after `grace_s`. Nothing running is no error.
+
+        Each worker's log says that it was signalled from outside; `note` is a line that says why. A second call can
+        shorten the grace; it sends no second SIGTERM.
+        """
+        if self._running is not None:
+            self._running.note = note or self._running.note
+            self._order(wire.Stop(grace_s))
+
+    def kill(self) -> None:
+        """SIGKILL to everything now. Nothing running is no error."""
+        if self._running is not None:
+            self._order(wire.Kill())
+
+    async def close(self) -> None:
+        """Kill what runs and end the nursery in order; remaining events are delivered first. May be called again."""
+        if self._process is None or self._ended.done():
+            return
+        if not self._closing:
+            self._closing = True
+            self._order(wire.Close())
+        await asyncio.wait((self._ended,), timeout=CLOSE_LIMIT_S)
+        if not self._ended.done():
+            self._end_nursery()
+            await self._ended
+
+    # To the nursery.
+
+    def _order(self, order: wire.Order, fds: Sequence[int] = ()) -> None:
+        """Queue an order. When the nursery is gone it has no addressee, and `NurseryDied` says so."""
+        if self._channel is not None:
+            self._channel.put(wire.encode(order), fds)
+            self._send()
+
+    def _send(self) -> None:
+        channel = self._channel
+        if channel is None:
+            return
+        try:
+            channel.flush()
+        except Closed:
+            self._loop.remove_writer(channel)  # It is dying; `_died` does the rest.
+            return
+        if channel.waiting:
+            self._loop.add_writer(channel, self._send)
+        else:
+            self._loop.remove_writer(channel)
+
+    # From the nursery.
+
+    def _read(self) -> bool:
+        """Take one piece of what the nursery says. False once nothing will come any more."""
+        if self._channel is None:
+            return False
+        try:
+            reports = [wire.report(line) for line in self._channel.take()]
+        except Closed:
+            self._loop.remove_reader(self._channel)
+            return False
+        except wire.WireError as error:
+            self._complain(f"[elastic-launch] the nursery is not understood ({error}); it is ended, its workers too")
+            self._end_nursery()
+            return False
+        for report in reports:
+            self._take(report)
+        return True
+
+    def _take(self, report: wire.Report) -> None:
+        running = self._running
+        match report:
+            case wire.Ready():
+                self._ready.set_result(None)
+            case wire.Started(g, pids) if running is not None:
+                for worker, pid in zip(running.workers.values(), pids, strict=True):
+                    worker.pid = pid
+                self._on_event(Spawned(g, pids))
+            case wire.Signalled(_, local_ranks) if running is not None:
+                for local_rank in local_ranks:
+                    running.workers[local_rank].signalled(self.pid or 0, running.note)
+            case wire.Ended(g, local_rank, code, at_s, stopped) if running is not None:
+                worker = running.workers[local_rank]
+                worker.ended(g, exits.describe(code, stopped=stopped))
+                self._on_event(Exited(g, local_rank, code, at_s, stopped, worker.log_from))
+            case wire.Vanished(g, left) if running is not None:
+                self._let_go(running)
+                self._on_event(Gone(g, left))
+            case wire.Overran(g) if running is not None:
+                running.overdue = True
+                self._unmind_clock()
+                self._on_event(Overdue(g))
+            case _:
+                raise RuntimeError(f"the nursery reports {report}, but nothing runs")
+
+    def _let_go(self, running: _Running) -> None:
+        for worker in running.workers.values():
+            worker.close()
+        self._running = None
+        self._unmind_clock()
+
+    # The nursery's end, and its clock.
+
+    def _mind_clock(self) -> None:
+        """Watch the watcher: a nursery that is itself frozen does not kill in time, but its death kills."""
+        self._unmind_clock()
+        running = self._running
+        if running is not None and not running.overdue and self._channel is not None:
+            left_s = self._until_s + OVERDUE_LIMIT_S - wire.boottime_s()
+            self._clock = self._loop.call_later(max(left_s, OVERDUE_LIMIT_S), self._end_nursery)
+
+    def _unmind_clock(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+        self._clock = None
+
+    def _end_nursery(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def _died(self) -> None:
+        """The nursery's process ended. What it reported before is delivered first."""
+        process, channel = self._process, self._channel
+        assert process is not None
+        assert channel is not None
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        process.wait()
+        while channel.readable() and self._read():
+            continue
+        self._loop.remove_reader(channel)
+        self._loop.remove_writer(channel)
+        channel.close()
+        self._channel = None
+        self._unmind_clock()
+        self._clear(wire.boottime_s() + CLEAR_LIMIT_S)
+
+    def _clear(self, until_s: float) -> None:
+        """Kill what is left of the workers' sessions, again until nothing is left."""
+        running = self._running
+        if running is not None:
+            pids = [worker.pid for worker in running.workers.values() if worker.running and worker.pid]
+            left = in_sessions(pids)
+            for process in left:
+                signal_one(process.pid, signal.SIGKILL)
+            if left and wire.boottime_s() < until_s:
+                self._loop.call_later(CLEAR_RETRY_S, self._clear, until_s)
+                return
+            for worker in running.workers.values():
+                if worker.running:
+                    worker.ended(running.g, "killed, its nursery died")
+            self._let_go(running)
+            self._on_event(NurseryDied(tuple(process.pid for process in left)))
+        elif not self._closing and self._ready.done():
+            self._on_event(NurseryDied())
+        self._ended.set_result(None)
+
+
+def _nursery(fd: int, lock: Path | None) -> subprocess.Popen[bytes]:
+    """Start the nursery in its own session, out of reach of the terminal's Ctrl-C."""
+    command = [sys.executable, "-P", "-m", "launcher.nursery", str(fd), str(os.getpid())]
+    return subprocess.Popen(
+        command if lock is None else [*command, str(lock)],
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=(fd,),
+        start_new_session=True,
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Ours, and the way to this package where it is not installed (a checkout that is run in place)."""
+    home = str(Path(__file__).resolve().parent.parent)
+    if home in (*site.getsitepackages(), site.getusersitepackages()):
+        return dict(os.environ)
+    paths = [path for path in (os.environ.get("PYTHONPATH"), home) if path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,0 +1,76 @@
+"""Nodes of a benchmark: one launcher process each, with all that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+POLL_S = 0.05
+
+
+class Node:
+    """One agent, its output in a file, and every process below it."""
+
+    def __init__(self, command: Sequence[str], output: Path, environ: Mapping[str, str] | None = None) -> None:
+        self.output = output
+        inherited = {name: text for name, text in os.environ.items() if not name.startswith("ELASTIC_")}
+        with output.open("wb") as file:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=inherited | {"OMP_NUM_THREADS": "1"} | dict(environ or {}),
+                start_new_session=True,
+            )
+        self.process = psutil.Process(self._process.pid)
+
+    def alive(self) -> bool:
+        """Tell whether the agent still runs."""
+        return self._process.poll() is None
+
+    def holds(self, pid: int) -> bool:
+        """Tell whether a process is the agent's or below it."""
+        try:
+            above = psutil.Process(pid).parents()
+        except psutil.NoSuchProcess:
+            return False
+        return self.process.pid in {pid, *(process.pid for process in above)}
+
+    def kill(self) -> float:
+        """SIGKILL the agent and everything below it, as a lost machine would; the wall clock just before."""
+        below = self.process.children(recursive=True) if self.alive() else []
+        at_s = time.time()
+        self._process.kill()
+        for process in below:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        return at_s
+
+
+@contextlib.contextmanager
+def ended(nodes: Sequence[Node]) -> Iterator[None]:
+    """End the nodes when the block is left, however it is left."""
+    try:
+        yield
+    finally:
+        for node in nodes:
+            node.kill()
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float, what: str, nodes: Sequence[Node]) -> None:
+    """Wait for a condition; on time-out show how far the nodes came."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            tails = "\n".join(f"--- {node.output}\n{node.output.read_text()[-2000:]}" for node in nodes)
+            raise TimeoutError(f"{what}: not within {limit_s:.0f} s\n{tails}")
+        time.sleep(POLL_S)

@@ -1,0 +1,119 @@
+"""`elastic-launch` as a command: every wrong input is one clear line and exit 2."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from launcher import cli, commandline
+
+SERVER = ("--elastic_server", "203.0.113.77:2379", "--job_id", "j1", "--host", "203.0.113.7")
+LIMIT_S = 30.0
+
+
+def launched(argv: Sequence[str], cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """The command, run to its end in `cwd`."""
+    return subprocess.run(
+        [sys.executable, "-m", "launcher", *argv],
+        cwd=cwd,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=LIMIT_S,
+        text=True,
+        check=False,
+    )
+
+
+def refused(argv: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What is said of a command line that must be refused, in this process."""
+    code = cli.main(argv)
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert out == ""
+    assert err.startswith("elastic-launch: error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a script, where the user stands."""
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("argv", "names"),
+    [
+        ((), "train.py"),
+        (("missing.py",), "missing.py"),
+        ((*SERVER, "--np", "0", "train.py"), "--np"),
+        ((*SERVER, "--np", "3:2", "train.py"), "--np"),
+        ((*SERVER, "--np", "a", "train.py"), "--np"),
+        (("--elastic_server", "203.0.113.77:2379", "train.py"), "--job_id"),
+        (("--elastic_server", "203.0.113.77:2379", "--job_id", "a/b", "train.py"), "--job_id"),
+        (("--elastic_server", "203.0.113.77", "--job_id", "j", "train.py"), "203.0.113.77:2379"),
+        (("--unknown", "train.py"), "--unknown"),
+        (("--elastic_serv", "203.0.113.77:2379", "train.py"), "--elastic_server"),
+        (("--elastic_server", "203.0.113.77:2379", "--job_id", "j", "--host", "127.0.0.1", "train.py"), "127.0.0.1"),
+        ((*SERVER, "--log_dir", "/proc/none/log", "train.py"), "--log_dir"),
+        ((*SERVER, "--log_dir", "train.py", "train.py"), "--log_dir"),
+        (("-m", "no_such_module"), "no_such_module"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_that_names_what_is_wrong(
+    argv: tuple[str, ...], names: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert names in refused(argv, capsys)
+
+
+def test_another_system_than_linux_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert "Linux" in refused(("train.py",), capsys)
+
+
+def test_the_process_itself_ends_with_2_and_one_line(folder: Path) -> None:
+    ran = launched(("--np", "0", "train.py"), folder)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("elastic-launch: error: --np: ")
+    assert ran.stderr.count("\n") == 1
+
+
+def test_a_wrong_variable_ends_with_2_too(folder: Path) -> None:
+    ran = launched(("train.py",), folder, ELASTIC_NP="x")
+    assert ran.returncode == 2
+    assert "ELASTIC_NP" in ran.stderr
+
+
+def test_nothing_is_left_behind_by_a_wrong_command_line(folder: Path) -> None:
+    launched((*SERVER, "--np", "0", "train.py"), folder)
+    assert [path.name for path in folder.iterdir()] == ["train.py"]
+
+
+def test_help_goes_to_stdout_in_groups_and_needs_no_script(folder: Path) -> None:
+    ran = launched(("--help",), folder)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    for group in ("Base:", "Elastic:", "Workers:", "Logs:"):
+        assert f"\n{group}\n" in ran.stdout
+    assert cli.main(["-h"]) == 0
+
+
+def test_help_of_the_script_is_the_scripts() -> None:
+    line = commandline.cut(["train.py", "--help"])
+    assert (line.asks, line.script_args) == ("", ("--help",))
+
+
+def test_the_version_is_one_line(folder: Path) -> None:
+    ran = launched(("--version",), folder)
+    assert ran.returncode == 0
+    assert ran.stdout.startswith("elastic-launch ")
+    assert ran.stdout.count("\n") == 1

@@ -1,0 +1,104 @@
+"""The digits example, as a user runs it: plain python, torchrun, and a kill in between."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.bench import steplog
+
+ROOT = Path(__file__).resolve().parents[2]
+DIGITS = ("-m", "elastic.examples.digits")
+INTERVAL = 50
+
+
+def environment(folder: Path) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("ELASTIC_") and k not in {"RANK", "WORLD_SIZE"}}
+    return kept | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "error",
+        "ELASTIC_CHECKPOINT_DIR": str(folder / "checkpoints"),
+        "ELASTIC_STEP_LOG": str(folder / "steps.log"),
+    }
+
+
+def accuracy(output: str) -> float:
+    found = re.findall(r"^test accuracy (\d+\.\d) % after \d+ steps$", output, re.MULTILINE)
+    assert len(found) == 1, output
+    return float(found[0])
+
+
+def test_the_example_stays_short_enough_to_copy() -> None:
+    assert len((ROOT / "elastic" / "examples" / "digits.py").read_text().splitlines()) < 120
+
+
+def test_a_run_killed_while_steps_run_goes_on_with_two_workers_and_reaches_the_same_accuracy(tmp_path: Path) -> None:
+    """Killed under plain python, resumed under torchrun: the checkpoint does not know the world size."""
+    log = tmp_path / "steps.log"
+    first = subprocess.Popen(
+        [sys.executable, *DIGITS, "--checkpoint_every", str(INTERVAL), "--step_time", "0.002"],
+        env=environment(tmp_path),
+        stdout=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 60
+    while not (done := steplog.read(log)) or done[-1].step < 2 * INTERVAL:
+        assert first.poll() is None, "it ended before it was killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    assert first.wait() == -signal.SIGKILL
+    killed_at = steplog.read(log)[-1].step
+
+    torchrun = [sys.executable, "-W", "default", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    env = environment(tmp_path) | {"PYTHONWARNINGS": "default"}
+    second = subprocess.run([*torchrun, *DIGITS], env=env, capture_output=True, text=True, timeout=100, check=False)
+    assert second.returncode == 0, second.stderr
+    assert accuracy(second.stdout) >= 96
+    resumed = [line for line in steplog.read(log) if line.world == 2]
+    assert {line.rank for line in resumed} == {0, 1}
+    assert killed_at - INTERVAL <= resumed[0].step <= killed_at + 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_read_only_or_full_folder_ends_the_run_with_one_line_that_names_the_mend(tmp_path: Path) -> None:
+    """Real mounts, in a mount namespace of the command's own."""
+    (tmp_path / "checkpoints").mkdir()
+    for options, said in (("ro", "it cannot be written by user"), ("size=64k", "no space left")):
+        mount = (
+            f"mount -t tmpfs -o {options} none {tmp_path / 'checkpoints'} && exec {sys.executable} {' '.join(DIGITS)}"
+        )
+        done = subprocess.run(
+            ["unshare", "-m", "sh", "-c", f"{mount} --steps 5"],
+            env=environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        if "unshare failed" in done.stderr or "mount:" in done.stderr:
+            pytest.skip(f"no mount here: {done.stderr.strip()}")
+        assert done.returncode == 1
+        last = done.stderr.strip().splitlines()[-1]
+        assert said in last
+        assert "another --checkpoint_dir" in last
+
+
+@pytest.mark.timeout(300)
+def test_the_demo_keeps_every_promise_and_says_so(tmp_path: Path) -> None:
+    """A node killed and another joined while steps run: the same accuracy, and at most one interval done again."""
+    environ = environment(tmp_path)
+    del environ["ELASTIC_CHECKPOINT_DIR"], environ["ELASTIC_STEP_LOG"], environ["PYTHONWARNINGS"]
+    command = [sys.executable, "-m", "elastic.examples.demo"]
+    with subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as demo:
+        output, _ = demo.communicate()
+    assert demo.returncode == 0, output
+    assert "BAD" not in output
+    assert re.search(r"worlds: 3 -> 2 -> 3 workers", output)
+    assert not list(tmp_path.iterdir()), "the demo leaves nothing where it was started"

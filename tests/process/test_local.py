@@ -1,0 +1,231 @@
+"""The parent of several local nodes, with stand-ins for the agents: who is started, signalled, waited for and left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from elastic.keys import JobKeys
+from elastic.store.base import Delete, Put, Range
+from elastic.store.etcd import EtcdStore
+from launcher.config import check, parse
+from launcher.local import exit_code, joiner_line, node_argv, node_environments
+
+LIMIT_S = 30.0
+
+STAND_IN = '''
+import json, os, signal, sys, types
+
+def run(config):
+    """Say who it is, then end with a code or wait for signals."""
+    def ended(number, frame):
+        sys.stdout.write(json.dumps({"signal": number}) + "\\n")
+        sys.stdout.flush()
+        if os.environ["STAND_IN"] != "stubborn":
+            os._exit(128 + number)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ended)
+    sys.stdout.write(json.dumps({"pid": os.getpid(), "servers": config.servers, "job_id": config.job_id}) + "\\n")
+    sys.stdout.flush()
+    if os.environ["STAND_IN"].isdigit():
+        return int(os.environ["STAND_IN"])
+    while True:
+        signal.pause()
+
+agent = types.ModuleType("launcher.agent")
+agent.run = run
+sys.modules["launcher.agent"] = agent
+'''
+
+
+@contextmanager
+def parent(tmp_path: Path, behaviour: str, nodes: int = 2) -> Iterator[subprocess.Popen[str]]:
+    """`elastic-launch --local_nodes`, whose agents are stand-ins with this behaviour."""
+    (tmp_path / "sitecustomize.py").write_text(STAND_IN)
+    (tmp_path / "train.py").write_text("")
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path), "STAND_IN": behaviour, "CUDA_VISIBLE_DEVICES": ""}
+    environ["TMPDIR"] = str(tmp_path)  # A parent that is killed cannot remove etcd's folder.
+    argv = [sys.executable, "-P", "-m", "launcher", "--local_nodes", str(nodes), "train.py"]
+    process = subprocess.Popen(
+        argv,
+        cwd=tmp_path,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def said(process: subprocess.Popen[str], lines: int) -> list[dict[str, Any]]:
+    """The next lines of the agents."""
+    assert process.stdout is not None
+    return [json.loads(process.stdout.readline()) for _ in range(lines)]
+
+
+def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def await_gone(processes: list[psutil.Process]) -> None:
+    _, left = psutil.wait_procs(processes, timeout=LIMIT_S)
+    assert not left
+
+
+def test_the_parent_ends_with_zero_when_every_node_saw_the_job_complete(tmp_path: Path) -> None:
+    with parent(tmp_path, "0", nodes=3) as process:
+        started = said(process, 3)
+        assert process.wait(LIMIT_S) == 0
+    assert len({one["pid"] for one in started}) == 3
+    assert len({(one["job_id"], *one["servers"]) for one in started}) == 1
+
+
+def test_the_parent_ends_with_the_code_of_its_nodes(tmp_path: Path) -> None:
+    with parent(tmp_path, "3") as process:
+        assert process.wait(LIMIT_S) == 3
+
+
+def test_the_parent_tells_how_to_start_a_further_node(tmp_path: Path) -> None:
+    with parent(tmp_path, "0") as process:
+        started = said(process, 2)
+        _, text = process.communicate(timeout=LIMIT_S)
+    (server,) = started[0]["servers"]
+    job_id = started[0]["job_id"]
+    assert f"elastic-launch --elastic_server {server} --job_id {job_id} --np 2 --nproc_per_node 1 train.py\n" in text
+
+
+def test_one_ctrl_c_reaches_every_node_once(tmp_path: Path) -> None:
+    with parent(tmp_path, "waiting") as process:
+        said(process, 2)
+        everybody = family(process)
+        os.killpg(process.pid, signal.SIGINT)  # As a terminal does it: to the whole foreground group.
+        assert said(process, 2) == [{"signal": signal.SIGINT}] * 2
+        assert process.wait(LIMIT_S) == 128 + signal.SIGINT
+        await_gone(everybody)
+
+
+def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
+    with parent(tmp_path, "stubborn") as process:
+        said(process, 2)
+        everybody = family(process)
+        process.send_signal(signal.SIGTERM)
+        assert said(process, 2) == [{"signal": signal.SIGTERM}] * 2
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 128 + signal.SIGTERM
+        await_gone(everybody)
+
+
+def test_a_parent_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
+    with parent(tmp_path, "stubborn") as process:
+        pids = {one["pid"] for one in said(process, 2)}
+        everybody = family(process)
+        assert pids < {one.pid for one in everybody}, "the nodes and etcd"
+        process.kill()
+        await_gone(everybody)
+
+
+def test_a_node_that_is_killed_does_not_end_the_others(tmp_path: Path) -> None:
+    with parent(tmp_path, "waiting") as process:
+        first, second = (one["pid"] for one in said(process, 2))
+        os.kill(first, signal.SIGKILL)
+        os.kill(second, signal.SIGTERM)
+        assert said(process, 1) == [{"signal": signal.SIGTERM}]
+        assert process.wait(LIMIT_S) == 128 + signal.SIGTERM
+
+
+def test_etcd_stays_while_a_node_of_another_terminal_is_registered(tmp_path: Path) -> None:
+    async def join_and_leave(process: subprocess.Popen[str], server: str, job_id: str, pids: list[int]) -> str:
+        store = EtcdStore([server])
+        key = JobKeys(job_id).member("other-1")
+        await store.txn([], [Put(key, b"{}")])
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+        assert process.stderr is not None
+        text = ""
+        while "registered" not in text:
+            assert select.select([process.stderr], [], [], LIMIT_S)[0]
+            text += process.stderr.readline()
+        assert process.poll() is None
+        await store.txn([], [Delete(Range.key(key))])
+        await store.close()
+        return text
+
+    with parent(tmp_path, "waiting") as process:
+        started = said(process, 2)
+        (server,) = started[0]["servers"]
+        pids = [one["pid"] for one in started]
+        text = asyncio.run(join_and_leave(process, server, started[0]["job_id"], pids))
+        assert process.wait(LIMIT_S) == 128 + signal.SIGTERM
+    assert re.search(r"1 node of another terminal is still registered", text)
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"),
+    [
+        ([0, 0, 0], 0),
+        ([0, -9, 0], 0),
+        ([0, 143], 0),
+        ([0, 4], 0),
+        ([0, 1], 1),
+        ([4, 1, 3], 1),
+        ([4, 3], 3),
+        ([143, 4], 4),
+        ([130, 130], 130),
+        ([-9, -9], 137),
+        ([], 0),
+    ],
+)
+def test_the_most_telling_code_of_all_nodes_is_the_parents(codes: list[int], code: int) -> None:
+    assert exit_code(codes) == code
+
+
+def command(*argv: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], str, tuple[dict[str, str], ...]]:
+    config = check(parse([*argv, "-m", "json.tool", "--np", "x"], environ), environ)
+    server = "127.0.0.1:1234"
+    return node_argv(config, server), joiner_line(config, server, environ), node_environments(config, environ)
+
+
+def test_a_node_gets_the_users_other_flags_and_the_script() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "", "ELASTIC_LOCAL_NODES": "3"}
+    argv, line, environments = command("--job_id", "j", "--grace=5", "--rerun", "--np", "1:3", environ=environ)
+    config = parse(argv, environments[0])
+    assert config.local_nodes == 0
+    assert (config.servers, config.job_id, str(config.np)) == (("127.0.0.1:1234",), "j", "1:3")
+    assert (config.grace_s, config.rerun, config.host) == (5.0, True, "127.0.0.1")
+    assert (config.script, config.script_args) == ("json.tool", ("--np", "x"))
+    assert "--rerun" not in line
+    assert len(environments) == 3
+
+
+def test_cards_are_shared_out_to_the_nodes_and_the_rest_is_offered_to_a_further_one() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "4,5,6"}
+    argv, line, environments = command("--local_nodes", "2", environ=environ)
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in environments] == ["4", "5"]
+    assert argv[6:8] == ("--nproc_per_node", "1")
+    assert line.startswith("CUDA_VISIBLE_DEVICES=6 elastic-launch ")
+
+
+def test_with_fewer_cards_than_workers_nobody_gets_one() -> None:
+    _, _, environments = command("--local_nodes", "2", environ={"CUDA_VISIBLE_DEVICES": "0"})
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in environments] == ["", ""]

@@ -1,0 +1,263 @@
+"""What the nursery promises when somebody dies, freezes or stays too long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher import locks, wire
+from launcher.workers import Gone, NurseryDied, Overdue
+from tests.process.nest import LIMIT_S, nest, pids, watch_end
+
+FAMILY = """
+import os, subprocess, sys, time
+sleep = [sys.executable, "-c", "import time; time.sleep(100)"]
+child = subprocess.Popen(sleep)
+alone = subprocess.Popen(sleep, start_new_session=True)
+nested = subprocess.Popen(
+    [sys.executable, "-c", "import subprocess, sys; print('pid', subprocess.Popen(sys.argv[1:],"
+     " start_new_session=True).pid, flush=True)", *sleep])
+nested.wait()
+print("pid", os.getpid()); print("pid", child.pid); print("pid", alone.pid); print("ready", flush=True)
+time.sleep(100)
+"""
+
+PARENT = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+print("pid", child.pid); print("ready", flush=True)
+time.sleep(100)
+"""
+
+AGENT = """
+import asyncio, json, os, sys
+from pathlib import Path
+from launcher import wire
+from launcher.workers import Workers, WorkerSpec
+
+async def main():
+    folder, seconds, code = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+    events = asyncio.Queue()
+    workers = Workers(events.put_nowait, lock=folder / "job.node.lock")
+    await workers.start()
+    workers.run_until(wire.boottime_s() + seconds)
+    workers.spawn(1, [WorkerSpec(r, r, (sys.executable, "-c", code), dict(os.environ), str(folder),
+        folder / f"workerlog.{r}", r == 0, "==== start ====") for r in range(2)])
+    while True:
+        event = await events.get()
+        print(json.dumps([type(event).__name__, workers.pid]), flush=True)
+
+asyncio.run(main())
+"""
+
+
+def agent(folder: Path, seconds: float, code: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", AGENT, str(folder), str(seconds), code], stdout=subprocess.PIPE, text=True
+    )
+
+
+def lines_until(process: subprocess.Popen[str], word: str, count: int = 1) -> list[str]:
+    assert process.stdout is not None
+    found: list[str] = []
+    while count:
+        line = process.stdout.readline()
+        assert line, found
+        found.append(line.rstrip("\n"))
+        count -= word in line
+    return found
+
+
+class TestTheAgentIsKilled:
+    def test_workers_and_every_descendant_end_and_the_lock_proves_it(self, tmp_path: Path) -> None:
+        lock = tmp_path / "job.node.lock"
+        with agent(tmp_path, 60, FAMILY) as process:
+            found = pids(lines_until(process, "ready"))
+            assert len(found) == 4
+            ends = [watch_end(pid) for pid in found]
+            assert lock.exists()
+            assert not locks.proven_dead(lock)
+            process.kill()
+            began = time.monotonic()
+            assert all(ended(LIMIT_S) for ended in ends)
+            assert time.monotonic() - began < 2
+        assert _becomes_proof(lock)
+
+    def test_also_in_the_moment_of_the_start(self, tmp_path: Path) -> None:
+        with agent(tmp_path, 60, "import time; time.sleep(100)") as process:
+            nursery = json.loads(lines_until(process, "Spawned")[-1])[1]
+            ended = watch_end(nursery)
+            process.kill()
+            assert ended(LIMIT_S)
+        assert _becomes_proof(tmp_path / "job.node.lock")
+
+
+class TestTheAgentIsFrozen:
+    def test_the_workers_are_killed_at_the_time_and_the_agent_hears_of_it_when_it_wakes(self, tmp_path: Path) -> None:
+        with agent(tmp_path, 1.5, FAMILY) as process:
+            began = time.monotonic()
+            ends = [watch_end(pid) for pid in pids(lines_until(process, "ready"))]
+            process.send_signal(signal.SIGSTOP)
+            assert all(ended(LIMIT_S) for ended in ends)
+            assert 0.5 < time.monotonic() - began < 2.5
+            process.send_signal(signal.SIGCONT)
+            told = lines_until(process, '"Gone"')
+            assert [json.loads(line)[0] for line in told if line.startswith("[")][-4:] == [
+                "Overdue",
+                "Exited",
+                "Exited",
+                "Gone",
+            ]
+            process.kill()
+
+
+class TestTheRightToRun:
+    def test_without_a_time_nothing_starts(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with nest(tmp_path) as it:
+                it.workers.run_until(0.0)
+                it.workers.spawn(1, [it.spec("open('started', 'w')"), it.spec("open('started', 'w')", rank=1)])
+                assert await it.next() == Overdue(1)
+                for _ in range(2):
+                    exited = await it.exited()
+                    assert (exited.code, exited.stopped) == (-signal.SIGKILL, True)
+                await it.gone()
+                assert not (tmp_path / "started").exists()
+
+        asyncio.run(main())
+
+    def test_a_later_word_prolongs_it(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with nest(tmp_path) as it:
+                it.run_for(0.3)
+                it.workers.spawn(1, [it.spec("import time; time.sleep(0.6)")])
+                await it.spawned()
+                it.run_for(30)
+                assert (await it.exited()).code == 0
+
+        asyncio.run(main())
+
+    def test_at_its_end_all_are_killed_within_a_tenth_of_a_second(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with nest(tmp_path) as it:
+                until_s = wire.boottime_s() + 0.4
+                it.workers.run_until(until_s)
+                it.workers.spawn(1, [it.spec("import time; time.sleep(100)", rank=rank) for rank in range(2)])
+                await it.spawned()
+                assert await it.next() == Overdue(1)
+                for _ in range(2):
+                    exited = await it.exited()
+                    assert exited.code == -signal.SIGKILL
+                    assert until_s <= exited.at_s < until_s + 0.1
+                await it.gone()
+                it.run_for(30)
+                it.workers.spawn(2, [it.spec("")])
+                await it.spawned()
+                assert (await it.exited()).code == 0
+
+        asyncio.run(main())
+
+    def test_a_frozen_nursery_is_ended_by_the_agent(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with nest(tmp_path) as it:
+                it.run_for(0.5)
+                it.workers.spawn(1, [it.spec("import time; time.sleep(100)")])
+                (pid,) = await it.spawned()
+                ended = watch_end(pid)
+                assert it.workers.pid is not None
+                os.kill(it.workers.pid, signal.SIGSTOP)
+                assert await it.next() == NurseryDied()
+                assert ended(0)
+
+        asyncio.run(main())
+
+
+class TestTheNurseryIsKilled:
+    def test_workers_and_their_sessions_end_and_the_agent_hears_once(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with nest(tmp_path, lock=tmp_path / "n.lock") as it:
+                it.workers.spawn(1, [it.spec(PARENT, shown=True), it.spec("import time; time.sleep(100)", rank=1)])
+                workers = await it.spawned()
+                ends = [watch_end(pid) for pid in (*workers, *pids(await it.says("ready")))]
+                assert it.workers.pid is not None
+                os.kill(it.workers.pid, signal.SIGKILL)
+                assert await it.next() == NurseryDied()
+                assert all(ended(0) for ended in ends)
+                assert it.events.empty()
+                assert it.log(1).read_text().endswith("==== rank 1 gen 1 ended: killed, its nursery died ====\n")
+                assert locks.proven_dead(tmp_path / "n.lock")
+                it.run_for(10)
+                it.workers.stop(1)
+
+        asyncio.run(main())
+
+    def test_signals_of_a_terminal_do_not_touch_it(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with nest(tmp_path) as it:
+                it.workers.spawn(1, [it.spec("import time; print('up', flush=True); time.sleep(0.2)")])
+                await it.spawned()
+                await it.says("up")
+                assert it.workers.pid is not None
+                assert os.getsid(it.workers.pid) == it.workers.pid
+                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                    os.kill(it.workers.pid, number)
+                assert (await it.exited()).code == 0
+                assert isinstance(await it.next(), Gone)
+
+        asyncio.run(main())
+
+
+class TestLocks:
+    def test_an_orderly_end_removes_the_file(self, tmp_path: Path) -> None:
+        lock = tmp_path / "job.node.lock"
+
+        async def main() -> None:
+            async with nest(tmp_path, lock=lock):
+                assert not locks.proven_dead(lock)
+                assert lock.exists()
+
+        asyncio.run(main())
+        assert not lock.exists()
+        assert not locks.proven_dead(lock)
+
+    def test_a_descendant_that_inherited_the_descriptor_holds_it(self, tmp_path: Path) -> None:
+        held = locks.hold(tmp_path / "n.lock")
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(held.fd,)) as heir:
+            os.close(held.fd)
+            assert not locks.proven_dead(tmp_path / "n.lock")
+            heir.kill()
+            heir.wait()
+        assert locks.proven_dead(tmp_path / "n.lock")
+
+    def test_a_lock_that_is_held_stops_a_second_nursery_with_one_line(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        from elastic.errors import NurseryLost
+
+        held = locks.hold(tmp_path / "n.lock")
+
+        async def main() -> None:
+            async with nest(tmp_path, lock=tmp_path / "n.lock"):
+                pytest.fail("it started")
+
+        with pytest.raises(NurseryLost):
+            asyncio.run(main())
+        os.close(held.fd)
+        assert "another process holds the lock" in capfd.readouterr().err
+
+
+def _becomes_proof(lock: Path) -> bool:
+    """The descriptor closes with the last process, an instant after its end can be seen."""
+    until = time.monotonic() + LIMIT_S
+    while not locks.proven_dead(lock):
+        if time.monotonic() > until:
+            return False
+    return lock.exists()

@@ -1,0 +1,211 @@
+"""Where the output of workers goes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.console import Console
+from launcher.logs import tail
+from launcher.workers import Exited, Gone
+from tests.process.nest import LIMIT_S, nest
+
+ENDLESS = "import os\nwhile True: os.write(1, os.urandom(4096))"
+
+
+class Pipe:
+    """A console that the test reads, and can leave unread."""
+
+    def __init__(self) -> None:
+        self.reader, writer = os.pipe()
+        self.console = Console(writer)
+        os.close(writer)
+        os.set_blocking(self.reader, False)
+
+    def read(self) -> bytes:
+        data = b""
+        while True:
+            try:
+                piece = os.read(self.reader, 1 << 16)
+            except BlockingIOError:
+                return data
+            if not piece:
+                return data
+            data += piece
+
+
+class TestAShownWorker:
+    def test_its_stdout_and_stderr_stay_apart_and_both_are_in_the_log_between_its_frame(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            out, err = Pipe(), Pipe()
+            async with nest(tmp_path, stdout=out.console, stderr=err.console) as it:
+                code = "import sys; print('to out'); print('to err', file=sys.stderr)"
+                it.workers.spawn(3, [it.spec(code, shown=True), it.spec(code, rank=1)])
+                await it.spawned()
+                await it.exited()
+                await it.exited()
+                assert (out.read(), err.read()) == (b"to out\n", b"to err\n")
+                for rank in range(2):
+                    lines = it.log(rank).read_text().splitlines()
+                    assert lines[0] == f"==== rank {rank} ===="
+                    assert sorted(lines[1:3]) == ["to err", "to out"]
+                    assert lines[3:] == [f"==== rank {rank} gen 3 ended: exit 0 ===="]
+
+        asyncio.run(main())
+
+    def test_unfinished_lines_pass_at_once(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            out = Pipe()
+            async with nest(tmp_path, stdout=out.console) as it:
+                code = "import os, time; os.write(1, b'50%\\r'); time.sleep(100)"
+                it.workers.spawn(1, [it.spec(code, shown=True)])
+                await it.spawned()
+                readable = asyncio.Event()
+                asyncio.get_running_loop().add_reader(out.reader, readable.set)
+                async with asyncio.timeout(LIMIT_S):
+                    await readable.wait()
+                asyncio.get_running_loop().remove_reader(out.reader)
+                assert out.read() == b"50%\r"
+                it.workers.kill()
+                await it.exited()
+                assert (
+                    it.log()
+                    .read_bytes()
+                    .endswith(b"50%\r\n==== rank 0 gen 1 ended: stopped by the launcher (SIGKILL) ====\n")
+                )
+
+        asyncio.run(main())
+
+    def test_all_it_wrote_is_in_the_log_before_its_exit_is_told(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with nest(tmp_path) as it:
+                for g in range(5):
+                    it.workers.spawn(
+                        g, [it.spec("print('x' * 50_000 + 'end', flush=True); import os; os._exit(1)", shown=True)]
+                    )
+                    await it.spawned()
+                    exited = await it.exited()
+                    assert it.log().read_bytes()[exited.log_from :].startswith(b"x" * 50_000 + b"end\n==== rank 0")
+                    assert len(tail(it.log(), exited.log_from)) == 1
+                    await it.gone()
+
+        asyncio.run(main())
+
+    def test_a_grandchild_that_keeps_the_pipe_open_delays_nothing(self, tmp_path: Path) -> None:
+        code = "import subprocess as s; s.Popen(['sleep', '100'], start_new_session=True); print('bye', flush=True)"
+
+        async def main() -> None:
+            async with nest(tmp_path) as it:
+                it.workers.spawn(1, [it.spec(code, shown=True), it.program("sleep", "100", rank=1)])
+                await it.spawned()
+                async with asyncio.timeout(5):
+                    exited = await it.exited()
+                assert exited.local_rank == 0
+                assert "bye\n" in it.log().read_text()
+
+        asyncio.run(main())
+
+    def test_two_shown_workers_are_told_apart_by_their_prefix_on_the_console_only(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            out = Pipe()
+            async with nest(tmp_path, stdout=out.console) as it:
+                it.workers.spawn(
+                    1, [it.spec("print('a\\nb')", rank=rank, shown=True, prefix=f"[{rank}] ") for rank in (0, 1)]
+                )
+                await it.spawned()
+                await it.exited()
+                await it.exited()
+                assert sorted(out.read().splitlines()) == [b"[0] a", b"[0] b", b"[1] a", b"[1] b"]
+                assert it.log().read_text().splitlines()[1:3] == ["a", "b"]
+
+        asyncio.run(main())
+
+
+class TestABlockedConsole:
+    def test_neither_stops_the_loop_nor_the_log_and_says_what_it_left_out(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            out = Pipe()
+            async with nest(tmp_path, stdout=out.console) as it:
+                code = "for i in range(40): print(f'{i:02}' * 32_000, flush=True)"
+                it.workers.spawn(1, [it.spec(code, shown=True)])
+                await it.spawned()
+                assert (await it.exited()).code == 0
+                assert it.log().stat().st_size > 40 * 64_000
+                shown = b""
+                async with asyncio.timeout(LIMIT_S):
+                    while b"the console stood still" not in shown:
+                        shown += out.read()
+                        await asyncio.sleep(0)
+                assert len(shown) < it.log().stat().st_size
+
+        asyncio.run(main())
+
+    def test_a_console_whose_reader_is_gone_is_given_up(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            out = Pipe()
+            os.close(out.reader)
+            async with nest(tmp_path, stdout=out.console) as it:
+                it.workers.spawn(1, [it.spec("print('one'); print('two')", shown=True)])
+                await it.spawned()
+                assert (await it.exited()).code == 0
+                assert "one\ntwo\n" in it.log().read_text()
+
+        asyncio.run(main())
+
+
+class TestOutputOfAnyKind:
+    @pytest.mark.parametrize("shown", [True, False])
+    def test_endless_binary_output_stops_nothing(self, tmp_path: Path, shown: bool) -> None:
+        async def main() -> None:
+            async with nest(tmp_path) as it:
+                it.workers.spawn(1, [it.spec(ENDLESS, shown=shown)])
+                await it.spawned()
+                await it.grows(1 << 20)
+                it.workers.stop(5)
+                async with asyncio.timeout(5):
+                    exited, gone = await it.exited(), await it.gone()
+                assert isinstance(exited, Exited)
+                assert isinstance(gone, Gone)
+                for line in tail(it.log(), exited.log_from):
+                    assert line.isprintable()
+                    assert len(line) <= 500
+
+        asyncio.run(main())
+
+    def test_a_full_disk_costs_the_log_and_not_the_worker(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            out = Pipe()
+            async with nest(tmp_path, stdout=out.console) as it:
+                it.log().symlink_to("/dev/full")
+                it.workers.spawn(1, [it.spec("print('hello')", shown=True)])
+                await it.spawned()
+                assert (await it.exited()).code == 0
+                assert out.read() == b"hello\n"
+                assert it.complaints == [
+                    f"{it.log()} cannot be written (No space left on device); what its worker says is not kept"
+                ]
+
+        asyncio.run(main())
+
+    def test_logs_are_appended_over_starts(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with nest(tmp_path) as it:
+                for g in (1, 2):
+                    it.workers.spawn(g, [it.program("printf", f"start {g}")])
+                    await it.spawned()
+                    exited = await it.exited()
+                    await it.gone()
+                assert it.log().read_text().splitlines() == [
+                    "==== rank 0 ====",
+                    "start 1",
+                    "==== rank 0 gen 1 ended: exit 0 ====",
+                    "==== rank 0 ====",
+                    "start 2",
+                    "==== rank 0 gen 2 ended: exit 0 ====",
+                ]
+                assert tail(it.log(), exited.log_from) == ("start 2",)
+
+        asyncio.run(main())

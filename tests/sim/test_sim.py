@@ -1,0 +1,97 @@
+"""The core over the in-memory store, on a virtual clock, under seeded faults.
+
+`pytest tests/sim --seed N` replays one run exactly and prints it; without it, `SEEDS` runs are made on every core, and
+the counts of rows, reasons and faults are printed. A violation names its seed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+from elastic import membership
+from elastic.agentstate import TABLE
+from elastic.membership import Reason
+from tests.sim import faults
+from tests.sim.faults import FAULTS, run_seed
+from tests.sim.world import Violation
+
+SEEDS = 2_000
+TEETH_SEEDS = 1_500
+STEPS_OF_A_PROPOSAL = ("register", "form", "go", "record", "verdict")
+
+
+def _one(seed: int) -> tuple[Counter[str], int, str]:
+    try:
+        world = run_seed(seed)
+    except Violation as violation:
+        return Counter(), 0, str(violation)
+    return world.counts, world.steps, ""
+
+
+@pytest.mark.timeout(600)
+def test_every_seed_keeps_every_promise_and_everything_is_taken(
+    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = request.config.getoption("--seed")
+    if one is not None:
+        _replay(one)
+        return
+    counts: Counter[str] = Counter()
+    steps = 0
+    violations = []
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for taken, made, violation in pool.map(_one, range(SEEDS), chunksize=25):
+            counts.update(taken)
+            steps += made
+            if violation:
+                violations.append(violation)
+    expected = [f"row {row.name}" for row in TABLE]
+    expected += [f"reason {reason.name}" for reason in Reason]
+    expected += [f"fault {fault.__name__}" for fault in FAULTS]
+    expected += [f"fault {kind} watch event" for kind in ("late", "lost", "repeated")] + ["fault late write"]
+    expected += [f"fault proposer lost after {step}" for step in STEPS_OF_A_PROPOSAL]
+    expected += ["promise 7 was looked at", "promises 3 and 6 were looked at", "nursery killed overdue workers"]
+    with capsys.disabled():
+        print(f"\n{SEEDS} seeds, {steps} events, {len(violations)} violations")
+        for name in expected:
+            print(f"{counts[name]:8d}  {name}")
+    assert not violations, "\n".join(violations[:10])
+    assert [name for name in expected if not counts[name]] == []
+
+
+def _replay(seed: int) -> None:
+    world = faults.make(seed)
+    try:
+        faults.live(world)
+    finally:
+        print(f"seed {seed}: --np {world.np}, links {'on' if world.links else 'off'}, {world.spec}")
+        print("\n".join(world.trace))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("defect", ["no mod-revision compare", "no create-revision compare", "no nursery deadline"])
+def test_a_seed_finds_the_defect(defect: str) -> None:
+    found = _first_violation(defect)
+    assert found, f"{TEETH_SEEDS} seeds do not see it: {defect}"
+    print(found)
+
+
+@pytest.mark.timeout(300)
+def test_a_seed_finds_a_gate_that_is_always_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "_closed", lambda *_: None)
+    found = _first_violation("")
+    assert "promise 1" in found
+    print(found)
+
+
+def _first_violation(defect: str) -> str:
+    for seed in range(TEETH_SEEDS):
+        try:
+            run_seed(seed, defect=defect)
+        except Violation as violation:
+            return str(violation)
+    return ""

@@ -1,0 +1,122 @@
+"""etcd processes that a test starts, freezes, kills and starts again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from elastic.store.base import Range
+from elastic.store.embedded import find_etcd, guarded
+from elastic.store.etcd import EtcdOptions, EtcdStore
+
+ETCD_34 = "/usr/bin/etcd"
+
+
+def binary_of(version: str) -> str | None:
+    """The binary of a version by its first two numbers ("3.4"), None if this machine does not have it."""
+    path = {"3.4": ETCD_34, "3.5": find_etcd()}[version]
+    if not os.access(path, os.X_OK):
+        return None
+    shown = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    return path if f"etcd Version: {version}." in shown else None
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class Server:
+    """One etcd server. Its data and ports stay the same when it is started again."""
+
+    def __init__(self, binary: str, folder: Path, name: str, port: int, peer: int, cluster: str, *flags: str) -> None:
+        scheme = "https" if flags else "http"
+        client_url, peer_url = f"{scheme}://127.0.0.1:{port}", f"http://127.0.0.1:{peer}"
+        self.endpoint = f"127.0.0.1:{port}"
+        self.folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._command = [
+            binary,
+            f"--name={name}",
+            f"--data-dir={folder / 'data'}",
+            f"--listen-client-urls={client_url}",
+            f"--advertise-client-urls={client_url}",
+            f"--listen-peer-urls={peer_url}",
+            f"--initial-advertise-peer-urls={peer_url}",
+            f"--initial-cluster={cluster}",
+            "--logger=zap",
+            "--log-level=warn",
+            "--log-outputs=stderr",
+            *flags,
+        ]
+
+    def start(self, *, wait: bool = True) -> Server:
+        assert self._process is None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                guarded(self._command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        if wait:
+            wait_until_answers([self.endpoint])
+        return self
+
+    def freeze(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def thaw_and_kill(self) -> None:
+        if self._process is not None:
+            self.thaw()
+            self.kill()
+
+    def lose_data(self) -> None:
+        assert self._process is None
+        shutil.rmtree(self.folder / "data")
+
+
+def wait_until_answers(endpoints: Sequence[str], limit_s: float = 20.0) -> None:
+    async def ask() -> None:
+        store = EtcdStore(endpoints, options=EtcdOptions(request_limit_s=limit_s))
+        await store.list(Range.key("\0"))
+        await store.close()
+
+    asyncio.run(ask())
+
+
+def one_server(binary: str, folder: Path, *flags: str) -> Server:
+    """A server alone; `flags` are those of TLS."""
+    port, peer = free_ports(2)
+    return Server(binary, folder, "one", port, peer, f"one=http://127.0.0.1:{peer}", *flags)
+
+
+def cluster_of_three(binary: str, folder: Path) -> list[Server]:
+    ports = free_ports(6)
+    names = ("a", "b", "c")
+    cluster = ",".join(f"{name}=http://127.0.0.1:{peer}" for name, peer in zip(names, ports[3:], strict=True))
+    return [
+        Server(binary, folder / name, name, port, peer, cluster)
+        for name, port, peer in zip(names, ports[:3], ports[3:], strict=True)
+    ]

@@ -1,0 +1,70 @@
+"""etcd3's messages work with today's protobuf, for us and for everybody else in the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+
+def run_fresh(code: str) -> str:
+    """Run code in a new interpreter where every warning is an error."""
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_etcd3_can_be_imported_after_us_and_shares_our_messages() -> None:
+    run_fresh(
+        """
+        from elastic.store.etcd.stubs import kv, rpc, stubs
+        import etcd3, sys
+        import etcd3.etcdrpc.rpc_pb2 as theirs
+        from etcd3.etcdrpc import kv_pb2
+        assert theirs is rpc and kv_pb2 is kv
+        assert etcd3.etcdrpc.RangeRequest is rpc.RangeRequest
+        sent = rpc.RangeResponse(kvs=[kv.KeyValue(key=b"a")]).SerializeToString()
+        assert rpc.RangeResponse.FromString(sent).kvs[0].key == b"a"
+        assert all(module.__spec__ is not None for name, module in sys.modules.items() if name.startswith("etcd3."))
+        """
+    )
+
+
+def test_an_import_of_etcd3_that_failed_before_does_no_harm() -> None:
+    run_fresh(
+        """
+        try:
+            import etcd3
+        except TypeError:
+            pass
+        from elastic.store.etcd.stubs import rpc
+        import etcd3
+        assert etcd3.etcdrpc.TxnRequest is rpc.TxnRequest
+        """
+    )
+
+
+def test_files_of_the_same_name_in_the_default_pool_do_not_collide() -> None:
+    run_fresh(
+        """
+        from google.protobuf import descriptor_pb2, descriptor_pool
+        for name in ("rpc.proto", "kv.proto"):
+            other = descriptor_pb2.FileDescriptorProto(name=name, package="somebody.else")
+            descriptor_pool.Default().AddSerializedFile(other.SerializeToString())
+        from elastic.store.etcd.stubs import rpc
+        assert rpc.DESCRIPTOR.package == "etcdserverpb"
+        """
+    )
+
+
+def test_importing_the_library_imports_neither_grpc_nor_torch_and_the_store_no_torch() -> None:
+    run_fresh(
+        """
+        import sys
+        import elastic, elastic.store, elastic.store.memory, elastic.store.mirror, elastic.store.session
+        assert "grpc" not in sys.modules
+        import elastic.store.etcd
+        assert "torch" not in sys.modules and "numpy" not in sys.modules
+        """
+    )

@@ -1,0 +1,225 @@
+"""A mirror is what the listing is, and never goes back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, Sequence
+
+import pytest
+
+from elastic.errors import StoreUnavailable
+from elastic.store.base import Batch, Compare, Delete, Operation, Put, Range, Store, TxnResult
+from elastic.store.memory import MemoryCore
+from elastic.store.memory_store import MemoryStore
+from tests.store.conftest import Bench
+from tests.store.mirrors import Watched
+from tests.store.test_contract_txn import on
+
+
+class FaultyStore(MemoryStore):
+    """A store that can be out of reach, and whose watch can be deaf or repeat what it said."""
+
+    out_of_reach = False
+    deaf = False
+    repeats = False
+
+    async def txn(
+        self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TxnResult:
+        if self.out_of_reach:
+            raise StoreUnavailable("nobody is there")
+        return await super().txn(compares, then, otherwise)
+
+    async def watch(self, ranges: Sequence[Range], from_revision: int) -> AsyncGenerator[Batch, None]:
+        told: list[Batch] = []
+        async for batch in super().watch(ranges, from_revision):
+            if self.deaf:
+                continue
+            told.append(batch)
+            for each in told if self.repeats else [batch]:
+                yield each
+
+
+def faulty() -> FaultyStore:
+    return FaultyStore(MemoryCore(), time.monotonic)
+
+
+def test_a_mirror_shows_what_is_there_and_then_every_change(bench: Bench) -> None:
+    async def story(store: Store) -> None:
+        a, b = bench.prefix + "a", bench.prefix + "b"
+        await store.txn((), [Put(a, b"1")])
+        async with Watched(store, bench.prefix) as watched:
+            await watched.until(lambda: watched.values == {a: b"1"})
+            snapshot = watched.mirror.entries
+            put = await store.txn((), [Put(a, b"2"), Put(b, b"1")])
+            await watched.until(lambda: watched.values == {a: b"2", b: b"1"})
+            assert watched.mirror.revision >= put.revision
+            assert snapshot[a].value == b"1"
+            await store.txn((), [Delete(Range.key(a))])
+            await watched.until(lambda: watched.values == {b: b"1"})
+            assert (watched.mirror.replaced, watched.troubles) == (0, [])
+
+    on(bench, story)
+
+
+def test_an_empty_scope_is_told_too(bench: Bench) -> None:
+    async def story(store: Store) -> None:
+        async with Watched(store, bench.prefix) as watched:
+            await watched.until(lambda: watched.mirror.listed)
+            assert (watched.told, watched.values) == (1, {})
+
+    on(bench, story)
+
+
+def test_a_change_of_scope_keeps_the_old_picture_until_the_new_one_is_there(bench: Bench) -> None:
+    async def story(store: Store) -> None:
+        a, b, c = (f"{bench.prefix}{name}/x" for name in "abc")
+        await store.txn((), [Put(key, b"") for key in (a, b, c)])
+        async with Watched(store, bench.prefix + "a/", bench.prefix + "b/") as watched:
+            await watched.until(lambda: set(watched.values) == {a, b})
+            watched.mirror.follow([Range.prefix(bench.prefix + "b/"), Range.prefix(bench.prefix + "c/")])
+            assert set(watched.values) == {a, b}
+            assert not watched.mirror.listed
+            await watched.until(lambda: watched.mirror.listed)
+            assert set(watched.values) == {b, c}
+            await store.txn((), [Put(a, b"unseen"), Put(c, b"seen")])
+            await watched.until(lambda: watched.values == {b: b"", c: b"seen"})
+            watched.mirror.follow([])
+            await watched.until(lambda: not watched.values)
+
+    on(bench, story)
+
+
+def test_after_any_operations_and_scope_changes_the_mirror_is_the_listing(bench: Bench) -> None:
+    async def story(store: Store) -> None:
+        chance = random.Random(bench.prefix)
+        prefixes = [f"{bench.prefix}{name}/" for name in "abc"]
+        keys = [f"{prefix}{number}" for prefix in prefixes for number in range(4)]
+        leases: list[int] = []
+        scope = prefixes
+        async with Watched(store, *prefixes, relist_every_s=0.05) as watched:
+            for step in range(300):
+                match chance.randrange(12):
+                    case 0 | 1:
+                        await store.txn((), [Delete(Range.key(chance.choice(keys)))])
+                    case 2:
+                        await store.txn((), [Delete(Range.prefix(chance.choice(prefixes)))])
+                    case 3:
+                        leases.append((await store.grant(60)).id)
+                        puts = [Put(key, b"leased", leases[-1]) for key in chance.sample(keys, 3)]
+                        await store.txn((), puts)
+                    case 4 if leases:
+                        await store.revoke(leases.pop(0))
+                    case 5 if step % 3 == 0:
+                        scope = chance.sample(prefixes, chance.randint(1, 3))
+                        watched.mirror.follow([Range.prefix(prefix) for prefix in scope])
+                    case 6:
+                        watched.mirror.refresh_soon()
+                        await asyncio.sleep(0)
+                    case _:
+                        await store.txn((), [Put(key, str(step).encode()) for key in chance.sample(keys, 2)])
+            listed = [await store.list(Range.prefix(prefix)) for prefix in scope]
+            truth = {entry.key: entry for listing in listed for entry in listing.entries}
+            await watched.until(lambda: dict(watched.mirror.entries) == truth)
+            assert watched.mirror.replaced == 0
+            for lease in leases:
+                await store.revoke(lease)
+
+    on(bench, story)
+
+
+def test_a_compaction_makes_it_list_again(bench: Bench) -> None:
+    async def story(store: Store) -> None:
+        key = bench.prefix + "a"
+        await store.txn((), [Put(key, b"1")])
+        async with Watched(store, bench.prefix) as watched:
+            await watched.until(lambda: watched.values == {key: b"1"})
+            put = await store.txn((), [Put(key, b"2")])
+            await bench.compact(store, put.revision)
+            await store.txn((), [Put(key, b"3")])
+            await watched.until(lambda: watched.values == {key: b"3"})
+
+    on(bench, story)
+
+
+def test_a_store_that_goes_away_is_told_once_and_so_is_its_return() -> None:
+    async def run() -> None:
+        store = faulty()
+        store.out_of_reach = True
+        async with Watched(store, "/j/") as watched:
+            await watched.until(lambda: bool(watched.troubles))
+            await asyncio.sleep(0.6)  # at least one more listing fails
+            assert [str(error) for error in watched.troubles] == ["nobody is there"]
+            store.out_of_reach = False
+            await watched.until(lambda: watched.mirror.listed)
+            assert watched.troubles[1:] == [None]
+
+    asyncio.run(run())
+
+
+def test_a_deaf_watch_is_made_good_by_the_next_listing() -> None:
+    async def run() -> None:
+        store = faulty()
+        async with Watched(store, "/j/", relist_every_s=0.1) as watched:
+            await watched.until(lambda: watched.mirror.listed)
+            store.deaf = True
+            await store.txn((), [Put("/j/a", b"")])
+            await watched.until(lambda: set(watched.values) == {"/j/a"})
+
+    asyncio.run(run())
+
+
+def test_asking_for_a_listing_does_not_wait_for_the_next_one_that_is_due() -> None:
+    async def run() -> None:
+        store = faulty()
+        async with Watched(store, "/j/") as watched:
+            await watched.until(lambda: watched.mirror.listed)
+            store.deaf = True
+            await store.txn((), [Put("/j/a", b"")])
+            watched.mirror.refresh_soon()
+            await watched.until(lambda: set(watched.values) == {"/j/a"})
+
+    asyncio.run(run())
+
+
+def test_repeated_events_never_bring_back_what_was_overwritten_or_deleted() -> None:
+    async def run() -> None:
+        store = faulty()
+        store.repeats = True
+        history: list[dict[str, bytes]] = []
+        async with Watched(store, "/j/") as watched:
+            await watched.until(lambda: watched.mirror.listed)
+            for number in range(3):
+                await store.txn((), [Put("/j/a", str(number).encode()), Put("/j/b", b"")])
+                await watched.until(lambda: watched.values.get("/j/b") is not None)
+                await store.txn((), [Delete(Range.key("/j/b"))])
+                await watched.until(lambda: "/j/b" not in watched.values)
+                history.append(watched.values)
+                told = watched.told
+                await asyncio.sleep(0)
+                assert watched.told == told
+        assert history == [{"/j/a": b"0"}, {"/j/a": b"1"}, {"/j/a": b"2"}]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("noticed_by_another_call", [False, True])
+def test_a_store_that_came_back_empty_is_noticed_and_taken_whole(noticed_by_another_call: bool) -> None:
+    async def run() -> None:
+        store = faulty()
+        for number in range(5):
+            await store.txn((), [Put("/j/a", str(number).encode()), Put("/j/b", b"")])
+        async with Watched(store, "/j/") as watched:
+            await watched.until(lambda: watched.values == {"/j/a": b"4", "/j/b": b""})
+            store.replace(MemoryCore())
+            if noticed_by_another_call:
+                await store.txn((), [Put("/j/a", b"new")])
+            await watched.until(lambda: watched.mirror.replaced == 1)
+            await store.txn((), [Put("/j/a", b"newer")])
+            await watched.until(lambda: watched.values == {"/j/a": b"newer"})
+            assert watched.mirror.replaced == 1
+            assert watched.mirror.revision == store.core.revision
+
+    asyncio.run(run())

@@ -1,0 +1,89 @@
+"""A session reports: refreshed, silent, lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import pairwise
+
+from elastic.errors import StoreUnavailable
+from elastic.store.memory import MemoryCore
+from elastic.store.memory_store import MemoryStore
+from elastic.store.session import Lost, Refreshed, Session, SessionEvent, Silent
+from tests.store.conftest import Bench
+
+
+class SilentStore(MemoryStore):
+    """A store that does not answer refreshes while `silent`."""
+
+    silent = False
+
+    async def refresh(self, lease_id: int) -> float:
+        if self.silent:
+            raise StoreUnavailable("nobody is there")
+        return await super().refresh(lease_id)
+
+
+def test_a_session_keeps_its_lease_and_tells_when_each_refresh_was_sent(bench: Bench) -> None:
+    async def run() -> None:
+        store = bench.client()
+        lease = await store.grant(bench.lease_s)
+        events: asyncio.Queue[SessionEvent] = asyncio.Queue()
+        session = Session(store, lease, clock=time.monotonic, on_event=events.put_nowait)
+        began = time.monotonic()
+        running = asyncio.create_task(session.run())
+        seen = [await events.get() for _ in range(6)]
+        assert time.monotonic() - began >= lease.ttl_s * 5 / 4 - 0.05
+        sent = [event.sent_at for event in seen if isinstance(event, Refreshed) and event.ttl_s == lease.ttl_s]
+        assert len(sent) == 6
+        assert all(later - sooner > lease.ttl_s / 5 for sooner, later in pairwise(sent))
+        running.cancel()
+        await asyncio.wait([running])
+        assert running.cancelled()
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_session_whose_lease_was_revoked_says_that_it_is_lost_and_ends(bench: Bench) -> None:
+    async def run() -> None:
+        store, other = bench.client(), bench.client()
+        lease = await store.grant(bench.lease_s)
+        events: asyncio.Queue[SessionEvent] = asyncio.Queue()
+        running = asyncio.create_task(Session(store, lease, clock=time.monotonic, on_event=events.put_nowait).run())
+        assert isinstance(await events.get(), Refreshed)
+        await other.revoke(lease.id)
+        await running
+        *_, last = [events.get_nowait() for _ in range(events.qsize())]
+        assert isinstance(last, Lost)
+        assert f"{lease.id:x}" in last.reason
+        await store.close()
+        await other.close()
+
+    asyncio.run(run())
+
+
+def test_a_silent_store_is_told_once_and_so_is_its_return() -> None:
+    async def run() -> None:
+        store = SilentStore(MemoryCore(), time.monotonic)
+        lease = await store.grant(60)
+        store.silent = True
+        events: list[SessionEvent] = []
+        heard = asyncio.Event()
+
+        def hear(event: SessionEvent) -> None:
+            events.append(event)
+            heard.set()
+
+        running = asyncio.create_task(Session(store, lease, clock=time.monotonic, on_event=hear).run())
+        await heard.wait()
+        await asyncio.sleep(0.5)  # several refreshes fail meanwhile
+        assert [type(event) for event in events] == [Silent]
+        heard.clear()
+        store.silent = False
+        await heard.wait()
+        assert [type(event) for event in events] == [Silent, Refreshed]
+        running.cancel()
+        await asyncio.wait([running])
+
+    asyncio.run(run())

@@ -1,0 +1,146 @@
+"""Endpoints as text, and the address that a node tells the others."""
+
+from __future__ import annotations
+
+import socket
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic.errors import ConfigError, StoreUnavailable
+from launcher.addresses import _route, advertised, candidates, interface, is_loopback
+from launcher.endpoints import join_host_port, parse_endpoint
+
+REMOTE = ("203.0.113.77:2379",)
+"""An address of the documentation's network: a route leads there, nobody answers."""
+
+
+@pytest.fixture
+def a_route(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The local end of the route to `REMOTE`, on a machine that has no network, too."""
+    monkeypatch.setattr("launcher.addresses._route", lambda host, port: "10.9.8.7" if host == "203.0.113.77" else None)
+    return "10.9.8.7"
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [
+        ("h:1", ("h", 1)),
+        ("etcd-0.etcd.ns.svc.cluster.local:2379", ("etcd-0.etcd.ns.svc.cluster.local", 2379)),
+        ("10.0.0.5:65535", ("10.0.0.5", 65535)),
+        ("[::1]:2379", ("::1", 2379)),
+        ("[fd00::1:2]:1", ("fd00::1:2", 1)),
+    ],
+)
+def test_an_endpoint_is_a_host_and_a_port(text: str, endpoint: tuple[str, int]) -> None:
+    assert parse_endpoint(text) == endpoint
+    assert join_host_port(*endpoint) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "h", "h:", ":1", "::1", "::1:2379", "[::1]", "[h]:1", "h:0", "h:70000", "h:+1", "h: 1", "a b:1", "a:b:1"],
+)
+def test_anything_else_is_no_endpoint(text: str) -> None:
+    with pytest.raises(ValueError, match=r"port|host|brackets|neither"):
+        parse_endpoint(text)
+
+
+@given(st.ip_addresses().map(str), st.integers(1, 65535))
+def test_every_address_can_be_written_and_read_back(host: str, port: int) -> None:
+    assert parse_endpoint(join_host_port(host, port)) == (host, port)
+
+
+@given(st.text())
+def test_no_text_crashes_the_reader_of_endpoints(text: str) -> None:
+    try:
+        host, port = parse_endpoint(text)
+    except ValueError:
+        return
+    assert host
+    assert 1 <= port <= 65535
+
+
+def test_the_named_host_goes_before_the_pods_ip() -> None:
+    assert advertised("10.0.0.1", {"POD_IP": "10.0.0.2"}, REMOTE) == "10.0.0.1"
+    assert advertised("", {"POD_IP": "10.0.0.2"}, REMOTE) == "10.0.0.2"
+    assert advertised("[fd00::1]", {}, REMOTE) == "fd00::1"
+
+
+def test_without_a_name_it_is_the_local_end_of_the_route_to_the_store(a_route: str) -> None:
+    assert advertised("", {}, REMOTE) == a_route
+    assert advertised("", {}, ("127.0.0.1:2379", *REMOTE)) == a_route
+
+
+def test_a_store_on_the_loopback_interface_means_that_all_nodes_are_here() -> None:
+    assert advertised("", {}, ("127.0.0.1:2379", "localhost:2379")) == "127.0.0.1"
+    assert advertised("", {}, ("[::1]:2379",)) == "127.0.0.1"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])
+def test_a_loopback_address_with_a_remote_store_is_refused(host: str) -> None:
+    with pytest.raises(ConfigError, match="--host") as caught:
+        advertised(host, {}, REMOTE)
+    for candidate in candidates():
+        assert candidate in str(caught.value)
+
+
+def test_a_loopback_address_is_fine_when_the_store_is_on_this_machine() -> None:
+    assert advertised("127.0.0.1", {}, ("127.0.0.1:2379",)) == "127.0.0.1"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "224.0.0.1"])
+def test_an_address_that_is_not_one_machines_is_refused(host: str) -> None:
+    with pytest.raises(ConfigError, match="one machine"):
+        advertised(host, {}, ("127.0.0.1:2379",))
+
+
+def test_a_bad_pod_ip_is_named() -> None:
+    with pytest.raises(ConfigError, match="POD_IP"):
+        advertised("", {"POD_IP": "127.0.0.1"}, REMOTE)
+    with pytest.raises(ConfigError, match="POD_IP"):
+        advertised("", {"POD_IP": "not an address"}, REMOTE)
+
+
+def test_no_route_to_the_store_is_a_matter_of_time() -> None:
+    with pytest.raises(StoreUnavailable, match=r"etcd\.invalid:2379"):
+        advertised("", {}, ("etcd.invalid:2379",))
+
+
+def test_a_name_that_does_not_resolve_is_not_loopback() -> None:
+    assert not is_loopback("etcd.invalid")
+    assert is_loopback("localhost")
+
+
+def test_every_address_of_this_machine_has_its_interface() -> None:
+    loopback = next(
+        name for name, owned in psutil.net_if_addrs().items() if any(a.address == "127.0.0.1" for a in owned)
+    )
+    assert interface("127.0.0.1") == loopback
+    assert interface("localhost") == loopback
+    for name, owned in psutil.net_if_addrs().items():
+        for address in owned:
+            if address.family == socket.AF_INET:
+                assert interface(address.address) == name.partition(":")[0]
+
+
+def test_an_address_of_another_machine_has_no_interface_here() -> None:
+    assert interface("203.0.113.77") is None
+
+
+def test_the_source_of_a_bad_address_is_named() -> None:
+    for environ, source in (
+        ({}, "--host"),
+        ({"POD_IP": "127.0.0.1"}, "POD_IP"),
+        ({"ELASTIC_HOST": "127.0.0.1"}, "ELASTIC_HOST"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{source} "):
+            advertised("127.0.0.1", environ, REMOTE)
+
+
+def test_the_kernel_is_asked_for_the_route() -> None:
+    assert _route("127.0.0.1", 9) == "127.0.0.1"
+    for own in candidates():  # The way to one's own address begins at that address.
+        assert advertised("", {}, (join_host_port(own, 2379),)) == own

@@ -1,0 +1,306 @@
+"""Saving and loading checkpoints: whole or not there, newest first, fenced."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from elastic.errors import CheckpointDamaged, CheckpointError, CheckpointFenced
+from elastic.train import checkpoint, durable, fence, layout
+from elastic.train.checkpoint import Checkpoints
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("ELASTIC_") or name in {"RANK", "WORLD_SIZE"}:
+            monkeypatch.delenv(name)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+class TestRoundTrip:
+    def test_an_empty_or_absent_folder_loads_none(self, tmp_path: Path) -> None:
+        assert Checkpoints(tmp_path).load() is None
+        assert Checkpoints(tmp_path / "absent").load() is None
+
+    def test_parts_come_back_as_they_were_saved(self, tmp_path: Path) -> None:
+        weights = {"w": torch.arange(6.0).reshape(2, 3)}
+        target = Checkpoints(tmp_path, generation=7).save(1234, model=weights, extra=[1, 2.5, "text", None])
+        assert target == tmp_path / "step-0000001234.g7"
+        assert names(target) == ["extra.pt", "meta.json", "model.pt"]
+        loaded = Checkpoints(tmp_path).load()
+        assert loaded is not None
+        assert (loaded.step, loaded.generation, loaded.folder) == (1234, 7, target)
+        assert torch.equal(loaded["model"]["w"], weights["w"])
+        assert loaded["extra"] == [1, 2.5, "text", None]
+
+    def test_the_highest_step_wins_whatever_the_generation(self, tmp_path: Path) -> None:
+        Checkpoints(tmp_path, generation=9).save(10, value=1)
+        Checkpoints(tmp_path, generation=1).save(20, value=2)
+        loaded = Checkpoints(tmp_path).load()
+        assert loaded is not None
+        assert loaded.step == 20
+
+    def test_only_rank_0_writes_and_all_ranks_load(self, tmp_path: Path) -> None:
+        assert Checkpoints(tmp_path, rank=1).save(10, value=1) is None
+        assert names(tmp_path) == []
+        Checkpoints(tmp_path, rank=0).save(10, value=1)
+        loaded = Checkpoints(tmp_path, rank=1).load()
+        assert loaded is not None
+        assert loaded["value"] == 1
+
+    def test_a_second_save_of_one_step_replaces_the_first(self, tmp_path: Path) -> None:
+        saver = Checkpoints(tmp_path)
+        saver.save(10, value=1)
+        saver.save(10, value=2)
+        loaded = saver.load()
+        assert loaded is not None
+        assert loaded["value"] == 2
+        assert names(tmp_path) == [layout.name(10, 0)]
+
+    def test_the_newest_three_stay(self, tmp_path: Path) -> None:
+        for step in range(10, 60, 10):
+            Checkpoints(tmp_path).save(step, value=step)
+        assert names(tmp_path) == [layout.name(step, 0) for step in (30, 40, 50)]
+
+    def test_without_the_launcher_the_environment_chooses_the_folder(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        checkpoint.save(5, value=1)
+        assert names(tmp_path / "checkpoints") == [layout.name(5, 0)]
+        monkeypatch.setenv("ELASTIC_CHECKPOINT_DIR", str(tmp_path / "other"))
+        assert checkpoint.load() is None
+
+    def test_a_part_that_could_not_be_loaded_again_is_refused_at_the_save(self, tmp_path: Path) -> None:
+        with pytest.raises(CheckpointError, match=r"part 'path' holds .*Path.*would not be loaded again"):
+            Checkpoints(tmp_path).save(5, path=Path("x"))
+        assert names(tmp_path) == []
+
+    def test_importing_the_module_does_not_import_torch(self) -> None:
+        code = "import sys, elastic.train.checkpoint; sys.exit(bool({'torch', 'grpc'} & set(sys.modules)))"
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class TestDamage:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        for step in (10, 20):
+            Checkpoints(tmp_path).save(step, model={"w": torch.full((1000,), float(step))})
+        return tmp_path
+
+    @pytest.mark.parametrize(
+        ("file", "content", "said"),
+        [
+            ("model.pt", None, "model.pt cannot be read"),
+            ("model.pt", b"short", "model.pt has 5 bytes instead of"),
+            ("meta.json", None, "meta.json cannot be read"),
+            ("meta.json", b'{"step":', "meta.json is damaged"),
+        ],
+    )
+    def test_a_damaged_one_is_skipped_with_one_line_and_the_one_before_is_taken(
+        self, folder: Path, caplog: pytest.LogCaptureFixture, file: str, content: bytes | None, said: str
+    ) -> None:
+        path = folder / layout.name(20, 0) / file
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+        with caplog.at_level(logging.WARNING):
+            loaded = Checkpoints(folder).load()
+        assert loaded is not None
+        assert loaded.step == 10
+        assert len(caplog.messages) == 1
+        assert said in caplog.messages[0]
+
+    def test_a_single_wrong_bit_is_found(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+        path = folder / layout.name(20, 0) / "model.pt"
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        loaded = Checkpoints(folder).load()
+        assert loaded is not None
+        assert loaded.step == 10
+        assert "the checksum of model.pt is wrong" in caplog.messages[0]
+
+    def test_training_does_not_start_over_when_every_checkpoint_is_damaged(self, folder: Path) -> None:
+        for step in (10, 20):
+            (folder / layout.name(step, 0) / "meta.json").write_bytes(b"")
+        with pytest.raises(
+            CheckpointDamaged, match=r"no checkpoint in .* can be read .* remove them all to start over"
+        ):
+            Checkpoints(folder).load()
+
+    def test_a_damaged_one_does_not_count_among_those_that_stay(self, folder: Path) -> None:
+        (folder / layout.name(20, 0) / "model.pt").write_bytes(b"")
+        saver = Checkpoints(folder, keep=2)
+        assert saver.load() is not None
+        saver.save(15, value=1)
+        assert names(folder) == [layout.name(step, 0) for step in (10, 15, 20)]
+        saver.save(30, value=1)
+        assert names(folder) == [layout.name(step, 0) for step in (15, 20, 30)]
+
+    def test_leftovers_of_a_killed_save_are_not_read_and_are_removed_when_old(self, folder: Path) -> None:
+        old = durable.staging(folder, ".saving-g0-")
+        new = durable.staging(folder, ".saving-g0-")
+        os.utime(old, (0, 0))
+        saver = Checkpoints(folder)
+        loaded = saver.load()
+        assert loaded is not None
+        assert loaded.step == 20
+        saver.save(30, value=1)
+        assert not old.exists()
+        assert new.exists()
+
+
+class TestFenced:
+    @pytest.fixture
+    def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setattr(checkpoint, "MARK_WAIT_S", 0.0)
+        fence.claim(tmp_path, "abc/7")
+        return tmp_path
+
+    def test_the_variables_of_the_launcher_are_followed(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ELASTIC_CHECKPOINT_DIR", str(folder))
+        monkeypatch.setenv("ELASTIC_GENERATION", "7")
+        monkeypatch.setenv("ELASTIC_FENCE", "abc/7")
+        monkeypatch.setenv("ELASTIC_PROGRESS_FILE", str(folder / "progress"))
+        monkeypatch.setenv("RANK", "0")
+        assert checkpoint.save(5, value=1) == folder / "step-0000000005.g7"
+        assert (folder / "progress").read_text() == "5\n"
+        fence.claim(folder, "abc/8")
+        with pytest.raises(CheckpointFenced):
+            checkpoint.save(6, value=1)
+        assert (folder / "progress").read_text() == "5\n"
+
+    def test_a_worker_of_an_old_world_can_neither_save_nor_load(self, folder: Path) -> None:
+        old = Checkpoints(folder, generation=7, mark="abc/7")
+        old.save(10, value=7)
+        fence.claim(folder, "abc/8")
+        before = names(folder)
+        with pytest.raises(CheckpointFenced, match="belongs to generation abc/8"):
+            old.save(20, value=7)
+        with pytest.raises(CheckpointFenced, match="belongs to generation abc/8"):
+            old.load()
+        assert names(folder) == before
+
+    def test_a_folder_that_is_not_shared_is_an_error_at_the_first_load(self, folder: Path) -> None:
+        for elsewhere in (folder, folder / "empty"):
+            with pytest.raises(CheckpointError, match=r"carries .* the folder is not shared") as caught:
+                Checkpoints(elsewhere, rank=1, generation=8, mark="abc/8").load()
+            assert not isinstance(caught.value, CheckpointFenced)
+
+    def test_a_load_waits_for_the_mark_that_another_node_is_about_to_write(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(checkpoint, "MARK_WAIT_S", 10.0)
+        monkeypatch.setattr(time, "sleep", lambda _: fence.claim(folder, "abc/8"))
+        assert Checkpoints(folder, rank=1, generation=8, mark="abc/8").load() is None
+
+    def test_a_claim_in_the_middle_of_a_save_refuses_it(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write = durable.write
+
+        def claim_meanwhile(path: Path, data: bytes) -> None:
+            write(path, data)
+            if path.name == layout.META:
+                fence.claim(folder, "abc/8")
+
+        monkeypatch.setattr(durable, "write", claim_meanwhile)
+        with pytest.raises(CheckpointFenced):
+            Checkpoints(folder, generation=7, mark="abc/7").save(10, value=7)
+        assert names(folder) == ["fence"]
+
+    def test_a_save_frozen_just_before_its_rename_is_refused_and_ignored_however_late_it_lands(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        Checkpoints(folder, generation=7, mark="abc/7").save(10, value=7)
+        publish = durable.publish
+
+        def freeze(staged: Path, target: Path) -> bool:
+            monkeypatch.setattr(durable, "publish", publish)
+            fence.claim(folder, "abc/8")
+            Checkpoints(folder, generation=8, mark="abc/8").save(20, value=8)
+            return publish(staged, target)
+
+        monkeypatch.setattr(durable, "publish", freeze)
+        with pytest.raises(CheckpointFenced):
+            Checkpoints(folder, generation=7, mark="abc/7").save(90, value=7)
+        assert layout.name(90, 7) in names(folder)
+
+        fence.claim(folder, "abc/9")
+        newest = Checkpoints(folder, generation=9, mark="abc/9")
+        loaded = newest.load()
+        assert loaded is not None
+        assert (loaded.step, loaded["value"]) == (20, 8)
+        assert len(caplog.messages) == 1
+        newest.save(30, value=9)
+        assert names(folder) == ["fence", layout.name(10, 7), layout.name(20, 8), layout.name(30, 9)]
+
+    def test_a_worker_that_was_overtaken_after_its_save_removes_nothing(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        old = Checkpoints(folder, keep=1, generation=7, mark="abc/7")
+        old.save(10, value=7)
+        monkeypatch.setattr(Checkpoints, "_report", lambda *_: fence.claim(folder, "abc/8"))
+        assert old.save(20, value=7) is not None
+        assert names(folder) == ["fence", layout.name(10, 7), layout.name(20, 7)]
+
+    def test_plain_python_ignores_strays_too(self, folder: Path) -> None:
+        Checkpoints(folder, generation=7, mark="abc/7").save(10, value=7)
+        Checkpoints(folder, generation=6, mark="").save(20, value=0)
+        stray = layout.Meta(step=90, generation=6, mark="abc/6", parts={}, at=0.0)
+        (folder / layout.name(90, 6)).mkdir()
+        (folder / layout.name(90, 6) / layout.META).write_bytes(msgspec.json.encode(stray))
+        loaded = Checkpoints(folder).load()
+        assert loaded is not None
+        assert loaded.step == 20
+
+    def test_a_folder_that_only_the_script_knows_is_not_fenced(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("ELASTIC_CHECKPOINT_DIR", str(folder))
+        monkeypatch.setenv("ELASTIC_FENCE", "abc/6")
+        assert Checkpoints(tmp_path / "own").save(5, value=1) is not None
+
+
+class TestDisk:
+    def test_a_full_disk_names_the_mend_and_keeps_the_old_checkpoint(self, tmp_path: Path) -> None:
+        saver = Checkpoints(tmp_path)
+        saver.save(10, model={"w": torch.zeros(10)})
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+        try:
+            with pytest.raises(CheckpointError, match=r"saving step 20 .*no space left .*another --checkpoint_dir"):
+                saver.save(20, model={"w": torch.zeros(1 << 20)})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, handler)
+        loaded = saver.load()
+        assert loaded is not None
+        assert loaded.step == 10
+        assert names(tmp_path) == [layout.name(10, 0)]
+
+    def test_a_folder_that_cannot_be_made_names_the_mend(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("x")
+        with pytest.raises(CheckpointError, match="a part of that path is a file"):
+            Checkpoints(tmp_path / "file" / "folder").save(5, value=1)
+
+    def test_an_agent_that_cannot_be_told_does_not_undo_the_save(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        saver = Checkpoints(tmp_path, progress_file=tmp_path / "absent" / "progress")
+        assert saver.save(5, value=1) is not None
+        assert "step 5 is saved, but the agent is not told" in caplog.messages[0]

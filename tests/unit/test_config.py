@@ -1,0 +1,324 @@
+"""The command line and the environment, as values."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from elastic.errors import ConfigError
+from elastic.model import Np
+from launcher import commandline, flags
+from launcher.config import Config, parse
+
+SERVER = ("--elastic_server", "10.0.0.5:2379", "--job_id", "j1")
+
+
+def refusal(*argv: str, environ: dict[str, str] | None = None) -> str:
+    """The one line that a wrong command line is answered with."""
+    with pytest.raises(ConfigError) as caught:
+        parse(argv, environ or {})
+    assert caught.value.exit_code == 2
+    text = str(caught.value)
+    assert text
+    assert "\n" not in text
+    return text
+
+
+# The script and what belongs to it
+
+
+def test_everything_after_the_script_is_the_scripts() -> None:
+    config = parse([*SERVER, "train.py", "--np", "7", "--lr=0.1", "--", "-h"], {})
+    assert (config.script, config.script_args) == ("train.py", ("--np", "7", "--lr=0.1", "--", "-h"))
+    assert config.np == Np(low=1, high=1, first=1)
+
+
+def test_a_double_dash_ends_our_flags() -> None:
+    config = parse(["--", "--odd.py", "--", "x"], {})
+    assert (config.script, config.script_args) == ("--odd.py", ("--", "x"))
+
+
+def test_a_module_is_run_with_its_arguments() -> None:
+    config = parse(["--np", "2", "-m", "elastic.examples.digits", "--epochs", "3"], {})
+    assert (config.module, config.script, config.script_args) == (True, "elastic.examples.digits", ("--epochs", "3"))
+
+
+def test_no_script_is_an_error_that_shows_the_usage() -> None:
+    assert "train.py" in refusal(*SERVER)
+    assert "module" in refusal("-m")
+
+
+# Spelling
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--nproc_per_node", "4"),
+        ("--nproc_per_node=4",),
+        ("--nproc-per-node", "4"),
+        ("--nproc-per-node=4",),
+    ],
+)
+def test_underscores_and_dashes_spell_the_same_flag(argv: tuple[str, ...]) -> None:
+    assert parse([*argv, "t.py"], {}).slots == 4
+
+
+@pytest.mark.parametrize("flag", ["--elastic", "--nproc", "--n", "--verb", "--log"])
+def test_a_flag_cannot_be_abbreviated(flag: str) -> None:
+    assert f"no such argument: {flag}" in refusal(flag, "2", "t.py")
+
+
+@pytest.mark.parametrize(
+    ("flag", "mend"),
+    [
+        ("--nnodes", "--np"),
+        ("--rdzv_endpoint", "--elastic_server"),
+        ("--rdzv-endpoint=h:1", "--elastic_server"),
+        ("--rdzv_id", "--job_id"),
+        ("--rdzv_backend", "leave it out"),
+        ("--node_ip", "--host"),
+        ("--log_level", "--verbose"),
+        ("--elastic_servre", "--elastic_server"),
+    ],
+)
+def test_a_flag_of_another_launcher_or_a_mistyped_one_is_answered_with_ours(flag: str, mend: str) -> None:
+    text = refusal(flag, "2", "t.py")
+    assert text.startswith("no such argument: --")
+    assert mend in text
+
+
+def test_a_switch_takes_no_value_and_a_flag_needs_one() -> None:
+    assert "--force" in refusal("--force=yes", "t.py")
+    assert "--np" in refusal("--np")
+
+
+def test_no_hint_names_a_flag_that_does_not_exist() -> None:
+    for name, hint in commandline.HINTS.items():
+        assert name not in flags.BY_NAME
+        for word in hint.replace(",", " ").replace(":", " ").replace(";", " ").split():
+            if word.startswith("--"):
+                assert word[2:] in flags.BY_NAME, (name, word)
+
+
+# Numbers of nodes
+
+
+@pytest.mark.parametrize(
+    ("text", "np"),
+    [
+        ("2", Np(low=1, high=2, first=2)),
+        ("1", Np(low=1, high=1, first=1)),
+        ("1:4", Np(low=1, high=4, first=1)),
+        ("3:8", Np(low=3, high=8, first=3)),
+        ("2:2", Np(low=2, high=2, first=2)),
+    ],
+)
+def test_np_is_a_number_or_a_range(text: str, np: Np) -> None:
+    config = parse(["--np", text, "t.py"], {})
+    assert config.np == np
+    assert config.np_given
+    assert str(config.np) == text
+
+
+@pytest.mark.parametrize("text", ["0", "3:2", "a", "", "-1", "1:", ":2", "1:2:3", "0:3", "1.5", "1e3", "٢", "9" * 30])
+def test_anything_else_is_no_np(text: str) -> None:
+    assert refusal("--np", text, "t.py").startswith("--np: ")
+
+
+def test_np_is_the_number_of_local_nodes_unless_it_is_given() -> None:
+    assert parse(["--local_nodes", "3", "t.py"], {}).np == Np(low=1, high=3, first=3)
+    assert parse(["--local_nodes", "3", "--np", "1:3", "t.py"], {}).np == Np(low=1, high=3, first=1)
+    assert not parse(["--local_nodes", "3", "t.py"], {}).np_given
+
+
+def test_without_a_server_one_node_runs_here() -> None:
+    assert parse(["t.py"], {}).local_nodes == 1
+    assert parse([*SERVER, "t.py"], {}).local_nodes == 0
+
+
+# The store and the job
+
+
+@pytest.mark.parametrize(
+    ("text", "servers", "tls"),
+    [
+        ("h:1", ("h:1",), False),
+        ("a:1, b:2,a:1", ("a:1", "b:2"), False),
+        ("http://a:1,b:2", ("a:1", "b:2"), False),
+        ("https://a:1/,https://[::1]:2", ("a:1", "[::1]:2"), True),
+    ],
+)
+def test_servers_are_endpoints_with_commas(text: str, servers: tuple[str, ...], tls: bool) -> None:
+    config = parse(["--elastic_server", text, "--job_id", "j", "t.py"], {})
+    assert (config.servers, config.tls) == (servers, tls)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "h",
+        "h:",
+        ":1",
+        "h:0",
+        "h:65536",
+        "h:a",
+        "::1:2379",
+        "a:1,,b:2",
+        "ftp://a:1",
+        "http://a:1/x",
+        "https://a:1,b:2",
+        "",
+    ],
+)
+def test_a_server_that_is_no_endpoint_is_refused(text: str) -> None:
+    assert refusal("--elastic_server", text, "--job_id", "j", "t.py").startswith("--elastic_server: ")
+
+
+def test_a_server_without_a_port_is_told_how_to_write_it() -> None:
+    assert "10.0.0.5:2379" in refusal("--elastic_server", "10.0.0.5", "--job_id", "j", "t.py")
+    assert "[fd00::1]:2379" in refusal("--elastic_server", "fd00::1", "--job_id", "j", "t.py")
+
+
+def test_a_password_in_a_server_is_refused_and_not_repeated() -> None:
+    text = refusal("--elastic_server", "http://root:s3cret@h:1", "--job_id", "j", "t.py")
+    assert "password" in text
+    assert "s3cret" not in text
+
+
+def test_a_server_needs_a_job_id() -> None:
+    assert "--job_id" in refusal("--elastic_server", "h:1", "t.py")
+
+
+@pytest.mark.parametrize("text", ["", "a/b", "a b", "ü", "x" * 129, "..", ".", "a\n", "j1/"])
+def test_a_bad_job_id_is_refused(text: str) -> None:
+    assert refusal("--elastic_server", "h:1", "--job_id", text, "t.py").startswith("--job_id: ")
+
+
+def test_a_key_prefix_begins_with_a_slash_and_ends_without() -> None:
+    assert parse(["--key_prefix", "/team/a/", "t.py"], {}).key_prefix == "/team/a"
+    for text in ("elastic", "/", "", "/a//b", "/a b"):
+        assert refusal("--key_prefix", text, "t.py").startswith("--key_prefix: ")
+
+
+# Other values and their relations
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--lease_ttl", "1"),
+        ("--lease_ttl", "2.5"),
+        ("--lease_ttl", "nan"),
+        ("--grace", "-1"),
+        ("--grace", "soon"),
+        ("--settle", "16"),
+        ("--connect_timeout", "inf"),
+        ("--elastic_timeout", "0"),
+        ("--max_restarts", "-1"),
+        ("--max_restarts", "1.5"),
+        ("--nproc_per_node", "0"),
+        ("--nproc_per_node", "many"),
+        ("--local_nodes", "0"),
+        ("--fatal_exit_codes", "0"),
+        ("--fatal_exit_codes", "3,,4"),
+        ("--fatal_exit_codes", "256"),
+        ("--console", "rank1"),
+        ("--host", "http://h"),
+        ("--host", "h:22"),
+        ("--host", ""),
+        ("--log_dir", ""),
+    ],
+)
+def test_a_value_that_does_not_fit_its_flag_is_refused_by_name(argv: tuple[str, str]) -> None:
+    assert refusal(*argv, "t.py").startswith(f"{argv[0]}: ")
+
+
+def test_fatal_exit_codes_are_a_list() -> None:
+    assert parse(["--fatal_exit_codes", "4, 3,3", "t.py"], {}).fatal_exit_codes == (3, 4)
+
+
+def test_a_loss_gets_no_more_time_than_a_planned_stop() -> None:
+    assert "--loss_grace 20" in refusal("--loss_grace", "20", "t.py")
+    assert parse(["--loss_grace", "20", "--grace", "20", "t.py"], {}).loss_grace_s == 20.0
+
+
+def test_a_short_grace_shortens_the_default_grace_of_a_loss() -> None:
+    assert parse(["--grace", "1", "t.py"], {}).loss_grace_s == 1.0
+
+
+def test_verbose_and_quiet_exclude_each_other() -> None:
+    assert "--quiet" in refusal("--verbose", "--quiet", "t.py")
+
+
+# Precedence
+
+
+def test_a_flag_goes_before_our_variable_and_ours_before_paddles() -> None:
+    environ = {"ELASTIC_NP": "2", "PADDLE_ELASTIC_NP": "3"}
+    assert parse(["--np", "4", "t.py"], environ).np.high == 4
+    assert parse(["t.py"], environ).np.high == 2
+    assert parse(["t.py"], {"PADDLE_ELASTIC_NP": "3"}).np.high == 3
+    assert parse(["t.py"], {}).np.high == 1
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"ELASTIC_SERVER": "h:1", "ELASTIC_JOB_ID": "j"},
+        {"ELASTIC_ELASTIC_SERVER": "h:1", "ELASTIC_JOB_ID": "j"},
+        {"PADDLE_ELASTIC_SERVER": "h:1", "PADDLE_ELASTIC_JOB_ID": "j"},
+        {
+            "PADDLE_ELASTIC_ETCD_SERVICE_HOST": "h",
+            "PADDLE_ELASTIC_ETCD_SERVICE_PORT": "1",
+            "PADDLE_ELASTIC_JOB_ID": "j",
+        },
+    ],
+)
+def test_a_server_and_a_job_can_come_from_the_environment(environ: dict[str, str]) -> None:
+    config = parse(["t.py"], environ)
+    assert (config.servers, config.job_id) == (("h:1",), "j")
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    assert parse(["t.py"], {"ELASTIC_NP": "", "PADDLE_ELASTIC_NP": "2"}).np.high == 2
+
+
+def test_a_wrong_variable_is_named() -> None:
+    assert refusal("t.py", environ={"PADDLE_ELASTIC_NP": "x"}).startswith("PADDLE_ELASTIC_NP: ")
+
+
+def test_a_switch_can_come_from_the_environment() -> None:
+    assert parse(["t.py"], {"ELASTIC_VERBOSE": "1"}).verbose
+    assert not parse(["t.py"], {"ELASTIC_VERBOSE": "0"}).verbose
+    assert refusal("t.py", environ={"ELASTIC_VERBOSE": "maybe"}).startswith("ELASTIC_VERBOSE: ")
+
+
+def test_the_host_of_a_pod_is_its_ip() -> None:
+    assert parse(["t.py"], {"POD_IP": "10.1.2.3"}).host == "10.1.2.3"
+    assert parse(["--host", "[fd00::1]", "t.py"], {"POD_IP": "10.1.2.3"}).host == "fd00::1"
+
+
+def test_a_launcher_that_a_worker_starts_does_not_read_what_was_set_for_the_worker() -> None:
+    environ = {"ELASTIC_FENCE": "x/1", "ELASTIC_JOB_ID": "outer", "ELASTIC_CHECKPOINT_DIR": "/outer"}
+    config = parse(["t.py"], environ)
+    assert (config.job_id, config.checkpoint_dir) == ("", "")
+
+
+# The table
+
+
+def test_every_flag_fills_a_field_and_shows_its_default_and_variable() -> None:
+    fields = {field.name for field in dataclasses.fields(Config)}
+    text = " ".join(commandline.help_text().split())
+    for flag in flags.FLAGS:
+        assert flag.field in fields
+        assert f"--{flag.name}" in text
+        assert flag.variables[0] in text
+    assert text.count("(default: ") == len(flags.FLAGS)
+    assert text.isascii()
+
+
+def test_the_defaults_of_the_table_are_those_of_the_config() -> None:
+    assert parse(["t.py"], {}) == Config(script="t.py", np=Np(low=1, high=1, first=1), local_nodes=1, slots_word="auto")

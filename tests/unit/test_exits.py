@@ -1,0 +1,106 @@
+"""Exits in words, and what the end of a log tells. The lines were printed by torch 2.13 (paths shortened)."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from launcher.exits import consequence, describe, infra, worker_exit
+
+GLOO = "RuntimeError: [/p/third_party/gloo/gloo/transport/tcp/"
+LOST = [
+    f"[rank0]: {GLOO}pair.cc:553] Connection closed by peer [127.0.0.1]:43655. This is typically caused by",
+    f"[rank2]: {GLOO}pair.cc:537] Read error [127.0.0.1]:29062: Connection reset by peer. This is typically",
+    f"[rank2]: {GLOO}unbound_buffer.cc:78] Timed out waiting 12000ms for recv operation to complete",
+    "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
+    "torch.distributed.DistNetworkError: Broken pipe",
+    "torch.distributed.DistNetworkError: The client socket has timed out after 12000ms while trying to connect to",
+    "torch.distributed.DistStoreError: Timed out after 13 seconds waiting for clients. 2/3 clients joined.",
+    "torch.distributed.DistStoreError: wait timeout after 12000ms, keys: /default_pg/0//cpu//0/0",
+    "RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 12000 ms",
+    "Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0",
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+    "NCCL error in: NCCLUtils.hpp:268, remote process exited or there was a network error, NCCL version 2.21.5",
+    "socketProgressOpt: Call to recv from 172.16.0.1<33759> failed : Connection reset by peer",
+    "node0:13571 [0] NCCL WARN socketProgress: Connection closed by remote peer node2<42830>",
+    "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",
+]
+IN_USE = (
+    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+    "port: 29202, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+)
+WARNING = (
+    "[W1120 10:31:22.98 TCPStore.cpp:340] [c10d] TCP client failed to connect/validate to host 127.0.0.1:29202 - "
+    "retrying (try=0): Connection reset by peer"
+)
+
+
+class TestDescribe:
+    @pytest.mark.parametrize(
+        ("code", "words"),
+        [
+            (0, "exit 0"),
+            (3, "exit 3"),
+            (101, "exit 101, asks for a restart"),
+            (127, "exit 127, the program was not found or could not be started"),
+            (137, "exit 137, as after a signal: killed by SIGKILL, perhaps out of memory"),
+            (255, "exit 255"),
+            (-9, "killed by SIGKILL, perhaps out of memory"),
+            (-11, "segmentation fault (SIGSEGV)"),
+            (-15, "ended by SIGTERM"),
+            (-signal.SIGUSR1, "ended by SIGUSR1"),
+            (-40, "ended by signal 40"),
+        ],
+    )
+    def test_an_exit_is_put_in_words(self, code: int, words: str) -> None:
+        assert describe(code) == words
+
+    def test_what_we_stopped_was_not_out_of_memory(self) -> None:
+        assert describe(-9, stopped=True) == "stopped by the launcher (SIGKILL)"
+        assert describe(143, stopped=True) == "stopped by the launcher (SIGTERM)"
+        assert describe(1, stopped=True) == "stopped by the launcher, exit 1"
+
+
+class TestSigns:
+    @pytest.mark.parametrize("line", LOST)
+    def test_a_lost_peer_is_seen(self, line: str) -> None:
+        assert consequence(["Traceback (most recent call last):", line])
+        assert infra([line]) == ""
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "ConnectionRefusedError: [Errno 111] Connection refused",
+            "BrokenPipeError: [Errno 32] Broken pipe",
+            "requests.exceptions.ConnectionError: ('Connection aborted.', Connection reset by peer)",
+            "ValueError: the dataset is empty",
+            WARNING,
+            IN_USE,
+        ],
+    )
+    def test_the_scripts_own_errors_and_warnings_are_no_lost_peer(self, line: str) -> None:
+        assert not consequence([line])
+
+    def test_an_address_in_use_is_the_machines_fault(self) -> None:
+        assert infra([IN_USE]) == "address in use"
+        assert infra(["OSError: [Errno 98] Address already in use"]) == "address in use"
+        assert infra(["ValueError: 98"]) == ""
+
+    def test_an_error_that_was_overcome_long_ago_is_no_sign(self) -> None:
+        assert not consequence([LOST[0], *("step" for _ in range(60)), "ValueError: no"])
+
+    def test_frames_after_the_error_do_not_hide_it(self) -> None:
+        frames = [f"frame #{i}: c10d::Something() + 0x{i} (0x7f in /lib/libtorch_cpu.so)" for i in range(80)]
+        assert consequence([LOST[10], *frames])
+        found = worker_exit(3, -6, "log/workerlog.3", [LOST[10], *frames])
+        assert found.tail == (LOST[10],)
+        assert (found.words, found.consequence, found.infra) == ("aborted (SIGABRT)", True, "")
+
+    def test_a_worker_that_we_stopped_or_that_succeeded_shows_no_signs(self) -> None:
+        assert not worker_exit(0, 1, "", LOST, stopped=True).consequence
+        assert not worker_exit(0, 0, "", LOST).consequence
+        assert worker_exit(0, 0, "", [IN_USE]).infra == ""
+
+    def test_a_tail_of_nothing_but_noise_is_still_shown(self) -> None:
+        assert worker_exit(0, 1, "", [WARNING]).tail == (WARNING,)

@@ -1,0 +1,68 @@
+"""What a lock file proves."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from elastic.errors import ConfigError
+from launcher import locks
+
+
+def test_a_missing_file_proves_nothing(tmp_path: Path) -> None:
+    assert not locks.proven_dead(tmp_path / "n.lock")
+
+
+def test_a_file_of_another_boot_or_machine_proves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "n.lock").write_text("another-boot\n")
+    assert not locks.proven_dead(tmp_path / "n.lock")
+    (tmp_path / "n.lock").write_text("")
+    assert not locks.proven_dead(tmp_path / "n.lock")
+
+
+def test_a_held_lock_proves_nothing_and_a_free_one_the_death(tmp_path: Path) -> None:
+    path = tmp_path / "n.lock"
+    held = locks.hold(path)
+    assert not locks.proven_dead(path)
+    os.close(held.fd)
+    assert locks.proven_dead(path)
+    assert locks.proven_dead(path)
+    again = locks.hold(path)
+    assert not locks.proven_dead(path)
+    os.close(again.fd)
+
+
+def test_a_lock_is_held_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "HOLD_LIMIT_S", 0.05)
+    held = locks.hold(tmp_path / "n.lock")
+    with pytest.raises(BlockingIOError):
+        locks.hold(tmp_path / "n.lock")
+    os.close(held.fd)
+
+
+def test_free_locks_of_long_ago_are_removed_and_held_ones_stay(tmp_path: Path) -> None:
+    for name in ("free", "held"):
+        lock = locks.hold(tmp_path / f"{name}.lock")
+        os.utime(lock.path, (0, 0))
+        if name == "free":
+            os.close(lock.fd)
+    new = locks.hold(tmp_path / "new.lock")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["held.lock", "new.lock"]
+    os.close(lock.fd)
+    os.close(new.fd)
+
+
+def test_the_folder_is_this_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = locks.lock_path("j1", "10.0.0.5-ab12")
+    assert path == tmp_path / f"elastic-launch-{os.getuid()}" / "j1.10.0.0.5-ab12.lock"
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    path.parent.chmod(0o777)
+    with pytest.raises(ConfigError, match="only you can write"):
+        locks.lock_path("j1", "n")
+    path.parent.rmdir()
+    path.parent.symlink_to(tmp_path)
+    with pytest.raises(ConfigError):
+        locks.lock_path("j1", "n")

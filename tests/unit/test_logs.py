@@ -1,0 +1,159 @@
+"""The files of a log folder."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from elastic.errors import ConfigError
+from launcher.console import Console
+from launcher.endpoints import join_host_port as endpoint
+from launcher.logs import (
+    TAIL_BYTES,
+    Level,
+    Narrator,
+    WorkerLog,
+    check_log_dir,
+    clean,
+    closing_line,
+    header_line,
+    signal_info_line,
+    tail,
+    write_endpoints,
+)
+
+
+class TestTheFrameOfAStart:
+    def test_header_and_closing_line_are_as_documented(self) -> None:
+        at = datetime(2026, 11, 20, 11, 0, tzinfo=timezone(timedelta(hours=1)))
+        assert header_line(job_id="j1", g=3, rank=2, local_rank=0, host="10.0.0.5", at=at) == (
+            "==== elastic-launch job j1 gen 3 rank 2 local 0 host 10.0.0.5 2026-11-20T10:00:00+00:00 ===="
+        )
+        assert closing_line(rank=2, g=3, words="exit 0") == "==== rank 2 gen 3 ended: exit 0 ===="
+
+    def test_a_signal_is_noted_as_in_the_seed(self) -> None:
+        assert signal_info_line(pid=1164, sender=1022) == (
+            "[SignalInfo: *** SIGTERM (@0x3fe) received by PID 1164 (TID 0x48c) from PID 1022 ***]"
+        )
+
+    def test_our_lines_stand_alone_after_an_unfinished_one(self, tmp_path: Path) -> None:
+        path = tmp_path / "deep" / "workerlog.0"
+        log = WorkerLog(path, "==== one ====", pytest.fail)
+        log.write(b"unfinished")
+        log.line("==== end ====")
+        log.close()
+        again = WorkerLog(path, "==== two ====", pytest.fail)
+        assert again.begins == path.stat().st_size
+        again.close()
+        assert path.read_text() == "==== one ====\nunfinished\n==== end ====\n==== two ====\n"
+
+    def test_a_log_that_cannot_be_opened_is_told_once(self, tmp_path: Path) -> None:
+        told: list[str] = []
+        log = WorkerLog(tmp_path, "==== one ====", told.append)
+        log.write(b"lost")
+        log.close()
+        assert told == [f"{tmp_path} cannot be written (Is a directory); what its worker says is not kept"]
+
+
+class TestEndpoints:
+    def test_the_file_is_exactly_the_documented_one(self, tmp_path: Path) -> None:
+        write_endpoints(tmp_path, 1, [endpoint("10.0.0.1", 6070)])
+        write_endpoints(tmp_path, 2, [endpoint("10.0.0.1", 6070), endpoint("fe80::1", 6071), endpoint("::1", 1)])
+        text = "PADDLE_TRAINER_ENDPOINTS:\n10.0.0.1:6070\n[fe80::1]:6071\n[::1]:1\n"
+        assert (tmp_path / "endpoints.log").read_text() == text
+        assert (tmp_path / "endpoints.2.log").read_text() == text
+        assert (tmp_path / "endpoints.1.log").read_text() == "PADDLE_TRAINER_ENDPOINTS:\n10.0.0.1:6070\n"
+        assert sorted(path.name for path in tmp_path.iterdir()) == [
+            "endpoints.1.log",
+            "endpoints.2.log",
+            "endpoints.log",
+        ]
+
+    def test_a_failed_write_leaves_the_old_file_and_no_litter(self, tmp_path: Path) -> None:
+        (tmp_path / "endpoints.log").mkdir()
+        with pytest.raises(OSError):
+            write_endpoints(tmp_path, 1, ["a:1"])
+        assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+class TestTail:
+    def test_it_is_the_end_of_the_newest_start_without_our_frame(self, tmp_path: Path) -> None:
+        path = tmp_path / "workerlog.0"
+        path.write_text("old\n" + "".join(f"line {i}\n" for i in range(30)) + "==== rank 0 gen 1 ended: exit 1 ====\n")
+        assert tail(path, 4, lines=3) == ("line 27", "line 28", "line 29")
+        assert len(tail(path, 0)) == 20
+        assert tail(path, 4, lines=100)[0] == "line 0"
+
+    def test_an_endless_line_is_bounded(self, tmp_path: Path) -> None:
+        path = tmp_path / "workerlog.0"
+        path.write_bytes(b"first\n" + b"x" * (5 * TAIL_BYTES))
+        (line,) = tail(path, 0)
+        assert len(line) == 500
+
+    def test_what_is_no_text_is_made_readable(self, tmp_path: Path) -> None:
+        path = tmp_path / "workerlog.0"
+        path.write_bytes(b"\x1b[31mred\x1b[0m\n 10%\r 50%\r100%\r\n\xff\x00a\x07\tb\n\x1b]0;title\x07ok\r\n\n")
+        assert tail(path, 0) == ("red", "100%", "\ufffda  b", "ok")
+
+    def test_a_missing_log_has_no_tail(self, tmp_path: Path) -> None:
+        assert tail(tmp_path / "none", 0) == ()
+
+    def test_directions_and_private_signs_are_taken_out(self) -> None:
+        assert clean("a\u202eb\u00a0c\ue000") == "ab c"
+
+
+class TestTheFolder:
+    def test_it_is_made(self, tmp_path: Path) -> None:
+        check_log_dir(tmp_path / "a" / "b")
+        assert list((tmp_path / "a" / "b").iterdir()) == []
+
+    @pytest.mark.parametrize("name", ["file", "file/below"])
+    def test_one_that_cannot_be_is_an_error_with_its_mend(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(ConfigError, match="--log_dir"):
+            check_log_dir(tmp_path / name)
+
+    def test_one_that_cannot_be_written_is_an_error(self) -> None:
+        with pytest.raises(ConfigError, match="cannot be written"):
+            check_log_dir(Path("/proc/self"))
+
+
+class TestTheNarrator:
+    def test_each_level_shows_its_lines_and_the_file_has_all(self, tmp_path: Path) -> None:
+        shown = {}
+        for level in Level:
+            path = tmp_path / f"console.{level.name}"
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+            console = Console(fd)
+            os.close(fd)
+            narrator = Narrator("h-1", console, level=level)
+            narrator.keep_in(tmp_path)
+            narrator.warn("w\nx\x1b[31m")
+            narrator.say("s")
+            narrator.detail("d")
+            narrator.report(["r"])
+            narrator.close()
+            console.close()
+            shown[level] = path.read_text().splitlines()
+        warned, said, detailed = (f"[elastic-launch h-1] {text}" for text in ("w x", "s", "d"))
+        assert shown == {
+            Level.QUIET: [warned, "r"],
+            Level.NORMAL: [warned, said, "r"],
+            Level.VERBOSE: [warned, said, detailed, "r"],
+        }
+        kept = (tmp_path / "launcher.log").read_text().splitlines()
+        assert [line.split(" ", 1)[1] for line in kept] == ["h-1 w x", "h-1 s", "h-1 d", "h-1 r"] * 3
+        assert datetime.fromisoformat(kept[0].split()[0]).tzinfo == UTC
+
+    def test_it_starts_on_a_new_line_after_an_unfinished_one(self, tmp_path: Path) -> None:
+        path = tmp_path / "console"
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+        console = Console(fd)
+        os.close(fd)
+        console.write(b"50%\r")
+        Narrator("h-1", console).say("lost a node")
+        console.close()
+        assert path.read_bytes() == b"50%\r\n[elastic-launch h-1] lost a node\n"

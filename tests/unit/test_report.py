@@ -1,0 +1,62 @@
+"""The report of a failure, and of a job that had ended."""
+
+from __future__ import annotations
+
+from elastic.model import Cause, Status, Verdict, WorkerExit
+from launcher.report import abort_line, ended_lines, failure_lines, stopped_line
+
+FIRST = WorkerExit(
+    rank=2,
+    code=-9,
+    words="killed by SIGKILL, perhaps out of memory",
+    log="log/workerlog.2",
+    tail=("step 7", "step 8"),
+)
+SECOND = WorkerExit(rank=3, code=1, words="exit 1", log="log/workerlog.3")
+CAUSE = Cause(g=4, host="10.0.0.5", node="10.0.0.5-ab12", exits=(FIRST, SECOND), ranks=(2, 3), world_size=8)
+
+
+def verdict(status: Status, cause: Cause | None = None) -> Verdict:
+    return Verdict(status=status, reason="all workers ended well", run=1, g=4, tag="t", at=1000.0, cause=cause)
+
+
+def test_the_sentence_about_the_failed_ranks_is_the_documented_one() -> None:
+    assert abort_line(8, (2, 3)) == (
+        "ABORT!!! Out of all 8 trainers, the trainer process with rank=[2,3] was aborted. Please check its log."
+    )
+
+
+def test_thousands_of_ranks_do_not_make_an_endless_sentence() -> None:
+    assert len(abort_line(5000, range(5000))) < 400
+
+
+def test_a_failure_says_where_who_how_which_log_and_its_last_lines() -> None:
+    assert failure_lines(CAUSE) == [
+        "The first to fail was rank 2 on host 10.0.0.5 (node 10.0.0.5-ab12): killed by SIGKILL, perhaps out of memory.",
+        "Its log is log/workerlog.2 on host 10.0.0.5.",
+        "On the same node: rank 3: exit 1, log log/workerlog.3.",
+        "The last lines of rank 2's log:",
+        "    step 7",
+        "    step 8",
+    ]
+
+
+def test_a_failure_without_output_or_exits_still_has_a_report() -> None:
+    silent = Cause(g=1, host="h", node="h-1", exits=(SECOND,), ranks=(3,), world_size=8)
+    assert failure_lines(silent)[-1] == "Rank 3 wrote nothing to its log."
+    empty = Cause(g=1, host="h", node="h-1", exits=(), ranks=(), world_size=8)
+    assert failure_lines(empty) == ["Generation 1 failed on host h (node h-1)."]
+
+
+def test_a_stopped_worker_reads_where_to_look() -> None:
+    assert stopped_line(CAUSE) == "==== stopped because rank=[2] failed on host 10.0.0.5, see workerlog.2 there ===="
+
+
+def test_a_node_that_comes_late_reads_when_and_how_and_what_to_do() -> None:
+    assert ended_lines(verdict(Status.COMPLETED), "j1", 1000.0 + 7300) == [
+        "Job j1 completed 2 hours ago (run 1, generation 4): all workers ended well.",
+        "To run it again, start it with --rerun; for another job, use another --job_id.",
+    ]
+    failed = ended_lines(verdict(Status.FAILED, CAUSE), "j1", 1000.0 - 50)
+    assert failed[0].startswith("Job j1 failed just now")
+    assert failed[1:-1] == failure_lines(CAUSE)
