@@ -236,13 +236,14 @@ class Store(Protocol):
     def watch(self, ranges: Sequence[Range], from_revision: int) -> AsyncGenerator[Batch, None]:
         """Yield every change in the ranges from `from_revision` on, in order, until closed.
 
-        The first batch is empty and says that the watch stands. Ends only by an error: `Compacted`, `WatchLost`,
-        `StoreUnavailable` or `StoreDenied`.
+        Each batch has changes of one revision; the changes of one revision to several ranges may come in two
+        batches. The first batch is empty and says that the watch stands. Ends only by an error: `Compacted`,
+        `WatchLost`, `StoreUnavailable` or `StoreDenied`.
         """
         ...
 
     async def grant(self, ttl_s: float) -> Lease:
-        """Make a lease of at least `ttl_s` seconds (whole seconds in etcd)."""
+        """Make a lease of at least `ttl_s` seconds (whole seconds in etcd). Never raises `OutcomeUnknown`."""
         ...
 
     async def refresh(self, lease_id: int) -> float:
@@ -259,7 +260,11 @@ class Store(Protocol):
 
     @property
     def revision_seen(self) -> int:
-        """The highest revision that any answer carried."""
+        """The highest revision that a linearizable answer or a watch carried.
+
+        A refresh does not count: a follower answers it, which may be a little behind. A linearizable answer lower than
+        what was seen before it was asked for comes from another store; the count then begins anew there.
+        """
         ...
 
     async def close(self) -> None:

@@ -41,12 +41,14 @@ class Mirror:
         """Follow nothing yet.
 
         `on_change` is called after each complete update: the first listing of a scope, each batch of the watch that
-        changed something, each later listing that differs. `on_trouble` gets the error once when the store goes away,
+        changed something, each later listing. `on_trouble` gets the error once when the store goes away,
         and None once when it is back.
         """
         self.entries: Mapping[str, Entry] = MappingProxyType({})
         self.revision = 0
         self.replaced = 0
+        self.listings = 0
+        """How many listings were taken; each is told, so that a reader knows how fresh its picture is."""
         self.listed = False
         """Whether `entries` is a complete picture of the ranges that are followed now."""
         self._store = store
@@ -143,6 +145,7 @@ class Mirror:
             self._graves = {}
             self._trouble(None)
             self.listed = True
+            self.listings += 1
             self._take(_by_key(result.reads), result.revision, fresh=True)
             raise WatchLost(f"the store was replaced: revision {result.revision} after {floor}")
         listed = _by_key(result.reads)
@@ -154,8 +157,9 @@ class Mirror:
             if key in listed and listed[key].mod_revision < revision:
                 del listed[key]
         self._trouble(None)
-        fresh, self.listed = not self.listed, True
-        self._take(listed, max(self.revision, result.revision), fresh=fresh)
+        self.listed = True
+        self.listings += 1
+        self._take(listed, max(self.revision, result.revision), fresh=True)
 
     async def _watch(self, ranges: Sequence[Range], from_revision: int) -> None:
         """Apply what comes until an error ends it."""

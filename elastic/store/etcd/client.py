@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from math import ceil
-from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
@@ -115,11 +114,13 @@ class EtcdStore:
         await self._servers.authenticated()
         stream = WatchStream(self._servers.usable(), merged(ranges), from_revision, self._servers.options.try_s)
         self._servers.streams.add(stream)
+        arriving = stream.batches(self._servers.metadata(), lambda: self._check_same(from_revision - 1))
         try:
-            async for batch in stream.batches(self._servers.metadata(), lambda: self._check_same(from_revision - 1)):
-                if stream in self._servers.streams:
-                    self._servers.revision_seen = max(self._servers.revision_seen, batch.revision)
-                yield batch
+            async with aclosing(arriving):
+                async for batch in arriving:
+                    if stream in self._servers.streams:
+                        self._servers.revision_seen = max(self._servers.revision_seen, batch.revision)
+                    yield batch
         except StoreError as error:
             if stream.broken:
                 self._servers.blame(stream.endpoint, str(error), silent=isinstance(error, StoreUnavailable))

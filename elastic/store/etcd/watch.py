@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from itertools import groupby
 from typing import Any
 
@@ -72,8 +72,9 @@ class WatchStream:
             if revision < self._from_revision - 1:
                 await check()
             yield Batch(self._from_revision - 1, ())
-            async for batch in self._deliver(held):
-                yield batch
+            async with aclosing(self._deliver(held)) as delivered:
+                async for batch in delivered:
+                    yield batch
         finally:
             call.cancel()
             pump.cancel()

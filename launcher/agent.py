@@ -1,0 +1,418 @@
+"""The agent: joins the core (`elastic.agentstate`) to the store, the session, the nursery, signals and people.
+
+It reads an event, calls the core, and performs the actions in their order. There is no policy here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from elastic import agentevents as ae
+from elastic.agentfacts import Facts, Limits, Me
+from elastic.agentstate import AgentCore
+from elastic.errors import OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable
+from elastic.keys import JobKeys, ViewReader
+from elastic.membership import Policy, Reason
+from elastic.model import Cause, Member, Spec, Status, Verdict
+from elastic.proposals import Transaction
+from elastic.right import KILL_S
+from elastic.store import session
+from elastic.store.base import Range, Store
+from elastic.store.mirror import Mirror
+from launcher import addresses, locks, ports, report
+from launcher.config import Config
+from launcher.console import Console
+from launcher.logs import Level, Narrator
+from launcher.node import NodeWorkers
+from launcher.signals import Signals
+from launcher.waiting import WaitingLines
+
+MASTERS = 3
+"""Ports held for torch's store, used in turn, so that a straggler of an older world finds nobody at its own."""
+CLOSING_LIMIT_S = 1.0
+"""Giving back the lease takes at most this long; otherwise it ends by itself."""
+CONNECT_PAUSE_S = 0.5
+CONNECT_LINE_EVERY_S = 10.0
+PROOF_EVERY_S = 1.0
+"""How often this machine is asked whether nodes that vanished without a word were its own and are dead."""
+
+T = TypeVar("T")
+
+
+def run(config: Config) -> int:
+    """Run one node until the job, or this node's part in it, has ended; the exit code."""
+    return asyncio.run(_run(config))
+
+
+def boottime() -> float:
+    """The agent's clock, in seconds: it goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+async def _run(config: Config) -> int:
+    """Do the work; the second signal ends it at once, wherever it is."""
+    signals = Signals()
+    work = asyncio.create_task(_work(config, signals), name="agent")
+    forced = asyncio.create_task(signals.second.wait(), name="second signal")
+    await asyncio.wait({work, forced}, return_when=asyncio.FIRST_COMPLETED)
+    forced.cancel()
+    if not work.done():
+        work.cancel()
+        with suppress(asyncio.CancelledError):
+            await work
+        return 128 + signals.first.result()
+    return work.result()
+
+
+async def _work(config: Config, signals: Signals) -> int:
+    console = Console(2)
+    level = Level.VERBOSE if config.verbose else Level.QUIET if config.quiet else Level.NORMAL
+    connecting = Connecting(config, signals, Narrator("-", console, level=level))
+    try:
+        host = await connecting.until(_resolve, config)
+        node = f"{host}-{secrets.token_hex(2)}"
+        narrator = Narrator(node, console, level=level)
+        narrator.keep_in(Path(config.log_dir))
+        agent = Agent(config, node, host, narrator, console, signals)
+        try:
+            return await agent.run(connecting)
+        finally:
+            await agent.close()
+            narrator.close()
+    except Interrupted as interrupted:
+        connecting.narrator.say(f"{interrupted}: ended before it had joined")
+        return interrupted.exit_code
+    finally:
+        console.close()
+
+
+async def _resolve(config: Config) -> str:
+    return addresses.advertised(config.host, os.environ, config.servers)
+
+
+class Interrupted(Exception):
+    """A signal came before the job was joined."""
+
+    def __init__(self, signals: Signals) -> None:
+        super().__init__(signals.first.result().name)
+        self.exit_code = 128 + signals.first.result()
+
+
+class Connecting:
+    """Tries until the store is there, within --connect_timeout, and says what it waits for."""
+
+    def __init__(self, config: Config, signals: Signals, narrator: Narrator) -> None:
+        self._config = config
+        self._signals = signals
+        self.narrator = narrator
+        self._ends_at = boottime() + config.connect_timeout_s
+        self._said_at = float("-inf")
+
+    async def until(self, call: Callable[[T], Awaitable[str]], argument: T) -> str:
+        """The first answer of `call(argument)`.
+
+        Raises `StoreUnavailable` after the limit, `Interrupted` when a signal comes.
+        """
+        while True:
+            attempt: asyncio.Future[str] = asyncio.ensure_future(call(argument))
+            waited: set[asyncio.Future[Any]] = {attempt, self._signals.first}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if not attempt.done():
+                attempt.cancel()
+                raise Interrupted(self._signals)
+            try:
+                return attempt.result()
+            except StoreUnavailable as error:
+                self._wait_or_raise(error)
+            await asyncio.wait({self._signals.first}, timeout=CONNECT_PAUSE_S)
+            if self._signals.first.done():
+                raise Interrupted(self._signals)
+
+    def _wait_or_raise(self, error: StoreUnavailable) -> None:
+        servers, now = ", ".join(self._config.servers), boottime()
+        if now >= self._ends_at:
+            raise StoreUnavailable(
+                f"no etcd at {servers} within {self._config.connect_timeout_s:g} s ({error}); is it running, and is "
+                "--elastic_server right? --connect_timeout waits longer"
+            ) from error
+        if now >= self._said_at + CONNECT_LINE_EVERY_S:
+            self._said_at = now
+            self.narrator.say(
+                f"waiting for etcd at {servers} ({error}); giving up in {max(self._ends_at - now, 0):.0f} s"
+            )
+
+
+class _Finished(Exception):
+    """The core has said `Exit`."""
+
+
+class Agent:
+    """One node in one job."""
+
+    def __init__(
+        self, config: Config, node: str, host: str, narrator: Narrator, console: Console, signals: Signals
+    ) -> None:
+        self._config = config
+        self._node = node
+        self._host = host
+        self._narrator = narrator
+        self._signals = signals
+        self._keys = JobKeys(config.job_id, config.key_prefix)
+        self._events: asyncio.Queue[ae.Event] = asyncio.Queue()
+        self._workers = NodeWorkers(config, node, host, narrator, console, self._events.put_nowait)
+        self._store: Store | None = None
+        self._reader = ViewReader(self._keys)
+        self._scope = (False, "")
+        self._session: asyncio.Task[None] | None = None
+        self._lease: int | None = None
+        self._wake: asyncio.TimerHandle | None = None
+        self._exit_code: int | None = None
+        self._proofs_at = 0.0
+
+    async def run(self, connecting: Connecting) -> int:
+        """Join, take part, leave; the exit code."""
+        await self._workers.start()
+        from elastic.store.etcd import EtcdStore  # Only now: the nursery stands, and grpc brings threads.
+
+        store = self._store = EtcdStore(self._config.endpoints)
+        await connecting.until(self._ask, store)
+        with ports.hold("", self._config.slots + MASTERS) as held:
+            self._core = AgentCore(self._facts(held.ports))
+            self._mirror = Mirror(store, on_change=self._mirrored, on_trouble=self._trouble)
+            self._lines = WaitingLines(self._core, store, self._keys, self._narrator, boottime)
+            try:
+                async with asyncio.TaskGroup() as self._group:
+                    await self._live()
+            except* _Finished:
+                pass
+            except* StoreDenied as denied:
+                raise StoreDenied(str(denied.exceptions[0])) from denied
+            finally:
+                await self._give_back_lease()
+        assert self._exit_code is not None
+        return self._exit_code
+
+    async def close(self) -> None:
+        """Kill what runs, and let go of the store."""
+        await self._workers.close()
+        if self._store is not None:
+            await self._store.close()
+
+    async def _ask(self, store: Store) -> str:
+        await store.list(Range.key(self._keys.spec))
+        return ""
+
+    def _facts(self, held: tuple[int, ...]) -> Facts:
+        config = self._config
+        spec = Spec(
+            np=config.np,
+            slots=config.slots,
+            settle_s=config.settle_s,
+            grow_every_s=config.grow_every_s,
+            restarts_max=config.restarts_max,
+            lease_ttl_s=config.lease_ttl_s,
+            store_outage_limit_s=config.store_outage_limit_s,
+            fatal_exit_codes=config.fatal_exit_codes,
+        )
+        member = Member(host=self._host, slots=config.slots, masters=held[:MASTERS], ports=held[MASTERS:])
+        me = Me(self._node, member, spec, secrets.token_hex(8), force=config.force, rerun=config.rerun)
+        limits = Limits(config.grace_s, config.loss_grace_s, config.elastic_timeout_s)
+        now = boottime()
+        facts = Facts(me, self._keys, limits, Policy(self._node, kill_s=2 * KILL_S), now=now)
+        facts.wall_at_zero = time.time() - now
+        facts.idle_since = facts.entered_at = now
+        return facts
+
+    async def _live(self) -> None:
+        """Read events until the core ends the agent."""
+        for coroutine in (self._mirror.run(), self._workers.tend(), self._lines.run(), self._hear_signal()):
+            self._group.create_task(coroutine)
+        self._perform(ae.Follow(complete=False))
+        while True:
+            event = await self._events.get()
+            actions = self._core.handle(event, boottime())
+            for row in self._core.taken:
+                self._narrator.detail(row)
+            for action in actions:
+                self._perform(action)
+            self._lines.after_event()
+            if self._exit_code is not None:
+                raise _Finished
+            self._plan_wake()
+            self._look_for_proof()
+
+    async def _hear_signal(self) -> None:
+        number = await asyncio.shield(self._signals.first)
+        self._narrator.say(f"{number.name}: leaving in order; once more ends at once")
+        self._events.put_nowait(ae.Drain(int(number), number.name))
+
+    def _plan_wake(self) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+        at = self._core.wake_at
+        if at is not None:
+            loop = asyncio.get_running_loop()
+            self._wake = loop.call_later(max(at - boottime(), 0.0), self._events.put_nowait, ae.Tick())
+
+    def _look_for_proof(self) -> None:
+        """If nodes vanished without a word, see whether they were on this machine and nothing is left of them."""
+        facts = self._core.facts
+        if facts.decision is None or facts.decision.code is not Reason.UNPROVEN or boottime() < self._proofs_at:
+            return
+        self._proofs_at = boottime() + PROOF_EVERY_S
+        asyncio.get_running_loop().call_later(PROOF_EVERY_S, self._events.put_nowait, ae.Tick())
+        generation = facts.generation
+        for node in generation.before.nodes if generation is not None and generation.before is not None else ():
+            vanished = node not in facts.view.members and node not in facts.memory.dead
+            if vanished and locks.proven_dead(locks.lock_path(self._config.job_id, node)):
+                self._narrator.say(f"{node} was on this machine, and nothing is left of it")
+                self._events.put_nowait(ae.ProvenDead(node))
+
+    # --- what the store tells -------------------------------------------------------------------------------------
+
+    def _mirrored(self, mirror: Mirror) -> None:
+        if mirror.listed:
+            complete, follows = self._scope
+            view = self._reader.read(mirror.entries, mirror.revision, complete=complete, follows=follows or None)
+            self._events.put_nowait(ae.ViewChanged(view, mirror.listings))
+
+    def _trouble(self, error: StoreError | None) -> None:
+        if error is None:
+            self._narrator.say("etcd answers again")
+        else:
+            self._narrator.say(f"etcd does not answer ({error}); what runs goes on as long as it may")
+
+    def _session_event(self, lease: int, event: session.SessionEvent) -> None:
+        match event:
+            case session.Refreshed():
+                self._events.put_nowait(ae.Refreshed(lease, event.ttl_s, event.sent_at))
+            case session.Lost():
+                self._narrator.say(f"this node's lease is lost: {event.reason}")
+                self._events.put_nowait(ae.SessionLost(lease, event.reason))
+            case session.Silent():
+                self._narrator.detail(f"a refresh failed: {event.error}")
+
+    # --- what the core asks for -----------------------------------------------------------------------------------
+
+    def _perform(self, action: ae.Action) -> None:
+        match action:
+            case ae.Send():
+                self._group.create_task(self._send(action.transaction))
+            case ae.Follow():
+                self._scope = (action.complete, action.node or "")
+                nodes = (self._node,) if action.node is None else (self._node, action.node)
+                self._mirror.follow(self._keys.everything if action.complete else self._keys.followed(*nodes))
+            case ae.Relist():
+                self._mirror.refresh_soon()
+            case ae.FindOlder():
+                self._group.create_task(self._find_older(action.before_revision))
+            case ae.OpenSession():
+                self._group.create_task(self._open_session(action.ttl_s))
+            case ae.CloseSession():
+                self._lease = action.lease
+            case ae.Revoke():
+                self._group.create_task(self._revoke(action.lease))
+            case ae.StartWorkers():
+                self._workers.begin(action, self._core.facts.run_until)
+            case ae.StopWorkers():
+                self._workers.stop(action.grace_s)
+            case ae.RunUntil():
+                self._workers.run_until(action.t)
+            case ae.Say():
+                (self._narrator.detail if action.detail else self._narrator.say)(action.text)
+            case ae.ReportFailure():
+                self._report_failure(action.cause, action.note)
+            case ae.ReportVerdict():
+                self._report_verdict(action.verdict, late=action.late)
+            case ae.Exit():
+                self._exit_code = action.code
+
+    async def _send(self, transaction: Transaction) -> None:
+        assert self._store is not None
+        try:
+            result = await self._store.txn(transaction.compares, transaction.then)
+        except StoreDenied:
+            raise
+        except (OutcomeUnknown, StoreUnavailable) as error:
+            self._narrator.detail(f"{transaction.kind}: {error}")
+            self._events.put_nowait(ae.Answered(transaction, None))
+        except StoreError as error:  # The lease that it names is gone; the session will say so, too.
+            self._narrator.detail(f"{transaction.kind}: {error}")
+            self._events.put_nowait(ae.Answered(transaction, False, self._store.revision_seen))
+        else:
+            self._narrator.detail(f"{transaction.kind}: {'done' if result.succeeded else 'something has changed'}")
+            self._events.put_nowait(ae.Answered(transaction, result.succeeded, result.revision))
+
+    async def _find_older(self, before: int) -> None:
+        assert self._store is not None
+        members = Range.prefix(self._keys.members)
+        try:
+            listing = await self._store.list(members, keys_only=True, limit=1, created_before=before, newest_first=True)
+        except StoreDenied:
+            raise
+        except StoreError:
+            self._events.put_nowait(ae.Older(before, None, failed=True))
+            return
+        found = listing.entries[0] if listing.entries else None
+        node = found.key.removeprefix(self._keys.members) if found is not None else None
+        self._events.put_nowait(ae.Older(before, node, found.create_revision if found is not None else 0))
+
+    async def _open_session(self, ttl_s: float) -> None:
+        assert self._store is not None
+        if self._session is not None:
+            self._session.cancel()
+        sent_at = boottime()
+        try:
+            lease = await self._store.grant(ttl_s)
+        except StoreDenied:
+            raise
+        except StoreError:
+            self._events.put_nowait(ae.GrantFailed())
+            return
+        self._lease = lease.id
+        self._events.put_nowait(ae.Granted(lease.id, lease.ttl_s, sent_at))
+        kept = session.Session(
+            self._store, lease, clock=boottime, on_event=lambda event: self._session_event(lease.id, event)
+        )
+        self._session = self._group.create_task(kept.run())
+
+    async def _revoke(self, lease: int) -> None:
+        assert self._store is not None
+        try:
+            await self._store.revoke(lease)
+        except StoreDenied:
+            raise
+        except StoreError as error:
+            self._narrator.detail(f"a lease could not be revoked ({error}); it ends by itself")
+
+    async def _give_back_lease(self) -> None:
+        """Leave at once instead of after the lease's time, if the store answers quickly."""
+        if self._lease is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSING_LIMIT_S):
+                    await self._revoke(self._lease)
+
+    # --- what people read -----------------------------------------------------------------------------------------
+
+    def _report_failure(self, cause: Cause, note: str) -> None:
+        self._narrator.report(report.failure_lines(cause))
+        self._narrator.say(f"{note}; the job goes on" if note else "the job goes on")
+
+    def _report_verdict(self, verdict: Verdict, *, late: bool) -> None:
+        if late:
+            self._narrator.report(report.ended_lines(verdict, self._config.job_id, time.time()))
+            return
+        if verdict.status is Status.COMPLETED:
+            self._narrator.say(f"the job has completed: {verdict.reason}")
+            return
+        if verdict.cause is not None:
+            self._narrator.report([report.abort_line(verdict.cause.world_size, verdict.cause.ranks)])
+            self._narrator.report(report.failure_lines(verdict.cause))
+        self._narrator.warn(f"the job has failed: {verdict.reason}")

@@ -1,0 +1,236 @@
+"""One node's workers, from the agent's point of view: a generation in, events for the core out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from elastic.agentevents import Event, Exited, Gone, StartWorkers
+from elastic.errors import CheckpointError, NurseryLost
+from elastic.model import Generation, WorkerExit
+from elastic.train import fence
+from launcher import addresses, exits, locks, logs, workers
+from launcher.config import Config, worker_argv
+from launcher.console import Console
+from launcher.endpoints import join_host_port
+from launcher.environment import worker_environment
+from launcher.logs import Narrator
+
+SIGNS_LINES = 200
+"""Lines of a log's end that are searched for signs of its cause."""
+NURSERY_PAUSE_S = 0.5
+NURSERY_TRIES_MAX = 5
+
+
+@dataclass
+class _Running:
+    """The workers that run now: their specs, and which have not been heard of yet."""
+
+    g: int
+    specs: dict[int, workers.WorkerSpec]
+    waiting: set[int] = field(default_factory=set)
+
+
+class NodeWorkers:
+    """Starts, stops and watches the workers of this node; a nursery that dies is replaced."""
+
+    def __init__(
+        self, config: Config, node: str, host: str, narrator: Narrator, console: Console, put: Callable[[Event], None]
+    ) -> None:
+        """`put` takes the events for the core. Nothing is started yet."""
+        self._config = config
+        self._node = node
+        self._host = host
+        self._narrator = narrator
+        self._stdout = Console(1)
+        self._stderr = console
+        self._put = put
+        self._private = Path(tempfile.mkdtemp(prefix="elastic-launch-"))
+        self._interface = addresses.interface(host)
+        self._running: _Running | None = None
+        self._nursery = self._new_nursery()
+        self._nursery_died = asyncio.Event()
+
+    def _new_nursery(self) -> workers.Workers:
+        return workers.Workers(
+            self._heard,
+            lock=locks.lock_path(self._config.job_id, self._node),
+            stdout=self._stdout,
+            stderr=self._stderr,
+            complain=self._narrator.warn,
+        )
+
+    async def start(self) -> None:
+        """Start the nursery."""
+        await self._nursery.start()
+
+    async def tend(self) -> None:
+        """Replace the nursery whenever it dies. Raises `NurseryLost` if that does not work."""
+        while True:
+            await self._nursery_died.wait()
+            self._nursery_died.clear()
+            for tries in range(1, NURSERY_TRIES_MAX + 1):
+                self._narrator.warn("the nursery died, and its workers with it; starting another")
+                self._nursery = self._new_nursery()
+                try:
+                    await self._nursery.start()
+                    break
+                except NurseryLost:
+                    if tries == NURSERY_TRIES_MAX:
+                        raise
+                    await asyncio.sleep(NURSERY_PAUSE_S)
+
+    async def close(self) -> None:
+        """Kill what runs and let go of everything."""
+        await self._nursery.close()
+        self._stdout.close()
+        shutil.rmtree(self._private, ignore_errors=True)
+
+    def run_until(self, t_s: float) -> None:
+        """Workers may run until this time on `CLOCK_BOOTTIME`."""
+        self._nursery.run_until(t_s)
+
+    def stop(self, grace_s: float) -> None:
+        """SIGTERM, then SIGKILL after `grace_s`; with 0.0 SIGKILL at once."""
+        if grace_s > 0:
+            self._nursery.stop(grace_s)
+        else:
+            self._nursery.kill()
+
+    def begin(self, action: StartWorkers, run_until_s: float) -> None:
+        """Start the workers of a generation; they may run until `run_until_s`."""
+        generation, config = action.generation, self._config
+        endpoints = [join_host_port(place.host, port) for place in generation.members for port in place.ports]
+        log_dir = Path(config.log_dir)
+        try:
+            logs.write_endpoints(log_dir, generation.g, endpoints)
+        except OSError as error:
+            self._narrator.warn(f"endpoints.log cannot be written ({error.strerror}); training goes on")
+        if action.m_id == 0:
+            self._claim(f"{action.incarnation}/{generation.g}")
+        specs = {local: self._spec(action, local) for local in range(generation.slots)}
+        self._running = _Running(generation.g, specs, set(specs))
+        self._nursery.run_until(run_until_s)
+        try:
+            self._nursery.spawn(generation.g, list(specs.values()))
+        except NurseryLost:
+            self._all_lost()
+
+    def _claim(self, mark: str) -> None:
+        """Fence the checkpoint folder: from now on only this generation writes there."""
+        try:
+            fence.claim(Path(self._config.checkpoint_dir), mark)
+        except CheckpointError as error:
+            self._narrator.warn(f"the checkpoint folder is not guarded: {error}")
+
+    def _spec(self, action: StartWorkers, local: int) -> workers.WorkerSpec:
+        generation, config = action.generation, self._config
+        rank = action.m_id * generation.slots + local
+        environment = worker_environment(
+            base=os.environ,
+            generation=generation,
+            m_id=action.m_id,
+            local_rank=local,
+            master=action.go.master,
+            restarts=action.go.budget.charged,
+            restarts_max=config.restarts_max,
+            job_id=config.job_id,
+            node_id=self._node,
+            incarnation=action.incarnation,
+            checkpoint_dir=config.checkpoint_dir,
+            endpoints_file=str(Path(config.log_dir) / f"endpoints.{generation.g}.log"),
+            error_file=str(self._private / f"error.{generation.g}.{rank}.json"),
+            interface=self._interface,
+        )
+        environment["ELASTIC_PROGRESS_FILE"] = str(self._progress_file(generation.g, rank))
+        return workers.WorkerSpec(
+            rank=rank,
+            local_rank=local,
+            argv=worker_argv(config),
+            env=environment,
+            cwd=os.getcwd(),
+            log=logs.worker_log(Path(config.log_dir), rank),
+            shown=self._shown(rank, local),
+            header=logs.header_line(
+                job_id=config.job_id,
+                g=generation.g,
+                rank=rank,
+                local_rank=local,
+                host=self._host,
+                at=datetime.now(UTC),
+            ),
+            prefix=f"[{rank}] " if self._several(generation) else "",
+        )
+
+    def _shown(self, rank: int, local: int) -> bool:
+        console = self._config.console
+        return console == "all" or (console == "rank0" and rank == 0) or (console == "local0" and local == 0)
+
+    def _several(self, generation: Generation) -> bool:
+        return self._config.console == "all" and generation.world_size > 1
+
+    def _progress_file(self, g: int, rank: int) -> Path:
+        return self._private / f"progress.{g}.{rank}"
+
+    # From the nursery.
+
+    def _heard(self, event: workers.WorkerEvent) -> None:
+        match event:
+            case workers.Spawned():
+                self._narrator.detail(f"workers of generation {event.g} run: pids {', '.join(map(str, event.pids))}")
+            case workers.Exited():
+                self._exited(event)
+            case workers.Gone():
+                if event.left:
+                    self._narrator.warn(f"processes {event.left} of another user could not be ended")
+                self._gone(event.g)
+            case workers.Overdue():
+                self._narrator.warn("the nursery killed the workers: this node could not show its right to run")
+            case workers.NurseryDied():
+                self._nursery_died.set()
+                self._all_lost()
+
+    def _exited(self, event: workers.Exited) -> None:
+        running = self._running
+        if running is None or running.g != event.g:
+            return
+        spec = running.specs[event.local_rank]
+        running.waiting.discard(event.local_rank)
+        lines = logs.tail(spec.log, event.log_from, lines=SIGNS_LINES)
+        exit_ = exits.worker_exit(spec.rank, event.code, str(spec.log), lines, stopped=event.stopped)
+        self._narrator.detail(f"rank {spec.rank} ended: {exit_.words}")
+        self._put(Exited(event.g, exit_, own=not event.stopped))
+
+    def _gone(self, g: int) -> None:
+        running = self._running
+        if running is None or running.g != g:
+            return
+        self._running = None
+        steps = [self._step(g, spec.rank) for spec in running.specs.values()]
+        self._put(Gone(g, max(steps, default=-1)))
+
+    def _all_lost(self) -> None:
+        """The nursery is gone, and so is everything that it guarded."""
+        running = self._running
+        if running is None:
+            return
+        for local in sorted(running.waiting):
+            spec = running.specs[local]
+            lost = WorkerExit(
+                rank=spec.rank, code=-9, words="killed with its nursery", log=str(spec.log), infra="the nursery died"
+            )
+            self._put(Exited(running.g, lost, own=True))
+        self._gone(running.g)
+
+    def _step(self, g: int, rank: int) -> int:
+        """The highest step that a worker reported, -1 if it reported none."""
+        try:
+            return int(self._progress_file(g, rank).read_text())
+        except (OSError, ValueError):
+            return -1

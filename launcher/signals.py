@@ -1,0 +1,25 @@
+"""Signals to the agent: the first asks it to leave in order, the second ends it at once. Handlers only note them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signals:
+    """What was asked for from outside, as things that can be awaited. Must be made within the loop."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.first: asyncio.Future[signal.Signals] = loop.create_future()
+        self.second = asyncio.Event()
+        for number in HEARD:
+            loop.add_signal_handler(number, self._note, number)
+
+    def _note(self, number: signal.Signals) -> None:
+        if self.first.done():
+            self.second.set()
+        else:
+            self.first.set_result(number)

@@ -1,0 +1,74 @@
+"""What this node waits for, in words: said at once when it changes, and every 10 s while nothing happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from elastic.agentfacts import Phase
+from elastic.agentstate import AgentCore
+from elastic.errors import StoreError
+from elastic.keys import JobKeys, ViewReader
+from elastic.membership import Memory, Reason, Wait, decide
+from elastic.store.base import Store
+from launcher.logs import Narrator
+
+FIRST_S = 1.0
+EVERY_S = 10.0
+
+WAITING = (Phase.JOINING, Phase.SPARE, Phase.GATED, Phase.DONE)
+SAID_AT_ONCE = (Reason.MISSING, Reason.BELOW_MIN, Reason.UNPROVEN, Reason.BACKOFF, Reason.UNREADABLE, Reason.NO_SPEC)
+
+
+class WaitingLines:
+    """Looks at the core, and at the store when another node is the one that decides."""
+
+    def __init__(
+        self, core: AgentCore, store: Store, keys: JobKeys, narrator: Narrator, clock: Callable[[], float]
+    ) -> None:
+        self._core = core
+        self._store = store
+        self._reader = ViewReader(keys)
+        self._keys = keys
+        self._narrator = narrator
+        self._clock = clock
+        self._memory = Memory()
+        self._code: Reason | None = None
+
+    def after_event(self) -> None:
+        """Say what the proposer waits for, as soon as that becomes something else."""
+        decision = self._core.facts.decision
+        code = decision.code if decision is not None else None
+        if code is not self._code:
+            self._code = code
+            if isinstance(decision, Wait):
+                if code in SAID_AT_ONCE:
+                    self._narrator.say(f"waiting: {decision.reason}")
+                else:
+                    self._narrator.detail(f"proposer: {decision.reason}")
+
+    async def run(self) -> None:
+        """Every 10 s, while this node has no work, say why."""
+        pause = FIRST_S
+        while True:
+            await asyncio.sleep(pause)
+            pause = EVERY_S
+            if self._core.phase in WAITING:
+                reason = await self._reason()
+                if reason and self._core.phase in WAITING:
+                    self._narrator.say(f"waiting: {reason}")
+
+    async def _reason(self) -> str:
+        facts = self._core.facts
+        if isinstance(facts.decision, Wait):
+            return facts.decision.reason
+        if facts.decision is not None:
+            return ""
+        try:
+            listing = await self._store.list(self._keys.everything[0])
+        except StoreError as error:
+            return f"etcd does not answer ({error})"
+        entries = {entry.key: entry for entry in listing.entries}
+        view = self._reader.read(entries, listing.revision, complete=True, follows=None)
+        decision, self._memory = decide(view, self._memory, facts.policy, self._clock())
+        return decision.reason
