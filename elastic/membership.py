@@ -359,7 +359,7 @@ def _gate(q: _Question, generation: Generation) -> tuple[Decision, Memory]:
     if not staying:
         return _reform(q, f"{_names(nodes)} left before the start" if nodes else "nobody is in this world"), q.memory
     if lost:
-        return _form(q, Reason.GATE_LOST, Why.LOSS, f"{_names(lost)} was lost before the start", staying), q.memory
+        return _form(q, Reason.GATE_LOST, Why.LOSS, _lost(q, lost) + " before the start", staying), q.memory
     if draining:
         return _form(q, Reason.GATE_DRAINED, Why.DRAIN, f"{_names(draining)} drains", staying), q.memory
     if newcomers:

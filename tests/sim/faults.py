@@ -216,7 +216,7 @@ def leave_and_join(world: World, rng: random.Random) -> None:
 def drain(world: World, rng: random.Random) -> None:
     """SIGTERM to one agent, or to all at once."""
     nodes = _alive(world)
-    for node in nodes if rng.random() < 0.1 else nodes[:1] if rng.random() < 0.3 else [rng.choice(nodes or [None])]:  # type: ignore[list-item]
+    for node in nodes if rng.random() < 0.1 else nodes[:1] if rng.random() < 0.3 else [rng.choice(nodes or [None])]:
         if node is not None:
             world.drain(node)
 
