@@ -273,9 +273,12 @@ def _view(f: Facts, event: ViewChanged) -> None:
 
 
 def _own_key(f: Facts) -> None:
-    """Learn from the store whether this node is registered; it knows better than any answer."""
+    """Learn from the store whether this node is registered; it knows better than any answer.
+
+    One revision may arrive in parts, so only a later one without the key shows that it is gone.
+    """
     own = f.view.members.get(f.me.node)
-    if f.registered is not None and own is None and f.view.revision >= f.registered_at_revision:
+    if f.registered is not None and own is None and f.view.revision > f.registered_at_revision:
         _session_lost(f)
     elif own is not None and own.lease == f.lease and f.lease is not None:
         f.registered = own.create_revision

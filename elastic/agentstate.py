@@ -152,6 +152,7 @@ def _newer_target(f: Facts) -> bool:
 def _go(f: Facts) -> bool:
     return (
         f.generation is not None
+        and f.view.incarnation is not None
         and f.view.go is not None
         and f.view.go.value.g == f.generation.g == f.target_g
         and f.now < f.right.until()

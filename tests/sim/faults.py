@@ -314,7 +314,8 @@ def damaged_document(world: World, rng: random.Random) -> None:
     store = world.store
 
     def mend() -> None:
-        if world.store is store and world.store.list(Range.key(key)).entries[0].value == b"\xff{":
+        now = world.store.list(Range.key(key)).entries
+        if world.store is store and now and now[0].value == b"\xff{":
             if found:
                 _operator_writes(world, key, found[0].value)
             else:

@@ -113,6 +113,8 @@ class Node:
     entries: dict[str, Entry] = field(default_factory=dict)
     revision: int = 0
     listing: int = 0
+    listed_at: int = 0
+    graves: dict[str, int] = field(default_factory=dict)
     store_number: int = 0
     reader: ViewReader = field(default_factory=lambda: ViewReader(KEYS))
     # session
@@ -382,34 +384,38 @@ class World:
                     self._show_later(node, delay, changes, revision)
 
     def _show_later(self, node: Node, delay: float, changes: tuple[Change, ...], revision: int) -> None:
-        ranges, number, listing = node.ranges, self.store_number, node.listing
+        """Show changes after a delay; one revision may come in two parts, as it does from etcd."""
+        if len(changes) > 1 and self.random.random() < 0.3:
+            self.counts["fault split watch event"] += 1
+            self._show_part(node, delay, changes[:1], revision)
+            self._show_part(node, delay + 0.001, changes[1:], revision)
+        else:
+            self._show_part(node, delay, changes, revision)
+
+    def _show_part(self, node: Node, delay: float, changes: tuple[Change, ...], revision: int) -> None:
+        ranges, number = node.ranges, self.store_number
 
         def show() -> None:
             if node.ranges != ranges or node.store_number != number or node.frozen or not node.alive:
                 return
-            fresh = [change for change in changes if self._is_news(node, change)]
-            if node.listing != listing and revision <= node.revision:
-                return
-            if not fresh and revision <= node.revision:
-                return
-            entries = dict(node.entries)
-            for change in fresh:
+            entries, fresh = dict(node.entries), False
+            for change in changes:
+                key, at = change.entry.key, change.entry.mod_revision
+                held = entries.get(key)
+                if at <= max(held.mod_revision if held else 0, node.graves.get(key, 0), node.listed_at):
+                    continue
+                fresh = True
                 if change.deleted:
-                    entries.pop(change.entry.key, None)
+                    entries.pop(key, None)
+                    node.graves[key] = at
                 else:
-                    entries[change.entry.key] = change.entry
-            node.entries = entries
-            node.revision = max(node.revision, revision)
-            self._view_changed(node)
+                    entries[key] = change.entry
+            if fresh:
+                node.entries = entries
+                node.revision = max(node.revision, revision)
+                self._view_changed(node)
 
         self.after(delay, show)
-
-    @staticmethod
-    def _is_news(node: Node, change: Change) -> bool:
-        held = node.entries.get(change.entry.key)
-        if held is None:
-            return not change.deleted and change.entry.mod_revision > node.revision
-        return change.entry.mod_revision > held.mod_revision
 
     def _view_changed(self, node: Node) -> None:
         complete, follows = node.scope
@@ -432,6 +438,7 @@ class World:
                 if number == node.store_number and revision < node.revision:
                     return
                 node.entries, node.revision, node.store_number = entries, revision, number
+                node.listed_at, node.graves = revision, {}
                 node.listing += 1
                 self._view_changed(node)
                 self.after(0.001, lambda: self._catch_up(node, ranges))
