@@ -24,13 +24,15 @@ EPOCHS = 30
 STEP_S = 0.05
 CHECKPOINT_EVERY = 50
 STEPS_BEFORE_KILL = 120
-STEPS_BEFORE_JOIN = 20
+STEPS_BEFORE_JOIN = 60
 ACCURACY_MIN = 96.0
 WAIT_LIMIT_S = 120.0
 END_LIMIT_S = 20.0
 POLL_S = 0.1
+WIDTH = 160
 
 _STEP = re.compile(r"(\d+\.\d+) generation=(\d+) rank=(\d+) world=(\d+) step=(\d+)\n")
+_STACK = re.compile(r"\[rank\d+\]: (Traceback| )")
 _ACCURACY = re.compile(r"test accuracy (\d+\.\d) % after (\d+) steps")
 
 
@@ -50,7 +52,7 @@ class Step:
 
 
 class Node:
-    """One agent. Its lines are shown under its name."""
+    """One agent. Its lines are shown under its name; of a Python traceback only the last, and long ones are cut."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self.name = name
@@ -64,7 +66,8 @@ class Node:
             text = line.decode(errors="replace").rstrip()
             if found := _ACCURACY.search(text):
                 self.accuracy = float(found[1])
-            print(f"{self.name} | {text}", flush=True)
+            if not _STACK.match(text):
+                print(f"{self.name} | {text if len(text) <= WIDTH else text[:WIDTH] + ' ...'}", flush=True)
 
     async def end(self) -> None:
         """Stop the agent if it still runs: SIGTERM, then SIGKILL."""

@@ -196,6 +196,11 @@ class Checkpoints:
                 break
             time.sleep(MARK_POLL_S)
         stands = "no mark" if claim is None else f"the mark of generation {claim.mark}"
+        if self.rank == 0:
+            raise CheckpointError(
+                f"{self.folder.absolute()} carries {stands} instead of {self.mark}: "
+                "the launcher could not write there; its own lines say why"
+            )
         raise CheckpointError(
             f"{self.folder.absolute()} on {socket.gethostname()} carries {stands} instead of {self.mark}, which stands "
             "in that of rank 0: the folder is not shared; --checkpoint_dir must lie where every node can read it"
