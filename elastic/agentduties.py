@@ -35,6 +35,8 @@ def announce(f: Facts) -> None:
         f.reported_g = go.value.g
         if f.generation is not None and f.generation.g == go.value.g:
             f.act(ReportFailure(go.value.cause, go.value.note))
+    if go is not None and f.generation is not None and go.value.g == f.generation.g:
+        f.idle_since = f.now  # A world runs, with this node or without it.
     if _holds(f):
         f.right = f.right.vouched(f.now + f.right.ttl_s)
 

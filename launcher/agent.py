@@ -195,6 +195,7 @@ class Agent:
             except* StoreDenied as denied:
                 raise StoreDenied(str(denied.exceptions[0])) from denied
             finally:
+                self._workers.stop(0.0)
                 await self._give_back_lease()
         assert self._exit_code is not None
         return self._exit_code

@@ -16,7 +16,8 @@ class Signals:
         self.first: asyncio.Future[signal.Signals] = loop.create_future()
         self.second = asyncio.Event()
         for number in HEARD:
-            loop.add_signal_handler(number, self._note, number)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # As under nohup.
+                loop.add_signal_handler(number, self._note, number)
 
     def _note(self, number: signal.Signals) -> None:
         if self.first.done():

@@ -15,8 +15,11 @@ from launcher.logs import Narrator
 
 FIRST_S = 1.0
 EVERY_S = 10.0
+SPARE_EVERY_S = 60.0
 
 WAITING = (Phase.JOINING, Phase.SPARE, Phase.GATED, Phase.DONE)
+AT_WORK = (Reason.TRAINING, Reason.FINISHING)
+"""A world runs; who is not in it is a spare."""
 SAID_AT_ONCE = (Reason.MISSING, Reason.BELOW_MIN, Reason.UNPROVEN, Reason.BACKOFF, Reason.UNREADABLE, Reason.NO_SPEC)
 
 
@@ -43,7 +46,7 @@ class WaitingLines:
             self._code = code
             if isinstance(decision, Wait):
                 if code in SAID_AT_ONCE:
-                    self._narrator.say(f"waiting: {decision.reason}")
+                    self._narrator.say(decision.reason)
                 else:
                     self._narrator.detail(f"proposer: {decision.reason}")
 
@@ -54,21 +57,22 @@ class WaitingLines:
             await asyncio.sleep(pause)
             pause = EVERY_S
             if self._core.phase in WAITING:
-                reason = await self._reason()
+                code, reason = await self._reason()
+                if code in AT_WORK:
+                    pause = SPARE_EVERY_S
                 if reason and self._core.phase in WAITING:
-                    self._narrator.say(f"waiting: {reason}")
+                    self._narrator.say(f"spare: {reason}" if code in AT_WORK else reason)
 
-    async def _reason(self) -> str:
+    async def _reason(self) -> tuple[Reason | None, str]:
         facts = self._core.facts
-        if isinstance(facts.decision, Wait):
-            return facts.decision.reason
         if facts.decision is not None:
-            return ""
+            waits = isinstance(facts.decision, Wait)
+            return facts.decision.code, facts.decision.reason if waits else ""
         try:
             listing = await self._store.list(self._keys.everything[0])
         except StoreError as error:
-            return f"etcd does not answer ({error})"
+            return None, f"etcd does not answer ({error})"
         entries = {entry.key: entry for entry in listing.entries}
         view = self._reader.read(entries, listing.revision, complete=True, follows=None)
         decision, self._memory = decide(view, self._memory, facts.policy, self._clock())
-        return decision.reason
+        return decision.code, decision.reason
