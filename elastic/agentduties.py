@@ -24,6 +24,8 @@ from elastic.membership import Form, Wait, decide
 from elastic.model import Ended, MemberState, Outcome
 from elastic.proposals import Transaction, leave, propose, record, say
 
+WATCH_PATIENCE_S = 1.0
+"""What this agent wrote and follows is shown by its watch within this time; otherwise it lists again."""
 ASK_AGAIN_S = 0.5
 """A question to the store that led to nothing is asked again after this pause."""
 
@@ -70,10 +72,10 @@ def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
         times.append(f.idle_since + f.limits.elastic_timeout_s)
     if f.phase in (Phase.JOINING, Phase.RUNNING) and f.registered is None:
         times.append(max(f.grant_again_at, f.now + ASK_AGAIN_S))
+    if f.behind_since is not None:
+        times.append(f.behind_since + WATCH_PATIENCE_S)
     later = [time for time in times if time > f.now]
-    f.wake_at = min(later) if later else (f.now if times else None)
-    if f.wake_at is not None and f.wake_at <= f.now:
-        f.wake_at = f.now + 0.05
+    f.wake_at = min(later) if later else None
 
 
 def vouch_s(f: Facts, node: str, g: int) -> float:
@@ -125,6 +127,13 @@ def _behind(f: Facts) -> bool:
 
 
 def _refresh_view(f: Facts) -> None:
+    """List again when an answer was lost or disagreed, and when the watch does not show what was written."""
+    if not _behind(f):
+        f.behind_since = None
+    elif f.behind_since is None:
+        f.behind_since = f.now
+    elif f.now >= f.behind_since + WATCH_PATIENCE_S:
+        f.relist_wanted = True
     if f.relist_wanted and f.relist_asked != f.listing:
         f.relist_asked = f.listing
         f.act(Relist())

@@ -31,6 +31,8 @@ from elastic.proposals import Transaction
 from elastic.right import Right
 
 GRANT_RETRY_S = 0.5
+SEEN_BY_ITS_WRITER = ("register", "say", "form", "go", "verdict")
+"""Transactions that change what every agent follows: the next one waits until the view shows them."""
 
 
 class Phase(StrEnum):
@@ -91,6 +93,7 @@ class Facts:
     listing_wanted: int = 0
     relist_wanted: bool = False
     relist_asked: int = -1
+    behind_since: float | None = None
     inflight: Transaction | None = None
     # session and registration
     lease: int | None = None
@@ -299,7 +302,8 @@ def _answered(f: Facts, event: Answered) -> None:
         f.listing_wanted = f.listing + 1
         f.relist_wanted = True
         return
-    f.floor = max(f.floor, event.revision)
+    if not event.succeeded or transaction.kind in SEEN_BY_ITS_WRITER:
+        f.floor = max(f.floor, event.revision)
     if transaction.kind == "leave":
         f.left = True
     if not event.succeeded:

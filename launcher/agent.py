@@ -374,9 +374,11 @@ class Agent:
             lease = await self._store.grant(ttl_s)
         except StoreDenied:
             raise
-        except StoreError:
+        except StoreError as error:
+            self._narrator.detail(f"no lease: {error}")
             self._events.put_nowait(ae.GrantFailed())
             return
+        self._narrator.detail(f"lease {lease.id:x} of {lease.ttl_s:g} s")
         self._lease = lease.id
         self._events.put_nowait(ae.Granted(lease.id, lease.ttl_s, sent_at))
         kept = session.Session(

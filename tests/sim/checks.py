@@ -16,6 +16,8 @@ THAW_S = 0.5
 OPERATOR = "operator"
 NOTICE_S = 2.5
 """A loss that the store shows is acted on within this time, when nothing else is wrong."""
+RETURN_S = 3.0
+"""A node that reaches the store again is registered within this time."""
 
 
 class Promises(Observer):
@@ -181,7 +183,7 @@ class Calm(Observer):
     def __init__(self) -> None:
         self.lost: tuple[Node, float] | None = None
         self.outage: dict[str, WorkerSet] | None = None
-        self.seen = 0
+        self.back: tuple[Node, float] | None = None
 
     def expect_notice(self, world: World, node: Node) -> None:
         """From now on: when the store no longer shows this member, a generation without it follows at once."""
@@ -202,6 +204,11 @@ class Calm(Observer):
         view = Promises().view(world)
         return view.generation.value.members if view.generation is not None else ()
 
+    def expect_return(self, world: World, node: Node) -> None:
+        """The node reaches the store again: it is registered soon."""
+        if node.alive and node.exit_code is None:
+            self.back = (node, world.now + RETURN_S)
+
     def store_is_back(self, world: World) -> None:
         """Look whether the outage stopped anything."""
         if self.outage is not None:
@@ -215,6 +222,13 @@ class Calm(Observer):
                 node = world.nodes[name]
                 if workers.stopping and node.workers is workers:
                     world.fail("7", f"the store is away and {name} stops its workers")
+        if self.back is not None:
+            node, limit = self.back
+            if node.core.facts.registered is not None or node.exit_code is not None or world.verdict_there():
+                world.counts["a return was looked at"] += 1
+                self.back = None
+            elif world.now > limit:
+                world.fail("3", f"{node.name} reaches the store for {RETURN_S} s and has not registered")
         if self.lost is None:
             return
         node, since = self.lost

@@ -113,15 +113,20 @@ def cut_off(world: World, rng: random.Random) -> None:
     """A node reaches neither the store nor any other node."""
     node = _pick(world, rng)
     if node is not None and not node.cut:
-        node.cut = True
-        world.log(f"{node.name}: cut off")
+        _cut_for(world, node, rng.choice([1.0, rng.uniform(3, 30)]))
 
-        def back() -> None:
-            node.cut = False
-            world.log(f"{node.name}: reaches the others again")
-            world.relist(node)
 
-        world.after(rng.choice([1.0, rng.uniform(3, 30)]), back)
+def _cut_for(world: World, node: Node, seconds: float, then: Callable[[], None] = lambda: None) -> None:
+    node.cut = True
+    world.log(f"{node.name}: cut off")
+
+    def back() -> None:
+        node.cut = False
+        world.log(f"{node.name}: reaches the others again")
+        world.relist(node)
+        then()
+
+    world.after(seconds, back)
 
 
 def deaf_watch(world: World, rng: random.Random) -> None:
@@ -406,11 +411,13 @@ def _calm(world: World, rng: random.Random) -> None:
     world.observers.append(calm)
 
     def strike() -> None:
-        if rng.random() < 0.5:
-            node = _pick(world, rng)
-            if node is not None:
-                calm.expect_notice(world, node)
-                world.kill_node(node)
+        node = _pick(world, rng)
+        kind = rng.choice(["loss", "outage", "return"])
+        if kind == "loss" and node is not None:
+            calm.expect_notice(world, node)
+            world.kill_node(node)
+        elif kind == "return" and node is not None:
+            _cut_for(world, node, rng.uniform(3.0, 12.0), then=lambda: calm.expect_return(world, node))
         else:
             calm.expect_nothing(world)
             _outage(

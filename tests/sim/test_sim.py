@@ -54,7 +54,12 @@ def test_every_seed_keeps_every_promise_and_everything_is_taken(
     expected += [f"fault {fault.__name__}" for fault in FAULTS]
     expected += [f"fault {kind} watch event" for kind in ("late", "lost", "repeated", "split")] + ["fault late write"]
     expected += [f"fault proposer lost after {step}" for step in STEPS_OF_A_PROPOSAL]
-    expected += ["promise 7 was looked at", "promises 3 and 6 were looked at", "nursery killed overdue workers"]
+    expected += [
+        "promise 7 was looked at",
+        "promises 3 and 6 were looked at",
+        "a return was looked at",
+        "nursery killed overdue workers",
+    ]
     with capsys.disabled():
         print(f"\n{SEEDS} seeds, {steps} events, {len(violations)} violations")
         for name in expected:

@@ -60,7 +60,7 @@ KILL_S = 0.25
 """A SIGKILL has emptied a node after at most this time."""
 DEADLINE_S = 1.0
 """A call to the store that has no answer by then is given up."""
-RELIST_EVERY_S = 10.0
+RELIST_EVERY_S = 30.0
 KEYS = JobKeys("sim")
 
 

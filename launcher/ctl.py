@@ -1,0 +1,217 @@
+"""The command `elastic-ctl`: looks at a job in the store from any machine that reaches it.
+
+Every subcommand is a row of `COMMANDS`. The flags that name the job are those of `elastic-launch`, with their
+environment variables.
+
+Exit codes: 0 done, 1 there is no such job, 2 wrong command line, 3 the store says no, 4 the store does not answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+import msgspec
+
+from elastic.errors import ConfigError, ElasticError
+from elastic.keys import JobKeys, View, ViewReader
+from elastic.store.base import Store
+from launcher import __version__, status
+from launcher.commandline import WORKER_MARK, CommandLine, given_values
+from launcher.flags import BY_NAME, FLAGS
+from launcher.status import NodeState
+from launcher.values import Servers
+
+JOB_FLAGS: Final = ("elastic_server", "job_id", "key_prefix")
+"""The flags of `elastic-launch` that name a job; every subcommand has them."""
+
+NO_SUCH_JOB = 1
+INTERRUPTED = 128 + signal.SIGINT
+NOBODY_READS = 128 + signal.SIGPIPE
+
+STYLES: Final = {
+    NodeState.RUNNING: "green",
+    NodeState.DONE: "green",
+    NodeState.STOPPING: "yellow",
+    NodeState.WAITING: "yellow",
+    NodeState.DRAINING: "yellow",
+    NodeState.LOST: "bold red",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The job that was named, and its store."""
+
+    job_id: str
+    keys: JobKeys
+    store: Store
+    servers: tuple[str, ...]
+
+    async def view(self) -> View:
+        """Everything that stands in the store about the job, at one revision. Raises `NoSuchJob` if that is nothing."""
+        listing = await self.store.list(self.keys.everything[0])
+        if not listing.entries:
+            raise NoSuchJob(f"there is no job {self.job_id} at {', '.join(self.servers)} below {self.keys.root}")
+        entries = {entry.key: entry for entry in listing.entries}
+        return ViewReader(self.keys).read(entries, listing.revision, complete=True, follows=None)
+
+
+class NoSuchJob(ElasticError):
+    """Nothing stands in the store under this job id."""
+
+    exit_code = NO_SUCH_JOB
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A subcommand. `arguments` adds what it takes beside the flags of the job; `run` gives the exit code."""
+
+    name: str
+    help: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[Job, argparse.Namespace], Awaitable[int]]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `elastic-ctl` with these arguments (the process's own by default); its exit code.
+
+    What goes wrong is one line on stderr, never a stack trace.
+    """
+    try:
+        asked = _parser().parse_args([_underscored(word) for word in (sys.argv[1:] if argv is None else argv)])
+        return asyncio.run(_run(asked, os.environ))
+    except ElasticError as error:
+        sys.stderr.write(f"elastic-ctl: error: {' '.join(str(error).split())}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at the end.
+        return NOBODY_READS
+
+
+async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    servers, job_id, key_prefix = named_job(vars(asked), environ)
+    from elastic.store.etcd import EtcdStore  # Only now: a wrong command line is told without waiting for grpc.
+
+    endpoints = tuple(f"https://{server}" for server in servers.endpoints) if servers.tls else servers.endpoints
+    store = EtcdStore(endpoints)
+    command: Command = asked.command
+    try:
+        return await command.run(Job(job_id, JobKeys(job_id, key_prefix), store, servers.endpoints), asked)
+    finally:
+        await store.close()
+
+
+def named_job(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[Servers, str, str]:
+    """Server, job id and key prefix, from the flags (by name) and the environment, as `elastic-launch` reads them.
+
+    Inside a worker the job is the worker's. Raises `ConfigError` that names what is missing or wrong.
+    """
+    flags = tuple((name, text) for name in JOB_FLAGS if (text := asked.get(name)) is not None)
+    others = {variable for flag in FLAGS if flag.name not in JOB_FLAGS for variable in flag.variables}
+    ours = {name: text for name, text in environ.items() if name not in others and name != WORKER_MARK}
+    given = given_values(CommandLine(flags, "", (), False), ours)
+    for name in ("elastic_server", "job_id"):
+        flag = BY_NAME[name]
+        if not given.get(flag.field):
+            raise ConfigError(f"which job? add --{name} {flag.metavar.partition(',')[0]}, or set {flag.variables[0]}")
+    key_prefix = BY_NAME["key_prefix"]
+    return given["servers"], given["job_id"], given.get(key_prefix.field, key_prefix.default)
+
+
+# The command line.
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells a mistake as an error of ours, in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; {self.prog} --help lists all")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="elastic-ctl", description="Look at a job of elastic-launch.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"elastic-ctl {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        own = commands.add_parser(command.name, help=command.help, description=command.help, allow_abbrev=False)
+        for name in JOB_FLAGS:
+            flag = BY_NAME[name]
+            default = f"default: {flag.default}; " if flag.default else ""
+            text = f"{flag.help} ({default}{flag.variables[0]})".replace("%", "%%")
+            own.add_argument(f"--{name}", metavar=flag.metavar, help=text)
+        command.arguments(own)
+        own.set_defaults(command=command)
+    return parser
+
+
+def _underscored(word: str) -> str:
+    """A flag with dashes in its name, as we write it; any other word as it is."""
+    if not word.startswith("--"):
+        return word
+    name, equals, text = word.partition("=")
+    return f"--{name[2:].replace('-', '_')}{equals}{text}"
+
+
+# elastic-ctl status
+
+
+def _status_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON object, for scripts")
+
+
+async def _status(job: Job, asked: argparse.Namespace) -> int:
+    described = status.describe(await job.view(), job.job_id)
+    if asked.json:
+        _write((msgspec.json.encode(described).decode(),))
+        return 0
+    _write(status.head_lines(described, time.time()))
+    if described.nodes:
+        (_draw if sys.stdout.isatty() else _align)(described)
+    return 0
+
+
+def _align(described: status.JobStatus) -> None:
+    """The table in plain columns, for files and other programs."""
+    rows = [status.COLUMNS, *(status.cells(node) for node in described.nodes)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    _write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def _draw(described: status.JobStatus) -> None:
+    """The table on a terminal."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*status.COLUMNS, box=box.SIMPLE_HEAD)
+    for node in described.nodes:
+        table.add_row(*map(Text, status.cells(node)), style=STYLES.get(node.state, ""))
+    Console().print(table)
+
+
+def _write(lines: Iterable[str]) -> None:
+    """Write lines to stdout; a sign that its encoding does not have is escaped."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+
+
+COMMANDS: Final[tuple[Command, ...]] = (
+    Command("status", "show a job: its generation, its nodes, and what it waits for", _status_arguments, _status),
+)
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,248 @@
+"""A job as it stands in the store, as values and as text for people (pure).
+
+It says what the documents say. A node that died a moment ago is "running" here until its lease ends or its death is
+proven, and what is being waited for is what a proposer would say that had just come: it cannot know for how long
+others have been waiting, so that its times are the longest possible ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from elastic.keys import View
+from elastic.membership import Conclude, Decision, Form, Memory, Open, Policy, Reason, decide
+from elastic.model import Budget, Generation, MemberState, Outcome, Verdict, Why
+from elastic.right import KILL_S
+from launcher.logs import clean
+from launcher.report import ended_lines
+
+COLUMNS = ("M_id", "node", "host", "ranks", "state", "note")
+NO_LONGER_REGISTERED = "no longer registered"
+
+_TIMED = (Reason.SETTLING, Reason.GROW_SETTLING, Reason.GROW_LATER, Reason.UNPROVEN)
+"""Their sentences count seconds from the moment at which the asker first looked."""
+
+
+class NodeState(StrEnum):
+    """What a node does, as far as the store shows it."""
+
+    RUNNING = "running"
+    STOPPING = "stopping"
+    WAITING = "waiting for go"
+    SPARE = "spare"
+    DRAINING = "draining"
+    LOST = "lost"
+    DONE = "done"
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One node. A node outside the newest generation has no `m_id` and no ranks. `note` adds to the state."""
+
+    m_id: int | None
+    node: str
+    host: str
+    ranks: tuple[int, ...]
+    state: NodeState
+    note: str = ""
+
+
+class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One job.
+
+    `generation` is the newest of this run, None before the first; `go` tells whether its workers may run. `restarts`
+    are those charged. `proposer` is the first in line, `now` what it would say. `damaged` are the keys of documents
+    that cannot be read. What the spec says is None while there is no readable one.
+    """
+
+    job_id: str
+    run: int | None
+    np: str | None
+    generation: int | None
+    why: Why | None
+    reason: str
+    go: bool
+    world_size: int
+    restarts: int
+    restarts_max: int | None
+    proposer: str | None
+    now: str
+    verdict: Verdict | None
+    damaged: tuple[str, ...]
+    nodes: tuple[NodeStatus, ...]
+
+
+def describe(view: View, job_id: str) -> JobStatus:
+    """Say how a job stands. `view` must be complete."""
+    world = _World.of(view)
+    spec = view.spec.value if view.spec is not None else None
+    generation = world.generation
+    budget = generation.budget if generation is not None else Budget()
+    if world.go and view.go is not None:
+        budget = view.go.value.budget
+    nodes = tuple(world.nodes())
+    proposer = next((node.node for node in nodes if node.node in view.members), None)
+    return JobStatus(
+        job_id=job_id,
+        run=spec.run if spec is not None else None,
+        np=str(spec.np) if spec is not None else None,
+        generation=generation.g if generation is not None else None,
+        why=generation.why if generation is not None else None,
+        reason=generation.reason if generation is not None else "",
+        go=world.go,
+        world_size=generation.world_size if generation is not None else 0,
+        restarts=budget.charged,
+        restarts_max=spec.restarts_max if spec is not None else None,
+        proposer=proposer,
+        now=_now(view),
+        verdict=view.verdict.value if view.verdict is not None else None,
+        damaged=view.damaged,
+        nodes=nodes,
+    )
+
+
+def head_lines(status: JobStatus, wall: float) -> list[str]:
+    """The lines above the table. `wall` is the reader's wall clock, seconds since the epoch."""
+    parts = [_generation_words(status)]
+    if status.run is not None:
+        parts.append(f"run {status.run}")
+    if status.np is not None:
+        parts.append(f"np {status.np}")
+    if status.generation is not None:
+        parts.append(f"world size {status.world_size}")
+    if status.restarts_max is not None:
+        parts.append(f"{status.restarts} of {status.restarts_max} restarts charged")
+    lines = [f"Job {status.job_id}: {', '.join(parts)}"]
+    if status.verdict is not None:
+        lines += ended_lines(status.verdict, status.job_id, wall)
+    elif status.proposer is not None:
+        lines.append(f"Proposer {status.proposer}: {status.now}")
+    else:
+        lines.append(status.now)
+    lines += [f"This document cannot be read: {key}" for key in status.damaged]
+    return [clean(line) for line in lines]
+
+
+def cells(node: NodeStatus) -> tuple[str, ...]:
+    """A node's row under `COLUMNS`."""
+    m_id = "-" if node.m_id is None else str(node.m_id)
+    return tuple(clean(text) for text in (m_id, node.node, node.host, _span(node.ranks), node.state, node.note))
+
+
+@dataclass(frozen=True, slots=True)
+class _World:
+    """The newest generation of this run, and the world whose workers may still be there.
+
+    With a go that is the newest generation itself; while its gate is closed, the one `before` it.
+    """
+
+    view: View
+    generation: Generation | None
+    go: bool
+    inside: frozenset[str]
+    g: int
+    workers: tuple[str, ...]
+
+    @classmethod
+    def of(cls, view: View) -> _World:
+        generation = view.generation.value if view.generation is not None else None
+        if generation is not None and view.spec is not None and view.spec.value.run != generation.run:
+            generation = None
+        if generation is None:
+            return cls(view, None, False, frozenset(), 0, ())
+        names = tuple(place.node for place in generation.members)
+        if view.go is not None and view.go.value.g == generation.g:
+            return cls(view, generation, True, frozenset(names), generation.g, names)
+        before = generation.before
+        old = (before.g, before.nodes) if before is not None else (0, ())
+        return cls(view, generation, False, frozenset(names), *old)
+
+    def nodes(self) -> Iterator[NodeStatus]:
+        """Members by M_id, then the other registered nodes by age, then who vanished and may still run."""
+        members = self.view.members
+        if self.generation is not None:
+            slots = self.generation.slots
+            for m_id, place in enumerate(self.generation.members):
+                ranks = tuple(range(m_id * slots, (m_id + 1) * slots))
+                yield self._node(place.node, place.host, m_id, ranks)
+        others = [(stored.create_revision, node) for node, stored in members.items() if node not in self.inside]
+        for _, node in sorted(others):
+            yield self._node(node, members[node].value.host)
+        if self.view.verdict is None:
+            for node in self.workers:
+                if node not in self.inside and node not in members and not self._ended(node):
+                    yield self._node(node, node.rpartition("-")[0])
+
+    def _node(self, node: str, host: str, m_id: int | None = None, ranks: tuple[int, ...] = ()) -> NodeStatus:
+        state, note = self._state(node)
+        return NodeStatus(m_id=m_id, node=node, host=host, ranks=ranks, state=state, note=note)
+
+    def _state(self, node: str) -> tuple[NodeState, str]:
+        stored, outcome = self.view.members.get(node), self._outcome(node)
+        ended = self.view.verdict is not None
+        if self.go and outcome is not None:
+            return NodeState.DONE if outcome.over else NodeState.STOPPING, _outcome_words(outcome)
+        if stored is None:
+            if ended and not self.go:
+                return NodeState.DONE, "left"
+            return NodeState.LOST, NO_LONGER_REGISTERED
+        works = node in self.workers and not self._ended(node)
+        if works and (ended or not self.go):
+            return NodeState.STOPPING, _outcome_words(outcome) if outcome is not None else ""
+        if stored.value.state is MemberState.DRAINING:
+            return NodeState.DRAINING, stored.value.drain_reason
+        if works:
+            return NodeState.RUNNING, ""
+        if node in self.inside:
+            return NodeState.DONE if ended else NodeState.WAITING, ""
+        return NodeState.SPARE, ""
+
+    def _outcome(self, node: str) -> Outcome | None:
+        stored = self.view.outcomes.get((self.g, node)) if node in self.workers else None
+        return stored.value if stored is not None else None
+
+    def _ended(self, node: str) -> bool:
+        outcome = self._outcome(node)
+        return outcome is not None and outcome.over
+
+
+def _now(view: View) -> str:
+    if not view.members and view.verdict is None and not view.unreadable:
+        return "No node is registered, so nobody works on this job; it goes on when elastic-launch is started again"
+    decision, _ = decide(view, Memory(), Policy("", kill_s=2 * KILL_S), 0.0)
+    return _decision_words(decision)
+
+
+def _decision_words(decision: Decision) -> str:
+    match decision:
+        case Form():
+            return f"about to make the next generation: {decision.reason}"
+        case Open():
+            return f"about to give the go: {decision.reason}"
+        case Conclude():
+            return f"about to end the job: {decision.reason}"
+        case _:
+            return decision.reason + (" (or less)" if decision.code in _TIMED else "")
+
+
+def _generation_words(status: JobStatus) -> str:
+    if status.generation is None:
+        return "no generation yet"
+    gate = "" if status.go or status.verdict is not None else ", not started yet"
+    return f"generation {status.generation} ({status.why}: {status.reason}){gate}"
+
+
+def _outcome_words(outcome: Outcome) -> str:
+    if outcome.exits:
+        first = outcome.exits[0]
+        return f"{outcome.ended}: rank {first.rank}: {first.words}"
+    return str(outcome.ended)
+
+
+def _span(ranks: tuple[int, ...]) -> str:
+    if not ranks:
+        return "-"
+    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"

@@ -1,0 +1,197 @@
+"""Hosts with their own addresses on one machine: network namespaces on a bridge, an etcd in one of them.
+
+Needs root and iproute2. Everything that runs in a namespace can be listed, killed, and cut off from the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from elastic.store.embedded import find_etcd
+
+NETWORK = "10.213.7"
+LIMIT_S = 90.0
+
+
+def missing() -> str:
+    """Why there can be no hosts here, "" if there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None:
+        return "there is no ip command (Debian: iproute2)"
+    made = subprocess.run(["ip", "netns", "add", "el-probe"], capture_output=True, text=True, check=False)
+    subprocess.run(["ip", "netns", "del", "el-probe"], capture_output=True, check=False)
+    return made.stderr.strip()
+
+
+def _ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
+
+
+class Host:
+    """One namespace: an address, and what runs there."""
+
+    def __init__(self, number: int, bridge: str, tag: str) -> None:
+        self.address = f"{NETWORK}.{number}"
+        self.space = f"el{tag}-{number}"
+        self._cable = f"v{tag}{number}"
+        _ip("netns", "add", self.space)
+        _ip("link", "add", self._cable, "type", "veth", "peer", "name", "eth0", "netns", self.space)
+        _ip("link", "set", self._cable, "master", bridge, "up")
+        _ip("-n", self.space, "addr", "add", f"{self.address}/24", "dev", "eth0")
+        for device in ("lo", "eth0"):
+            _ip("-n", self.space, "link", "set", device, "up")
+
+    def pids(self) -> list[int]:
+        """Every process in the namespace."""
+        return [int(pid) for pid in _ip("netns", "pids", self.space).split()]
+
+    def workers(self) -> list[int]:
+        """The processes that have a rank."""
+        found = []
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                if b"\0RANK=" in Path(f"/proc/{pid}/environ").read_bytes():
+                    found.append(pid)
+        return found
+
+    def cut(self) -> None:
+        """Pull the cable: no packet comes or goes, nothing is refused."""
+        _ip("link", "set", self._cable, "down")
+
+    def mend(self) -> None:
+        """Plug the cable in again."""
+        _ip("link", "set", self._cable, "up")
+
+    def power_off(self) -> None:
+        """Everything on the host is gone in one moment, and so is its network."""
+        self.cut()
+        for pid in self.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def remove(self) -> None:
+        """End what runs and take the namespace away."""
+        self.power_off()
+        _ip("netns", "del", self.space)
+
+
+class Agent:
+    """One agent on a host. Its lines can be awaited."""
+
+    def __init__(self, host: Host, process: asyncio.subprocess.Process) -> None:
+        self.host = host
+        self.process = process
+        self.lines: list[str] = []
+        self._news = asyncio.Condition()
+        self.reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            await self._tell(line.decode(errors="replace").rstrip())
+        await self._tell("(ended)")
+
+    async def _tell(self, line: str) -> None:
+        async with self._news:
+            self.lines.append(line)
+            self._news.notify_all()
+
+    async def says(self, pattern: str, *, since: int = 0) -> int:
+        """Wait for a line; the place after it."""
+        async with asyncio.timeout(LIMIT_S), self._news:
+            place = since
+            while True:
+                while place < len(self.lines):
+                    line, place = self.lines[place], place + 1
+                    if re.search(pattern, line):
+                        return place
+                    assert line != "(ended)", f"ended without {pattern!r}:\n" + "\n".join(self.lines)
+                await self._news.wait()
+
+    async def ends(self) -> int:
+        """Wait for the exit code."""
+        async with asyncio.timeout(LIMIT_S):
+            code = await self.process.wait()
+            await self.reading
+            return code
+
+
+class Cluster:
+    """A bridge, an etcd on a host of its own, and hosts for agents."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._tag = secrets.token_hex(2)
+        self._bridge = f"elb{self._tag}"
+        self._number = 0
+        self._hosts: list[Host] = []
+        self._agents: list[Agent] = []
+        self.server = ""
+
+    def host(self) -> Host:
+        """One more host."""
+        self._number += 1
+        host = Host(self._number, self._bridge, self._tag)
+        self._hosts.append(host)
+        return host
+
+    async def start(self) -> None:
+        """Make the network and start etcd."""
+        _ip("link", "add", self._bridge, "type", "bridge")
+        _ip("link", "set", self._bridge, "up")
+        host = self.host()
+        client, peer = f"http://{host.address}:2379", f"http://{host.address}:2380"
+        command = (
+            f"{find_etcd()} --data-dir {self._folder / 'etcd'} --listen-client-urls {client} --advertise-client-urls "
+            f"{client} --listen-peer-urls {peer} --initial-advertise-peer-urls {peer} --initial-cluster default={peer}"
+        )
+        with (self._folder / "etcd.log").open("wb") as log:
+            await asyncio.create_subprocess_exec(
+                "ip", "netns", "exec", host.space, *command.split(), stdout=log, stderr=log
+            )
+        self.server = f"{host.address}:2379"
+
+    async def agent(self, host: Host, *words: str) -> Agent:
+        """Start an agent there; its two outputs come as one."""
+        process = await asyncio.create_subprocess_exec(
+            *("ip", "netns", "exec", host.space, sys.executable, "-m", "launcher", "--elastic_server", self.server),
+            *words,
+            cwd=self._folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        agent = Agent(host, process)
+        self._agents.append(agent)
+        return agent
+
+    async def close(self) -> None:
+        """Nothing stays."""
+        for host in self._hosts:
+            host.remove()
+        for agent in self._agents:
+            await agent.ends()
+        _ip("link", "del", self._bridge)
+
+
+@contextlib.asynccontextmanager
+async def cluster(folder: Path) -> AsyncIterator[Cluster]:
+    """A cluster for one test."""
+    made = Cluster(folder)
+    try:
+        await made.start()
+        yield made
+    finally:
+        await made.close()
