@@ -201,10 +201,11 @@ class StartWorkers:
 
 @dataclass(frozen=True, slots=True)
 class StopWorkers:
-    """SIGTERM to the workers' groups, SIGKILL after `grace_s`. Answered by `Gone`."""
+    """SIGTERM to the workers' groups, SIGKILL after `grace_s`. Answered by `Gone`. `why` goes into their logs."""
 
     g: int
     grace_s: float
+    why: str
 
 
 @dataclass(frozen=True, slots=True)

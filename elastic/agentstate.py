@@ -296,35 +296,36 @@ def _start(f: Facts) -> None:
 def _stop_overdue(f: Facts) -> None:
     f.forced = True
     f.act(Say("the right to run ended (no word from the store): stopping this node's workers"))
-    f.act(StopWorkers(f.workers_g, 0.0))
+    f.act(StopWorkers(f.workers_g, 0.0, "the right to run ended"))
 
 
 def _stop_superseded(f: Facts) -> None:
     generation = f.generation
     if generation is None or f.another_store:
         f.act(Say("the store is another one than before: stopping the workers, the job forms again"))
-        f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s))
+        f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, "the store is another one than before"))
         return
     planned = generation.why in PLANNED and generation.g == f.workers_g + 1
     f.act(Say(f"{generation.reason}: stopping this node's workers"))
-    f.act(StopWorkers(f.workers_g, f.limits.grace_s if planned else f.limits.loss_grace_s))
+    f.act(StopWorkers(f.workers_g, f.limits.grace_s if planned else f.limits.loss_grace_s, generation.reason))
 
 
 def _stop_verdict(f: Facts) -> None:
-    f.act(StopWorkers(f.workers_g, f.limits.grace_s))
+    f.act(StopWorkers(f.workers_g, f.limits.grace_s, "the job has ended"))
 
 
 def _stop_failed(f: Facts) -> None:
     worker = next(worker for worker in f.own_exits if worker.code != 0)
     f.act(Say(f"rank {worker.rank} ended: {worker.words}; stopping this node's workers"))
     f.want_outcome(f.workers_g, _outcome(f, over=False))
-    f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s))
+    why = f"rank=[{worker.rank}] failed on host {f.me.member.host}, see workerlog.{worker.rank}"
+    f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, why))
 
 
 def _stop_drained(f: Facts) -> None:
     f.forced = True
     f.act(Say("nobody took notice of the drain: stopping this node's workers"))
-    f.act(StopWorkers(f.workers_g, f.limits.grace_s))
+    f.act(StopWorkers(f.workers_g, f.limits.grace_s, "this node drains"))
 
 
 def _finish_killed(f: Facts) -> None:

@@ -40,8 +40,8 @@ from elastic.model import (
 )
 from elastic.right import CLOCK_ERROR
 
-SETTLE_MAX = 5.0
-"""The settling window ends at the latest after this many times `--settle` (15 s at the default) from the first."""
+SETTLE_MAX_S = 15.0
+"""The settling window ends at the latest so long after the first arrival."""
 BATCH_S = 0.3
 """Drains, and newcomers while the gate is closed, are collected for this long."""
 
@@ -279,7 +279,7 @@ class _Question:
     def settled_at(self, nodes: Iterable[str]) -> float:
         """When the settling window of these arrivals ends."""
         times = [self.memory.ready_since[node] for node in nodes]
-        return min(max(times) + self.spec.settle_s, min(times) + SETTLE_MAX * self.spec.settle_s)
+        return min(max(times) + self.spec.settle_s, min(times) + SETTLE_MAX_S)
 
 
 def _first(q: _Question) -> tuple[Decision, Memory]:
@@ -311,7 +311,7 @@ def _running(q: _Question, generation: Generation) -> tuple[Decision, Memory]:
         if lost:
             return replace(_form(q, Reason.LOST, Why.LOSS, _lost(q, lost), staying), lost=tuple(lost)), q.memory
         if failed:
-            return _form(q, Reason.FAILED, Why.FAILURE, f"a worker failed on {_names(failed)}", staying), q.memory
+            return _form(q, Reason.FAILED, Why.FAILURE, _failed(q, generation, failed), staying), q.memory
         return _form(q, Reason.STOPPED, Why.STOPPED, f"{_names(stopped)} stopped its workers", staying), q.memory
     if done:
         return Wait(Reason.FINISHING, f"{len(done)} of {_nodes(len(nodes))} done; waiting for the others"), q.memory
@@ -516,6 +516,17 @@ def _lost(q: _Question, lost: Iterable[str]) -> str:
     """Say who was lost, and how that was noticed."""
     return ", ".join(
         f"{node} was lost ({'its process is gone' if node in q.view.members else 'its lease ended'})" for node in lost
+    )
+
+
+def _failed(q: _Question, generation: Generation, nodes: Iterable[str]) -> str:
+    """Say which ranks failed, where, and in which log that stands."""
+    found = [(node, outcome) for node in nodes if (outcome := q.outcome(generation.g, node)) is not None]
+    ranks = [worker.rank for _, outcome in found for worker in outcome.exits]
+    named = f"rank={ranks}".replace(" ", "")
+    hosts = ", ".join(dict.fromkeys(outcome.host for _, outcome in found))
+    return (
+        f"{named} failed on host {hosts}, see workerlog.{ranks[0]}" if ranks else f"a worker failed on {_names(nodes)}"
     )
 
 

@@ -175,6 +175,7 @@ class Agent:
         self._wake: asyncio.TimerHandle | None = None
         self._exit_code: int | None = None
         self._proofs_at = 0.0
+        self._damaged: set[str] = set()
 
     async def run(self, connecting: Connecting) -> int:
         """Join, take part, leave; the exit code."""
@@ -195,7 +196,7 @@ class Agent:
             except* StoreDenied as denied:
                 raise StoreDenied(str(denied.exceptions[0])) from denied
             finally:
-                self._workers.stop(0.0)
+                self._workers.stop(0.0, "the agent ends")
                 await self._give_back_lease()
         assert self._exit_code is not None
         return self._exit_code
@@ -283,6 +284,10 @@ class Agent:
             complete, follows = self._scope
             view = self._reader.read(mirror.entries, mirror.revision, complete=complete, follows=follows or None)
             self._events.put_nowait(ae.ViewChanged(view, mirror.listings))
+            for key in view.damaged:
+                if key not in self._damaged:
+                    self._damaged.add(key)
+                    self._narrator.warn(f"{key} in etcd cannot be read and is not used; mend or delete it")
 
     def _trouble(self, error: StoreError | None) -> None:
         if error is None:
@@ -323,7 +328,7 @@ class Agent:
             case ae.StartWorkers():
                 self._workers.begin(action, self._core.facts.run_until)
             case ae.StopWorkers():
-                self._workers.stop(action.grace_s)
+                self._workers.stop(action.grace_s, action.why)
             case ae.RunUntil():
                 self._workers.run_until(action.t)
             case ae.Say():

@@ -96,10 +96,10 @@ class NodeWorkers:
         """Workers may run until this time on `CLOCK_BOOTTIME`."""
         self._nursery.run_until(t_s)
 
-    def stop(self, grace_s: float) -> None:
-        """SIGTERM, then SIGKILL after `grace_s`; with 0.0 SIGKILL at once."""
+    def stop(self, grace_s: float, why: str) -> None:
+        """SIGTERM, then SIGKILL after `grace_s`; with 0.0 SIGKILL at once. `why` is a line for the workers' logs."""
         if grace_s > 0:
-            self._nursery.stop(grace_s)
+            self._nursery.stop(grace_s, f"==== stopped: {why} ====")
         else:
             self._nursery.kill()
 
