@@ -18,10 +18,10 @@ Nothing here is about safety between two proposers: that is the compare of the t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 
 from elastic.budget import HEALTHY_S, Judgement, judge
+from elastic.decisions import Conclude, Decision, Form, Memory, Open, Policy, Reason, Wait
 from elastic.keys import Stored, View
 from elastic.model import (
     Before,
@@ -40,119 +40,12 @@ from elastic.model import (
 )
 from elastic.right import CLOCK_ERROR
 
+__all__ = ["Conclude", "Decision", "Form", "Memory", "Open", "Policy", "Reason", "Wait", "decide", "remember"]
+
 SETTLE_MAX_S = 15.0
 """The settling window ends at the latest so long after the first arrival."""
 BATCH_S = 0.3
 """Drains, and newcomers while the gate is closed, are collected for this long."""
-
-
-class Reason(StrEnum):
-    """Every reason that `decide` can give; the simulation counts them and wants to see each."""
-
-    ENDED = "the job has ended"
-    UNREADABLE = "a document cannot be read"
-    NO_SPEC = "the job has no spec"
-    MISSING = "nodes are missing for the first start"
-    SETTLING = "waiting for others to join"
-    FORMED = "first generation"
-    REFORMED = "nobody of the old world is left"
-    COMPLETED = "every worker ended well"
-    FINISHING = "some nodes are done"
-    LOST = "a member was lost"
-    FAILED = "a worker failed"
-    STOPPED = "a member had to stop its workers"
-    DRAIN_BATCH = "collecting drains"
-    DRAINED = "a member drains"
-    SHRUNK = "fewer nodes are wanted"
-    GROW_SETTLING = "newcomers settle"
-    GROW_LATER = "too soon after the last growth"
-    GROWN = "newcomers join"
-    TRAINING = "training"
-    GATE_LOST = "a member was lost before the start"
-    GATE_DRAINED = "a member drains before the start"
-    GATE_JOINED = "newcomers before the start"
-    BELOW_MIN = "below the minimum"
-    STOPPING = "old workers are still being stopped"
-    UNPROVEN = "the old world may still run"
-    BACKOFF = "pause after failures"
-    OPENED = "everybody is ready"
-    EXHAUSTED = "no restart is left"
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Nothing to do until something changes, or until `until` (this agent's clock)."""
-
-    code: Reason
-    reason: str
-    until: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """Publish this generation.
-
-    `planned`: nothing is broken, and no outcome may be there yet. `lost`: these must not have recorded one.
-    """
-
-    code: Reason
-    reason: str
-    generation: Generation
-    planned: bool = False
-    lost: tuple[str, ...] = ()
-    revoke: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Give the go. `absent`: these are passed over because they are not registered."""
-
-    code: Reason
-    reason: str
-    go: Go
-    absent: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Conclude:
-    """Write the verdict."""
-
-    code: Reason
-    reason: str
-    verdict: Verdict
-
-
-Decision = Wait | Form | Open | Conclude
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What `decide` knows of the agent that asks. `kill_s`: how long a SIGKILL may take to empty a node."""
-
-    node: str
-    kill_s: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What is remembered from call to call, all on this agent's clock.
-
-    `linked`: members that can be heard at this moment. `gone`: members (with their create revision) whose process was
-    proven dead over the link, which can be wrong. `dead`: nodes whose process was seen dead on this very machine.
-    `distrusted`: hosts that spoke after such a proof; it is not believed again.
-    """
-
-    linked: frozenset[str] = frozenset()
-    gone: frozenset[tuple[str, int]] = frozenset()
-    dead: frozenset[str] = frozenset()
-    distrusted: frozenset[str] = frozenset()
-    absent_since: Mapping[str, float] = field(default_factory=dict)
-    ready_since: Mapping[str, float] = field(default_factory=dict)
-    draining_since: Mapping[str, float] = field(default_factory=dict)
-    running_since: tuple[int, float] | None = None
-    gate_since: tuple[int, float] | None = None
-    grown_at: float | None = None
-    generation_seen: int = 0
 
 
 def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Decision, Memory]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from elastic.keys import View, ViewReader
 from elastic.model import Ended, Generation, Place, Status, Why
 from elastic.proposals import Transaction
-from tests.sim.world import KEYS, KILL_S, Node, Observer, WorkerSet, World
+from tests.sim.nodes import KEYS, KILL_S, Node, Observer, WorkerSet
+from tests.sim.world import World
 
 PLANNED = (Why.DRAIN, Why.GROWTH, Why.SHRINK)
 THAW_S = 0.5

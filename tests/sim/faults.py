@@ -13,7 +13,8 @@ from elastic.model import Generation, Np, Status, Verdict
 from elastic.proposals import Transaction
 from elastic.store.base import Delete, Put, Range
 from tests.sim.checks import OPERATOR, Calm, Promises
-from tests.sim.world import KEYS, KILL_S, Node, Observer, World
+from tests.sim.nodes import KEYS, KILL_S, Node, Observer
+from tests.sim.world import World
 
 CHAOS_S = 70.0
 HEALED_S = 900.0

@@ -17,7 +17,7 @@ from elastic.agentstate import TABLE
 from elastic.membership import Reason
 from tests.sim import faults
 from tests.sim.faults import FAULTS, run_seed
-from tests.sim.world import Violation
+from tests.sim.nodes import Violation
 
 SEEDS = 2_000
 TEETH_SEEDS = 1_500

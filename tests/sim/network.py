@@ -1,0 +1,254 @@
+"""The store over the network: requests, watches, listings and leases, each with what can go wrong on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from elastic.agentevents import Answered, Granted, GrantFailed, Older, Refreshed, SessionLost, ViewChanged
+from elastic.errors import StoreError
+from elastic.keys import View
+from elastic.proposals import Transaction
+from elastic.store.base import Change, Range
+from tests.sim.clockwork import Clockwork
+from tests.sim.nodes import DEADLINE_S, KEYS, RELIST_EVERY_S, Node, Observer
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+
+class Network(Clockwork):
+    """Between the nodes and the store."""
+
+    def __init__(self, seed: int, *, defect: str = "") -> None:
+        super().__init__(seed, defect=defect)
+        self.observers: list[Observer] = []
+
+    @property
+    def whole(self) -> World:
+        """This world, as observers see it."""
+        return cast("World", self)
+
+    def reachable(self, node: Node) -> bool:
+        """Whether a message from the node reaches the store now."""
+        return self.store_up and not node.cut and node.alive and not node.frozen
+
+    def _expire(self) -> None:
+        if self.store_up:
+            due = self.store.next_expiry()
+            while due is not None and due <= self.now:
+                holders = [node for node in self.nodes.values() if node.lease is not None]
+                over = self.store.expire(self.now)
+                for observer in self.observers:
+                    observer.after_expiry(self.whole, [node for node in holders if node.lease in over])
+                self.deliver()
+                due = self.store.next_expiry()
+
+    def ask(self, node: Node, call: Callable[[], Callable[[], None]], lost: Callable[[], None]) -> None:
+        """Send a request: `call` runs at the store and gives what the node does with the answer; or `lost`."""
+        if not self.reachable(node):
+            self.after(DEADLINE_S, lost)
+            return
+        number = self.store_number
+        late = self.random.random() < self.late_answers
+
+        def arrive() -> None:
+            if not self.store_up or number != self.store_number or (not node.alive and not late):
+                if not late:
+                    self.after(DEADLINE_S, lost)
+                return
+            answer = call()
+            if late or node.cut:
+                self.log(f"{node.name}: an answer is lost")
+                if not late:
+                    self.after(DEADLINE_S, lost)
+            else:
+                self.after(self.latency(), answer)
+
+        if late:  # The request lingers on its way, longer than anybody waits for it, and may still be carried out.
+            self.counts["fault late write"] += 1
+            self.after(DEADLINE_S, lost)
+            self.after(self.random.choice([self.latency(), self.random.uniform(0.5, 12.0)]), arrive)
+        else:
+            self.after(self.latency(), arrive)
+
+    def deliver(self) -> None:
+        """Show every mirror what changed, each after its own delay."""
+        for node in self.nodes.values():
+            if node.alive and node.exit_code is None and node.store_number == self.store_number and node.ranges:
+                if node.deaf or not self.reachable(node):
+                    continue
+                for batch in self.store.history(node.ranges, node.revision + 1):
+                    changes, revision = batch.changes, batch.revision
+                    delay = self.latency()
+                    if not self.watch_faults:
+                        self._show_later(node, delay, changes, revision)
+                        continue
+                    if self.random.random() < 0.03:
+                        self.counts["fault late watch event"] += 1
+                        delay = self.random.uniform(0.1, 3.0)
+                    if self.random.random() < 0.03:
+                        self.counts["fault repeated watch event"] += 1
+                        self._show_later(node, delay + 0.2, changes, revision)
+                    if self.random.random() < 0.01:
+                        self.counts["fault lost watch event"] += 1
+                        continue
+                    self._show_later(node, delay, changes, revision)
+
+    def _show_later(self, node: Node, delay: float, changes: tuple[Change, ...], revision: int) -> None:
+        """Show changes after a delay; one revision may come in two parts, as it does from etcd."""
+        if len(changes) > 1 and self.random.random() < 0.3:
+            self.counts["fault split watch event"] += 1
+            self._show_part(node, delay, changes[:1], revision)
+            self._show_part(node, delay + 0.001, changes[1:], revision)
+        else:
+            self._show_part(node, delay, changes, revision)
+
+    def _show_part(self, node: Node, delay: float, changes: tuple[Change, ...], revision: int) -> None:
+        ranges, number = node.ranges, self.store_number
+
+        def show() -> None:
+            if node.ranges != ranges or node.store_number != number or node.frozen or not node.alive:
+                return
+            entries, fresh = dict(node.entries), False
+            for change in changes:
+                key, at = change.entry.key, change.entry.mod_revision
+                held = entries.get(key)
+                if at <= max(held.mod_revision if held else 0, node.graves.get(key, 0), node.listed_at):
+                    continue
+                fresh = True
+                if change.deleted:
+                    entries.pop(key, None)
+                    node.graves[key] = at
+                else:
+                    entries[key] = change.entry
+            if fresh:
+                node.entries = entries
+                node.revision = max(node.revision, revision)
+                self._view_changed(node)
+
+        self.after(delay, show)
+
+    def _view_changed(self, node: Node) -> None:
+        complete, follows = node.scope
+        view: View = node.reader.read(node.entries, node.revision, complete=complete, follows=follows)
+        self.feed(node, ViewChanged(view, node.listing))
+
+    def relist(self, node: Node) -> None:
+        """Read the followed ranges anew; what comes back is the truth."""
+        if not node.hears or node.exit_code is not None:
+            return
+        ranges, scope = node.ranges, node.scope
+
+        def read() -> Callable[[], None]:
+            entries = {entry.key: entry for span in ranges for entry in self.store.list(span).entries}
+            revision, number = self.store.revision, self.store_number
+
+            def answer() -> None:
+                if node.ranges != ranges or node.scope != scope:
+                    return
+                if number == node.store_number and revision < node.revision:
+                    return
+                node.entries, node.revision, node.store_number = entries, revision, number
+                node.listed_at, node.graves = revision, {}
+                node.listing += 1
+                self._view_changed(node)
+                self.after(0.001, lambda: self._catch_up(node, ranges))
+
+            return answer
+
+        self.ask(node, read, lambda: self.after(0.3, lambda: self.relist(node)) if node.ranges == ranges else None)
+
+    def _catch_up(self, node: Node, ranges: tuple[Range, ...]) -> None:
+        """The watch begins at the listing: what happened since then is shown."""
+        if node.ranges == ranges and node.store_number == self.store_number and self.reachable(node):
+            for batch in self.store.history(ranges, node.revision + 1):
+                self._show_later(node, self.latency(), batch.changes, batch.revision)
+
+    def _tick_relist(self, node: Node) -> None:
+        if node.alive and node.exit_code is None:
+            node.deaf = False
+            self.relist(node)
+            self.after(RELIST_EVERY_S, lambda: self._tick_relist(node))
+
+    def _revoke(self, lease: int) -> Callable[[], None]:
+        self.store.revoke(lease)
+        self.deliver()
+        return lambda: None
+
+    def _send(self, node: Node, transaction: Transaction) -> None:
+        compares = [c for c in transaction.compares if not self._left_out(c.range.start, c.target.value)]
+
+        def call() -> Callable[[], None]:
+            before = self.store.revision
+            try:
+                result = self.store.txn(compares, transaction.then)
+            except StoreError:
+                return lambda: self.feed(node, Answered(transaction, False, self.store.revision))
+            if result.revision > before:
+                self.log(f"store {result.revision}: {transaction.kind} of {node.name}")
+                for observer in self.observers:
+                    observer.after_commit(self.whole, node, transaction)
+                self.deliver()
+            return lambda: self.feed(node, Answered(transaction, result.succeeded, result.revision))
+
+        self.ask(node, call, lambda: self.feed(node, Answered(transaction, None)))
+
+    def _left_out(self, key: str, target: str) -> bool:
+        """A defect that a test has put in: this compare is not made."""
+        if self.defect == "no mod-revision compare":
+            return target == "mod_revision" and key in (KEYS.generation, KEYS.go)
+        return self.defect == "no create-revision compare" and target == "create_revision" and KEYS.members in key
+
+    def _grant(self, node: Node, ttl_s: float) -> None:
+        sent_at = self.local(node)
+
+        def call() -> Callable[[], None]:
+            lease = self.store.grant(ttl_s, self.now)
+            number = self.store_number
+
+            def answer() -> None:
+                if number == self.store_number:
+                    node.lease = lease.id
+                self.feed(node, Granted(lease.id, lease.ttl_s, sent_at))
+
+            return answer
+
+        self.ask(node, call, lambda: self.feed(node, GrantFailed()))
+
+    def _tick_session(self, node: Node) -> None:
+        if not node.alive or node.exit_code is not None:
+            return
+        self.after(self.spec.lease_ttl_s / 4 / node.rate, lambda: self._tick_session(node))
+        lease = node.lease
+        if lease is None or not node.hears:
+            return
+        sent_at = self.local(node)
+
+        def call() -> Callable[[], None]:
+            ttl_s = self.store.refresh(lease, self.now) if node.lease == lease else 0.0
+            number = self.store_number
+
+            def answer() -> None:
+                if number != node.store_number:
+                    self.relist(node)  # The session sees an answer of another store.
+                if ttl_s > 0:
+                    self.feed(node, Refreshed(lease, ttl_s, sent_at))
+                elif node.lease == lease:
+                    node.lease = None
+                    self.feed(node, SessionLost(lease, "its time ran out"))
+
+            return answer
+
+        self.ask(node, call, lambda: None)
+
+    def _older(self, node: Node, before: int) -> None:
+        def call() -> Callable[[], None]:
+            found = self.store.list(
+                Range.prefix(KEYS.members), keys_only=True, limit=1, created_before=before, newest_first=True
+            ).entries
+            name = found[0].key[len(KEYS.members) :] if found else None
+            event = Older(before, name, found[0].create_revision if found else 0)
+            return lambda: self.feed(node, event)
+
+        self.ask(node, call, lambda: self.feed(node, Older(before, None, failed=True)))
