@@ -29,16 +29,6 @@ REPLACED: Final = frozenset({"local_nodes", "elastic_server", "job_id", "np", "n
 NOT_FOR_JOINERS: Final = frozenset({"rerun", "force", "host"})
 """Flags that a further node in another terminal does not repeat."""
 
-GUARD: Final = f"""
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)})
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("the parent is gone")
-os.execv(sys.argv[2], sys.argv[2:])
-"""
-"""Becomes an agent that dies with the parent: 1 is PR_SET_PDEATHSIG, which outlives exec. It is a program of its own
-because this process has grpc's threads by then, and Python code between fork and exec is not safe beside threads."""
-
 CODES_BY_WEIGHT: Final = (1, 2, 3, 4)
 """Which exit code says most, when no node saw the job complete."""
 
@@ -178,10 +168,13 @@ class _Parent:
     def _start(self, server: str, environments: Sequence[Mapping[str, str]]) -> None:
         # -P: a folder named "launcher" where the user stands is not ours.
         agent = (sys.executable, "-P", "-m", "launcher", *node_argv(self._config, server))
-        guard = (sys.executable, "-I", "-S", "-c", GUARD, str(os.getpid()))
+        from elastic.store.embedded import guarded  # What it starts dies with this process.
+
         for environment in environments:
             self._children.append(
-                subprocess.Popen((*guard, *agent), env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+                subprocess.Popen(
+                    guarded(list(agent)), env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+                )
             )
 
     def _introduce(self, server: str, environments: Sequence[Mapping[str, str]]) -> None:

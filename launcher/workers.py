@@ -241,7 +241,14 @@ class Workers:
         running = self._running
         if running is not None and not running.overdue and self._channel is not None:
             left_s = self._until_s + OVERDUE_LIMIT_S - wire.boottime_s()
-            self._clock = self._loop.call_later(max(left_s, OVERDUE_LIMIT_S), self._end_nursery)
+            self._clock = self._loop.call_later(max(left_s, OVERDUE_LIMIT_S), self._silent)
+
+    def _silent(self) -> None:
+        """The nursery has said nothing of the end of the right to run, unless it did while this process stood still."""
+        while self._channel is not None and self._channel.readable() and self._read():
+            continue
+        if self._running is not None and not self._running.overdue:
+            self._end_nursery()
 
     def _unmind_clock(self) -> None:
         if self._clock is not None:
