@@ -66,7 +66,7 @@ def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
             times.append(f.drain.at + drain_patience_s)
         if _holds(f):
             times.append(f.now + f.right.ttl_s / 4)
-    if f.phase is Phase.LEAVING or (f.phase is Phase.DONE and f.drain is not None):
+    if f.phase is Phase.LEAVING or (f.phase in (Phase.JOINING, Phase.DONE) and f.drain is not None):
         times.append(f.entered_at + record_patience_s)
     if f.phase in (Phase.JOINING, Phase.SPARE, Phase.GATED) and f.limits.elastic_timeout_s is not None:
         times.append(f.idle_since + f.limits.elastic_timeout_s)
@@ -218,7 +218,7 @@ def _place_in_line(f: Facts) -> tuple[bool, str | None] | None:
         return (True, None)
     if f.older_cursor is None:
         f.older_cursor, f.older_node = f.registered, None
-    elif f.older_node is not None and followed == f.older_node and not _present(f, followed):
+    elif f.older_node is not None and followed == f.older_node and not _before_me(f, followed):
         f.older_node = None
     if f.older_node is not None:
         return (False, f.older_node)
@@ -228,6 +228,12 @@ def _place_in_line(f: Facts) -> tuple[bool, str | None] | None:
         f.older_asked = f.older_cursor
         f.act(FindOlder(f.older_cursor))
     return None
+
+
+def _before_me(f: Facts, node: str) -> bool:
+    """Tell whether a spare that is followed is there, and is still older: it may have registered again."""
+    stored = f.view.members.get(node)
+    return _present(f, node) and stored is not None and stored.create_revision < (f.registered or 0)
 
 
 def _nearest_before(f: Facts, index: int | None) -> str | None:

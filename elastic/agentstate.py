@@ -92,27 +92,35 @@ class AgentCore:
         self.taken = []
         absorb(facts, event)
         announce(facts)
+        self._walk()
+        if facts.phase is not Phase.ENDED:
+            perform(facts)
+            if facts.refusal:
+                self._walk()
+            wake(facts, DRAIN_PATIENCE_S, RECORD_PATIENCE_S)
+        return facts.actions
+
+    def _walk(self) -> None:
+        """Take rows until none holds."""
+        facts = self.facts
         for _ in range(STEPS_MAX):
             row = next((row for row in ROWS[facts.phase] if row.guard(facts)), None)
             if row is None:
-                break
+                return
             row.effect(facts)
             facts.phase = row.to
             facts.entered_at = facts.now
             self.taken.append(row.name)
-        else:
-            raise AssertionError(f"the table loops: {self.taken}")
-        if facts.phase is not Phase.ENDED:
-            perform(facts)
-            wake(facts, DRAIN_PATIENCE_S, RECORD_PATIENCE_S)
-        return facts.actions
+        raise AssertionError(f"the table loops: {self.taken}")
 
 
 # --- guards -------------------------------------------------------------------------------------------------------
 
 
 def _verdict(f: Facts) -> bool:
-    return f.view.verdict is not None and not f.may_run_again
+    """A verdict stands, and not the one that this node's registration replaced."""
+    verdict = f.view.verdict
+    return verdict is not None and not f.may_run_again and verdict.mod_revision > (f.registered or 0)
 
 
 def _lost_registration(f: Facts) -> bool:
@@ -194,7 +202,8 @@ def _drain_recorded(f: Facts) -> bool:
 
 
 def _left(f: Facts) -> bool:
-    return f.left or f.registered is None or f.now >= f.entered_at + RECORD_PATIENCE_S
+    recorded = f.outcome_wanted == f.outcome_written
+    return (recorded and (f.left or f.registered is None)) or f.now >= f.entered_at + RECORD_PATIENCE_S
 
 
 # --- effects ------------------------------------------------------------------------------------------------------
@@ -254,7 +263,7 @@ def _say_joined(f: Facts) -> None:
 
 
 def _say_spare(f: Facts) -> None:
-    if f.generation is not None:
+    if f.generation is not None and f.drain is None:
         f.act(Say(f"spare: generation {f.generation.g} goes on without this node, which takes over when one is lost"))
 
 
@@ -362,7 +371,7 @@ def _outcome(f: Facts, *, over: bool) -> Outcome:
 TABLE: tuple[Row, ...] = (
     Row("joining: the job has ended", Phase.JOINING, _verdict, _say_verdict, Phase.ENDED),
     Row("joining: refused", Phase.JOINING, _refused, _say_refusal, Phase.ENDED),
-    Row("joining: drain", Phase.JOINING, _drain, _leave_by_signal, Phase.ENDED),
+    Row("joining: drain", Phase.JOINING, _drain_recorded, _leave_by_signal, Phase.ENDED),
     Row("joining: gave up", Phase.JOINING, _gave_up, _leave_by_timeout, Phase.ENDED),
     Row("joining: registered", Phase.JOINING, _registered, _say_joined, Phase.SPARE),
     Row("spare: verdict", Phase.SPARE, _verdict, _say_verdict, Phase.LEAVING),

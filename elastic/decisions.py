@@ -112,7 +112,6 @@ class Memory:
     absent_since: Mapping[str, float] = field(default_factory=dict)
     ready_since: Mapping[str, float] = field(default_factory=dict)
     draining_since: Mapping[str, float] = field(default_factory=dict)
-    running_since: tuple[int, float] | None = None
     gate_since: tuple[int, float] | None = None
     grown_at: float | None = None
     generation_seen: int = 0

@@ -82,6 +82,8 @@ class DocumentError(ElasticError):
 class NurseryLost(ElasticError):
     """The nursery died. Its workers died with it (parent-death signal)."""
 
+    exit_code = 4
+
 
 class CheckpointError(ElasticError):
     """Anything that goes wrong with a checkpoint folder."""

@@ -52,6 +52,8 @@ def join(
     is None while that is not known. `incarnation` is new for each try, and is written if the store has none; one that
     came back empty must get another. `again`: replace the verdict by a new run.
     """
+    if view.schema is not None:
+        return JoinPlan(refusal=_other_version(view.schema))
     if keys.spec in view.damaged:
         return JoinPlan(refusal=f"the job's spec in the store ({keys.spec}) cannot be read; delete that key")
     if keys.incarnation in view.damaged:
@@ -60,16 +62,16 @@ def join(
     if stored is None:
         return JoinPlan(register(keys, view, me.node, me.member, lease, spec=me.spec, incarnation=incarnation))
     if stored.schema != SCHEMA:
-        return JoinPlan(
-            refusal=f"the job was started by another version of elastic-launch (schema {stored.schema}, "
-            f"this one has {SCHEMA}); use the same version on every node"
-        )
+        return JoinPlan(refusal=_other_version(stored.schema))
+    if view.incarnation is None:
+        return JoinPlan(refusal=f"the job has no key {keys.incarnation} any more; delete everything of this job")
     mine: Spec = msgspec.structs.replace(me.spec, run=stored.run)
     if again:
         if somebody_lives is not False:
             return JoinPlan()
         mine = msgspec.structs.replace(mine, run=stored.run + 1)
-        line = f"--rerun: run {mine.run} of the job begins"
+        changes = _changes(stored, mine)
+        line = f"--rerun: run {mine.run} of the job begins" + (f": {_becomes(changes)}" if changes else "")
         return JoinPlan(run_again(keys, view, me.node, me.member, lease, mine), lines=(line,))
     changes = _changes(stored, mine)
     if not changes:
@@ -77,9 +79,7 @@ def join(
     if somebody_lives is None:
         return JoinPlan()
     if not somebody_lives:
-        line = "nobody is registered, so this node's settings are the job's: " + ", ".join(
-            f"{SPEC_FLAGS[name]} {_words(old)} becomes {_words(new)}" for name, old, new in changes
-        )
+        line = f"nobody is registered, so this node's settings are the job's: {_becomes(changes)}"
         return JoinPlan(_register(keys, view, me, incarnation, lease, mine, nobody_lives=True), lines=(line,))
     if stored.slots != mine.slots:
         return JoinPlan(
@@ -89,11 +89,31 @@ def join(
     if me.force and stored.np != mine.np:
         line = f"--force: the job's --np {stored.np} becomes {mine.np}"
         forced: Spec = msgspec.structs.replace(stored, np=mine.np)
-        return JoinPlan(_register(keys, view, me, incarnation, lease, forced), lines=(line,))
-    line = "this node follows the job: " + ", ".join(
-        f"{SPEC_FLAGS[name]} is {_words(old)} there, {_words(new)} here" for name, old, new in changes
+        others = [change for change in changes if change[0] != "np"]
+        return JoinPlan(_register(keys, view, me, incarnation, lease, forced), lines=(line, *_follows(others)))
+    return JoinPlan(_register(keys, view, me, incarnation, lease, None), lines=_follows(changes))
+
+
+def _other_version(schema: int) -> str:
+    return (
+        f"the job was started by another version of elastic-launch (schema {schema}, this one has {SCHEMA}); "
+        "use the same version on every node"
     )
-    return JoinPlan(_register(keys, view, me, incarnation, lease, None), lines=(line,))
+
+
+def _becomes(changes: list[tuple[str, object, object]]) -> str:
+    """Say what of the spec is another now."""
+    return ", ".join(f"{SPEC_FLAGS[name]} {_words(old)} becomes {_words(new)}" for name, old, new in changes)
+
+
+def _follows(changes: list[tuple[str, object, object]]) -> tuple[str, ...]:
+    """One line that says which of this node's settings do not count, if any."""
+    if not changes:
+        return ()
+    return (
+        "this node follows the job: "
+        + ", ".join(f"{SPEC_FLAGS[name]} is {_words(old)} there, {_words(new)} here" for name, old, new in changes),
+    )
 
 
 def _register(

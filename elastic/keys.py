@@ -24,7 +24,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from elastic.errors import DocumentError
-from elastic.model import Generation, Go, Member, Outcome, Spec, Verdict
+from elastic.model import SCHEMA, Generation, Go, Member, Outcome, Spec, Verdict
 from elastic.store.base import Entry, Range
 
 JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -53,7 +53,8 @@ class View:
 
     `members` and `outcomes` are complete only for an agent that follows all of them (`complete`); the others know
     themselves and `follows`, the member before them in line. `damaged` names documents that could not be read;
-    `unreadable` are those of them that the whole job stands on.
+    `unreadable` are those of them that the whole job stands on. `schema` is the version of a spec that was written
+    by another version of this project.
     """
 
     revision: int = 0
@@ -68,6 +69,7 @@ class View:
     follows: str | None = None
     damaged: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    schema: int | None = None
 
 
 class JobKeys:
@@ -100,6 +102,10 @@ class JobKeys:
         """Every outcome of the generations before g."""
         return Range(self.outcomes, f"{self.outcomes}{g:010d}/")
 
+    def known(self, key: str) -> bool:
+        """Tell whether this version has a document at that key."""
+        return key.startswith((self.members, self.outcomes)) or key[len(self.root) :] in _SINGLE
+
     @property
     def everything(self) -> tuple[Range, ...]:
         """What the proposer follows: everything but the history for people, which sorts first."""
@@ -130,12 +136,16 @@ class ViewReader:
         outcomes: dict[tuple[int, str], Stored[Outcome]] = {}
         damaged: list[str] = []
         single: dict[str, Stored[Any]] = {}
+        schema: int | None = None
         for key, entry in entries.items():
+            if not keys.known(key):
+                continue  # A later version may put something there; it is not ours.
             known = self._decoded.get(key)
             stored = known[1] if known is not None and known[0] == entry else self._decode(entry)
             decoded[key] = (entry, stored)
             if stored is None:
                 damaged.append(key)
+                schema = _schema(entry.value) if key == keys.spec else schema
             elif key.startswith(keys.members):
                 members[key[len(keys.members) :]] = stored
             elif key.startswith(keys.outcomes):
@@ -157,6 +167,7 @@ class ViewReader:
             follows=follows,
             damaged=tuple(damaged),
             unreadable=tuple(key for key in damaged if not key.startswith((keys.members, keys.outcomes))),
+            schema=schema,
         )
 
     def _decode(self, entry: Entry) -> Stored[Any] | None:
@@ -187,10 +198,24 @@ def decode(keys: JobKeys, key: str, value: bytes) -> Any:
         if decoder is None:
             raise DocumentError(f"{key}: no such document in this schema")
         return decoder.decode(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DocumentError(f"{key}: {error}") from error
 
 
+def _schema(value: bytes) -> int | None:
+    """The version that a document names, None if it names none or this one."""
+    try:
+        schema = _VERSIONED.decode(value).schema
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return schema if schema != SCHEMA else None
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    schema: int
+
+
+_VERSIONED = msgspec.json.Decoder(_Versioned)
 _ENCODER = msgspec.json.Encoder()
 _MEMBER = msgspec.json.Decoder(Member)
 _OUTCOME = msgspec.json.Decoder(Outcome)

@@ -58,6 +58,8 @@ def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Deci
         return Wait(Reason.ENDED, f"the job has ended: {view.verdict.value.reason}"), memory
     if view.unreadable:
         return Wait(Reason.UNREADABLE, f"{view.unreadable[0]} cannot be read; put it right"), memory
+    if view.incarnation is None and view.spec is not None:
+        return Wait(Reason.UNREADABLE, "the key incarnation of this job was deleted; put it back"), memory
     if view.spec is None:
         return Wait(Reason.NO_SPEC, "the job has no spec yet"), memory
     memory = _observe(view, memory, now)
@@ -70,21 +72,20 @@ def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Deci
 
 
 def remember(view: View, memory: Memory, now: float) -> Memory:
-    """Note when the newest generation began to run, and when the job last grew. Every agent does this."""
+    """Note when the job last grew. Every agent does this."""
     if view.generation is None:
         return memory
     generation = view.generation.value
-    running, grown_at = memory.running_since, memory.grown_at
-    if view.go is not None and view.go.value.g == generation.g and (running is None or running[0] != generation.g):
-        running = (generation.g, now)
+    grown_at = memory.grown_at
     if generation.g > memory.generation_seen and generation.why is Why.GROWTH:
         grown_at = now
-    return replace(memory, running_since=running, grown_at=grown_at, generation_seen=generation.g)
+    return replace(memory, grown_at=grown_at, generation_seen=generation.g)
 
 
 def _observe(view: View, memory: Memory, now: float) -> Memory:
     """Bring the memory up to date: when was each node first seen ready, draining, or absent."""
-    generation = view.generation.value if view.generation is not None else None
+    run = view.spec.value.run if view.spec is not None else 0
+    generation = view.generation.value if view.generation is not None and view.generation.value.run == run else None
     inside = {place.node for place in generation.members} if generation else set()
     before = set(generation.before.nodes) if generation and generation.before else set()
     members = view.members
@@ -200,7 +201,8 @@ def _running(q: _Question, generation: Generation) -> tuple[Decision, Memory]:
     staying = q.staying(generation)
     if lost or failed or stopped:
         if not staying:
-            return _reform(q, f"{_names(lost or failed or stopped)} left, nobody of this world remains"), q.memory
+            gone = f"{_names(lost or failed or stopped)} left, nobody of this world remains"
+            return _reform(q, gone, lost), q.memory
         if lost:
             return replace(_form(q, Reason.LOST, Why.LOSS, _lost(q, lost), staying), lost=tuple(lost)), q.memory
         if failed:
@@ -217,8 +219,8 @@ def _planned(q: _Question, generation: Generation, nodes: list[str], staying: li
     if draining:
         until = min(q.memory.draining_since[node] for node in draining) + BATCH_S
         if q.now < until:
-            return Wait(Reason.DRAIN_BATCH, f"{_names(draining)} drains", until)
-        return _form(q, Reason.DRAINED, Why.DRAIN, f"{_names(draining)} drains", staying, planned=True)
+            return Wait(Reason.DRAIN_BATCH, _verb(draining, "drain"), until)
+        return _form(q, Reason.DRAINED, Why.DRAIN, _verb(draining, "drain"), staying, planned=True)
     high = q.spec.np.high
     if len(nodes) > high:
         reason = f"{len(nodes)} nodes run, {high} are wanted"
@@ -231,9 +233,9 @@ def _planned(q: _Question, generation: Generation, nodes: list[str], staying: li
         grown_at = q.memory.grown_at
         if grown_at is not None and q.now < grown_at + q.spec.grow_every_s:
             until = grown_at + q.spec.grow_every_s
-            text = f"{_names(newcomers)} joins in {until - q.now:.0f} s (--grow_every {q.spec.grow_every_s:g})"
+            text = f"{_verb(newcomers, 'join')} in {until - q.now:.0f} s (--grow_every {q.spec.grow_every_s:g})"
             return Wait(Reason.GROW_LATER, text, until)
-        return _form(q, Reason.GROWN, Why.GROWTH, f"{_names(newcomers)} joins", staying, planned=True)
+        return _form(q, Reason.GROWN, Why.GROWTH, _verb(newcomers, "join"), staying, planned=True)
     text = f"training with {_nodes(len(nodes))}"
     spares = len(q.newcomers())
     return Wait(Reason.TRAINING, text + (f", {spares} spare" if spares else ""))
@@ -254,11 +256,11 @@ def _gate(q: _Question, generation: Generation) -> tuple[Decision, Memory]:
     if lost:
         return _form(q, Reason.GATE_LOST, Why.LOSS, _lost(q, lost) + " before the start", staying), q.memory
     if draining:
-        return _form(q, Reason.GATE_DRAINED, Why.DRAIN, f"{_names(draining)} drains", staying), q.memory
+        return _form(q, Reason.GATE_DRAINED, Why.DRAIN, _verb(draining, "drain"), staying), q.memory
     if newcomers:
         until = max(q.memory.ready_since[node] for node in newcomers) + BATCH_S
         if q.now >= until:
-            return _form(q, Reason.GATE_JOINED, Why.JOINED, f"{_names(newcomers)} joins", staying), q.memory
+            return _form(q, Reason.GATE_JOINED, Why.JOINED, _verb(newcomers, "join"), staying), q.memory
     else:
         until = None
     if len(nodes) < q.spec.np.low:
@@ -282,7 +284,11 @@ def _closed(
     if running:
         times = [q.memory.absent_since[node] for node in running if node in q.memory.absent_since]
         until = min(times) + 2 * q.spec.lease_ttl_s if times else None
-        return Wait(Reason.STOPPING, f"waiting for {_names(running)} to stop its old workers", until)
+        return Wait(
+            Reason.STOPPING,
+            f"waiting for {_names(running)} to stop {'their' if len(running) > 1 else 'its'} old workers",
+            until,
+        )
     if any(place.node in ended for place in generation.members):
         return None  # A survivor has stopped, so no collective of the old world can go on.
     unproven = [node for node in before.nodes if node not in ended and node not in q.memory.dead]
@@ -314,8 +320,7 @@ def _open(
         absent = tuple(node for node in before.nodes if node not in q.view.members)
         known = {node: stored for (g, node), stored in q.view.outcomes.items() if g == before.g}
         lost = frozenset(node for node in before.nodes if node not in known)
-        running = q.memory.running_since
-        healthy = running is not None and running[0] == before.g and gate_since[1] - running[1] >= HEALTHY_S
+        healthy = max((stored.value.ran_s for stored in known.values()), default=0.0) >= HEALTHY_S
         judgement = judge(before, known, lost, generation.budget, q.spec, healthy=healthy)
     if judgement.fatal:
         verdict = Verdict(
@@ -346,12 +351,14 @@ def _open(
     ), memory
 
 
-def _reform(q: _Question, gone: str) -> Decision:
+def _reform(q: _Question, gone: str, lost: Iterable[str] = ()) -> Decision:
     """Nobody of the newest world can go on: start again with whoever is there, after a settling window."""
     nodes = q.newcomers()
     if not nodes:
         if q.generation is not None and q.generation.members:
-            return _form(q, Reason.DRAINED, Why.DRAIN, gone, [])  # An empty world: it tells everybody to stop.
+            return replace(
+                _form(q, Reason.DRAINED, Why.DRAIN, gone, []), lost=tuple(lost)
+            )  # An empty world: it tells everybody to stop.
         return Wait(Reason.MISSING, "no node is ready")
     if len(nodes) < q.spec.np.low:
         text = f"{_count(len(nodes), q.spec.np.low)} here, the least that may run; waiting for more"
@@ -359,7 +366,7 @@ def _reform(q: _Question, gone: str) -> Decision:
     until = q.settled_at(nodes)
     if len(nodes) < q.spec.np.high and q.now < until:
         return Wait(Reason.SETTLING, _settling(len(nodes), q.spec.np.high, until - q.now), until)
-    return _form(q, Reason.REFORMED, Why.REFORMED, gone, [])
+    return replace(_form(q, Reason.REFORMED, Why.REFORMED, gone, []), lost=tuple(lost))
 
 
 def _form(q: _Question, code: Reason, why: Why, reason: str, staying: list[Place], *, planned: bool = False) -> Form:
@@ -437,6 +444,10 @@ def _earliest(*times: float | None) -> float | None:
 
 def _names(nodes: Iterable[str]) -> str:
     return ", ".join(nodes) or "nobody"
+
+
+def _verb(nodes: list[str], verb: str) -> str:
+    return f"{_names(nodes)} {verb}{'s' if len(nodes) == 1 else ''}"
 
 
 def _nodes(count: int) -> str:

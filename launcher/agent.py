@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from elastic import agentevents as ae
 from elastic.agentfacts import Facts, Limits, Me
 from elastic.agentstate import AgentCore
-from elastic.errors import OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable
+from elastic.errors import ElasticError, OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable
 from elastic.keys import JobKeys, ViewReader
 from elastic.membership import Policy, Reason
 from elastic.model import Cause, Member, Spec, Status, Verdict
@@ -149,6 +149,12 @@ class Connecting:
             )
 
 
+def _first(group: BaseExceptionGroup[ElasticError]) -> ElasticError:
+    """The first error of a group, however deep."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+
+
 class _Finished(Exception):
     """The core has said `Exit`."""
 
@@ -193,8 +199,8 @@ class Agent:
                     await self._live()
             except* _Finished:
                 pass
-            except* StoreDenied as denied:
-                raise StoreDenied(str(denied.exceptions[0])) from denied
+            except* ElasticError as failed:
+                raise _first(failed) from failed
             finally:
                 self._workers.stop(0.0, "the agent ends")
                 await self._give_back_lease()

@@ -108,7 +108,9 @@ class Network(Clockwork):
         ranges, number = node.ranges, self.store_number
 
         def show() -> None:
-            if node.ranges != ranges or node.store_number != number or node.frozen or not node.alive:
+            if node.ranges != ranges or node.store_number != number or not node.listed:
+                return
+            if node.frozen or not node.alive:
                 return
             entries, fresh = dict(node.entries), False
             for change in changes:
@@ -150,7 +152,7 @@ class Network(Clockwork):
                 if number == node.store_number and revision < node.revision:
                     return
                 node.entries, node.revision, node.store_number = entries, revision, number
-                node.listed_at, node.graves = revision, {}
+                node.listed_at, node.graves, node.listed = revision, {}, True
                 node.listing += 1
                 self._view_changed(node)
                 self.after(0.001, lambda: self._catch_up(node, ranges))

@@ -74,6 +74,7 @@ class Node:
     revision: int = 0
     listing: int = 0
     listed_at: int = 0
+    listed: bool = False
     graves: dict[str, int] = field(default_factory=dict)
     store_number: int = 0
     reader: ViewReader = field(default_factory=lambda: ViewReader(KEYS))

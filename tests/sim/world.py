@@ -169,6 +169,7 @@ class World(Nurseries):
                 case Follow():
                     node.scope = (action.complete, action.node)
                     me = (node.name,) if action.node is None else (node.name, action.node)
+                    node.listed = False
                     node.ranges = KEYS.everything if action.complete else KEYS.followed(*me)
                     self.relist(node)
                 case Relist():

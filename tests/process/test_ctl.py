@@ -1,0 +1,256 @@
+"""`elastic-ctl` as a command, on a real etcd: what it shows, and one line for everything that goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from elastic.errors import ConfigError
+from elastic.keys import Document, JobKeys, encode
+from elastic.model import Generation, Go, Member, Np, Place, Spec, Why
+from elastic.store.base import Put
+from elastic.store.embedded import find_etcd
+from elastic.store.etcd import EtcdStore
+from launcher import ctl
+from tests.store.servers import free_ports, one_server
+
+LIMIT_S = 30.0
+ROOT = Path(__file__).parents[2]
+
+MEMBER = Member(host="10.0.0.1", slots=1, masters=(7000,), ports=(8000,))
+SPEC = Spec(np=Np(low=1, high=2, first=2), slots=1)
+GENERATION = Generation(
+    g=1,
+    run=1,
+    tag="t",
+    why=Why.FIRST,
+    reason="2 of 2 nodes are here",
+    members=(Place("10.0.0.1-aaaa", "10.0.0.1", (7000,), (8000,)), Place("10.0.0.2-bbbb", "10.0.0.2", (7,), (8,))),
+    slots=1,
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An etcd with job j1, which has lost a node, the same below another prefix, and job j10, which waits."""
+    etcd = one_server(find_etcd(), tmp_path_factory.mktemp("etcd")).start()
+    asyncio.run(fill(etcd.endpoint))
+    yield etcd.endpoint
+    etcd.kill()
+
+
+async def fill(endpoint: str) -> None:
+    store = EtcdStore([endpoint])
+    for prefix in ("/elastic", "/team/x"):
+        keys = JobKeys("j1", prefix)
+        documents: dict[str, Document] = {
+            keys.spec: SPEC,
+            keys.generation: GENERATION,
+            keys.go: Go(g=1, tag="t", master="10.0.0.1:7000", budget=GENERATION.budget),
+            keys.member("10.0.0.1-aaaa"): MEMBER,
+        }
+        await store.txn([], [Put(key, encode(document)) for key, document in documents.items()])
+    keys = JobKeys("j10")
+    await store.txn([], [Put(keys.spec, encode(SPEC)), Put(keys.member("10.0.0.1-aaaa"), encode(MEMBER))])
+    await store.close()
+
+
+def asked(*argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """`elastic-ctl`, run to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "launcher.ctl", *argv],
+        env={**os.environ, **environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=LIMIT_S,
+        text=True,
+        check=False,
+    )
+
+
+def complaint(code: int, *argv: str, **environ: str) -> str:
+    """The one line that is said of a request that ends with `code`."""
+    ran = asked(*argv, **environ)
+    assert (ran.returncode, ran.stdout) == (code, "")
+    assert ran.stderr.startswith("elastic-ctl: error: ")
+    assert ran.stderr.count("\n") == 1
+    return ran.stderr
+
+
+# What is shown
+
+
+def test_a_job_is_a_line_what_is_waited_for_and_a_plain_table(server: str) -> None:
+    ran = asked("status", "--elastic_server", server, "--job_id", "j1")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines() == [
+        "Job j1: generation 1 (first: 2 of 2 nodes are here), run 1, np 2, world size 2, 0 of 3 restarts charged",
+        "Proposer 10.0.0.1-aaaa: about to make the next generation: 10.0.0.2-bbbb was lost (its lease ended)",
+        "M_id  node           host      ranks  state    note",
+        "0     10.0.0.1-aaaa  10.0.0.1  0      running",
+        "1     10.0.0.2-bbbb  10.0.0.2  1      lost     no longer registered",
+    ]
+
+
+def test_the_environment_and_dashes_serve_as_for_elastic_launch(server: str) -> None:
+    ran = asked("status", "--key-prefix=/team/x", ELASTIC_SERVER=server, PADDLE_ELASTIC_JOB_ID="j1", ELASTIC_NP="no")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("Job j1: generation 1")
+
+
+def test_inside_a_worker_the_job_is_the_workers(server: str) -> None:
+    ran = asked("status", "--elastic_server", server, ELASTIC_JOB_ID="j10", ELASTIC_FENCE="i/1")
+    assert ran.stdout.startswith("Job j10: no generation yet")
+
+
+def test_a_script_gets_one_json_object(server: str) -> None:
+    ran = asked("status", "--elastic_server", server, "--job_id", "j1", "--json")
+    told = json.loads(ran.stdout)
+    assert ran.stdout.count("\n") == 1
+    assert (told["job_id"], told["generation"], told["world_size"], told["verdict"]) == ("j1", 1, 2, None)
+    assert [(node["m_id"], node["ranks"], node["state"]) for node in told["nodes"]] == [
+        (0, [0], "running"),
+        (1, [1], "lost"),
+    ]
+
+
+def test_on_a_terminal_the_table_has_colours_unless_they_are_not_wanted(server: str) -> None:
+    argv = (sys.executable, "-m", "launcher.ctl", "status", "--elastic_server", server, "--job_id", "j1")
+    plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    coloured = on_a_terminal(argv, {**plain, "TERM": "xterm-256color"})
+    assert "\x1b[" in coloured
+    assert "10.0.0.2-bbbb" in coloured
+    assert "\x1b[3" not in on_a_terminal(argv, {**plain, "TERM": "xterm-256color", "NO_COLOR": "1"})
+
+
+def on_a_terminal(argv: tuple[str, ...], environ: Mapping[str, str]) -> str:
+    """What a command writes to a terminal of its own."""
+    controller, terminal = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            argv, env={**environ, "COLUMNS": "120"}, stdin=subprocess.DEVNULL, stdout=terminal, stderr=subprocess.PIPE
+        )
+    finally:
+        os.close(terminal)
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, err) == (0, b"")
+    written = os.read(controller, 1 << 16)  # A terminal holds 4 kB for its reader; the table is shorter.
+    os.close(controller)
+    return written.decode()
+
+
+def test_a_reader_that_goes_away_is_no_stack_trace(server: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    ran = subprocess.run(
+        [sys.executable, "-m", "launcher.ctl", "status", "--elastic_server", server, "--job_id", "j1"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    os.close(writer)
+    assert (ran.returncode, ran.stderr) == (ctl.NOBODY_READS, b"")
+
+
+def test_a_real_job_is_shown_while_it_runs(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    argv = [sys.executable, "-P", "-m", "launcher", "--local_nodes", "2", "--nproc_per_node", "1"]
+    argv += ["--console", "all", "--grace", "0.1", "train.py"]
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        argv, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            named = re.search(r"(--elastic_server \S+) (--job_id \S+)", process.stderr.readline())
+            assert named is not None
+            drained = threading.Thread(target=process.stderr.read)
+            drained.start()
+            assert process.stdout.readline().endswith("up\n")
+            assert process.stdout.readline().endswith("up\n")
+            ran = asked("status", *named[1].split(), *named[2].split(), "--json")
+        finally:
+            process.terminate()
+            process.wait(LIMIT_S)
+        drained.join()
+    told = json.loads(ran.stdout)
+    assert [(node["m_id"], node["ranks"], node["state"]) for node in told["nodes"]] == [
+        (0, [0], "running"),
+        (1, [1], "running"),
+    ]
+    assert told["now"] == "training with 2 nodes"
+    assert told["proposer"] == told["nodes"][0]["node"]
+
+
+# What goes wrong
+
+
+def test_a_job_that_is_not_there_is_one_line_and_exit_1(server: str) -> None:
+    assert "no job j2 at" in complaint(1, "status", "--elastic_server", server, "--job_id", "j2")
+    assert "/team/x/j10/" in complaint(
+        1, "status", "--elastic_server", server, "--job_id", "j10", "--key_prefix", "/team/x"
+    )
+
+
+def test_a_server_that_is_not_there_is_one_line_and_exit_4() -> None:
+    (port,) = free_ports(1)
+    said = complaint(4, "status", "--elastic_server", f"127.0.0.1:{port}", "--job_id", "j1")
+    assert f"127.0.0.1:{port} does not answer" in said
+
+
+@pytest.mark.parametrize(
+    ("argv", "names"),
+    [
+        ((), "COMMAND"),
+        (("state",), "status"),
+        (("status", "--elastic_server", "h:2379"), "--job_id"),
+        (("status", "--job_id", "j"), "--elastic_server"),
+        (("status", "--elastic_server", "h", "--job_id", "j"), "h:2379"),
+        (("status", "--elastic_server", "h:2379", "--job_id", "a/b"), "--job_id"),
+        (("status", "--elastic_server", "h:2379", "--job_id", "j", "--key_prefix", "x"), "--key_prefix"),
+        (("status", "--elastic_serv", "h:2379", "--job_id", "j"), "--elastic_serv"),
+        (("status", "--elastic_server", "h:2379", "--job_id", "j", "more"), "more"),
+        (("status", "--elastic_server"), "--elastic_server"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_that_names_what_is_wrong_and_exit_2(
+    argv: tuple[str, ...], names: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("ELASTIC_SERVER", "ELASTIC_JOB_ID", "ELASTIC_ELASTIC_SERVER"):
+        monkeypatch.delenv(variable, raising=False)
+    assert ctl.main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("elastic-ctl: error: ")
+    assert names in err
+    assert err.count("\n") == 1
+
+
+def test_a_wrong_variable_is_named() -> None:
+    assert "ELASTIC_SERVER" in complaint(2, "status", ELASTIC_SERVER="nonsense", ELASTIC_JOB_ID="j")
+
+
+def test_tls_servers_are_asked_with_tls() -> None:
+    servers, job_id, prefix = ctl.named_job({"elastic_server": "https://h:2379", "job_id": "j"}, {})
+    assert (servers.tls, servers.endpoints, job_id, prefix) == (True, ("h:2379",), "j", "/elastic")
+    with pytest.raises(ConfigError, match="ELASTIC_JOB_ID"):
+        ctl.named_job({"elastic_server": "h:2379"}, {})
+
+
+def test_the_version_is_the_projects() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    ran = asked("--version")
+    assert (ran.returncode, ran.stdout) == (0, f"elastic-ctl {project['version']}\n")

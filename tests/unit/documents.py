@@ -1,0 +1,252 @@
+"""Hypothesis strategies: every document that the store can hold, consistent or not, and views of them.
+
+Names and numbers are few, so that documents often speak of each other, and often wrongly.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from elastic.decisions import Memory
+from elastic.keys import Document, JobKeys, Stored, View
+from elastic.model import (
+    Before,
+    Budget,
+    Cause,
+    Ended,
+    Generation,
+    Go,
+    Member,
+    MemberState,
+    Np,
+    Outcome,
+    Place,
+    Spec,
+    Status,
+    Verdict,
+    Why,
+    WorkerExit,
+)
+
+KEYS = JobKeys("j1")
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+integers = st.one_of(st.integers(-1, 12), st.integers(-(2**70), 2**70))
+counts = st.one_of(st.integers(1, 5), st.integers(1, 100_000))
+seconds = st.one_of(
+    st.sampled_from([0.0, 0.5, 3.0, 120.0]),
+    st.floats(0, allow_nan=False, allow_infinity=False),
+)
+floats = st.floats(allow_nan=False, allow_infinity=False)
+ports = st.lists(st.integers(1, 65_535), min_size=1, max_size=3).map(tuple)
+nodes = st.sampled_from(["a", "b", "c", "d", "stranger", ""])
+generations_g = st.one_of(st.integers(0, 4), integers)
+times = st.one_of(st.integers(0, 40).map(float), st.floats(-1e6, 1e6, allow_nan=False))
+
+nps = st.builds(Np, low=counts, high=counts, first=counts)
+specs = st.builds(
+    Spec,
+    np=nps,
+    slots=counts,
+    run=st.one_of(st.just(1), integers),
+    schema=st.one_of(st.just(1), integers),
+    settle_s=seconds,
+    grow_every_s=seconds,
+    restarts_max=integers,
+    lease_ttl_s=seconds,
+    store_outage_limit_s=seconds,
+    fatal_exit_codes=st.lists(integers, max_size=3).map(tuple),
+)
+members = st.builds(
+    Member,
+    host=texts,
+    slots=st.one_of(st.just(1), counts),
+    masters=ports,
+    ports=ports,
+    state=st.sampled_from(MemberState),
+    drain_reason=texts,
+)
+places = st.builds(Place, node=nodes, host=texts, masters=ports, ports=ports)
+befores = st.builds(Before, g=generations_g, nodes=st.lists(nodes, max_size=4).map(tuple), why=st.sampled_from(Why))
+budgets = st.builds(Budget, charged=integers, fruitless=integers, step=integers, infra=integers)
+generations = st.builds(
+    Generation,
+    g=generations_g,
+    run=st.one_of(st.just(1), integers),
+    tag=texts,
+    why=st.sampled_from(Why),
+    reason=texts,
+    members=st.lists(places, max_size=4).map(tuple),
+    slots=counts,
+    before=st.none() | befores,
+    budget=budgets,
+)
+worker_exits = st.builds(
+    WorkerExit,
+    rank=integers,
+    code=integers,
+    words=texts,
+    log=texts,
+    tail=st.lists(texts, max_size=2).map(tuple),
+    consequence=st.booleans(),
+    infra=texts,
+)
+outcomes = st.builds(
+    Outcome,
+    ended=st.sampled_from(Ended),
+    over=st.booleans(),
+    host=texts,
+    forced=st.booleans(),
+    exits=st.lists(worker_exits, max_size=2).map(tuple),
+    step=integers,
+    ran_s=floats,
+)
+causes = st.builds(
+    Cause,
+    g=generations_g,
+    host=texts,
+    node=nodes,
+    exits=st.lists(worker_exits, min_size=1, max_size=2).map(tuple),
+    ranks=st.lists(integers, max_size=3).map(tuple),
+    world_size=integers,
+)
+goes = st.builds(
+    Go,
+    g=generations_g,
+    tag=texts,
+    master=texts,
+    budget=budgets,
+    cause=st.none() | causes,
+    note=texts,
+)
+verdicts = st.builds(
+    Verdict,
+    status=st.sampled_from(Status),
+    reason=texts,
+    run=integers,
+    g=generations_g,
+    tag=texts,
+    at=floats,
+    cause=st.none() | causes,
+)
+
+keyed: st.SearchStrategy[tuple[str, Document]] = st.one_of(
+    st.tuples(st.just(KEYS.incarnation), texts),
+    st.tuples(st.just(KEYS.spec), specs),
+    st.tuples(st.just(KEYS.member("a")), members),
+    st.tuples(st.just(KEYS.generation), generations),
+    st.tuples(st.just(KEYS.go), goes),
+    st.tuples(st.just(KEYS.outcome(1, "a")), outcomes),
+    st.tuples(st.just(KEYS.verdict), verdicts),
+)
+"""A key of the job, and a document that fits it."""
+
+revisions = st.integers(1, 12)
+
+
+def stored(documents: st.SearchStrategy[Any]) -> st.SearchStrategy[Stored[Any]]:
+    """A document at any revision, with or without a lease."""
+    return st.builds(Stored, documents, revisions, revisions, st.integers(0, 3))
+
+
+def views(*, complete: bool | None = None) -> st.SearchStrategy[View]:
+    """A view of any documents, whatever they say of each other."""
+    return st.builds(
+        View,
+        revision=st.integers(0, 12),
+        incarnation=st.none() | stored(st.sampled_from(["i1", "i2"])),
+        spec=st.none() | stored(specs),
+        generation=st.none() | stored(generations),
+        go=st.none() | stored(goes),
+        verdict=st.none() | stored(verdicts),
+        members=st.dictionaries(nodes, stored(members), max_size=3),
+        outcomes=st.dictionaries(st.tuples(generations_g, nodes), stored(outcomes), max_size=3),
+        complete=st.booleans() if complete is None else st.just(complete),
+        follows=st.none() | nodes,
+        damaged=st.lists(st.sampled_from([KEYS.spec, KEYS.incarnation, KEYS.member("a")]), max_size=1).map(tuple),
+        unreadable=st.lists(st.just(KEYS.go), max_size=1).map(tuple),
+    )
+
+
+small = st.integers(1, 4)
+plain_place = st.builds(Place, node=nodes, host=st.just("h"), masters=st.just((7000,)), ports=st.just((8000,)))
+plain_member = st.builds(
+    Member,
+    host=st.just("h"),
+    slots=st.sampled_from([1, 1, 1, 2]),
+    masters=st.just((7000,)),
+    ports=st.just((8000,)),
+    state=st.sampled_from([MemberState.READY, MemberState.READY, MemberState.DRAINING]),
+)
+plain_exit = st.builds(
+    WorkerExit,
+    rank=small,
+    code=st.sampled_from([1, 9, 101, -9]),
+    words=st.just("words"),
+    consequence=st.booleans(),
+    infra=st.sampled_from(["", "", "address in use"]),
+)
+plain_outcome = st.builds(
+    Outcome,
+    ended=st.sampled_from(Ended),
+    over=st.booleans(),
+    host=st.just("h"),
+    forced=st.booleans(),
+    exits=st.lists(plain_exit, max_size=1).map(tuple),
+    step=integers,
+)
+
+
+@st.composite
+def job_views(draw: st.DrawFn, *, complete: bool | None = None) -> View:
+    """A view of a job that has begun: documents that nearly fit each other, so that the deeper rules are reached."""
+    g = draw(st.integers(2, 3))
+    spec = Spec(
+        np=Np(low=draw(small), high=draw(small), first=draw(small)),
+        slots=1,
+        restarts_max=draw(st.integers(-1, 4)),
+        fatal_exit_codes=(9,),
+        grow_every_s=draw(st.sampled_from([0.0, 60.0])),
+    )
+    names = draw(st.lists(nodes, max_size=3).map(tuple))
+    before = draw(st.none() | st.builds(Before, st.just(g - 1), st.just(names), st.sampled_from(Why)))
+    generation = Generation(
+        g=g,
+        run=draw(st.sampled_from([1, 1, 1, 2])),
+        tag="",
+        why=draw(st.sampled_from(Why)),
+        reason="any",
+        members=draw(st.lists(plain_place, max_size=3).map(tuple)),
+        slots=1,
+        before=before,
+        budget=Budget(charged=draw(st.integers(0, 5)), fruitless=draw(integers), infra=draw(st.integers(0, 4))),
+    )
+    go = Go(g=draw(st.sampled_from([g - 1, g, g, g + 1])), tag="", master="h:7000", budget=draw(budgets))
+    outcome_of = st.tuples(st.sampled_from([g - 1, g]), nodes)
+    return View(
+        revision=draw(st.integers(8, 12)),
+        incarnation=draw(st.sampled_from([Stored("i1", 1, 1), Stored("i1", 1, 1), Stored("i2", 1, 1), None])),
+        spec=Stored(spec, 1, 1),
+        generation=Stored(generation, 1, draw(revisions)),
+        go=draw(st.none() | st.just(Stored(go, 1, 1))),
+        members=draw(st.dictionaries(nodes, stored(plain_member), max_size=4)),
+        outcomes=draw(st.dictionaries(outcome_of, stored(plain_outcome), max_size=4)),
+        complete=draw(st.booleans()) if complete is None else complete,
+        follows=draw(st.none() | nodes),
+    )
+
+
+memories = st.builds(
+    Memory,
+    linked=st.frozensets(nodes, max_size=2),
+    gone=st.frozensets(st.tuples(nodes, revisions), max_size=2),
+    dead=st.frozensets(nodes, max_size=2),
+    absent_since=st.dictionaries(nodes, times, max_size=3),
+    ready_since=st.dictionaries(nodes, times, max_size=3),
+    draining_since=st.dictionaries(nodes, times, max_size=2),
+    gate_since=st.none() | st.tuples(generations_g, times),
+    grown_at=st.none() | times,
+    generation_seen=generations_g,
+)

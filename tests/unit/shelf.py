@@ -1,0 +1,53 @@
+"""The keys of one job in a real in-memory store, as several agents write them."""
+
+from __future__ import annotations
+
+from elastic.keys import Document, JobKeys, View, ViewReader, encode
+from elastic.proposals import Transaction
+from elastic.store.base import Delete as DeleteOperation
+from elastic.store.base import Entry, Operation, Put, Range
+from elastic.store.memory import MemoryCore
+
+TTL_S = 5.0
+
+
+class Shelf:
+    """A store with one job in it. Leases end only when a test ends them."""
+
+    def __init__(self, keys: JobKeys) -> None:
+        self.keys = keys
+        self.core = MemoryCore()
+        self._reader = ViewReader(keys)
+
+    def put(self, key: str, document: Document, *, leased: bool = False) -> int:
+        """Write a document; its revision."""
+        lease = self.core.grant(TTL_S, 0.0).id if leased else 0
+        return self._write(Put(key, encode(document), lease))
+
+    def delete(self, key: str) -> None:
+        """Delete a key."""
+        self._write(DeleteOperation(Range.key(key)))
+
+    def send(self, transaction: Transaction) -> bool:
+        """Send a transaction as an agent does; whether its guards held."""
+        return self.core.txn(transaction.compares, transaction.then).succeeded
+
+    def entry(self, key: str) -> Entry | None:
+        """One key as it stands there."""
+        found = self.core.list(Range.key(key)).entries
+        return found[0] if found else None
+
+    @property
+    def view(self) -> View:
+        """Everything of the job, as its proposer sees it."""
+        listing = self.core.list(Range(self.keys.generation, self.keys.root[:-1] + "0"))
+        entries = {entry.key: entry for entry in listing.entries}
+        return self._reader.read(entries, listing.revision, complete=True, follows=None)
+
+    @property
+    def contents(self) -> tuple[Entry, ...]:
+        """Every key there is."""
+        return self.core.list(Range.prefix("/")).entries
+
+    def _write(self, operation: Operation) -> int:
+        return self.core.txn((), (operation,)).revision

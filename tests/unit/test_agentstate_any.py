@@ -1,0 +1,243 @@
+"""Whatever an agent is told, in any order, its core raises nothing and keeps to what an agent may never do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastic.agentevents import (
+    Action,
+    Answered,
+    Drain,
+    Event,
+    Exit,
+    Exited,
+    Gone,
+    Granted,
+    GrantFailed,
+    Linked,
+    Older,
+    ProvenDead,
+    ProvenGone,
+    Refreshed,
+    RunUntil,
+    Send,
+    SessionLost,
+    StartWorkers,
+    Tick,
+    ViewChanged,
+    Vouched,
+)
+from elastic.agentfacts import Facts, Limits, Me, Phase
+from elastic.agentstate import AgentCore
+from elastic.decisions import Policy
+from elastic.keys import Stored, View
+from elastic.model import Before, Np, Spec, Status, Why
+from elastic.proposals import Transaction
+from tests.unit.bench import IN_PHASE, Bench
+from tests.unit.documents import KEYS, job_views, nodes, texts, views, worker_exits
+from tests.unit.views import member, worker_exit
+
+WELL = worker_exit(code=0)
+leases = st.integers(1, 3)
+generations_g = st.integers(0, 4)
+times = st.floats(0, 100)
+ttls = st.floats(0, 20)
+Unsent = tuple[int, bool | None, int]
+"""The answer to one of the transactions that were sent: which, how, and at which revision."""
+
+events: st.SearchStrategy[Event | Unsent] = st.one_of(
+    st.builds(ViewChanged, job_views(), st.integers(0, 5)),
+    st.builds(ViewChanged, job_views(), st.integers(0, 5)),
+    st.builds(ViewChanged, views(), st.integers(0, 5)),
+    st.builds(Granted, leases, ttls, times),
+    st.builds(Granted, leases, ttls, times),
+    st.just(GrantFailed()),
+    st.builds(Refreshed, leases, ttls, times),
+    st.builds(SessionLost, leases, texts),
+    st.tuples(st.integers(0, 3), st.sampled_from([True, True, False, None]), st.integers(0, 15)),
+    st.tuples(st.integers(0, 3), st.sampled_from([True, True, False, None]), st.integers(0, 15)),
+    st.builds(Older, st.integers(0, 12), st.none() | nodes, st.integers(0, 12), st.booleans()),
+    st.builds(Exited, generations_g, worker_exits, st.booleans()),
+    st.builds(Gone, generations_g, st.integers(-1, 100)),
+    st.builds(Drain, st.integers(1, 15), texts),
+    st.builds(Linked, st.frozensets(nodes)),
+    st.builds(Vouched, generations_g, times),
+    st.builds(ProvenGone, nodes, st.integers(1, 12), texts),
+    st.builds(ProvenDead, nodes),
+    st.just(Tick()),
+)
+OWN = Stored(member(), 2, 2, lease=1)
+EMPTY = View(revision=1)
+
+
+def as_registered(view: View) -> View:
+    """The same, but this node stands there and the store is the one that it has joined."""
+    incarnation = Stored("i1", 1, 1)
+    return replace(view, members={**view.members, "a": OWN}, incarnation=incarnation, damaged=(), revision=12)
+
+
+steady: st.SearchStrategy[Event | Unsent] = st.one_of(
+    st.builds(ViewChanged, job_views().map(as_registered), st.integers(0, 5)),
+    st.builds(ViewChanged, job_views().map(as_registered), st.integers(0, 5)),
+    st.builds(ViewChanged, job_views().map(as_registered), st.integers(0, 5)),
+    st.builds(Refreshed, st.just(1), st.just(20.0), times),
+    st.builds(Exited, st.integers(2, 3), worker_exits, st.booleans()),
+    st.builds(Exited, st.integers(2, 3), st.just(WELL), st.just(True)),
+    st.builds(Gone, st.integers(2, 3), st.integers(-1, 100)),
+    st.builds(Gone, st.integers(2, 3), st.integers(-1, 100)),
+    st.builds(Vouched, st.integers(2, 3), times),
+    st.tuples(st.integers(0, 3), st.sampled_from([True, True, False, None]), st.integers(0, 12)),
+    st.tuples(st.integers(0, 3), st.sampled_from([True, True, False, None]), st.integers(0, 12)),
+)
+
+
+def timed(
+    told: st.SearchStrategy[Event | Unsent], size_min: int
+) -> st.SearchStrategy[list[tuple[Event | Unsent, float]]]:
+    """Events, each after a pause."""
+    return st.lists(st.tuples(told, st.sampled_from([0.0, 0.0, 0.1, 1.0, 10.0])), min_size=size_min, max_size=20)
+
+
+class Watched:
+    """An agent's core that is told anything, and what it did so far."""
+
+    def __init__(self, *, rerun: bool, force: bool, elastic_timeout_s: float | None) -> None:
+        spec = Spec(np=Np(low=1, high=3, first=1), slots=1, settle_s=0.0)
+        me = Me("a", member(), spec, "i", force=force, rerun=rerun)
+        limits = Limits(elastic_timeout_s=elastic_timeout_s)
+        self.core = AgentCore(Facts(me, KEYS, limits, Policy("a"), now=0.0))
+        self.now = 0.0
+        self.sent: list[Transaction] = []
+        self.told_until = float("-inf")
+
+    def tell(self, event: Event | Unsent) -> list[Action]:
+        """Tell it, and look at what it asks for."""
+        if isinstance(event, tuple):
+            which, succeeded, revision = event
+            known = self.sent[-1 - which % len(self.sent)] if self.sent else Transaction("go", (), ())
+            event = Answered(known, succeeded, revision)
+        facts = self.core.facts
+        ended, idle = facts.phase is Phase.ENDED, facts.workers_gone
+        actions = self.core.handle(event, self.now)
+        assert not (ended and actions), "nothing is asked after the end"
+        assert self.core.wake_at is None or self.core.wake_at > self.now, "it is not called in the past"
+        for action in actions:
+            match action:
+                case Send(transaction=transaction):
+                    self.sent.append(transaction)
+                case StartWorkers(generation=generation):
+                    assert idle or isinstance(event, Gone), "two worlds never run on one node"
+                    assert generation.index("a") is not None
+                    assert self.now < facts.right.until(), "nothing starts without the right to run"
+                    self.told_until = facts.run_until
+                case RunUntil(t=t):
+                    assert t > self.told_until, "a time that was promised to the nursery is not told again"
+                    self.told_until = t
+                case Exit():
+                    assert facts.phase is Phase.ENDED
+                    assert idle or facts.workers_gone, "an agent does not leave its workers behind"
+        assert (facts.phase is Phase.ENDED) == (ended or any(isinstance(action, Exit) for action in actions))
+        return actions
+
+
+agents = st.builds(
+    Watched, rerun=st.booleans(), force=st.booleans(), elastic_timeout_s=st.sampled_from([None, None, 30.0])
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(agents, timed(events, 0))
+def test_an_agents_core_raises_nothing_whatever_it_is_told(
+    agent: Watched, told: list[tuple[Event | Unsent, float]]
+) -> None:
+    for event, pause_s in told:
+        agent.now += pause_s
+        agent.tell(event)
+
+
+@settings(max_examples=50, deadline=None)
+@given(agents, timed(steady, 8), timed(events, 0))
+def test_a_registered_agents_core_raises_nothing_whatever_it_is_told(
+    agent: Watched,
+    told: list[tuple[Event | Unsent, float]],
+    then: list[tuple[Event | Unsent, float]],
+) -> None:
+    agent.tell(ViewChanged(EMPTY, 1))
+    agent.tell(Granted(1, 20.0, 0.0))
+    agent.tell((0, True, 2))
+    assert agent.core.phase is Phase.SPARE
+    for event, pause_s in [*told, *then]:
+        agent.now += pause_s
+        agent.tell(event)
+
+
+def come_back(bench: Bench) -> None:
+    """The store answers again."""
+    bench.offline = False
+    bench.look()
+
+
+def lose(bench: Bench, node: str) -> None:
+    """Another node is gone."""
+    bench.shelf.delete(KEYS.member(node))
+    bench.look()
+
+
+HAPPENINGS: dict[str, Callable[[Bench], object]] = {
+    "the next world has this node": lambda bench: bench.world(newest(bench) + 1, "a b", before=ran(bench)),
+    "the next world is without this node": lambda bench: bench.world(newest(bench) + 1, "a", before=ran(bench)),
+    "this node is the first of the next world": lambda bench: bench.world(newest(bench) + 1, "b a", before=ran(bench)),
+    "go": lambda bench: bench.go(newest(bench)),
+    "a worker ends well": lambda bench: bench.exit(0),
+    "a worker fails": lambda bench: bench.exit(1),
+    "workers are gone": lambda bench: bench.gone(),
+    "SIGTERM": lambda bench: bench.drain(),
+    "the job has failed": lambda bench: bench.verdict(Status.FAILED),
+    "the registration is lost": lambda bench: bench.unregister() if bench.registered else None,
+    "the lease ends": lambda bench: bench.expire() if bench.facts.lease is not None else None,
+    "the lease is refreshed": lambda bench: bench.refreshed() if bench.facts.lease is not None else None,
+    "the store is gone": lambda bench: setattr(bench, "offline", True),
+    "the store is back": come_back,
+    "the one before is gone": lambda bench: lose(bench, "a"),
+    "others hear it": lambda bench: bench.tell(Vouched(bench.facts.workers_g, bench.now + 30)),
+    "it hears the others": lambda bench: bench.tell(Linked(frozenset("a"))),
+    "a second": lambda bench: bench.at(bench.now + 1),
+    "it is called when it wants": lambda bench: bench.at(bench.core.wake_at or bench.now),
+}
+
+
+def newest(bench: Bench) -> int:
+    """The number of the newest generation in the store."""
+    stored = bench.shelf.view.generation
+    return stored.value.g if stored is not None else 0
+
+
+def ran(bench: Bench) -> Before | None:
+    """The world that last got its go."""
+    view = bench.shelf.view
+    if view.go is None or view.generation is None:
+        return None
+    if view.go.value.g == view.generation.value.g:
+        return Before(view.go.value.g, tuple(place.node for place in view.generation.value.members), Why.LOSS)
+    return view.generation.value.before
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.sampled_from([phase for phase in Phase if phase is not Phase.ENDED]),
+    st.lists(st.sampled_from(sorted(HAPPENINGS)), min_size=3, max_size=25),
+)
+def test_an_agent_in_a_real_store_keeps_to_its_table_whatever_happens(phase: Phase, happenings: list[str]) -> None:
+    bench = IN_PHASE[phase]()
+    for name in happenings:
+        HAPPENINGS[name](bench)
+        assert bench.starts == sorted(set(bench.starts)), "each generation is started once, in order"
+        assert all(g in bench.starts for g, _ in bench.stops), "only what was started is stopped"
+        assert bench.phase in (Phase.RUNNING, Phase.STOPPING) or bench.facts.workers_gone
+        if bench.phase is Phase.ENDED:
+            assert bench.exit_code in (0, 1, 143)
+            return

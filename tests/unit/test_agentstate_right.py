@@ -1,0 +1,282 @@
+"""Until when an agent lets its workers run, what it grants to others, and how it proposes and meets its store."""
+
+from __future__ import annotations
+
+from elastic.agentduties import vouch_s
+from elastic.agentevents import (
+    Gone,
+    Linked,
+    ProvenDead,
+    ProvenGone,
+    Revoke,
+    RunUntil,
+    SessionLost,
+    Vouched,
+)
+from elastic.agentfacts import Phase
+from elastic.decisions import Reason
+from elastic.model import Before, Status, Why
+from elastic.right import margin_s
+from tests.unit.bench import Bench, gated, running, spare, stopping
+from tests.unit.documents import KEYS
+
+TTL_S = 5.0
+OWN_S = TTL_S - margin_s(TTL_S)
+"""How long a node may run after a good refresh, by its own lease."""
+BOTH = Before(1, ("a", "b"), Why.LOSS)
+
+# --- the right to run ---------------------------------------------------------------------------------------------
+
+
+def run_untils(bench: Bench) -> list[float]:
+    """What the nursery was told."""
+    return [action.t for action in bench.every(RunUntil)]
+
+
+def test_the_nursery_is_told_a_later_time_at_each_refresh() -> None:
+    bench = running()
+    assert bench.facts.run_until == OWN_S
+    bench.now = 1.25
+    bench.refreshed()
+    bench.now = 2.5
+    bench.refreshed()
+    assert run_untils(bench) == [1.25 + OWN_S, 2.5 + OWN_S]
+
+
+def test_without_a_refresh_the_workers_are_killed_at_the_end_of_the_right() -> None:
+    bench = running()
+    assert bench.core.wake_at == OWN_S
+    bench.at(OWN_S - 0.01)
+    assert bench.phase is Phase.RUNNING
+    bench.at(OWN_S)
+    assert bench.stops == [(1, 0.0)]
+    bench.gone()
+    assert bench.outcomes[1].forced
+
+
+def test_a_lost_lease_ends_the_right_at_once() -> None:
+    bench = running()
+    bench.expire()
+    assert bench.phase is Phase.STOPPING
+    assert bench.stops == [(1, 0.0)]
+
+
+def test_a_vouch_prolongs_the_right_of_a_member_whose_lease_is_lost_and_it_registers_again() -> None:
+    bench = running()
+    bench.tell(Vouched(1, 60.0))
+    assert run_untils(bench) == [60.0]
+    bench.expire()
+    assert bench.phase is Phase.RUNNING
+    assert bench.registered
+
+
+def test_no_vouch_goes_beyond_the_last_refresh_plus_the_outage_limit() -> None:
+    bench = running(store_outage_limit_s=20.0)
+    bench.tell(Vouched(1, 1e6))
+    assert run_untils(bench) == [TTL_S + 20.0]
+    bench.at(TTL_S + 20.0)
+    assert bench.stops == [(1, 0.0)]
+
+
+def test_a_vouch_for_one_generation_does_not_count_for_the_next() -> None:
+    bench = running()
+    bench.tell(Vouched(1, 60.0))
+    bench.world(2, "a b", before=BOTH)
+    bench.gone()
+    bench.now = OWN_S
+    bench.go(2)
+    assert bench.starts == [1]
+
+
+def proposer(*heard: str) -> Bench:
+    """Node `a` runs generation 1 as its M_id 0, with `b` and `c`."""
+    bench = Bench("a", "3:3")
+    bench.others("b c")
+    assert bench.phase is Phase.RUNNING
+    bench.tell(Linked(frozenset(heard)))
+    return bench
+
+
+def test_the_first_of_a_generation_vouches_for_its_members_within_its_own_right() -> None:
+    bench = proposer()
+    assert vouch_s(bench.facts, "b", 1) == OWN_S
+    bench.at(1.0)
+    assert vouch_s(bench.facts, "b", 1) == OWN_S - 1.0
+    assert vouch_s(bench.facts, "stranger", 1) == 0.0
+    assert vouch_s(bench.facts, "b", 2) == 0.0
+    assert vouch_s(bench.facts, "b", 0) == 0.0
+
+
+def test_a_vouch_is_never_longer_than_a_leases_time() -> None:
+    bench = proposer("b", "c")
+    assert bench.facts.right.until() == TTL_S
+    assert vouch_s(bench.facts, "b", 1) == TTL_S
+
+
+def test_nobody_but_the_first_of_a_running_generation_vouches() -> None:
+    assert vouch_s(running().facts, "a", 1) == 0.0
+    assert vouch_s(stopping().facts, "a", 1) == 0.0
+    assert vouch_s(spare().facts, "a", 1) == 0.0
+
+
+def test_a_proposer_whose_workers_are_being_stopped_vouches_for_nobody() -> None:
+    bench = proposer("b", "c")
+    bench.exit(1)
+    assert vouch_s(bench.facts, "b", 1) == 0.0
+
+
+def test_the_first_holds_its_right_beyond_its_lease_while_it_hears_every_member() -> None:
+    bench = proposer("b", "c")
+    bench.offline = True
+    for second in range(1, 60):
+        bench.at(float(second))
+    assert bench.phase is Phase.RUNNING
+    assert bench.facts.right.until() == 59 + TTL_S
+
+
+def test_the_hold_ends_with_the_outage_limit() -> None:
+    bench = proposer("b", "c")
+    bench.offline = True
+    now = 0.0
+    while bench.phase is Phase.RUNNING:
+        assert bench.core.wake_at is not None
+        now = bench.core.wake_at
+        bench.at(now)
+    assert now == TTL_S + 120.0
+    assert bench.stops == [(1, 0.0)]
+
+
+def test_the_hold_ends_when_one_member_is_not_heard_any_more() -> None:
+    bench = proposer("b", "c")
+    bench.offline = True
+    bench.at(3.0)
+    bench.tell(Linked(frozenset("b")))
+    assert bench.facts.right.until() == 3.0 + TTL_S
+    bench.at(8.0)
+    assert bench.stops == [(1, 0.0)]
+
+
+# --- the store ----------------------------------------------------------------------------------------------------
+
+
+def test_a_registration_that_the_store_has_lost_is_made_again_while_the_workers_run() -> None:
+    bench = running()
+    bench.tell(Vouched(1, 60.0))
+    bench.unregister()
+    assert bench.phase is Phase.RUNNING
+    assert bench.registered
+
+
+def test_another_store_stops_the_workers_and_the_node_joins_there_anew() -> None:
+    bench = running()
+    bench.tell(Vouched(1, 60.0))
+    old = bench.facts.lease
+    bench.shelf = Bench("z", after="y").shelf
+    bench.shelf.put(KEYS.incarnation, "i2")
+    bench.look()
+    assert bench.stops == [(1, 2.0)]
+    assert bench.lines[-1] == "the store is another one than before: stopping the workers, the job forms again"
+    assert old is not None
+    bench.tell(SessionLost(old, "TTL 0"))
+    bench.gone()
+    assert bench.outcomes == {}
+    assert (bench.phase, bench.registered) == (Phase.SPARE, True)
+
+
+def test_an_incarnation_that_cannot_be_read_starts_nothing_and_stops_nothing() -> None:
+    bench = gated()
+    bench.shelf.put(KEYS.incarnation, bench.spec)
+    bench.go(1)
+    assert (bench.phase, bench.starts) == (Phase.GATED, [])
+    bench.shelf.put(KEYS.incarnation, "i1")
+    bench.look()
+    assert bench.starts == [1]
+    bench.shelf.put(KEYS.incarnation, bench.spec)
+    bench.look()
+    assert bench.phase is Phase.RUNNING
+
+
+# --- the proposer -------------------------------------------------------------------------------------------------
+
+
+def test_only_the_first_in_line_proposes() -> None:
+    assert proposer().facts.decision is not None
+    assert running().facts.decision is None
+
+
+def test_the_next_in_line_takes_over_when_the_one_before_it_is_gone() -> None:
+    bench = running()
+    bench.shelf.delete(KEYS.member("a"))
+    bench.look()
+    generation = bench.shelf.view.generation
+    assert generation is not None
+    assert (generation.value.g, [place.node for place in generation.value.members]) == (2, ["b"])
+    assert bench.stops == [(1, 2.0)]
+
+
+def test_the_next_in_line_takes_over_when_the_one_before_it_is_proven_gone() -> None:
+    bench = running()
+    a = bench.shelf.view.members["a"]
+    bench.tell(ProvenGone("a", a.create_revision, "host-a"))
+    assert bench.every(Revoke) == [Revoke(a.lease)]
+    assert bench.shelf.view.generation is not None
+    assert bench.shelf.view.generation.value.g == 2
+
+
+def test_a_host_that_spoke_again_after_its_proof_of_death_is_not_believed_dead_again() -> None:
+    bench = proposer()
+    old = bench.shelf.view.members["b"].create_revision
+    bench.now = 1.0
+    bench.tell(ProvenGone("b", old, "host-b"))
+    assert bench.facts.generation is not None
+    assert bench.facts.generation.index("b") is None
+    bench.others("b")
+    assert bench.facts.memory.distrusted == {"host-b"}
+    new = bench.shelf.view.members["b"].create_revision
+    bench.tell(ProvenGone("b", new, "host-b"))
+    assert ("b", new) not in bench.facts.memory.gone
+
+
+def test_a_member_that_is_seen_dead_on_this_very_machine_is_lost_at_once() -> None:
+    bench = proposer()
+    bench.tell(ProvenDead("b"))
+    assert bench.facts.generation is not None
+    assert [place.node for place in bench.facts.generation.members] == ["a", "c"]
+
+
+def test_a_proposal_that_did_not_hold_is_decided_anew_from_a_newer_view() -> None:
+    bench = proposer()
+    before = bench.facts.decided
+    bench.shelf.delete(KEYS.member("c"))
+    stale = bench.seen()
+    bench.shelf.put(KEYS.spec, bench.spec)
+    bench.tell(stale)
+    assert bench.facts.decided == before + 2
+    assert bench.facts.generation is not None
+    assert [place.node for place in bench.facts.generation.members] == ["a", "b"]
+
+
+def test_a_proposer_that_waits_asks_to_be_called_when_the_window_ends() -> None:
+    bench = Bench("a", "1:3")
+    decision = bench.facts.decision
+    assert decision is not None
+    assert decision.code is Reason.TRAINING
+    bench.exit(1)
+    bench.tell(Gone(1))
+    assert bench.starts == [1, 2]
+    bench.exit(1)
+    bench.tell(Gone(2))
+    decision = bench.facts.decision
+    assert decision is not None
+    assert decision.code is Reason.BACKOFF
+    assert bench.core.wake_at == 1.0
+    bench.at(1.0)
+    assert bench.starts == [1, 2, 3]
+
+
+def test_a_leaving_proposer_proposes_nothing_more() -> None:
+    bench = proposer()
+    bench.verdict(Status.FAILED)
+    bench.offline = True
+    bench.gone()
+    assert bench.facts.decision is None

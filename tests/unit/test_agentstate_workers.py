@@ -1,0 +1,185 @@
+"""How an agent's workers end, what it records of that, and how it leaves."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic.agentevents import (
+    Drain,
+    Exited,
+)
+from elastic.agentfacts import Phase
+from elastic.model import Before, Ended, MemberState, Status, Why
+from elastic.right import margin_s
+from tests.unit.bench import done, joining, leaving, running, spare, stopping
+from tests.unit.views import worker_exit
+
+TTL_S = 5.0
+OWN_S = TTL_S - margin_s(TTL_S)
+"""How long a node may run after a good refresh, by its own lease."""
+BOTH = Before(1, ("a", "b"), Why.LOSS)
+
+# --- workers end --------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_is_recorded_at_once_and_again_when_all_workers_are_gone() -> None:
+    bench = running(slots=2)
+    bench.exit(0)
+    bench.tell(Exited(1, worker_exit(3, 7), own=True))
+    assert bench.stops == [(1, 2.0)]
+    first = bench.outcomes[1]
+    assert (first.ended, first.over, [worker.code for worker in first.exits]) == (Ended.FAILED, False, [7])
+    bench.gone(step=12)
+    last = bench.outcomes[1]
+    assert (last.ended, last.over, last.step) == (Ended.FAILED, True, 12)
+
+
+def test_the_first_exit_that_is_shown_is_not_the_echo_of_another() -> None:
+    bench = running(slots=2)
+    bench.tell(Exited(1, worker_exit(2, 1, consequence=True), own=True))
+    bench.tell(Exited(1, worker_exit(3, 7), own=True))
+    bench.gone()
+    assert [worker.rank for worker in bench.outcomes[1].exits] == [3, 2]
+
+
+def test_ok_is_recorded_only_when_every_worker_ended_well_and_every_process_is_gone() -> None:
+    bench = running(slots=2)
+    bench.exit(0)
+    assert bench.outcomes == {}
+    bench.exit(0)
+    assert bench.outcomes == {}
+    bench.gone(step=99)
+    assert (bench.outcomes[1].ended, bench.outcomes[1].over, bench.outcomes[1].step) == (Ended.OK, True, 99)
+    assert bench.phase is Phase.DONE
+
+
+def test_workers_that_ended_well_while_they_were_being_stopped_are_ok() -> None:
+    bench = stopping()
+    bench.exits(0)
+    assert bench.outcomes[1].ended is Ended.OK
+
+
+def test_workers_that_vanish_without_an_exit_were_stopped_by_force() -> None:
+    bench = running()
+    bench.gone()
+    assert (bench.outcomes[1].ended, bench.outcomes[1].forced) == (Ended.STOPPED, True)
+
+
+def test_the_time_that_the_workers_ran_is_recorded() -> None:
+    bench = running()
+    bench.now = 3.25
+    bench.exits(0)
+    assert bench.outcomes[1].ran_s == 3.25
+
+
+def test_an_outcome_whose_answer_was_lost_is_recorded_again() -> None:
+    bench = running()
+    bench.offline = True
+    bench.exits(0)
+    assert bench.outcomes == {}
+    bench.offline = False
+    bench.look()
+    assert bench.outcomes[1].ended is Ended.OK
+
+
+def test_a_planned_change_gives_the_workers_their_grace_and_a_loss_does_not() -> None:
+    for why, grace_s in (
+        (Why.DRAIN, 15.0),
+        (Why.GROWTH, 15.0),
+        (Why.SHRINK, 15.0),
+        (Why.LOSS, 2.0),
+        (Why.FAILURE, 2.0),
+        (Why.STOPPED, 2.0),
+        (Why.REFORMED, 2.0),
+    ):
+        bench = running()
+        bench.world(2, "a b", why=why, before=BOTH)
+        assert bench.stops == [(1, grace_s)]
+
+
+def test_an_agent_that_slept_through_a_generation_gives_no_grace() -> None:
+    bench = running()
+    bench.world(3, "a b", why=Why.GROWTH, before=BOTH)
+    assert bench.stops == [(1, 2.0)]
+
+
+def test_a_verdict_of_others_stops_the_workers_with_grace() -> None:
+    bench = running()
+    bench.verdict(Status.FAILED)
+    assert bench.stops == [(1, 15.0)]
+    bench.gone()
+    assert bench.exit_code == 1
+
+
+def test_a_node_that_is_done_stays_until_the_verdict_is_there() -> None:
+    bench = done()
+    bench.at(1e6)
+    assert bench.phase is Phase.DONE
+    assert bench.registered
+    bench.verdict()
+    assert bench.exit_code == 0
+
+
+# --- drain --------------------------------------------------------------------------------------------------------
+
+
+def test_a_running_member_says_that_it_drains_and_goes_on_until_the_next_generation() -> None:
+    bench = running()
+    bench.drain()
+    assert bench.phase is Phase.RUNNING
+    stored = bench.shelf.view.members["b"].value
+    assert (stored.state, stored.drain_reason) == (MemberState.DRAINING, "SIGTERM")
+    assert bench.stops == []
+
+
+def test_a_member_that_drained_records_its_outcome_before_it_leaves() -> None:
+    bench = running()
+    bench.drain()
+    bench.world(2, "a", why=Why.DRAIN, before=Before(1, ("a", "b"), Why.DRAIN))
+    assert bench.stops == [(1, 15.0)]
+    bench.gone(step=7)
+    assert (bench.phase, bench.exit_code) == (Phase.ENDED, 143)
+    assert (bench.outcomes[1].ended, bench.outcomes[1].step) == (Ended.STOPPED, 7)
+    assert not bench.registered
+    assert bench.lines[-1] == "left; the job stays open"
+
+
+def test_a_drain_that_nobody_notices_stops_the_workers_after_5_s() -> None:
+    bench = running()
+    bench.drain()
+    bench.now = 4.9
+    bench.refreshed()
+    assert bench.stops == []
+    bench.at(5.0)
+    assert bench.stops == [(1, 15.0)]
+    bench.gone()
+    assert bench.exit_code == 143
+    assert bench.outcomes[1].forced
+
+
+def test_a_member_that_was_done_when_it_drains_keeps_its_ok() -> None:
+    bench = done()
+    bench.drain()
+    assert bench.exit_code == 143
+    assert bench.outcomes[1].ended is Ended.OK
+
+
+@pytest.mark.parametrize(("signal", "code"), [(2, 130), (15, 143)])
+def test_an_agent_that_was_ended_by_a_signal_exits_with_128_plus_its_number(signal: int, code: int) -> None:
+    bench = spare()
+    bench.tell(Drain(signal, "a signal"))
+    assert bench.exit_code == code
+    assert bench.shelf.view.verdict is None
+
+
+def test_ctrl_c_works_while_the_store_does_not_answer() -> None:
+    bench = joining()
+    bench.drain()
+    assert bench.exit_code == 143
+    assert bench.lines == ["SIGTERM: leaving, the job stays open"]
+
+
+def test_a_leaving_node_that_does_not_reach_the_store_ends_after_5_s() -> None:
+    bench = leaving()
+    bench.at(5.0)
+    assert bench.exit_code == 143

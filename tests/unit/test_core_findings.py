@@ -1,0 +1,88 @@
+"""What the first tests of the core found: each of these failed once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from elastic.agentfacts import Phase
+from elastic.decisions import Reason
+from elastic.errors import DocumentError
+from elastic.keys import decode
+from elastic.model import SCHEMA, Before, Status, Why
+from elastic.store.base import Put
+from tests.unit import test_joining as joins
+from tests.unit.bench import Bench, joining, running, spare
+from tests.unit.documents import KEYS
+from tests.unit.shelf import Shelf
+from tests.unit.views import Job, nodes_of
+
+
+def test_a_deeply_nested_document_is_a_document_error() -> None:
+    with pytest.raises(DocumentError):
+        decode(KEYS, KEYS.verdict, b'{"x":' + b"[" * 2000)
+
+
+def test_a_node_of_an_older_run_counts_in_the_next() -> None:
+    job = Job("2")
+    job.run("a b")
+    job.ok("a b")
+    job.vanish("b")
+    assert job.view.spec is not None
+    spec = replace(job.view.spec, value=msgspec.structs.replace(job.spec, run=2))
+    job.view = replace(job.view, spec=spec, outcomes={})
+    job.join("c")
+    assert nodes_of(job.form(0, Reason.FORMED)) == ["a", "c"]
+
+
+def test_a_rerun_does_not_read_the_verdict_that_it_replaced() -> None:
+    bench = joining(rerun=True, np="1")
+    bench.shelf.put(KEYS.incarnation, "i1")
+    bench.shelf.put(KEYS.spec, bench.spec)
+    bench.offline = False
+    bench.verdict(Status.FAILED)
+    assert bench.phase is Phase.RUNNING
+
+
+def test_another_store_does_not_make_the_agent_send_without_pause() -> None:
+    bench = spare()
+    bench.shelf = Shelf(KEYS)
+    bench.shelf.put(KEYS.incarnation, "i2")
+    bench.look()
+    assert bench.phase is not Phase.ENDED
+
+
+def test_a_member_that_drained_records_its_outcome_although_its_lease_is_lost() -> None:
+    bench = running()
+    bench.drain()
+    bench.world(2, "a", why=Why.DRAIN, before=Before(1, ("a", "b"), Why.DRAIN))
+    bench.expire()
+    bench.gone()
+    assert 1 in bench.outcomes
+
+
+def test_a_stray_key_stops_nothing() -> None:
+    bench = Bench("a", "1:2")
+    bench.shelf.put(KEYS.root + "note", "hello")
+    bench.look()
+    assert bench.facts.decision is not None
+    assert bench.facts.decision.code is Reason.TRAINING
+
+
+def test_a_deleted_incarnation_is_said_and_not_taken_for_another_store() -> None:
+    bench = Bench("a", "1")
+    bench.shelf.delete(KEYS.incarnation)
+    bench.look()
+    assert bench.phase is Phase.RUNNING
+    assert bench.facts.decision is not None
+    assert "incarnation" in bench.facts.decision.reason
+
+
+def test_a_spec_of_another_version_and_shape_is_refused_with_both_versions() -> None:
+    shelf = joins.a_job("a")
+    shelf.core.txn((), (Put(KEYS.spec, b'{"schema":2,"np":"1:4","slots":2}'),))
+    refusal = joins.plan(shelf, joins.me(), True).refusal
+    assert "schema 2" in refusal
+    assert f"this one has {SCHEMA}" in refusal

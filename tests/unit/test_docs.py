@@ -1,0 +1,203 @@
+"""What the pages in docs/ say about the code is what the code says.
+
+What stands between `<!-- made: NAME -->` and `<!-- end -->` is made here; with REWRITE_DOCS=1 in the environment this
+test writes it anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from elastic import errors, keys, membership, model
+from elastic.agentstate import TABLE
+from elastic.errors import ElasticError
+from elastic.membership import Reason
+from launcher import commandline, ctl, node
+from launcher.environment import worker_environment
+from launcher.flags import FLAGS
+from tests.sim.faults import FAULTS as FAULTS_OF_THE_SIMULATION
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+REWRITE = os.environ.get("REWRITE_DOCS") == "1"
+MADE = re.compile(r"(<!-- made: (?P<name>[a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+DECIDED = {"Wait": "wait", "Form": "next generation", "_form": "next generation", "Open": "go", "Conclude": "verdict"}
+"""The calls in `elastic.membership` that make a decision, and what each is."""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def agent_table() -> str:
+    return table(
+        ("phase", "row", "guard", "effect", "next phase"),
+        (
+            (row.phase, row.name.partition(": ")[2], code(row.guard.__name__), code(row.effect.__name__), row.to)
+            for row in TABLE
+        ),
+    )
+
+
+def agent_figure() -> str:
+    """The same table as a figure: one arrow for all rows between two phases."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for row in TABLE:
+        arrows.setdefault((row.phase, row.to), []).append(row.name.partition(": ")[2])
+    lines = [f"    {phase} --> {to}: {', '.join(names)}" for (phase, to), names in arrows.items()]
+    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
+
+
+def reasons() -> str:
+    kinds = decisions()
+    return table(
+        ("reason", "in words", "what is decided"),
+        ((code(reason.name), reason.value, " or ".join(kinds[reason.name])) for reason in Reason),
+    )
+
+
+def decisions() -> dict[str, list[str]]:
+    """Which kinds of decision carry each reason, by the calls in the source."""
+    found: dict[str, list[str]] = {}
+    for call in ast.walk(ast.parse(Path(membership.__file__).read_text())):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id not in DECIDED:
+            continue
+        for argument in call.args:
+            if isinstance(argument, ast.Attribute) and ast.unparse(argument.value) == "Reason":
+                kinds = found.setdefault(argument.attr, [])
+                if DECIDED[call.func.id] not in kinds:
+                    kinds.append(DECIDED[call.func.id])
+    return found
+
+
+def flags() -> str:
+    return table(
+        ("group", "flag", "default", "environment", "meaning"),
+        (
+            (
+                flag.group,
+                code(f"--{flag.name} {flag.metavar}".rstrip()),
+                plain(commandline._shown(flag)),
+                ", ".join(map(code, commandline._shown_variables(flag))),
+                plain(flag.help),
+            )
+            for flag in FLAGS
+        ),
+    )
+
+
+def what_goes_wrong() -> str:
+    return table(
+        ("fault", "what happens"),
+        ((code(fault.__name__), (fault.__doc__ or "").partition("\n")[0]) for fault in FAULTS_OF_THE_SIMULATION),
+    )
+
+
+def code(text: str) -> str:
+    return f"`{text}`"
+
+
+def plain(text: str) -> str:
+    """Text outside backticks, where <rank> would be a tag."""
+    return text.replace("<", "&lt;")
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "agent table": agent_table,
+    "agent figure": agent_figure,
+    "reasons": reasons,
+    "flags": flags,
+    "faults": what_goes_wrong,
+}
+
+
+def pages() -> list[Path]:
+    return sorted(DOCS.glob("*.md"))
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_a_table_that_is_made_from_the_code_says_what_the_code_says(page: Path) -> None:
+    written = page.read_text()
+    made = MADE.sub(lambda part: f"{part[1]}\n{PARTS[part['name']]()}\n\n{part[3]}", written)
+    if REWRITE:
+        page.write_text(made)
+    else:
+        assert written == made, "REWRITE_DOCS=1 pytest tests/unit/test_docs.py writes it anew"
+
+
+def test_every_table_is_on_a_page() -> None:
+    assert sorted(part["name"] for page in pages() for part in MADE.finditer(page.read_text())) == sorted(PARTS)
+
+
+def test_every_reason_is_decided_somewhere() -> None:
+    assert set(decisions()) == set(Reason.__members__)
+
+
+def section(page: str, title: str) -> str:
+    """The text below a heading, up to the next one of the same depth."""
+    text = (DOCS / page).read_text()
+    assert f"\n## {title}\n" in text
+    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def first_cells(text: str) -> list[str]:
+    """What stands in the first column of the tables of a text, without their heads."""
+    cells = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")]
+    return [cell for cell, after in zip(cells, [*cells[1:], ""], strict=True) if cell != "---" and after != "---"]
+
+
+def quoted(text: str) -> list[str]:
+    """The words in backticks."""
+    return re.findall(r"`([^`]+)`", text)
+
+
+def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
+    place = model.Place("h-1", "h", (7000,), (8000, 8001))
+    world = model.Generation(g=1, run=1, tag="", why=model.Why.FIRST, reason="", members=(place,), slots=2)
+    made = worker_environment(
+        base={},
+        generation=world,
+        m_id=0,
+        local_rank=0,
+        master="h:7000",
+        restarts=0,
+        restarts_max=3,
+        job_id="j",
+        node_id="h-1",
+        incarnation="i",
+        checkpoint_dir="c",
+        endpoints_file="e",
+        error_file="x",
+        interface="eth0",
+    )
+    added = re.findall(r'environment\["(\w+)"\]', Path(node.__file__).read_text())
+    cells = first_cells(section("reference.md", "Environment of a worker"))
+    explained = [name for cell in cells for name in quoted(cell)]
+    assert sorted(explained) == sorted({*made, *added})
+
+
+def test_every_exit_code_of_an_error_is_explained() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ElasticError)]
+    _, of_launch, of_ctl = section("reference.md", "Exit codes").split("\n### ")
+    assert {str(kind.exit_code) for kind in kinds} <= set(first_cells(of_launch))
+    assert {str(ctl.NO_SUCH_JOB), "2", "3", "4"} <= set(first_cells(of_ctl))
+
+
+def test_every_document_of_a_job_is_explained() -> None:
+    drawn = re.findall(r"^    <prefix>/<job>/(\S+)", keys.__doc__ or "", re.MULTILINE)
+    assert [quoted(cell) for cell in first_cells(section("architecture.md", "Documents"))] == [[key] for key in drawn]
+
+
+def test_links_between_the_pages_lead_somewhere() -> None:
+    for page in pages():
+        for target in re.findall(r"\]\(([^)#:]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} points to {target}"

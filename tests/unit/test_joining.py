@@ -1,0 +1,283 @@
+"""How a node comes into a job: what it registers, what it must accept, when it is refused, what it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from elastic.agentfacts import Me
+from elastic.joining import SPEC_FLAGS, JoinPlan, join
+from elastic.model import SCHEMA, Spec, Status, Verdict
+from elastic.store.base import Put
+from launcher.values import np as read_np
+from tests.unit.documents import KEYS
+from tests.unit.shelf import Shelf
+from tests.unit.views import member
+
+STORED = Spec(np=read_np("1:4"), slots=2)
+VERDICT = Verdict(status=Status.COMPLETED, reason="every worker ended", run=1, g=4, tag="t", at=1.0)
+
+
+def me(*, force: bool = False, rerun: bool = False, **spec: Any) -> Me:
+    """A node whose command line gives the job's settings, but for these."""
+    mine: Spec = msgspec.structs.replace(STORED, **spec)
+    return Me("d", member(slots=mine.slots), mine, "i9", force=force, rerun=rerun)
+
+
+def a_job(*members: str, spec: Spec = STORED) -> Shelf:
+    """A job with this spec and these members."""
+    shelf = Shelf(KEYS)
+    shelf.put(KEYS.incarnation, "i1")
+    shelf.put(KEYS.spec, spec)
+    for node in members:
+        shelf.put(KEYS.member(node), member(), leased=True)
+    return shelf
+
+
+def plan(shelf: Shelf, node: Me, somebody_lives: bool | None, *, again: bool = False) -> JoinPlan:
+    """What the node does, given what it sees."""
+    return join(KEYS, shelf.view, node, "i9-1", shelf.core.grant(5.0, 0.0).id, somebody_lives, again=again)
+
+
+def joined(shelf: Shelf, decided: JoinPlan) -> Spec:
+    """The plan is carried out; the spec that stands there then."""
+    assert decided.refusal == ""
+    assert decided.transaction is not None
+    assert shelf.send(decided.transaction)
+    assert "d" in shelf.view.members
+    assert shelf.view.spec is not None
+    return shelf.view.spec.value
+
+
+def kept(shelf: Shelf, decided: JoinPlan) -> bool:
+    """The plan is carried out, and does not touch the spec."""
+    before = shelf.entry(KEYS.spec)
+    joined(shelf, decided)
+    return shelf.entry(KEYS.spec) == before
+
+
+# --- a store without the job --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("somebody_lives", [None, False])
+def test_in_a_fresh_store_the_node_writes_its_spec_and_a_new_incarnation(somebody_lives: bool | None) -> None:
+    shelf = Shelf(KEYS)
+    decided = plan(shelf, me(), somebody_lives)
+    assert decided.lines == ()
+    assert joined(shelf, decided) == STORED
+    assert shelf.view.incarnation is not None
+    assert shelf.view.incarnation.value == "i9-1"
+
+
+def test_a_store_that_lost_only_the_spec_keeps_its_incarnation() -> None:
+    shelf = a_job()
+    shelf.delete(KEYS.spec)
+    assert joined(shelf, plan(shelf, me(), None)) == STORED
+    assert shelf.view.incarnation is not None
+    assert shelf.view.incarnation.value == "i1"
+
+
+# --- the same settings --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("somebody_lives", [None, False, True])
+def test_with_the_jobs_own_settings_a_node_joins_without_a_word_whoever_lives(somebody_lives: bool | None) -> None:
+    shelf = a_job("a")
+    decided = plan(shelf, me(), somebody_lives)
+    assert decided.lines == ()
+    assert kept(shelf, decided)
+
+
+def test_the_run_number_is_the_jobs_and_no_setting_of_a_node() -> None:
+    shelf = a_job("a", spec=msgspec.structs.replace(STORED, run=7))
+    decided = plan(shelf, me(), True)
+    assert decided.lines == ()
+    assert kept(shelf, decided)
+
+
+# --- other settings, nobody alive ---------------------------------------------------------------------------------
+
+
+def test_with_other_settings_it_must_be_known_first_whether_anybody_lives() -> None:
+    shelf = a_job()
+    assert plan(shelf, me(np=read_np("2")), None) == JoinPlan()
+
+
+def test_when_nobody_lives_the_node_writes_its_own_settings_and_says_what_changed() -> None:
+    shelf = a_job()
+    decided = plan(shelf, me(np=read_np("2:8"), slots=8, settle_s=1.5, fatal_exit_codes=(7, 9)), False)
+    assert decided.lines == (
+        "nobody is registered, so this node's settings are the job's: --np 1:4 becomes 2:8, "
+        "--nproc_per_node 2 becomes 8, --settle 3 becomes 1.5, --fatal_exit_codes none becomes 7,9",
+    )
+    spec = joined(shelf, decided)
+    assert (str(spec.np), spec.slots, spec.settle_s, spec.fatal_exit_codes) == ("2:8", 8, 1.5, (7, 9))
+
+
+def test_the_run_number_stays_when_the_settings_are_written_anew() -> None:
+    shelf = a_job(spec=msgspec.structs.replace(STORED, run=7))
+    assert joined(shelf, plan(shelf, me(slots=8), False)).run == 7
+
+
+def test_the_settings_are_not_written_anew_when_somebody_registered_in_the_meantime() -> None:
+    shelf = a_job()
+    decided = plan(shelf, me(slots=8), False)
+    shelf.put(KEYS.member("a"), member(), leased=True)
+    assert decided.transaction is not None
+    assert not shelf.send(decided.transaction)
+
+
+OTHERS: dict[str, Any] = {
+    "np": read_np("9"),
+    "slots": 3,
+    "settle_s": 9.0,
+    "grow_every_s": 9.0,
+    "restarts_max": 9,
+    "lease_ttl_s": 9.0,
+    "store_outage_limit_s": 9.0,
+    "fatal_exit_codes": (9,),
+}
+
+
+@pytest.mark.parametrize("name", SPEC_FLAGS)
+def test_every_setting_of_the_job_that_a_node_brings_is_compared_written_and_named(name: str) -> None:
+    shelf = a_job()
+    decided = plan(shelf, me(**{name: OTHERS[name]}), False)
+    assert f"{SPEC_FLAGS[name]} " in decided.lines[0]
+    assert getattr(joined(shelf, decided), name) == OTHERS[name]
+
+
+def test_every_setting_has_its_flag() -> None:
+    assert set(SPEC_FLAGS) | {"run", "schema"} == set(Spec.__struct_fields__)
+
+
+# --- other settings, somebody alive -------------------------------------------------------------------------------
+
+
+def test_with_another_np_the_node_is_told_so_in_one_line_and_follows_the_job() -> None:
+    shelf = a_job("a")
+    decided = plan(shelf, me(np=read_np("2")), True)
+    assert decided.lines == ("this node follows the job: --np is 1:4 there, 2 here",)
+    assert kept(shelf, decided)
+
+
+def test_with_several_other_settings_the_one_line_names_them_all() -> None:
+    shelf = a_job("a")
+    decided = plan(shelf, me(np=read_np("2"), restarts_max=0, lease_ttl_s=2.5), True)
+    assert decided.lines == (
+        "this node follows the job: --np is 1:4 there, 2 here, --max_restarts is 3 there, 0 here, "
+        "--lease_ttl is 5 there, 2.5 here",
+    )
+
+
+def test_force_changes_np_and_nothing_else_of_a_living_job() -> None:
+    shelf = a_job("a")
+    decided = plan(shelf, me(force=True, np=read_np("2:8"), restarts_max=0), True)
+    assert decided.lines == (
+        "--force: the job's --np 1:4 becomes 2:8",
+        "this node follows the job: --max_restarts is 3 there, 0 here",
+    )
+    assert joined(shelf, decided) == msgspec.structs.replace(STORED, np=read_np("2:8"))
+
+
+def test_force_with_the_same_np_changes_nothing() -> None:
+    shelf = a_job("a")
+    assert kept(shelf, plan(shelf, me(force=True, restarts_max=0), True))
+
+
+def test_force_fails_when_the_spec_changed_in_the_meantime() -> None:
+    shelf = a_job("a")
+    decided = plan(shelf, me(force=True, np=read_np("2")), True)
+    shelf.put(KEYS.spec, msgspec.structs.replace(STORED, np=read_np("3")))
+    assert decided.transaction is not None
+    assert not shelf.send(decided.transaction)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_node_with_another_number_of_cards_is_refused_with_both_numbers(force: bool) -> None:
+    decided = plan(a_job("a"), me(force=force, slots=8, np=read_np("2")), True)
+    assert decided.transaction is None
+    assert decided.refusal == ("node d offers 8 cards, job j1 uses 2 on every node; use --nproc_per_node 2")
+
+
+# --- what cannot be joined ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("somebody_lives", [None, False, True])
+def test_a_job_of_another_schema_is_refused_with_both_versions_whoever_lives(somebody_lives: bool | None) -> None:
+    decided = plan(a_job("a", spec=msgspec.structs.replace(STORED, schema=SCHEMA + 1)), me(), somebody_lives)
+    assert decided.transaction is None
+    assert decided.refusal == (
+        "the job was started by another version of elastic-launch (schema 2, this one has 1); "
+        "use the same version on every node"
+    )
+
+
+def test_a_spec_that_cannot_be_read_is_named_and_not_written_over() -> None:
+    shelf = a_job()
+    shelf.put(KEYS.spec, "junk")
+    decided = plan(shelf, me(), False)
+    assert decided.transaction is None
+    assert "/elastic/j1/spec" in decided.refusal
+
+
+def test_an_incarnation_that_cannot_be_read_is_named_and_not_written_over() -> None:
+    shelf = a_job()
+    shelf.core.txn((), (Put(KEYS.incarnation, b"junk"),))
+    decided = plan(shelf, me(), False)
+    assert decided.transaction is None
+    assert "/elastic/j1/incarnation" in decided.refusal
+
+
+def test_another_damaged_document_does_not_keep_a_node_out() -> None:
+    shelf = a_job()
+    shelf.core.txn((), (Put(KEYS.member("x"), b"junk"), Put(KEYS.go, b"junk")))
+    assert kept(shelf, plan(shelf, me(), False))
+
+
+def test_a_job_that_has_ended_cannot_be_joined() -> None:
+    shelf = a_job()
+    shelf.put(KEYS.verdict, VERDICT)
+    decided = plan(shelf, me(), False)
+    assert decided.transaction is not None
+    assert not shelf.send(decided.transaction)
+
+
+# --- another run --------------------------------------------------------------------------------------------------
+
+
+def ended() -> Shelf:
+    """A job that has ended; nobody is there any more."""
+    shelf = a_job()
+    shelf.put(KEYS.verdict, VERDICT)
+    return shelf
+
+
+@pytest.mark.parametrize("somebody_lives", [None, True])
+def test_another_run_does_not_begin_before_it_is_known_that_nobody_lives(somebody_lives: bool | None) -> None:
+    assert plan(ended(), me(rerun=True), somebody_lives, again=True) == JoinPlan()
+
+
+def test_when_nobody_lives_another_run_begins_with_this_nodes_settings() -> None:
+    shelf = ended()
+    decided = plan(shelf, me(rerun=True, slots=8), False, again=True)
+    assert decided.lines == ("--rerun: run 2 of the job begins: --nproc_per_node 2 becomes 8",)
+    spec = joined(shelf, decided)
+    assert (spec.run, spec.slots) == (2, 8)
+    assert shelf.view.verdict is None
+
+
+def test_another_run_does_not_begin_when_somebody_registered_in_the_meantime() -> None:
+    shelf = ended()
+    decided = plan(shelf, me(rerun=True), False, again=True)
+    shelf.put(KEYS.member("a"), member(), leased=True)
+    assert decided.transaction is not None
+    assert not shelf.send(decided.transaction)
+
+
+def test_another_run_of_a_job_of_another_schema_is_refused() -> None:
+    shelf = a_job(spec=msgspec.structs.replace(STORED, schema=SCHEMA + 1))
+    shelf.put(KEYS.verdict, VERDICT)
+    assert "schema 2" in plan(shelf, me(rerun=True), False, again=True).refusal

@@ -1,0 +1,493 @@
+"""Every transaction of an agent, against the real in-memory store: it holds, or fails because something changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from elastic.decisions import Conclude, Form, Open, Reason
+from elastic.keys import View
+from elastic.model import (
+    Before,
+    Budget,
+    Ended,
+    Generation,
+    Go,
+    Member,
+    MemberState,
+    Np,
+    Outcome,
+    Place,
+    Spec,
+    Status,
+    Verdict,
+    Why,
+)
+from elastic.proposals import Transaction, leave, propose, record, register, run_again, say
+from elastic.store.base import OPERATIONS_MAX
+from tests.unit.documents import KEYS
+from tests.unit.shelf import Shelf
+from tests.unit.views import member, worker_exit
+
+SPEC = Spec(np=Np(low=1, high=3, first=2), slots=1)
+VERDICT = Verdict(status=Status.FAILED, reason="no restart is left", run=1, g=4, tag="t", at=1.0)
+OK = Outcome(ended=Ended.OK, over=True, host="h")
+FIRST_WORD = Outcome(ended=Ended.FAILED, over=False, host="h", exits=(worker_exit(),))
+LAST_WORD = Outcome(ended=Ended.FAILED, over=True, host="h", exits=(worker_exit(), worker_exit(1)))
+
+
+def generation(g: int, nodes: str, before: Before | None = None) -> Generation:
+    """A generation of these nodes."""
+    places = tuple(Place(node, "h", (7000,), (8000,)) for node in nodes.split())
+    return Generation(g=g, run=1, tag="", why=Why.LOSS, reason="", members=places, slots=1, before=before)
+
+
+def go(g: int) -> Go:
+    """The go of a generation."""
+    return Go(g=g, tag="", master="h:7000", budget=Budget())
+
+
+def a_running_job() -> Shelf:
+    """Generation 4 of `a b` runs, `c` is a spare, `x` was in it and is gone; older outcomes are still there."""
+    shelf = Shelf(KEYS)
+    shelf.put(KEYS.incarnation, "i1")
+    shelf.put(KEYS.spec, SPEC)
+    for node in "abc":
+        shelf.put(KEYS.member(node), member(node), leased=True)
+    for g in (1, 2, 3):
+        shelf.put(KEYS.outcome(g, "a"), OK)
+    shelf.put(KEYS.generation, generation(4, "a b x", Before(3, ("a",), Why.LOSS)))
+    shelf.put(KEYS.go, go(4))
+    shelf.put(KEYS.events + "1", "something happened")
+    return shelf
+
+
+def created(shelf: Shelf, node: str = "a") -> int:
+    """The create revision of a member."""
+    return shelf.view.members[node].create_revision
+
+
+# --- proposals ----------------------------------------------------------------------------------------------------
+
+FORM = Form(Reason.LOST, "", generation(5, "a b", Before(4, ("a", "b", "x"), Why.LOSS)), lost=("x",))
+PLANNED = Form(Reason.GROWN, "", generation(5, "a b c", Before(4, ("a", "b", "x"), Why.GROWTH)), planned=True)
+OPEN = Open(Reason.OPENED, "", go(4), absent=("x",))
+CONCLUDE = Conclude(Reason.COMPLETED, "", VERDICT)
+DECISIONS = {"form": FORM, "planned form": PLANNED, "go": OPEN, "verdict": CONCLUDE}
+EVERY_DECISION = pytest.mark.parametrize("decision", DECISIONS.values(), ids=DECISIONS.keys())
+
+
+def proposal(shelf: Shelf, view: View, decision: Form | Open | Conclude) -> Transaction:
+    """What `a` sends."""
+    return propose(KEYS, view, "a", created(shelf), decision, "tag", 99.0)
+
+
+def register_again(shelf: Shelf) -> None:
+    """The proposer's registration was lost and made again, behind its back."""
+    shelf.delete(KEYS.member("a"))
+    shelf.put(KEYS.member("a"), member("a"), leased=True)
+
+
+def come_back_empty(shelf: Shelf) -> None:
+    """The job's keys are in another store now; everything looks as before but its incarnation."""
+    shelf.put(KEYS.incarnation, "i2")
+
+
+CHANGES: dict[str, Callable[[Shelf], object]] = {
+    "the proposer is no longer registered": lambda shelf: shelf.delete(KEYS.member("a")),
+    "the proposer is registered anew": register_again,
+    "another generation was published": lambda shelf: shelf.put(KEYS.generation, generation(5, "b")),
+    "the same generation was published again": lambda shelf: shelf.put(KEYS.generation, generation(4, "a b x")),
+    "the generation is gone": lambda shelf: shelf.delete(KEYS.generation),
+    "a go was given": lambda shelf: shelf.put(KEYS.go, go(5)),
+    "the go is gone": lambda shelf: shelf.delete(KEYS.go),
+    "the spec changed": lambda shelf: shelf.put(KEYS.spec, msgspec.structs.replace(SPEC, slots=2)),
+    "the spec is gone": lambda shelf: shelf.delete(KEYS.spec),
+    "the store is another one": come_back_empty,
+    "the incarnation is gone": lambda shelf: shelf.delete(KEYS.incarnation),
+    "the job has ended": lambda shelf: shelf.put(KEYS.verdict, VERDICT),
+}
+
+
+@EVERY_DECISION
+def test_a_proposal_holds_when_nothing_changed(decision: Form | Open | Conclude) -> None:
+    shelf = a_running_job()
+    assert shelf.send(proposal(shelf, shelf.view, decision))
+
+
+@EVERY_DECISION
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_proposal_fails_and_changes_nothing_when(
+    change: Callable[[Shelf], object], decision: Form | Open | Conclude
+) -> None:
+    shelf = a_running_job()
+    transaction = proposal(shelf, shelf.view, decision)
+    change(shelf)
+    contents = shelf.contents
+    assert not shelf.send(transaction)
+    assert shelf.contents == contents
+
+
+@EVERY_DECISION
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda shelf: shelf.put(KEYS.member("d"), member("d"), leased=True),
+        lambda shelf: shelf.put(KEYS.member("a"), member("elsewhere"), leased=True),
+        lambda shelf: shelf.delete(KEYS.member("b")),
+        lambda shelf: shelf.put(KEYS.events + "2", "another thing happened"),
+        lambda shelf: shelf.put(KEYS.outcome(3, "b"), OK),
+    ],
+)
+def test_a_proposal_holds_although_something_else_changed(
+    change: Callable[[Shelf], object], decision: Form | Open | Conclude
+) -> None:
+    shelf = a_running_job()
+    transaction = proposal(shelf, shelf.view, decision)
+    change(shelf)
+    assert shelf.send(transaction)
+
+
+def test_of_two_proposals_from_the_same_view_one_holds() -> None:
+    shelf = a_running_job()
+    view = shelf.view
+    mine = propose(KEYS, view, "a", created(shelf), FORM, "mine", 0.0)
+    other = propose(KEYS, view, "b", created(shelf, "b"), FORM, "other", 0.0)
+    assert [shelf.send(other), shelf.send(mine)] == [True, False]
+    generation = shelf.view.generation
+    assert generation is not None
+    assert generation.value.tag == "other"
+
+
+def test_a_proposal_that_was_carried_out_does_not_hold_a_second_time() -> None:
+    shelf = a_running_job()
+    transaction = proposal(shelf, shelf.view, FORM)
+    assert [shelf.send(transaction), shelf.send(transaction)] == [True, False]
+
+
+def test_the_very_first_generation_needs_that_there_is_none() -> None:
+    shelf = Shelf(KEYS)
+    shelf.put(KEYS.incarnation, "i1")
+    shelf.put(KEYS.spec, SPEC)
+    shelf.put(KEYS.member("a"), member(), leased=True)
+    first = Form(Reason.FORMED, "", generation(1, "a"))
+    late = proposal(shelf, shelf.view, first)
+    assert shelf.send(proposal(shelf, shelf.view, first))
+    assert not shelf.send(late)
+
+
+def test_each_proposal_carries_its_tag_and_a_verdict_its_time() -> None:
+    shelf = a_running_job()
+    for decision in (OPEN, FORM, CONCLUDE):
+        assert shelf.send(proposal(shelf, shelf.view, decision))
+    view = shelf.view
+    assert view.generation is not None
+    assert view.go is not None
+    assert view.verdict is not None
+    assert (view.generation.value.tag, view.go.value.tag) == ("tag", "tag")
+    assert view.verdict.value == msgspec.structs.replace(VERDICT, tag="tag", at=99.0)
+
+
+def test_a_new_generation_deletes_the_outcomes_of_those_before_the_one_that_the_gate_judges() -> None:
+    shelf = a_running_job()
+    shelf.put(KEYS.outcome(4, "b"), OK)
+    assert shelf.send(proposal(shelf, shelf.view, FORM))
+    assert set(shelf.view.outcomes) == {(4, "b")}
+
+
+def test_a_generation_that_is_replaced_at_the_gate_keeps_the_outcomes_of_the_one_that_ran() -> None:
+    shelf = a_running_job()
+    shelf.put(KEYS.outcome(4, "b"), OK)
+    again = Form(Reason.GATE_LOST, "", generation(7, "a", Before(4, ("a", "b", "x"), Why.LOSS)))
+    assert shelf.send(proposal(shelf, shelf.view, again))
+    assert set(shelf.view.outcomes) == {(4, "b")}
+
+
+def test_a_first_generation_deletes_what_an_older_run_left() -> None:
+    shelf = a_running_job()
+    assert shelf.send(proposal(shelf, shelf.view, Form(Reason.FORMED, "", generation(5, "a"))))
+    assert shelf.view.outcomes == {}
+
+
+@pytest.mark.parametrize("outcome", [OK, FIRST_WORD], ids=["ok", "failing"])
+def test_a_planned_change_fails_when_any_member_has_recorded_an_outcome(outcome: Outcome) -> None:
+    shelf = a_running_job()
+    transaction = proposal(shelf, shelf.view, PLANNED)
+    shelf.put(KEYS.outcome(4, "b"), outcome)
+    assert not shelf.send(transaction)
+
+
+def test_an_unplanned_change_holds_although_a_member_has_recorded_an_outcome() -> None:
+    shelf = a_running_job()
+    transaction = proposal(shelf, shelf.view, FORM)
+    shelf.put(KEYS.outcome(4, "b"), OK)
+    assert shelf.send(transaction)
+
+
+def test_a_loss_fails_when_the_lost_member_has_recorded_ok() -> None:
+    shelf = a_running_job()
+    transaction = proposal(shelf, shelf.view, FORM)
+    shelf.put(KEYS.outcome(4, "x"), OK)
+    assert not shelf.send(transaction)
+
+
+def test_a_loss_fails_when_the_lost_member_is_registered_after_all() -> None:
+    shelf = a_running_job()
+    transaction = proposal(shelf, shelf.view, FORM)
+    shelf.put(KEYS.member("x"), member(), leased=True)
+    assert not shelf.send(transaction)
+
+
+def test_a_loss_that_a_link_has_proven_holds_although_the_registration_still_stands() -> None:
+    shelf = a_running_job()
+    proven = Form(Reason.LOST, "", generation(5, "a", Before(4, ("a", "b", "x"), Why.LOSS)), lost=("b", "x"))
+    assert shelf.send(proposal(shelf, shelf.view, proven))
+
+
+def test_a_go_fails_when_a_member_that_it_passes_over_is_registered_again() -> None:
+    shelf = a_running_job()
+    transaction = proposal(shelf, shelf.view, OPEN)
+    shelf.put(KEYS.member("x"), member(), leased=True)
+    assert not shelf.send(transaction)
+
+
+@pytest.mark.parametrize("count", [1, 60, 5000])
+def test_a_proposal_fits_into_a_transaction_however_many_are_lost(count: int) -> None:
+    lost = tuple(f"n{number}" for number in range(count))
+    shelf = a_running_job()
+    for decision in (
+        Form(Reason.LOST, "", FORM.generation, lost=lost),
+        Open(Reason.OPENED, "", OPEN.go, absent=lost),
+    ):
+        transaction = proposal(shelf, shelf.view, decision)
+        assert len(transaction.compares) + len(transaction.then) <= OPERATIONS_MAX
+        assert shelf.send(transaction)
+
+
+# --- registration -------------------------------------------------------------------------------------------------
+
+
+def test_the_first_node_writes_the_spec_and_the_incarnation() -> None:
+    shelf = Shelf(KEYS)
+    lease = shelf.core.grant(5.0, 0.0).id
+    transaction = register(KEYS, shelf.view, "a", member(), lease, spec=SPEC, incarnation="i1")
+    assert (transaction.kind, transaction.lease) == ("register", lease)
+    assert shelf.send(transaction)
+    view = shelf.view
+    assert view.spec is not None
+    assert view.incarnation is not None
+    assert (view.spec.value, view.incarnation.value) == (SPEC, "i1")
+    assert view.members["a"].value == member()
+    assert view.members["a"].lease == lease
+
+
+def test_of_two_first_nodes_one_writes_the_spec() -> None:
+    shelf = Shelf(KEYS)
+    view = shelf.view
+    other = msgspec.structs.replace(SPEC, slots=8)
+    first = register(KEYS, view, "a", member(), shelf.core.grant(5.0, 0.0).id, spec=SPEC, incarnation="i1")
+    second = register(KEYS, view, "b", member(), shelf.core.grant(5.0, 0.0).id, spec=other, incarnation="i2")
+    assert [shelf.send(first), shelf.send(second)] == [True, False]
+    assert list(shelf.view.members) == ["a"]
+
+
+def test_a_later_node_leaves_the_spec_and_the_incarnation_as_they_are() -> None:
+    shelf = a_running_job()
+    before = (shelf.entry(KEYS.spec), shelf.entry(KEYS.incarnation))
+    lease = shelf.core.grant(5.0, 0.0).id
+    assert shelf.send(register(KEYS, shelf.view, "d", member(), lease, incarnation="unused"))
+    assert (shelf.entry(KEYS.spec), shelf.entry(KEYS.incarnation)) == before
+
+
+def test_a_member_disappears_with_its_lease() -> None:
+    shelf = a_running_job()
+    lease = shelf.core.grant(5.0, 0.0).id
+    assert shelf.send(register(KEYS, shelf.view, "d", member(), lease))
+    shelf.core.revoke(lease)
+    assert "d" not in shelf.view.members
+
+
+REGISTER_CHANGES = {
+    name: CHANGES[name]
+    for name in (
+        "the spec changed",
+        "the spec is gone",
+        "the store is another one",
+        "the incarnation is gone",
+        "the job has ended",
+    )
+} | {"the node is registered": lambda shelf: shelf.put(KEYS.member("d"), member(), leased=True)}
+
+
+@pytest.mark.parametrize("change", REGISTER_CHANGES.values(), ids=REGISTER_CHANGES.keys())
+def test_a_registration_fails_and_changes_nothing_when(change: Callable[[Shelf], object]) -> None:
+    shelf = a_running_job()
+    transaction = register(KEYS, shelf.view, "d", member(), shelf.core.grant(5.0, 0.0).id)
+    change(shelf)
+    contents = shelf.contents
+    assert not shelf.send(transaction)
+    assert shelf.contents == contents
+
+
+def test_a_registration_takes_the_place_of_an_older_one_of_the_same_node() -> None:
+    shelf = a_running_job()
+    lease = shelf.core.grant(5.0, 0.0).id
+    assert shelf.send(register(KEYS, shelf.view, "a", member("elsewhere"), lease))
+    assert shelf.view.members["a"].lease == lease
+
+
+def test_a_registration_that_rewrites_the_spec_fails_while_any_member_lives() -> None:
+    shelf = a_running_job()
+    for node in "abc":
+        shelf.delete(KEYS.member(node))
+    lease = shelf.core.grant(5.0, 0.0).id
+    other = msgspec.structs.replace(SPEC, slots=4)
+    transaction = register(KEYS, shelf.view, "d", member(), lease, spec=other, nobody_lives=True)
+    shelf.put(KEYS.member("b"), member(), leased=True)
+    assert not shelf.send(transaction)
+    shelf.delete(KEYS.member("b"))
+    assert shelf.send(transaction)
+
+
+# --- another run --------------------------------------------------------------------------------------------------
+
+AGAIN = msgspec.structs.replace(SPEC, run=2)
+
+
+def an_ended_job() -> Shelf:
+    """A job with a verdict and no member."""
+    shelf = a_running_job()
+    for node in "abc":
+        shelf.delete(KEYS.member(node))
+    shelf.put(KEYS.verdict, VERDICT)
+    return shelf
+
+
+def test_another_run_replaces_the_verdict_and_registers_in_one_step() -> None:
+    shelf = an_ended_job()
+    assert shelf.send(run_again(KEYS, shelf.view, "d", member(), shelf.core.grant(5.0, 0.0).id, AGAIN))
+    view = shelf.view
+    assert view.spec is not None
+    assert view.generation is not None
+    assert (view.verdict, view.outcomes, list(view.members)) == (None, {}, ["d"])
+    assert view.spec.value.run == 2
+    assert view.generation.value.g == 4  # Numbers go on, so that no two worlds ever have the same.
+
+
+RUN_AGAIN_CHANGES: dict[str, Callable[[Shelf], object]] = {
+    "the verdict is another one": lambda shelf: shelf.put(KEYS.verdict, VERDICT),
+    "the verdict is gone": lambda shelf: shelf.delete(KEYS.verdict),
+    "a member is alive": lambda shelf: shelf.put(KEYS.member("b"), member(), leased=True),
+    "the spec changed": CHANGES["the spec changed"],
+    "the store is another one": come_back_empty,
+}
+
+
+@pytest.mark.parametrize("change", RUN_AGAIN_CHANGES.values(), ids=RUN_AGAIN_CHANGES.keys())
+def test_another_run_fails_and_changes_nothing_when(change: Callable[[Shelf], object]) -> None:
+    shelf = an_ended_job()
+    transaction = run_again(KEYS, shelf.view, "d", member(), shelf.core.grant(5.0, 0.0).id, AGAIN)
+    change(shelf)
+    contents = shelf.contents
+    assert not shelf.send(transaction)
+    assert shelf.contents == contents
+
+
+def test_of_two_nodes_that_begin_another_run_one_does() -> None:
+    shelf = an_ended_job()
+    first = run_again(KEYS, shelf.view, "d", member(), shelf.core.grant(5.0, 0.0).id, AGAIN)
+    second = run_again(KEYS, shelf.view, "e", member(), shelf.core.grant(5.0, 0.0).id, AGAIN)
+    assert [shelf.send(first), shelf.send(second)] == [True, False]
+
+
+# --- outcomes -----------------------------------------------------------------------------------------------------
+
+
+def recorded(shelf: Shelf) -> Outcome:
+    """What stands there for `b` in generation 4."""
+    return shelf.view.outcomes[4, "b"].value
+
+
+def test_a_last_word_takes_the_place_of_the_first_word() -> None:
+    shelf = a_running_job()
+    assert shelf.send(record(KEYS, shelf.view, "b", 4, FIRST_WORD))
+    assert shelf.send(record(KEYS, shelf.view, "b", 4, LAST_WORD))
+    assert recorded(shelf) == LAST_WORD
+
+
+def test_a_late_first_word_never_takes_the_place_of_the_last_word() -> None:
+    shelf = a_running_job()
+    late = record(KEYS, shelf.view, "b", 4, FIRST_WORD)
+    assert shelf.send(record(KEYS, shelf.view, "b", 4, LAST_WORD))
+    assert not shelf.send(late)
+    assert not shelf.send(record(KEYS, shelf.view, "b", 4, FIRST_WORD))
+    assert recorded(shelf) == LAST_WORD
+
+
+def test_an_outcome_outlives_its_node() -> None:
+    shelf = a_running_job()
+    lease = shelf.view.members["b"].lease
+    assert shelf.send(record(KEYS, shelf.view, "b", 4, OK))
+    shelf.core.revoke(lease)
+    assert recorded(shelf) == OK
+    assert shelf.view.outcomes[4, "b"].lease == 0
+
+
+def test_an_outcome_can_be_recorded_by_a_node_that_is_no_longer_registered_and_after_the_verdict() -> None:
+    shelf = an_ended_job()
+    assert shelf.send(record(KEYS, shelf.view, "b", 4, OK))
+
+
+@pytest.mark.parametrize("outcome", [FIRST_WORD, LAST_WORD], ids=["first word", "last word"])
+@pytest.mark.parametrize("change", ["the store is another one", "the incarnation is gone"])
+def test_an_outcome_is_not_recorded_in_another_store(change: str, outcome: Outcome) -> None:
+    shelf = a_running_job()
+    transaction = record(KEYS, shelf.view, "b", 4, outcome)
+    CHANGES[change](shelf)
+    assert not shelf.send(transaction)
+
+
+# --- what a member says of itself ---------------------------------------------------------------------------------
+
+
+def draining() -> Member:
+    """A member that leaves."""
+    return msgspec.structs.replace(member(), state=MemberState.DRAINING, drain_reason="SIGTERM")
+
+
+def test_a_member_says_that_it_drains_and_stays_the_member_that_it_was() -> None:
+    shelf = a_running_job()
+    old = shelf.view.members["a"]
+    assert shelf.send(say(KEYS, shelf.view, "a", old.create_revision, draining(), old.lease))
+    new = shelf.view.members["a"]
+    assert (new.value, new.create_revision, new.lease) == (draining(), old.create_revision, old.lease)
+
+
+@pytest.mark.parametrize(
+    "change", ["the proposer is no longer registered", "the proposer is registered anew", "the store is another one"]
+)
+def test_a_member_says_nothing_when(change: str) -> None:
+    shelf = a_running_job()
+    old = shelf.view.members["a"]
+    transaction = say(KEYS, shelf.view, "a", old.create_revision, draining(), old.lease)
+    CHANGES[change](shelf)
+    contents = shelf.contents
+    assert not shelf.send(transaction)
+    assert shelf.contents == contents
+
+
+def test_a_member_that_leaves_takes_only_itself_away() -> None:
+    shelf = a_running_job()
+    before = {entry.key for entry in shelf.contents}
+    assert shelf.send(leave(KEYS, "a", created(shelf)))
+    assert before - {entry.key for entry in shelf.contents} == {KEYS.member("a")}
+
+
+def test_a_member_that_was_registered_anew_is_not_taken_away_by_an_older_word() -> None:
+    shelf = a_running_job()
+    transaction = leave(KEYS, "a", created(shelf))
+    register_again(shelf)
+    assert not shelf.send(transaction)
+    assert "a" in shelf.view.members

@@ -1,0 +1,284 @@
+"""What people are told about a job, from nothing but what stands in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import pytest
+
+from elastic.keys import JobKeys, Stored, View, ViewReader, encode
+from elastic.model import (
+    Before,
+    Budget,
+    Cause,
+    Ended,
+    Generation,
+    Go,
+    Member,
+    MemberState,
+    Np,
+    Outcome,
+    Place,
+    Spec,
+    Status,
+    Verdict,
+    Why,
+    WorkerExit,
+)
+from elastic.store.base import Entry
+from launcher.status import COLUMNS, JobStatus, NodeState, cells, describe, head_lines
+
+SPEC = Spec(np=Np(low=1, high=3, first=1), slots=2, restarts_max=3)
+EXIT = WorkerExit(rank=3, code=-9, words="killed by SIGKILL, perhaps out of memory", log="log/workerlog.3")
+OK = Outcome(ended=Ended.OK, over=True, host="h")
+STOPPED = Outcome(ended=Ended.STOPPED, over=True, host="h")
+FAILING = Outcome(ended=Ended.FAILED, over=False, host="h", exits=(EXIT,))
+FAILED = Outcome(ended=Ended.FAILED, over=True, host="h", exits=(EXIT,))
+
+
+def member(node: str, state: MemberState = MemberState.READY, reason: str = "") -> Member:
+    host = node.partition("-")[0]
+    return Member(host=host, slots=2, masters=(7000,), ports=(8000, 8001), state=state, drain_reason=reason)
+
+
+def generation(g: int, *nodes: str, before: Before | None = None, why: Why = Why.FIRST, run: int = 1) -> Generation:
+    members = tuple(Place(node, node.partition("-")[0], (7000,), (8000, 8001)) for node in nodes)
+    return Generation(
+        g=g,
+        run=run,
+        tag="t",
+        why=why,
+        reason="so it is",
+        members=members,
+        slots=2,
+        before=before,
+        budget=Budget(charged=1),
+    )
+
+
+def view(
+    *registered: str | Member,
+    spec: Spec | None = SPEC,
+    newest: Generation | None = None,
+    go: int | None = None,
+    outcomes: Mapping[tuple[int, str], Outcome] | None = None,
+    verdict: Verdict | None = None,
+) -> View:
+    """A job in the store; members are registered in the order given."""
+    members: dict[str, Stored[Member]] = {}
+    for revision, one in enumerate(registered, 10):
+        node, value = (one, member(one)) if isinstance(one, str) else (f"{one.host}-1", one)
+        members[node] = Stored(value, revision, revision, 1)
+    opened = Go(g=go, tag="t", master="a:7000", budget=Budget(charged=2)) if go is not None else None
+    return View(
+        revision=50,
+        incarnation=Stored("i", 1, 1),
+        spec=Stored(spec, 2, 2) if spec is not None else None,
+        generation=Stored(newest, 20, 20) if newest is not None else None,
+        go=Stored(opened, 21, 21) if opened is not None else None,
+        verdict=Stored(verdict, 40, 40) if verdict is not None else None,
+        members=members,
+        outcomes={key: Stored(value, 30, 30) for key, value in (outcomes or {}).items()},
+        complete=True,
+    )
+
+
+def states(status: JobStatus) -> dict[str, str]:
+    return {node.node: str(node.state) for node in status.nodes}
+
+
+def text(status: JobStatus, wall: float = 1000.0) -> str:
+    return "\n".join(head_lines(status, wall))
+
+
+# A job that runs
+
+
+def test_members_stand_in_their_order_with_their_ranks_and_spares_come_after_them_by_age() -> None:
+    status = describe(view("c-1", "a-1", "b-1", "d-1", newest=generation(4, "a-1", "b-1"), go=4), "j")
+    assert [cells(node) for node in status.nodes] == [
+        ("0", "a-1", "a", "0-1", "running", ""),
+        ("1", "b-1", "b", "2-3", "running", ""),
+        ("-", "c-1", "c", "-", "spare", ""),
+        ("-", "d-1", "d", "-", "spare", ""),
+    ]
+    assert len(cells(status.nodes[0])) == len(COLUMNS)
+    assert [node.ranks for node in status.nodes] == [(0, 1), (2, 3), (), ()]
+
+
+def test_one_line_says_generation_why_run_np_world_size_and_restarts() -> None:
+    status = describe(view("a-1", "b-1", newest=generation(4, "a-1", "b-1", why=Why.LOSS), go=4), "j")
+    assert head_lines(status, 0.0)[0] == (
+        "Job j: generation 4 (loss: so it is), run 1, np 1:3, world size 4, 2 of 3 restarts charged"
+    )
+
+
+def test_the_next_line_is_the_sentence_of_the_proposer_and_names_it() -> None:
+    status = describe(view("b-1", "a-1", newest=generation(1, "a-1", "b-1"), go=1), "j")
+    assert head_lines(status, 0.0)[1:] == ["Proposer a-1: training with 2 nodes"]
+
+
+def test_the_first_that_is_registered_is_the_proposer() -> None:
+    status = describe(view("c-1", "b-1", newest=generation(1, "a-1", "b-1"), go=1), "j")
+    assert status.proposer == "b-1"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "note"),
+    [
+        (OK, NodeState.DONE, "ok"),
+        (STOPPED, NodeState.DONE, "stopped"),
+        (FAILING, NodeState.STOPPING, "failed: rank 3: killed by SIGKILL, perhaps out of memory"),
+        (FAILED, NodeState.DONE, "failed: rank 3: killed by SIGKILL, perhaps out of memory"),
+    ],
+)
+def test_an_outcome_tells_how_the_workers_of_a_node_ended(outcome: Outcome, state: NodeState, note: str) -> None:
+    status = describe(view("a-1", "b-1", newest=generation(1, "a-1", "b-1"), go=1, outcomes={(1, "b-1"): outcome}), "j")
+    assert (status.nodes[1].state, status.nodes[1].note) == (state, note)
+
+
+def test_a_member_that_is_no_longer_registered_is_lost_unless_its_outcome_is_there() -> None:
+    world = generation(1, "a-1", "b-1", "c-1")
+    status = describe(view("a-1", newest=world, go=1, outcomes={(1, "c-1"): OK}), "j")
+    assert states(status) == {"a-1": "running", "b-1": "lost", "c-1": "done"}
+    assert status.now == "about to make the next generation: b-1 was lost (its lease ended)"
+
+
+def test_a_drain_is_shown_with_its_reason() -> None:
+    leaving = member("b", MemberState.DRAINING, "SIGTERM")
+    status = describe(view("a-1", leaving, newest=generation(1, "a-1", "b-1"), go=1), "j")
+    assert (status.nodes[1].state, status.nodes[1].note) == (NodeState.DRAINING, "SIGTERM")
+
+
+def test_an_outcome_of_an_older_generation_says_nothing_about_this_one() -> None:
+    status = describe(view("a-1", newest=generation(3, "a-1"), go=3, outcomes={(2, "a-1"): STOPPED}), "j")
+    assert states(status) == {"a-1": "running"}
+
+
+# A generation at its gate
+
+
+def test_at_the_gate_those_whose_old_workers_are_there_are_stopping_and_the_others_wait_for_the_go() -> None:
+    before = Before(1, ("a-1", "b-1", "c-1", "d-1"), Why.LOSS)
+    status = describe(
+        view(
+            "a-1",
+            "b-1",
+            "d-1",
+            "e-1",
+            newest=generation(2, "a-1", "b-1", "e-1", before=before, why=Why.LOSS),
+            go=1,
+            outcomes={(1, "a-1"): STOPPED},
+        ),
+        "j",
+    )
+    assert states(status) == {
+        "a-1": "waiting for go",
+        "b-1": "stopping",
+        "e-1": "waiting for go",
+        "d-1": "stopping",
+        "c-1": "lost",
+    }
+    assert status.restarts == 1
+    assert "not started yet" in text(status)
+    assert "waiting for b-1, d-1 to stop their old workers" in text(status)
+
+
+def test_who_left_the_old_world_in_order_is_not_shown_any_more() -> None:
+    before = Before(1, ("a-1", "b-1"), Why.DRAIN)
+    outcomes = {(1, "a-1"): STOPPED, (1, "b-1"): STOPPED}
+    status = describe(view("a-1", newest=generation(2, "a-1", before=before), go=1, outcomes=outcomes), "j")
+    assert states(status) == {"a-1": "waiting for go"}
+
+
+def test_nobody_is_shown_as_lost_once_the_next_world_runs() -> None:
+    before = Before(1, ("a-1", "b-1"), Why.LOSS)
+    status = describe(view("a-1", newest=generation(2, "a-1", before=before), go=2), "j")
+    assert states(status) == {"a-1": "running"}
+
+
+def test_a_time_that_counts_from_this_look_is_marked() -> None:
+    status = describe(view("a-1", spec=msgspec.structs.replace(SPEC, settle_s=3.0)), "j")
+    assert status.now == "1 of 3 nodes is here; waiting 3 s more for others to join (or less)"
+
+
+# A job that does not run
+
+
+def test_before_the_first_generation_every_node_is_a_spare_and_what_is_missing_is_told() -> None:
+    status = describe(view("a-1", spec=msgspec.structs.replace(SPEC, np=Np(low=1, high=2, first=2))), "j")
+    assert head_lines(status, 0.0) == [
+        "Job j: no generation yet, run 1, np 2, 0 of 3 restarts charged",
+        "Proposer a-1: 1 of 2 nodes is here; waiting for 1 more",
+    ]
+    assert states(status) == {"a-1": "spare"}
+
+
+def test_a_job_without_any_node_says_so_and_how_it_goes_on() -> None:
+    status = describe(view(newest=generation(1, "a-1"), go=1), "j")
+    assert status.proposer is None
+    assert head_lines(status, 0.0)[1].startswith("No node is registered")
+    assert states(status) == {"a-1": "lost"}
+
+
+def test_the_generation_of_an_earlier_run_does_not_count() -> None:
+    status = describe(view("a-1", spec=msgspec.structs.replace(SPEC, run=2), newest=generation(7, "x-1"), go=7), "j")
+    assert (status.generation, status.run, states(status)) == (None, 2, {"a-1": "spare"})
+
+
+def test_a_verdict_says_when_and_how_and_that_everybody_is_done() -> None:
+    verdict = Verdict(status=Status.COMPLETED, reason="every worker ended well", run=1, g=1, tag="t", at=940.0)
+    outcomes = {(1, "a-1"): OK, (1, "b-1"): OK}
+    status = describe(view("a-1", newest=generation(1, "a-1", "b-1"), go=1, outcomes=outcomes, verdict=verdict), "j")
+    assert "Job j completed 1 minute ago (run 1, generation 1): every worker ended well." in head_lines(status, 1000.0)
+    assert states(status) == {"a-1": "done", "b-1": "done"}
+
+
+def test_a_failed_job_shows_the_cause_and_nobody_waits_for_a_go() -> None:
+    cause = Cause(g=1, host="b", node="b-1", exits=(EXIT,), ranks=(3,), world_size=4)
+    verdict = Verdict(status=Status.FAILED, reason="no restart is left", run=1, g=2, tag="t", at=999.0, cause=cause)
+    world = generation(2, "a-1", "b-1", before=Before(1, ("a-1", "b-1"), Why.FAILURE))
+    status = describe(view("a-1", newest=world, go=1, outcomes={(1, "a-1"): STOPPED}, verdict=verdict), "j")
+    assert "The first to fail was rank 3 on host b (node b-1): killed by SIGKILL" in text(status)
+    assert states(status) == {"a-1": "done", "b-1": "done"}
+
+
+def test_a_member_that_must_still_stop_after_the_verdict_is_stopping() -> None:
+    verdict = Verdict(status=Status.FAILED, reason="stopped", run=1, g=1, tag="t", at=999.0)
+    status = describe(view("a-1", newest=generation(1, "a-1"), go=1, verdict=verdict), "j")
+    assert states(status) == {"a-1": "stopping"}
+
+
+# What the store can hold
+
+
+def test_a_job_without_a_spec_is_described() -> None:
+    status = describe(view("a-1", spec=None, newest=generation(1, "a-1"), go=1), "j")
+    assert (status.np, status.run, status.now) == (None, None, "the job has no spec yet")
+    assert states(status) == {"a-1": "running"}
+
+
+def test_a_document_that_cannot_be_read_is_named() -> None:
+    keys = JobKeys("j")
+    entries: Sequence[Entry] = (
+        Entry(keys.spec, b"\xff{", 1, 1),
+        Entry(keys.member("a-1"), encode(member("a-1")), 2, 2, 1),
+        Entry(keys.member("b-1"), b"{}", 3, 3, 1),
+    )
+    read = ViewReader(keys).read({entry.key: entry for entry in entries}, 9, complete=True, follows=None)
+    lines = head_lines(describe(read, "j"), 0.0)
+    assert "Proposer a-1: /elastic/j/spec cannot be read; put it right" in lines
+    assert f"This document cannot be read: {keys.member('b-1')}" in lines
+
+
+def test_nothing_that_stands_in_the_store_reaches_the_terminal_as_a_command() -> None:
+    evil = msgspec.structs.replace(generation(1, "a\x1b[2J-1"), reason="x\x1b]0;title\x07\ny")
+    status = describe(view("a\x1b[2J-1", newest=evil, go=1), "j")
+    shown = [*head_lines(status, 0.0), *(cell for node in status.nodes for cell in cells(node))]
+    assert all(line.isprintable() for line in shown)
+
+
+def test_the_description_is_json() -> None:
+    status = describe(view("a-1", newest=generation(1, "a-1"), go=1), "j")
+    assert msgspec.json.decode(msgspec.json.encode(status), type=JobStatus) == status

@@ -1,0 +1,202 @@
+"""A job in the store as a transcript: what happens to it, line by line, and what `decide` says of it.
+
+Nodes are named by letters and written as words of one text: `job.join("a b")`. Times are the proposer's clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import msgspec
+
+from elastic.decisions import Conclude, Decision, Form, Memory, Open, Policy, Reason, Wait
+from elastic.keys import Stored, View
+from elastic.membership import decide
+from elastic.model import (
+    Budget,
+    Ended,
+    Generation,
+    Member,
+    MemberState,
+    Outcome,
+    Spec,
+    WorkerExit,
+)
+from launcher.values import np as read_np
+
+KILL_S = 1.0
+POLICY = Policy("a", kill_s=KILL_S)
+
+D = TypeVar("D", Form, Open, Conclude, Wait)
+
+
+def member(host: str = "h", slots: int = 1, **others: Any) -> Member:
+    """A node that is ready; it holds three ports for torch's store."""
+    ports = tuple(8000 + number for number in range(slots))
+    return Member(host=host, slots=slots, masters=(7000, 7001, 7002), ports=ports, **others)
+
+
+def worker_exit(rank: int = 0, code: int = 1, **others: Any) -> WorkerExit:
+    """A worker that ended with this code."""
+    return WorkerExit(rank=rank, code=code, words=f"exit code {code}", **others)
+
+
+def nodes_of(decision: Form) -> list[str]:
+    """The members of the generation that is proposed, by M_id."""
+    return [place.node for place in decision.generation.members]
+
+
+class Job:
+    """The documents of one job, and the memory of the proposer that looks at them."""
+
+    def __init__(self, np: str = "2", slots: int = 1, **spec: Any) -> None:
+        self.memory = Memory()
+        self.revision = 1
+        self.view = View(revision=1, complete=True, incarnation=self._stored("abc"))
+        self._write_spec(Spec(np=read_np(np), slots=slots, **spec))
+
+    # --- what happens in the store --------------------------------------------------------------------------------
+
+    def join(self, nodes: str, **others: Any) -> None:
+        """These nodes register, in this order."""
+        for node in nodes.split():
+            others.setdefault("slots", self.spec.slots)
+            self.revision += 1
+            stored = self._stored(member(f"host-{node}", **others), lease=1000 + self.revision)
+            self._set(members={**self.view.members, node: stored})
+
+    def vanish(self, nodes: str) -> None:
+        """Their leases end."""
+        self._set(members={node: stored for node, stored in self.view.members.items() if node not in nodes.split()})
+
+    def drain(self, nodes: str) -> None:
+        """They say that they leave."""
+        for node in nodes.split():
+            stored = self.view.members[node]
+            value = msgspec.structs.replace(stored.value, state=MemberState.DRAINING, drain_reason="SIGTERM")
+            self._set(members={**self.view.members, node: replace(stored, value=value)})
+
+    def scale(self, np: str) -> None:
+        """The operator wants another number of nodes."""
+        self._write_spec(msgspec.structs.replace(self.spec, np=read_np(np)))
+
+    def ended(self, nodes: str, how: Ended, **others: Any) -> None:
+        """They record how their workers of the generation that last got its go ended."""
+        for node in nodes.split():
+            self.revision += 1
+            outcome = Outcome(ended=how, host=f"host-{node}", **{"over": True, **others})
+            self._set(outcomes={**self.view.outcomes, (self.running_g, node): self._stored(outcome)})
+
+    def ok(self, nodes: str) -> None:
+        """Their workers ended with exit code 0."""
+        self.ended(nodes, Ended.OK)
+
+    def stopped(self, nodes: str, **others: Any) -> None:
+        """Their workers were stopped."""
+        self.ended(nodes, Ended.STOPPED, **others)
+
+    def failed(self, nodes: str, *, code: int = 1, consequence: bool = False, infra: str = "", **others: Any) -> None:
+        """A worker of theirs ended with this code."""
+        worker = worker_exit(code=code, consequence=consequence, infra=infra)
+        self.ended(nodes, Ended.FAILED, exits=(worker,), **others)
+
+    def write(self, decision: Decision) -> None:
+        """The proposer's transaction for this decision went through."""
+        self.revision += 1
+        match decision:
+            case Form(generation=generation):
+                self._set(generation=self._stored(generation))
+            case Open(go=go):
+                self._set(go=self._stored(go))
+            case Conclude(verdict=verdict):
+                self._set(verdict=self._stored(verdict))
+
+    def run(self, nodes: str, now: float = 0.0) -> None:
+        """The first generation runs with these nodes, in this order."""
+        self.join(nodes)
+        assert nodes_of(self.form(now, Reason.FORMED, Reason.SETTLING)) == nodes.split()
+        self.open(now)
+
+    # --- what the proposer says -----------------------------------------------------------------------------------
+
+    def decide(self, now: float) -> Decision:
+        """Ask, and remember."""
+        decision, self.memory = decide(self.view, self.memory, POLICY, now)
+        return decision
+
+    def form(self, now: float, code: Reason, before: Reason | None = None) -> Form:
+        """A generation is formed for this reason, and written; with `before`, after a wait for that one."""
+        decision = self.decide(now)
+        if before is not None and isinstance(decision, Wait):
+            assert decision.code is before
+            assert decision.until is not None
+            decision = self.decide(decision.until)
+        return self._did(decision, Form, code)
+
+    def open(self, now: float) -> Open:
+        """The go is given, and written."""
+        return self._did(self.decide(now), Open, Reason.OPENED)
+
+    def conclude(self, now: float, code: Reason) -> Conclude:
+        """The job ends for this reason, and the verdict is written."""
+        return self._did(self.decide(now), Conclude, code)
+
+    def wait(self, now: float, code: Reason) -> Wait:
+        """Nothing is done, for this reason."""
+        return self._did(self.decide(now), Wait, code)
+
+    # --- what is there --------------------------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> Spec:
+        """The spec."""
+        assert self.view.spec is not None
+        return self.view.spec.value
+
+    @property
+    def generation(self) -> Generation:
+        """The newest generation."""
+        assert self.view.generation is not None
+        return self.view.generation.value
+
+    @property
+    def running_g(self) -> int:
+        """The generation that last got its go."""
+        assert self.view.go is not None
+        return self.view.go.value.g
+
+    def spent(self, budget: Budget) -> None:
+        """The job has used up this much before its present generation."""
+        assert self.view.go is not None
+        go = msgspec.structs.replace(self.view.go.value, budget=budget)
+        self._set(go=self._stored(go))
+
+    def prove_gone(self, node: str) -> None:
+        """A link shows that the node's process is dead."""
+        key = (node, self.view.members[node].create_revision)
+        self.memory = replace(self.memory, gone=self.memory.gone | {key})
+
+    def prove_dead(self, nodes: str) -> None:
+        """This very machine shows that nothing of them is left."""
+        self.memory = replace(self.memory, dead=self.memory.dead | set(nodes.split()))
+
+    def hear(self, nodes: str) -> None:
+        """These, and no others, are heard over the links."""
+        self.memory = replace(self.memory, linked=frozenset(nodes.split()))
+
+    def _did(self, decision: Decision, kind: type[D], code: Reason) -> D:
+        assert isinstance(decision, kind), decision
+        assert decision.code is code, decision
+        self.write(decision)
+        return decision
+
+    def _write_spec(self, spec: Spec) -> None:
+        self.revision += 1
+        self._set(spec=self._stored(spec))
+
+    def _stored(self, value: Any, lease: int = 0) -> Stored[Any]:
+        return Stored(value, self.revision, self.revision, lease)
+
+    def _set(self, **documents: Any) -> None:
+        self.view = replace(self.view, revision=self.revision, **documents)
