@@ -1,0 +1,101 @@
+"""One agent as a test sees it: its lines, its end, and every process below it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.process.happenings import LIMIT_S, Happenings, command_of, process_end
+
+
+@dataclass
+class Node:
+    """One agent, its two outputs as lines, and the mark that all its processes carry."""
+
+    name: str
+    folder: Path
+    process: asyncio.subprocess.Process
+    mark: str
+    told: Happenings
+    lines: list[str] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
+    ended: bool = False
+
+    @property
+    def id(self) -> str:
+        """The node's id, as the agent writes it in front of its lines."""
+        for line in self.lines:
+            if found := re.match(r"\[elastic-launch ([^ -]+-[0-9a-f]{4})\] ", line):
+                return found[1]
+        raise AssertionError(f"node {self.name} has not said its name")
+
+    @property
+    def now(self) -> int:
+        """A place in its lines, for `says(since=...)`."""
+        return len(self.lines)
+
+    async def says(self, pattern: str, *, since: int = 0) -> re.Match[str]:
+        """Wait for a line on stderr; fails at once when the agent has ended without it."""
+        return await self._waits(self.lines, pattern, since)
+
+    async def shows(self, pattern: str) -> re.Match[str]:
+        """Wait for a line on stdout."""
+        return await self._waits(self.shown, pattern, 0)
+
+    async def _waits(self, lines: list[str], pattern: str, since: int) -> re.Match[str]:
+        def look() -> re.Match[str] | None:
+            found = next((match for line in lines[since:] if (match := re.search(pattern, line))), None)
+            assert found or not self.ended, f"node {self.name} ended and never said {pattern!r}"
+            return found
+
+        return await self.told.until(look, f"node {self.name} says {pattern!r}")
+
+    async def exits(self) -> int:
+        """Wait for its end, and for the rest of its lines; the exit code (minus a signal)."""
+        await self.told.until(lambda: self.ended, f"node {self.name} ends")
+        assert self.process.returncode is not None
+        return self.process.returncode
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def killed(self) -> None:
+        """SIGKILL to the agent alone; returns when nothing at all is left of the node."""
+        self.signal(signal.SIGKILL)
+        await self.exits()
+        await self.leaves_nothing()
+
+    async def leaves_nothing(self) -> None:
+        """Wait until no process that was started below this agent is left, whatever its session or parent."""
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                while pids := self.processes():
+                    for pid in pids:
+                        await process_end(pid)
+        except TimeoutError:
+            left = ", ".join(map(command_of, self.processes()))
+            raise AssertionError(f"left of node {self.name}: {left}") from None
+
+    def processes(self) -> list[int]:
+        """Every process with the mark of this node in its environment."""
+        mark, found = self.mark.encode(), []
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark in environ.read_bytes():
+                    found.append(int(environ.parent.name))
+        return found
+
+    def nursery(self) -> int:
+        """The nursery's process."""
+        for pid in self.processes():
+            if "launcher.nursery" in command_of(pid):
+                return pid
+        raise AssertionError(f"node {self.name} has no nursery")
+
+    def text(self, name: str) -> str:
+        """A file of its log folder."""
+        return (self.folder / "log" / name).read_text()

@@ -1,0 +1,133 @@
+"""Workers that fail: everybody restarts within the job's budget, and what was wrong is told on every node."""
+
+from __future__ import annotations
+
+from signal import SIGKILL, SIGSEGV, SIGTERM
+
+from tests.process.jobs import Job, story
+
+
+@story
+async def test_a_worker_that_fails_costs_one_restart_of_everybody(job: Job) -> None:
+    nodes = [await job.node("--np", "2") for _ in range(2)]
+    world = await job.world(1, 2)
+    await world[1].exits(7)
+    await world[0].ends()
+    again = await job.world(2, 2)
+    assert [worker.node for worker in again] == [worker.node for worker in world]
+    assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in again} == {"1"}
+    for node in nodes:
+        await node.says(rf"The first to fail was rank 1 on host 127\.0\.0\.1 \(node {world[1].node}\): exit 7\.")
+        await node.says(r"restart 1 of 3; the job goes on")
+    for worker in again:
+        await worker.exits(0)
+    assert [await node.exits() for node in nodes] == [0, 0]
+
+
+@story
+async def test_an_exhausted_budget_fails_the_job_with_the_cause_on_every_node(job: Job) -> None:
+    nodes = [await job.node("--np", "2", "--nproc_per_node", "2", "--max_restarts", "1") for _ in range(2)]
+    for worker in (await job.world(1, 4))[2:3]:
+        await worker.exits(3)
+    world = await job.world(2, 4)
+    failing = world[2]
+    await failing.obeys("print", "step 17")
+    await failing.obeys("complain", "ValueError: the data is not there")
+    await failing.exits(3)
+    assert [await node.exits() for node in nodes] == [1, 1]
+    for node in nodes:
+        assert (
+            "ABORT!!! Out of all 4 trainers, the trainer process with rank=[2] was aborted. Please check its log."
+            in node.lines
+        )
+        place = node.lines.index("The last lines of rank 2's log:")
+        assert node.lines[place + 1 : place + 3] == ["    step 17", "    ValueError: the data is not there"]
+        await node.says(rf"The first to fail was rank 2 on host 127\.0\.0\.1 \(node {failing.node}\): exit 3\.")
+        await node.says(r"Its log is .*/log/workerlog\.2 on host 127\.0\.0\.1\.")
+        await node.says(r"the job has failed: no restart is left \(--max_restarts 1\)")
+    assert len(job.workers) == 8
+
+
+@story
+async def test_a_worker_that_dies_of_a_signal_is_told_of_in_words(job: Job) -> None:
+    node = await job.node("--np", "1", "--max_restarts", "1")
+    (worker,) = await job.world(1, 1)
+    await worker.dies(SIGKILL)
+    (worker,) = await job.world(2, 1)
+    await node.says(r"rank 0 ended: killed by SIGKILL, perhaps out of memory")
+    await worker.dies(SIGSEGV)
+    assert await node.exits() == 1
+    await node.says(r"The first to fail was rank 0 .*: segmentation fault \(SIGSEGV\)\.")
+
+
+@story
+async def test_a_worker_that_had_to_be_stopped_is_not_blamed(job: Job) -> None:
+    node = await job.node("--np", "1", "--nproc_per_node", "2", "--max_restarts", "0", "--loss_grace", "0.2")
+    (stubborn, failing) = await job.world(1, 2)
+    await stubborn.obeys("ignore", SIGTERM)
+    await failing.exits(5)
+    assert await node.exits() == 1
+    await node.says(r"Out of all 2 trainers, the trainer process with rank=\[1\] was aborted\.")
+    log = node.text("workerlog.0")
+    assert "[SignalInfo: *** SIGTERM" in log
+    assert "==== rank 0 gen 1 ended: stopped by the launcher (SIGKILL) ====" in log
+
+
+@story
+async def test_exit_101_asks_for_a_restart_that_is_not_charged_after_progress(job: Job) -> None:
+    node = await job.node("--np", "1", "--max_restarts", "1")
+    for generation, step in ((1, 10), (2, 20), (3, 30)):
+        (worker,) = await job.world(generation, 1)
+        assert worker.env["TORCHELASTIC_RESTART_COUNT"] == "0"
+        await worker.obeys("progress", step)
+        await worker.exits(101)
+        await node.says("not charged: the script asked for it after progress; the job goes on")
+    (worker,) = await job.world(4, 1)
+    await worker.exits(101)
+    (worker,) = await job.world(5, 1)
+    assert worker.env["TORCHELASTIC_RESTART_COUNT"] == "1", "without progress it is charged"
+    await worker.exits(101)
+    assert await node.exits() == 1
+
+
+@story
+async def test_an_exit_code_that_is_named_fatal_fails_the_job_at_once(job: Job) -> None:
+    nodes = [await job.node("--np", "2", "--fatal_exit_codes", "42,43") for _ in range(2)]
+    world = await job.world(1, 2)
+    await world[0].exits(43)
+    assert [await node.exits() for node in nodes] == [1, 1]
+    for node in nodes:
+        await node.says(r"the job has failed: exit 43 of rank 0 is one of --fatal_exit_codes")
+        await node.says(r"ABORT!!! Out of all 2 trainers, the trainer process with rank=\[0\] was aborted\.")
+    assert len(job.workers) == 2
+
+
+@story
+async def test_the_budget_is_the_jobs_and_outlives_the_node_that_kept_it(job: Job) -> None:
+    """The first node leaves after a restart was charged; the one that goes on knows of it."""
+    nodes = [await job.node("--np", "2", "--max_restarts", "1") for _ in range(2)]
+    (first, _) = await job.world(1, 2)
+    await first.exits(1)
+    (first, _) = await job.world(2, 2)
+    leaving = next(node for node in nodes if node.id == first.node)
+    leaving.signal(SIGTERM)
+    assert await leaving.exits() == 143
+    (worker,) = await job.world(3, 1)
+    assert worker.env["TORCHELASTIC_RESTART_COUNT"] == "1"
+    await worker.exits(1)
+    (stayed,) = (node for node in nodes if node is not leaving)
+    assert await stayed.exits() == 1
+
+
+@story
+async def test_a_worker_that_does_not_end_at_sigterm_is_killed_with_its_children(job: Job) -> None:
+    await job.node("--np", "1", "--nproc_per_node", "2", "--loss_grace", "0.2")
+    (stubborn, failing) = await job.world(1, 2)
+    await stubborn.obeys("ignore", SIGTERM)
+    await stubborn.obeys("child", False)
+    await failing.exits(1)
+    await stubborn.ends()
+    await job.world(2, 2)
+    (node,) = job.nodes
+    await node.says("restart 1 of 3")
+    assert "gen 1 ended: stopped by the launcher (SIGKILL)" in node.text("workerlog.0")

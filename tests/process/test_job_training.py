@@ -1,0 +1,109 @@
+"""Training with torch: a node killed and another joined while steps run, and a script that was written for torchrun."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from itertools import pairwise
+
+from tests.bench import steplog
+from tests.process.happenings import LIMIT_S
+from tests.process.jobs import QUICK_TTL_S, Job, story
+from tests.process.nodes import Node
+
+EVERY = 20
+DIGITS = ("-m", "elastic.examples.digits", "--checkpoint_every", str(EVERY), "--print_every", "10", "--epochs", "20")
+
+TORCHRUN_SCRIPT = """
+import os
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.parallel import DistributedDataParallel
+
+@record
+def main():
+    dist.init_process_group("gloo")
+    local_rank, rank, world = int(os.environ["LOCAL_RANK"]), dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(1)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(8, 4)[rank::world]
+    for step in range(5):
+        optimizer.zero_grad()
+        loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        loss.backward()
+        optimizer.step()
+    dist.all_reduce(loss)
+    weights = [torch.empty_like(model.module.weight) for _ in range(world)]
+    dist.all_gather(weights, model.module.weight.data)
+    assert all(torch.equal(weights[0], other) for other in weights)
+    if rank == 0:
+        print(f"world {world} loss {loss.item():.6f}", flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+main()
+"""
+
+
+@story
+async def test_a_node_killed_and_another_joined_while_steps_run_cost_no_accuracy(job: Job) -> None:
+    """The node of rank 0 is killed, without a word; the step log shows where the others went on."""
+    log = job.folder / "steps.log"
+
+    async def start() -> Node:
+        flags = ("--np", "1:3", "--settle", "15", "--grow_every", "0")
+        script = (*DIGITS, "--step_time", "0.01", "--step_log", str(log))
+        return await job.node(*flags, ttl_s=QUICK_TTL_S, script=script)
+
+    nodes = [await start() for _ in range(3)]
+    first = await rank_0(nodes, 1)
+    await first.shows(r"^step 60 of 440 ")
+    await first.killed()
+    nodes.remove(first)
+    second = await rank_0(nodes, 2)
+    await second.shows(r"^step 1[3-9]0 of 440 .* world 2 ")
+    nodes.append(await start())
+    await second.shows(r"^step \d+0 of 440 .* world 3 ")
+    for node in nodes:
+        assert await node.exits() == 0
+    said = await second.shows(r"^test accuracy (\S+) % after 440 steps$")
+    assert float(said[1]) >= 96
+
+    steps = [line for line in steplog.read(log) if line.rank == 0]
+    worlds = [(line.generation, line.world) for line in steps]
+    assert list(dict.fromkeys(worlds)) == [(1, 3), (2, 2), (3, 3)]
+    for before, line in pairwise(steps):
+        assert before.step - EVERY < line.step <= before.step + 1, f"{before} then {line}"
+    assert {line.step for line in steps} == set(range(1, 441))
+
+
+async def rank_0(nodes: list[Node], generation: int) -> Node:
+    """The node that has rank 0 in a generation."""
+    for node in nodes:
+        found = await node.says(rf"generation {generation}: \d nodes, world size \d, this is M_id (\d)")
+        if found[1] == "0":
+            return node
+    raise AssertionError(f"nobody has rank 0 in generation {generation}")
+
+
+@story
+async def test_a_script_written_for_torchrun_runs_unchanged_on_two_nodes(job: Job) -> None:
+    script = job.write("train.py", TORCHRUN_SCRIPT)
+    nodes = [await job.node("--np", "2", script=(str(script),)) for _ in range(2)]
+    assert [await node.exits() for node in nodes] == [0, 0]
+    (ours,) = nodes[0].shown + nodes[1].shown
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
+    peer = await asyncio.create_subprocess_exec(
+        *torchrun,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(LIMIT_S):
+        shown, complaints = await peer.communicate()
+    assert peer.returncode == 0, complaints.decode()
+    assert ours == shown.decode().strip()
+    assert ours.startswith("world 2 loss ")
