@@ -231,9 +231,15 @@ def _place_in_line(f: Facts) -> tuple[bool, str | None] | None:
 
 
 def _before_me(f: Facts, node: str) -> bool:
-    """Tell whether a spare that is followed is there, and is still older: it may have registered again."""
+    """Tell whether the node that a spare follows is there, and still before it in line.
+
+    Members of the generation always are; another spare may have registered again, and is younger then.
+    """
     stored = f.view.members.get(node)
-    return _present(f, node) and stored is not None and stored.create_revision < (f.registered or 0)
+    if stored is None or not _present(f, node):
+        return False
+    inside = f.generation is not None and f.generation.index(node) is not None
+    return inside or stored.create_revision < (f.registered or 0)
 
 
 def _nearest_before(f: Facts, index: int | None) -> str | None:

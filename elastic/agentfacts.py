@@ -125,6 +125,7 @@ class Facts:
     workers_g: int = 0
     workers_gone: bool = True
     forced: bool = False
+    hurried: bool = False
     own_exits: list[WorkerExit] = field(default_factory=list)
     started_at: float = 0.0
     step: int = -1

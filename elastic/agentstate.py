@@ -191,6 +191,13 @@ def _drain_unheard(f: Facts) -> bool:
     return f.drain is not None and f.now >= f.drain.at + DRAIN_PATIENCE_S
 
 
+def _unplanned_now(f: Facts) -> bool:
+    """A loss or a failure came while workers were being stopped for a planned change."""
+    generation = f.generation
+    newer = generation is not None and generation.g > f.workers_g + 1 and generation.why not in PLANNED
+    return newer and not f.hurried and not f.workers_gone
+
+
 def _workers_gone(f: Facts) -> bool:
     return f.workers_gone
 
@@ -258,7 +265,8 @@ def _ended(f: Facts) -> None:
 def _say_joined(f: Facts) -> None:
     f.act(Say("registered again" if f.joined_at is not None else f"joined the job as {f.me.node}"))
     f.joined_at = f.now
-    if f.generation is not None and f.generation.members and f.generation.index(f.me.node) is None:
+    shown = f.view.revision >= f.registered_at_revision
+    if shown and f.generation is not None and f.generation.members and f.generation.index(f.me.node) is None:
         _say_spare(f)
 
 
@@ -295,7 +303,7 @@ def _start(f: Facts) -> None:
     f.workers_g = generation.g
     f.workers_gone = False
     f.own_exits = []
-    f.forced = False
+    f.forced = f.hurried = False
     f.step = -1
     f.started_at = f.now
     f.run_until = f.right.until()
@@ -315,8 +323,15 @@ def _stop_superseded(f: Facts) -> None:
         f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, "the store is another one than before"))
         return
     planned = generation.why in PLANNED and generation.g == f.workers_g + 1
+    f.hurried = not planned
     f.act(Say(f"{generation.reason}: stopping this node's workers"))
     f.act(StopWorkers(f.workers_g, f.limits.grace_s if planned else f.limits.loss_grace_s, generation.reason))
+
+
+def _stop_faster(f: Facts) -> None:
+    assert f.generation is not None
+    f.hurried = True
+    f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, f.generation.reason))
 
 
 def _stop_verdict(f: Facts) -> None:
@@ -393,6 +408,7 @@ TABLE: tuple[Row, ...] = (
     Row("running: verdict", Phase.RUNNING, _verdict, _stop_verdict, Phase.STOPPING),
     Row("running: killed", Phase.RUNNING, _vanished, _finish_killed, Phase.DONE),
     Row("running: drain unheard", Phase.RUNNING, _drain_unheard, _stop_drained, Phase.STOPPING),
+    Row("stopping: a loss", Phase.STOPPING, _unplanned_now, _stop_faster, Phase.STOPPING),
     Row("stopping: gone", Phase.STOPPING, _workers_gone, _finish, Phase.DONE),
     Row("done: verdict", Phase.DONE, _verdict, _say_verdict, Phase.LEAVING),
     Row("done: drained", Phase.DONE, _drain_recorded, _leave_by_signal, Phase.LEAVING),

@@ -58,6 +58,8 @@ def join(
         return JoinPlan(refusal=f"the job's spec in the store ({keys.spec}) cannot be read; delete that key")
     if keys.incarnation in view.damaged:
         return JoinPlan(refusal=f"the key {keys.incarnation} cannot be read; delete everything of this job")
+    if keys.member(me.node) in view.damaged:
+        return JoinPlan(refusal=f"this node's own key {keys.member(me.node)} cannot be read; delete it")
     stored = view.spec.value if view.spec is not None else None
     if stored is None:
         return JoinPlan(register(keys, view, me.node, me.member, lease, spec=me.spec, incarnation=incarnation))

@@ -24,7 +24,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from elastic.errors import DocumentError
-from elastic.model import SCHEMA, Generation, Go, Member, Outcome, Spec, Verdict
+from elastic.model import SCHEMA, Generation, Go, Member, Outcome, Spec, Verdict, contradiction
 from elastic.store.base import Entry, Range
 
 JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -185,6 +185,13 @@ def encode(document: Document) -> bytes:
 
 def decode(keys: JobKeys, key: str, value: bytes) -> Any:
     """Read the document of a key; `DocumentError` names the key and what does not fit."""
+    document = _read(keys, key, value)
+    if wrong := contradiction(document):
+        raise DocumentError(f"{key}: {wrong}")
+    return document
+
+
+def _read(keys: JobKeys, key: str, value: bytes) -> Any:
     if len(value) > DOCUMENT_BYTES_MAX:
         raise DocumentError(f"{key}: {len(value)} bytes are more than a document may have")
     try:

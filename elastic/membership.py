@@ -160,10 +160,12 @@ class _Question:
         return [node for _, node in sorted(ready)]
 
     def staying(self, generation: Generation) -> list[Place]:
-        """The members of the generation that are here and do not leave, in their order, with their newest ports."""
-        return [
-            self.place(place) for place in generation.members if self.here(place.node) and not self.draining(place.node)
-        ]
+        """The members of the generation that are here and do not leave, in their order, with their newest ports.
+
+        One that has another number of slots than the spec by now cannot stay.
+        """
+        here = [place for place in generation.members if self.here(place.node) and not self.draining(place.node)]
+        return [place for place in map(self.place, here) if len(place.ports) == self.spec.slots]
 
     def place(self, place: Place) -> Place:
         """A member's place, with the ports it registered last."""
@@ -359,7 +361,7 @@ def _reform(q: _Question, gone: str, lost: Iterable[str] = ()) -> Decision:
             return replace(
                 _form(q, Reason.DRAINED, Why.DRAIN, gone, []), lost=tuple(lost)
             )  # An empty world: it tells everybody to stop.
-        return Wait(Reason.MISSING, "no node is ready")
+        return Wait(Reason.MISSING, "nobody is here who could go on; waiting for nodes")
     if len(nodes) < q.spec.np.low:
         text = f"{_count(len(nodes), q.spec.np.low)} here, the least that may run; waiting for more"
         return Wait(Reason.BELOW_MIN, text)

@@ -14,7 +14,13 @@ import msgspec
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 Ports = Annotated[tuple[Port, ...], msgspec.Meta(min_length=1, max_length=1024)]
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=31 * 86_400)]
+Number = Annotated[int, msgspec.Meta(ge=1, le=9_999_999_999)]
+"""A generation, or a run; ten digits, as in the keys of outcomes."""
+Amount = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+Step = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
+Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%-]+$", max_length=253)]
+Master = Annotated[str, msgspec.Meta(pattern=r"^(\[[0-9A-Fa-f.:%a-z]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}$", max_length=300)]
 
 SCHEMA = 1
 """Version of every document below. An agent refuses to join a job of another schema."""
@@ -75,11 +81,11 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     np: Np
     slots: Count
-    run: int = 1
+    run: Number = 1
     schema: int = SCHEMA
     settle_s: Seconds = 3.0
     grow_every_s: Seconds = 60.0
-    restarts_max: int = 3
+    restarts_max: Amount = 3
     lease_ttl_s: Seconds = 5.0
     store_outage_limit_s: Seconds = 120.0
     fatal_exit_codes: tuple[int, ...] = ()
@@ -92,7 +98,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     a straggler of an older world finds nobody there); `ports` has one port per slot.
     """
 
-    host: str
+    host: Host
     slots: Count
     masters: Ports
     ports: Ports
@@ -104,7 +110,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     """One member of a generation. Its M_id is its index in `Generation.members`."""
 
     node: str
-    host: str
+    host: Host
     masters: Ports
     ports: Ports
 
@@ -112,7 +118,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 class Before(msgspec.Struct, frozen=True, array_like=True):
     """The newest generation that got its go, who was in it (whom the gate waits for), and why it was replaced."""
 
-    g: int
+    g: Number
     nodes: tuple[str, ...]
     why: Why
 
@@ -125,17 +131,17 @@ class Budget(msgspec.Struct, frozen=True, array_like=True):
     progress (a port in use).
     """
 
-    charged: int = 0
-    fruitless: int = 0
-    step: int = -1
-    infra: int = 0
+    charged: Amount = 0
+    fruitless: Amount = 0
+    step: Step = -1
+    infra: Amount = 0
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """One agreed world. Written whole, in one guarded transaction, by the proposer."""
 
-    g: int
-    run: int
+    g: Number
+    run: Number
     tag: str
     why: Why
     reason: str
@@ -186,8 +192,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     forced: bool = False
     exits: tuple[WorkerExit, ...] = ()
-    step: int = -1
-    ran_s: float = 0.0
+    step: Step = -1
+    ran_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,9 +218,9 @@ class Go(msgspec.Struct, frozen=True, kw_only=True):
     `cause` is the failure of the generation before, if one ended it; `note` says what was charged and why.
     """
 
-    g: int
+    g: Number
     tag: str
-    master: str
+    master: Master
     budget: Budget
     cause: Cause | None = None
     note: str = ""
@@ -230,3 +236,16 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     tag: str
     at: float
     cause: Cause | None = None
+
+
+def contradiction(document: object) -> str:
+    """Say in which way the parts of a document do not fit each other; "" if they do."""
+    match document:
+        case Spec(np=Np(low=low, high=high, first=first)) if not low <= first <= high:
+            return f"np {low}:{high} starts with {first}"
+        case Member(slots=slots, ports=ports) if len(ports) != slots:
+            return f"{slots} slots and {len(ports)} ports"
+        case Generation(slots=slots, members=members) if any(len(place.ports) != slots for place in members):
+            return f"{slots} slots, and a member with another number of ports"
+        case _:
+            return ""

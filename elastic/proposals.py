@@ -62,6 +62,8 @@ def propose(
             Put(keys.generation, encode(generation)),
             Delete(keys.outcomes_below(oldest)),
         )
+        if view.go is not None and view.go.value.g >= generation.g:
+            then = (*then, Delete(Range.key(keys.go)))  # Left over from a generation that somebody deleted.
         return Transaction("form", tuple(compares), then)
     if isinstance(decision, Open):
         compares += [Compare.absent(keys.member(node)) for node in decision.absent[:ABSENT_COMPARED_MAX]]

@@ -65,7 +65,7 @@ async def _run(config: Config) -> int:
     forced.cancel()
     if not work.done():
         work.cancel()
-        with suppress(asyncio.CancelledError):
+        with suppress(asyncio.CancelledError, ElasticError):
             await work
         return 128 + signals.first.result()
     return work.result()
@@ -182,6 +182,7 @@ class Agent:
         self._exit_code: int | None = None
         self._proofs_at = 0.0
         self._damaged: set[str] = set()
+        self._troubled: set[str] = set()
 
     async def run(self, connecting: Connecting) -> int:
         """Join, take part, leave; the exit code."""
@@ -192,7 +193,9 @@ class Agent:
         await connecting.until(self._ask, store)
         with ports.hold("", self._config.slots + MASTERS) as held:
             self._core = AgentCore(self._facts(held.ports))
-            self._mirror = Mirror(store, on_change=self._mirrored, on_trouble=self._trouble)
+            self._mirror = Mirror(
+                store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error)
+            )
             self._lines = WaitingLines(self._core, store, self._keys, self._narrator, boottime)
             try:
                 async with asyncio.TaskGroup() as self._group:
@@ -295,21 +298,26 @@ class Agent:
                     self._damaged.add(key)
                     self._narrator.warn(f"{key} in etcd cannot be read and is not used; mend or delete it")
 
-    def _trouble(self, error: StoreError | None) -> None:
-        if error is None:
-            self._narrator.say("etcd answers again")
-        else:
+    def _trouble(self, whose: str, error: StoreError | None) -> None:
+        """Say once that etcd is away, and once that it is back: the lease or the view notices it first."""
+        before = bool(self._troubled)
+        (self._troubled.discard if error is None else self._troubled.add)(whose)
+        if error is not None and not before:
             self._narrator.say(f"etcd does not answer ({error}); what runs goes on as long as it may")
+        elif before and not self._troubled:
+            self._narrator.say("etcd answers again")
 
     def _session_event(self, lease: int, event: session.SessionEvent) -> None:
         match event:
             case session.Refreshed():
+                self._trouble("lease", None)
                 self._events.put_nowait(ae.Refreshed(lease, event.ttl_s, event.sent_at))
             case session.Lost():
+                self._trouble("lease", None)
                 self._narrator.say(f"this node's lease is lost: {event.reason}")
                 self._events.put_nowait(ae.SessionLost(lease, event.reason))
             case session.Silent():
-                self._narrator.detail(f"a refresh failed: {event.error}")
+                self._trouble("lease", event.error)
 
     # --- what the core asks for -----------------------------------------------------------------------------------
 

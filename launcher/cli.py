@@ -11,6 +11,7 @@ from pathlib import Path
 from elastic.errors import ElasticError
 from launcher import commandline
 from launcher.config import Config, build, check
+from launcher.descriptors import open_standard
 
 INTERRUPTED = 130
 """The exit code of a process that Ctrl-C ended: 128 + SIGINT."""
@@ -21,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     A user's mistake is one line on stderr, never a stack trace.
     """
+    open_standard()
     try:
         line = commandline.cut(sys.argv[1:] if argv is None else argv)
         if line.asks:

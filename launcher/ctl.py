@@ -26,6 +26,7 @@ from elastic.keys import JobKeys, View, ViewReader
 from elastic.store.base import Store
 from launcher import __version__, status
 from launcher.commandline import WORKER_MARK, CommandLine, given_values
+from launcher.descriptors import open_standard
 from launcher.flags import BY_NAME, FLAGS
 from launcher.status import NodeState
 from launcher.values import Servers
@@ -86,6 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     What goes wrong is one line on stderr, never a stack trace.
     """
+    open_standard()
     try:
         asked = _parser().parse_args([_underscored(word) for word in (sys.argv[1:] if argv is None else argv)])
         return asyncio.run(_run(asked, os.environ))

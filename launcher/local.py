@@ -22,6 +22,7 @@ from elastic.store.base import Range, Store
 from launcher.addresses import LOOPBACK
 from launcher.cards import share, visible_cards
 from launcher.config import Config
+from launcher.signals import HEARD
 
 REPLACED: Final = frozenset({"local_nodes", "elastic_server", "job_id", "np", "nproc_per_node"})
 """Flags whose value the parent decides for its children."""
@@ -60,12 +61,16 @@ def exit_code(codes: Sequence[int]) -> int:
 def node_argv(config: Config, server: str) -> tuple[str, ...]:
     """The arguments of `elastic-launch` for one node of this machine."""
     host = () if config.servers or any(name == "host" for name, _ in config.given) else ("--host", LOOPBACK)
-    return (*_flags(config, server, REPLACED), *host, *_script(config))
+    return (*_flags(config, server, str(config.np), REPLACED), *host, *_script(config))
 
 
 def joiner_line(config: Config, server: str, environ: Mapping[str, str]) -> str:
-    """The command, for a shell, that starts a further node in another terminal of this machine."""
-    command = ("elastic-launch", *_flags(config, server, REPLACED | NOT_FOR_JOINERS), *_script(config))
+    """The command, for a shell, that starts a further node in another terminal of this machine.
+
+    Where the user named no np, the further node makes the job one node larger; otherwise it would only stand by.
+    """
+    np, force = (str(config.np), ()) if config.np_given else (str(config.local_nodes + 1), ("--force",))
+    command = ("elastic-launch", *_flags(config, server, np, REPLACED | NOT_FOR_JOINERS), *force, *_script(config))
     line = shlex.join(command)
     cards = visible_cards(environ)
     if config.local_nodes > 1 and cards:
@@ -87,8 +92,8 @@ def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[
     return tuple({**base, "CUDA_VISIBLE_DEVICES": ",".join(own)} for own in shares)
 
 
-def _flags(config: Config, server: str, without: frozenset[str]) -> tuple[str, ...]:
-    made = ["--elastic_server", server, "--job_id", config.job_id, "--np", str(config.np)]
+def _flags(config: Config, server: str, np: str, without: frozenset[str]) -> tuple[str, ...]:
+    made = ["--elastic_server", server, "--job_id", config.job_id, "--np", np]
     if config.slots != 1 or config.slots_word != "auto" or config.local_nodes > 1:
         made += ["--nproc_per_node", str(config.slots)]
     for name, text in config.given:
@@ -120,8 +125,9 @@ class _Parent:
     async def run(self) -> int:
         """Serve, start the nodes, and wait for their end."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._signalled, number)
+        for number in HEARD:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # As under nohup.
+                loop.add_signal_handler(number, self._signalled, number)
         if self._config.servers:
             return await self._run_nodes(",".join(self._config.endpoints))
         from elastic.store.embedded import EmbeddedEtcd

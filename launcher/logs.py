@@ -130,8 +130,9 @@ def write_endpoints(log_dir: Path, g: int, endpoints: Sequence[str]) -> None:
     """Write the endpoints of a generation, in rank order, as the newest and under its number.
 
     `endpoints` are as `launcher.endpoints.join_host_port` writes them, IPv6 in brackets.
-    A reader sees the old list or the new one, never a part. Raises `OSError`.
+    A reader sees the old list or the new one, never a part. The folder is made if it is not there. Raises `OSError`.
     """
+    log_dir.mkdir(parents=True, exist_ok=True)
     text = "".join(f"{line}\n" for line in ("PADDLE_TRAINER_ENDPOINTS:", *endpoints))
     for name in (f"endpoints.{g}.log", "endpoints.log"):
         _replace(log_dir / name, text)

@@ -81,7 +81,7 @@ class NodeWorkers:
                 try:
                     await self._nursery.start()
                     break
-                except NurseryLost:
+                except (NurseryLost, OSError):
                     if tries == NURSERY_TRIES_MAX:
                         raise
                     await asyncio.sleep(NURSERY_PAUSE_S)

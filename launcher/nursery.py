@@ -8,6 +8,7 @@ The agent starts it with one end of a socket pair and speaks `launcher.wire` to 
 - A generation is reported as vanished when all its workers were reaped and no process that descends from them is left,
   also none that made its own session (the nursery is a child subreaper, so orphans come to it).
 - An exit is reported at once: SIGCHLD wakes the loop. Nothing here blocks, not even a report to a frozen agent.
+- Every order is answered, so that the agent knows a nursery that was stopped. Such a one wakes when its agent dies.
 - If the nursery itself is killed, the kernel kills the workers (parent-death signal).
 
 It imports the standard library and its small neighbours only. It has one thread, always: the parent-death signal
@@ -38,6 +39,7 @@ from launcher.wire import (
     Close,
     Ended,
     Kill,
+    Obeyed,
     Order,
     Overran,
     Ready,
@@ -86,6 +88,7 @@ class Nursery:
         self._run = run
         self._poll = select.poll()
         self._orders: deque[Order] = deque()
+        self._obeyed = 0
         self._until_s = -math.inf
         self._brood: Brood | None = None
         self._closing = False
@@ -162,7 +165,10 @@ class Nursery:
             self._lose_agent()
 
     def _obey(self) -> None:
+        if not self._orders:
+            return
         while self._orders and not self._orphaned:
+            self._obeyed += 1
             match self._orders.popleft():
                 case Until(t_s):
                     self._until_s = t_s
@@ -177,6 +183,7 @@ class Nursery:
                     self._closing = True
                     if self._brood is not None:
                         self._kill(self._brood)
+        self._tell(Obeyed(self._obeyed))
 
     def _spawn(self, g: int, workers: tuple[Start, ...]) -> None:
         if self._brood is not None:
@@ -301,14 +308,19 @@ def main() -> None:
         lock = locks.hold(Path(sys.argv[3])) if len(sys.argv) > 3 else None
     except OSError as error:
         sys.exit(f"elastic-launch: the lock of this node: {error}")
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1)) != 0:
-        raise OSError(ctypes.get_errno(), "cannot become a child subreaper")
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    _prctl(child.PR_SET_PDEATHSIG, signal.SIGCONT)
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     in_order = Nursery(agent, int(sys.argv[2]), child.execute).guard()
     if lock is not None and in_order:
         lock.remove()
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value)) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl refused option {option}")
 
 
 def _wake_on_exits() -> socket.socket:

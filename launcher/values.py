@@ -93,10 +93,15 @@ def seconds(low: float, high: float = SECONDS_MAX) -> Callable[[str], float]:
         except ValueError:
             raise ValueError(f"{text!r} is not a number of seconds") from None
         if not math.isfinite(value) or not low <= value <= high:
-            raise ValueError(f"{text} s is not between {low:g} and {high:g} s")
+            raise ValueError(f"{text} s is not between {_plain(low)} and {_plain(high)} s")
         return value
 
     return read
+
+
+def _plain(value: float) -> str:
+    """A number of seconds as a person writes it, without an exponent."""
+    return str(int(value)) if value == int(value) else str(value)
 
 
 def lease_ttl(text: str) -> float:

@@ -61,7 +61,8 @@ class WaitingLines:
                 if code in AT_WORK:
                     pause = SPARE_EVERY_S
                 if reason and self._core.phase in WAITING:
-                    self._narrator.say(f"spare: {reason}" if code in AT_WORK else reason)
+                    spare = code in AT_WORK and self._core.phase is Phase.SPARE
+                    self._narrator.say(f"spare: {reason}" if spare else reason)
 
     async def _reason(self) -> tuple[Reason | None, str]:
         facts = self._core.facts
@@ -75,4 +76,7 @@ class WaitingLines:
         entries = {entry.key: entry for entry in listing.entries}
         view = self._reader.read(entries, listing.revision, complete=True, follows=None)
         decision, self._memory = decide(view, self._memory, facts.policy, self._clock())
+        if not isinstance(decision, Wait):
+            first = (facts.following or (False, None))[1] or "the first in line"
+            return decision.code, f"waiting for {first} to act: {decision.reason}"
         return decision.code, decision.reason

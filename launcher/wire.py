@@ -74,6 +74,13 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Obeyed:
+    """So many orders were obeyed in all: the answer to each of them."""
+
+    orders: int
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """The workers of `g` were forked; pid 0 stands for one that could not be. In the order of the `Spawn`."""
 
@@ -116,12 +123,12 @@ class Overran:
 
 
 Order = Spawn | Until | Stop | Kill | Close
-Report = Ready | Started | Signalled | Ended | Vanished | Overran
+Report = Ready | Obeyed | Started | Signalled | Ended | Vanished | Overran
 Message = TypeVar("Message")
 
 ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in (Spawn, Until, Stop, Kill, Close)}
 REPORTS: Mapping[str, type[Report]] = {
-    kind.__name__: kind for kind in (Ready, Started, Signalled, Ended, Vanished, Overran)
+    kind.__name__: kind for kind in (Ready, Obeyed, Started, Signalled, Ended, Vanished, Overran)
 }
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from elastic.errors import NurseryLost
 from launcher import exits, wire
+from launcher.answers import ANSWER_LIMIT_S, Answers
 from launcher.channel import Channel, Closed
 from launcher.console import Console
 from launcher.processes import in_sessions, signal_one
@@ -97,6 +98,7 @@ class Workers:
         with theirs:
             self._process = _nursery(theirs.fileno(), self._lock)
         self._channel = Channel(ours)
+        self._answers = Answers(self._unanswered)
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._channel, self._read)
         self._loop.add_reader(self._pidfd, self._died)
@@ -166,6 +168,7 @@ class Workers:
         """Queue an order. When the nursery is gone it has no addressee, and `NurseryDied` says so."""
         if self._channel is not None:
             self._channel.put(wire.encode(order), fds)
+            self._answers.ordered()
             self._send()
 
     def _send(self) -> None:
@@ -206,6 +209,8 @@ class Workers:
         match report:
             case wire.Ready():
                 self._ready.set_result(None)
+            case wire.Obeyed(orders):
+                self._answers.answered(orders)
             case wire.Started(g, pids) if running is not None:
                 for worker, pid in zip(running.workers.values(), pids, strict=True):
                     worker.pid = pid
@@ -245,10 +250,22 @@ class Workers:
 
     def _silent(self) -> None:
         """The nursery has said nothing of the end of the right to run, unless it did while this process stood still."""
-        while self._channel is not None and self._channel.readable() and self._read():
-            continue
+        self._read_all()
         if self._running is not None and not self._running.overdue:
             self._end_nursery()
+
+    def _unanswered(self) -> None:
+        """The nursery has not answered in time, unless the answer came while this process stood still."""
+        self._read_all()
+        if self._answers.missing and self._channel is not None:
+            self._complain(
+                f"[elastic-launch] the nursery has not answered for {ANSWER_LIMIT_S:g} s; it is ended, its workers too"
+            )
+            self._end_nursery()
+
+    def _read_all(self) -> None:
+        while self._channel is not None and self._channel.readable() and self._read():
+            continue
 
     def _unmind_clock(self) -> None:
         if self._clock is not None:
@@ -267,13 +284,13 @@ class Workers:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         process.wait()
-        while channel.readable() and self._read():
-            continue
+        self._read_all()
         self._loop.remove_reader(channel)
         self._loop.remove_writer(channel)
         channel.close()
         self._channel = None
         self._unmind_clock()
+        self._answers.stop()
         self._clear(wire.boottime_s() + CLEAR_LIMIT_S)
 
     def _clear(self, until_s: float) -> None:

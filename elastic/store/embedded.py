@@ -2,7 +2,8 @@
 
 The server runs in a session of its own, so that Ctrl-C in the terminal does not reach it, and it dies with this
 process: a small guard sets the parent-death signal and then becomes etcd. (Setting it here between fork and exec would
-run Python in a forked copy of a process that may have threads.) Only its temporary folder outlives a SIGKILL of ours.
+run Python in a forked copy of a process that may have threads.) Only its temporary folder outlives a SIGKILL of ours,
+until the next start of any embedded etcd.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,7 @@ from types import TracebackType
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.store.base import Range
 from elastic.store.etcd import EtcdOptions, EtcdStore
+from elastic.store.scratch import Scratch, remove_left_behind
 
 START_LIMIT_S = 20.0
 """A slow machine needs 2 s."""
@@ -72,7 +73,7 @@ class EmbeddedEtcd:
     def __init__(self, binary: str | None = None) -> None:
         """Use `binary`, by default what `find_etcd` finds."""
         self._binary = binary
-        self._folder: Path | None = None
+        self._scratch: Scratch | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._exited: asyncio.Event | None = None
         self.endpoint = ""
@@ -82,6 +83,11 @@ class EmbeddedEtcd:
     def pid(self) -> int | None:
         """The process, None while it does not run."""
         return None if self._process is None else self._process.pid
+
+    @property
+    def folder(self) -> Path | None:
+        """Where its data is, None while it does not run."""
+        return None if self._scratch is None else self._scratch.path
 
     async def start(self) -> str:
         """Start it, wait until it answers, and return its endpoint.
@@ -93,11 +99,12 @@ class EmbeddedEtcd:
             raise RuntimeError("this etcd runs already")
         binary = self._binary or find_etcd()
         flags = _extra_flags(binary)
+        remove_left_behind()
         for attempt in range(1, ATTEMPTS_MAX + 1):
-            self._folder = Path(tempfile.mkdtemp(prefix="elastic-etcd-"))
+            self._scratch = Scratch()
             client_port, peer_port = _free_ports(2)
-            self._spawn([binary, *flags, *_flags(self._folder, client_port, peer_port)])
             try:
+                self._spawn([binary, *flags, *_flags(self._scratch.path, client_port, peer_port)])
                 if await self._answers(f"{_HOST}:{client_port}"):
                     self.endpoint = f"{_HOST}:{client_port}"
                     return self.endpoint
@@ -123,9 +130,9 @@ class EmbeddedEtcd:
                 process.kill()
                 await self._exited.wait()
             process.wait()
-        folder, self._folder = self._folder, None
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        scratch, self._scratch = self._scratch, None
+        if scratch is not None:
+            scratch.remove()
 
     async def __aenter__(self) -> EmbeddedEtcd:
         """Start it."""
@@ -140,8 +147,8 @@ class EmbeddedEtcd:
 
     def _spawn(self, command: list[str]) -> None:
         """Start the guard that becomes etcd, and hear of its end through a pidfd (no thread, no signal handler)."""
-        assert self._folder is not None
-        with (self._folder / "log").open("wb") as log:
+        assert self.folder is not None
+        with (self.folder / "log").open("wb") as log:
             try:
                 self._process = subprocess.Popen(
                     guarded(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -174,8 +181,8 @@ class EmbeddedEtcd:
             await store.close()
 
     def _log_tail(self) -> str:
-        assert self._folder is not None
-        lines = (self._folder / "log").read_text(errors="replace").splitlines()
+        assert self.folder is not None
+        lines = (self.folder / "log").read_text(errors="replace").splitlines()
         return " | ".join(lines[-LOG_LINES:]) or "(nothing)"
 
 

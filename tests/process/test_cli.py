@@ -117,3 +117,30 @@ def test_the_version_is_one_line(folder: Path) -> None:
     assert ran.returncode == 0
     assert ran.stdout.startswith("elastic-launch ")
     assert ran.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_descriptors_are_no_crash(folder: Path, closed: str) -> None:
+    def ended(*argv: str) -> int:
+        command = f'exec "$0" -m launcher "$@" {closed}'
+        return subprocess.run(
+            ["sh", "-c", command, sys.executable, *argv], cwd=folder, timeout=LIMIT_S, check=False, capture_output=True
+        ).returncode
+
+    assert ended("--version") == 0
+    assert ended("--np", "0", "train.py") == 2
+
+
+def test_what_the_caller_closed_is_open_in_every_child(folder: Path) -> None:
+    look = "import os; [os.fstat(fd) for fd in range(3)]; open('looked', 'w')"
+    code = f"""
+import subprocess, sys
+from launcher.descriptors import open_standard
+open_standard()
+sys.stdout.write("to nobody")
+sys.stderr.write(sys.stdin.read())
+sys.exit(subprocess.run([sys.executable, "-c", {look!r}]).returncode)
+"""
+    command = ["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, code]
+    assert subprocess.run(command, cwd=folder, timeout=LIMIT_S, check=False).returncode == 0
+    assert (folder / "looked").exists()

@@ -55,6 +55,7 @@ async def fill(endpoint: str) -> None:
     for prefix in ("/elastic", "/team/x"):
         keys = JobKeys("j1", prefix)
         documents: dict[str, Document] = {
+            keys.incarnation: "one",
             keys.spec: SPEC,
             keys.generation: GENERATION,
             keys.go: Go(g=1, tag="t", master="10.0.0.1:7000", budget=GENERATION.budget),
@@ -62,7 +63,8 @@ async def fill(endpoint: str) -> None:
         }
         await store.txn([], [Put(key, encode(document)) for key, document in documents.items()])
     keys = JobKeys("j10")
-    await store.txn([], [Put(keys.spec, encode(SPEC)), Put(keys.member("10.0.0.1-aaaa"), encode(MEMBER))])
+    first: dict[str, Document] = {keys.incarnation: "two", keys.spec: SPEC, keys.member("10.0.0.1-aaaa"): MEMBER}
+    await store.txn([], [Put(key, encode(document)) for key, document in first.items()])
     await store.close()
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -52,13 +53,15 @@ sys.modules["launcher.agent"] = agent
 
 
 @contextmanager
-def parent(tmp_path: Path, behaviour: str, nodes: int = 2) -> Iterator[subprocess.Popen[str]]:
-    """`elastic-launch --local_nodes`, whose agents are stand-ins with this behaviour."""
+def parent(
+    tmp_path: Path, behaviour: str, nodes: int = 2, before: tuple[str, ...] = ()
+) -> Iterator[subprocess.Popen[str]]:
+    """`elastic-launch --local_nodes`, whose agents are stand-ins with this behaviour, run by the command `before`."""
     (tmp_path / "sitecustomize.py").write_text(STAND_IN)
     (tmp_path / "train.py").write_text("")
     environ = {**os.environ, "PYTHONPATH": str(tmp_path), "STAND_IN": behaviour, "CUDA_VISIBLE_DEVICES": ""}
     environ["TMPDIR"] = str(tmp_path)  # A parent that is killed cannot remove etcd's folder.
-    argv = [sys.executable, "-P", "-m", "launcher", "--local_nodes", str(nodes), "train.py"]
+    argv = [*before, sys.executable, "-P", "-m", "launcher", "--local_nodes", str(nodes), "train.py"]
     process = subprocess.Popen(
         argv,
         cwd=tmp_path,
@@ -109,7 +112,8 @@ def test_the_parent_tells_how_to_start_a_further_node(tmp_path: Path) -> None:
         _, text = process.communicate(timeout=LIMIT_S)
     (server,) = started[0]["servers"]
     job_id = started[0]["job_id"]
-    assert f"elastic-launch --elastic_server {server} --job_id {job_id} --np 2 --nproc_per_node 1 train.py\n" in text
+    line = f"elastic-launch --elastic_server {server} --job_id {job_id} --np 3 --nproc_per_node 1 --force train.py\n"
+    assert line in text
 
 
 def test_one_ctrl_c_reaches_every_node_once(tmp_path: Path) -> None:
@@ -120,6 +124,15 @@ def test_one_ctrl_c_reaches_every_node_once(tmp_path: Path) -> None:
         assert said(process, 2) == [{"signal": signal.SIGINT}] * 2
         assert process.wait(LIMIT_S) == 128 + signal.SIGINT
         await_gone(everybody)
+
+
+def test_under_nohup_a_hang_up_ends_nobody(tmp_path: Path) -> None:
+    with parent(tmp_path, "waiting", before=("nohup",)) as process:
+        said(process, 2)
+        os.killpg(process.pid, signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)  # What comes after shows that the first was not counted.
+        assert said(process, 2) == [{"signal": signal.SIGTERM}] * 2
+        assert process.wait(LIMIT_S) == 128 + signal.SIGTERM
 
 
 def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
@@ -215,7 +228,18 @@ def test_a_node_gets_the_users_other_flags_and_the_script() -> None:
     assert (config.grace_s, config.rerun, config.host) == (5.0, True, "127.0.0.1")
     assert (config.script, config.script_args) == ("json.tool", ("--np", "x"))
     assert "--rerun" not in line
+    assert "--np 1:3 " in line
+    assert "--force" not in line
     assert len(environments) == 3
+
+
+@pytest.mark.parametrize("nodes", [(), ("--local_nodes", "3")])
+def test_a_further_node_makes_a_job_without_np_one_larger(nodes: tuple[str, ...]) -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": ""}
+    argv, line, environments = command(*nodes, environ=environ)
+    first, further = parse(argv, environ), parse(shlex.split(line)[1:], environ)
+    assert (str(first.np), str(further.np)) == (f"{len(environments)}", f"{len(environments) + 1}")
+    assert (first.force, further.force) == (False, True)
 
 
 def test_cards_are_shared_out_to_the_nodes_and_the_rest_is_offered_to_a_further_one() -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from launcher import locks, wire
+from launcher.answers import ANSWER_LIMIT_S
 from launcher.workers import Gone, NurseryDied, Overdue
-from tests.process.nest import LIMIT_S, nest, pids, watch_end
+from tests.process.nest import LIMIT_S, LONG_S, nest, pids, watch_end
 
 FAMILY = """
 import os, subprocess, sys, time
@@ -99,6 +100,15 @@ class TestTheAgentIsKilled:
             assert ended(LIMIT_S)
         assert _becomes_proof(tmp_path / "job.node.lock")
 
+    def test_a_nursery_that_was_stopped_wakes_up_to_end_the_workers_and_itself(self, tmp_path: Path) -> None:
+        with agent(tmp_path, 60, FAMILY) as process:
+            found = lines_until(process, "ready")
+            nursery = next(json.loads(line)[1] for line in found if line.startswith("["))
+            ends = [watch_end(pid) for pid in (nursery, *pids(found))]
+            os.kill(nursery, signal.SIGSTOP)
+            process.kill()
+            assert all(ended(5) for ended in ends)
+
 
 class TestTheAgentIsFrozen:
     def test_the_workers_are_killed_at_the_time_and_the_agent_hears_of_it_when_it_wakes(self, tmp_path: Path) -> None:
@@ -176,6 +186,41 @@ class TestTheRightToRun:
                 os.kill(it.workers.pid, signal.SIGSTOP)
                 assert await it.next() == NurseryDied()
                 assert ended(0)
+
+        asyncio.run(main())
+
+
+class TestTheNurseryIsFrozen:
+    @pytest.mark.parametrize("order", ["until", "stop"])
+    def test_an_order_without_an_answer_ends_it_with_its_workers(self, tmp_path: Path, order: str) -> None:
+        async def main() -> None:
+            async with nest(tmp_path) as it:
+                it.workers.spawn(1, [it.spec("import time; time.sleep(100)", rank=rank) for rank in range(2)])
+                ends = [watch_end(pid) for pid in await it.spawned()]
+                assert it.workers.pid is not None
+                os.kill(it.workers.pid, signal.SIGSTOP)
+                began = time.monotonic()
+                it.run_for(LONG_S) if order == "until" else it.workers.stop(30)
+                assert await it.next() == NurseryDied()
+                assert ANSWER_LIMIT_S <= time.monotonic() - began < ANSWER_LIMIT_S + 2
+                assert all(ended(0) for ended in ends)
+                assert len(it.complaints) == 1
+                assert "has not answered for 2 s" in it.complaints[0]
+
+        asyncio.run(main())
+
+    def test_for_less_than_the_limit_costs_nothing(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with nest(tmp_path) as it:
+                it.workers.spawn(1, [it.spec("import time; time.sleep(2.5)")])
+                await it.spawned()
+                assert it.workers.pid is not None
+                os.kill(it.workers.pid, signal.SIGSTOP)
+                it.run_for(LONG_S)
+                thaw = asyncio.get_running_loop().call_later(1.0, os.kill, it.workers.pid, signal.SIGCONT)
+                assert (await it.exited()).code == 0
+                assert thaw.when() < asyncio.get_running_loop().time()
+                assert it.complaints == []
 
         asyncio.run(main())
 

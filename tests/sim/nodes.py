@@ -75,6 +75,7 @@ class Node:
     listing: int = 0
     listed_at: int = 0
     listed: bool = False
+    follows: tuple[int, int] = (0, 0)
     graves: dict[str, int] = field(default_factory=dict)
     store_number: int = 0
     reader: ViewReader = field(default_factory=lambda: ViewReader(KEYS))

@@ -43,6 +43,9 @@ from elastic.store.memory import MemoryCore
 from tests.sim.nodes import KEYS, KILL_S, Node
 from tests.sim.nurseries import Nurseries
 
+FOLLOWS_MAX = 12
+"""A walk along a line of seven, and a registration, need fewer."""
+
 
 class World(Nurseries):
     """The nodes with their cores, the links between them, and what a person can do to them."""
@@ -169,6 +172,7 @@ class World(Nurseries):
                 case Follow():
                     node.scope = (action.complete, action.node)
                     me = (node.name,) if action.node is None else (node.name, action.node)
+                    self._count_follow(node)
                     node.listed = False
                     node.ranges = KEYS.everything if action.complete else KEYS.followed(*me)
                     self.relist(node)
@@ -197,6 +201,14 @@ class World(Nurseries):
                     text = getattr(action, "text", "")
                     if text:
                         self.log(f"{node.name} says: {text}")
+
+    def _count_follow(self, node: Node) -> None:
+        """Promise 12: what an agent follows does not change again and again while the store stays as it is."""
+        revision, count = node.follows
+        count = count + 1 if revision == self.store.revision else 1
+        node.follows = (self.store.revision, count)
+        if count > FOLLOWS_MAX:
+            self.fail("12", f"{node.name} followed something else {count} times while nothing changed")
 
     def heard(self, node: Node, other: Node) -> bool:
         """Whether a link between the two works now."""

@@ -28,7 +28,7 @@ def test_it_answers_when_started_and_leaves_nothing_when_stopped(version: str) -
 
     async def run() -> None:
         async with EmbeddedEtcd(binary) as etcd:
-            pid, folder = etcd.pid, etcd._folder
+            pid, folder = etcd.pid, etcd.folder
             assert pid is not None
             assert folder is not None
             assert os.getsid(pid) != os.getsid(0)
@@ -59,7 +59,11 @@ def test_a_server_that_ignores_sigterm_is_killed() -> None:
     asyncio.run(run())
 
 
-def test_it_dies_with_the_process_that_started_it() -> None:
+def test_it_dies_with_the_process_that_started_it_and_the_next_start_removes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
     code = textwrap.dedent(
         """
         import asyncio, signal, os
@@ -67,7 +71,7 @@ def test_it_dies_with_the_process_that_started_it() -> None:
         async def main():
             etcd = EmbeddedEtcd()
             await etcd.start()
-            print(etcd.pid, etcd._folder, flush=True)
+            print(etcd.pid, etcd.folder, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         asyncio.run(main())
         """
@@ -77,7 +81,14 @@ def test_it_dies_with_the_process_that_started_it() -> None:
         pid, folder = parent.stdout.read().split()
     assert parent.returncode == -signal.SIGKILL
     wait_until_gone(int(pid))
-    subprocess.run(["rm", "-r", folder], check=True)
+    assert [str(path) for path in tmp_path.iterdir()] == [folder]
+
+    async def run() -> None:
+        async with EmbeddedEtcd() as first, EmbeddedEtcd() as second:
+            assert set(os.listdir(tmp_path)) == {one.folder.name for one in (first, second) if one.folder}
+
+    asyncio.run(run())
+    assert not list(tmp_path.iterdir())
 
 
 def wait_until_gone(pid: int) -> None:

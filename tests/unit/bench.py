@@ -158,9 +158,10 @@ class Bench:
     def world(self, g: int, nodes: str, *, why: Why = Why.LOSS, before: Before | None = None) -> None:
         """The proposer publishes a generation."""
         stored = self.shelf.view.spec
-        places = tuple(Place(node, f"host-{node}", (7000,), (8000,)) for node in nodes.split())
         run = stored.value.run if stored is not None else 1
         slots = self.spec.slots
+        ports = tuple(range(8000, 8000 + slots))
+        places = tuple(Place(node, f"host-{node}", (7000,), ports) for node in nodes.split())
         generation = Generation(
             g=g, run=run, tag="", why=why, reason=f"because of {why}", members=places, slots=slots, before=before
         )

@@ -37,51 +37,65 @@ integers = st.one_of(st.integers(-1, 12), st.integers(-(2**70), 2**70))
 counts = st.one_of(st.integers(1, 5), st.integers(1, 100_000))
 seconds = st.one_of(
     st.sampled_from([0.0, 0.5, 3.0, 120.0]),
-    st.floats(0, allow_nan=False, allow_infinity=False),
+    st.floats(0, 31 * 86_400),
 )
 floats = st.floats(allow_nan=False, allow_infinity=False)
 ports = st.lists(st.integers(1, 65_535), min_size=1, max_size=3).map(tuple)
 nodes = st.sampled_from(["a", "b", "c", "d", "stranger", ""])
-generations_g = st.one_of(st.integers(0, 4), integers)
+generations_g = st.one_of(st.integers(1, 4), st.integers(1, 9_999_999_999))
+amounts = st.one_of(st.integers(0, 12), st.integers(0, 2**31))
+steps = st.one_of(st.integers(-1, 12), st.integers(-1, 2**62))
+hosts = st.from_regex(r"[A-Za-z0-9_.:%-]{1,12}", fullmatch=True)
+masters = st.sampled_from(["host:1", "10.0.0.5:7000", "[fe80::1]:65535"])
 times = st.one_of(st.integers(0, 40).map(float), st.floats(-1e6, 1e6, allow_nan=False))
 
-nps = st.builds(Np, low=counts, high=counts, first=counts)
+nps = st.lists(counts, min_size=3, max_size=3).map(sorted).map(lambda three: Np(three[0], three[2], three[1]))
 specs = st.builds(
     Spec,
     np=nps,
     slots=counts,
-    run=st.one_of(st.just(1), integers),
+    run=generations_g,
     schema=st.one_of(st.just(1), integers),
     settle_s=seconds,
     grow_every_s=seconds,
-    restarts_max=integers,
+    restarts_max=amounts,
     lease_ttl_s=seconds,
     store_outage_limit_s=seconds,
     fatal_exit_codes=st.lists(integers, max_size=3).map(tuple),
 )
-members = st.builds(
-    Member,
-    host=texts,
-    slots=st.one_of(st.just(1), counts),
-    masters=ports,
-    ports=ports,
-    state=st.sampled_from(MemberState),
-    drain_reason=texts,
+members = ports.flatmap(
+    lambda held: st.builds(
+        Member,
+        host=hosts,
+        slots=st.just(len(held)),
+        masters=ports,
+        ports=st.just(held),
+        state=st.sampled_from(MemberState),
+        drain_reason=texts,
+    )
 )
-places = st.builds(Place, node=nodes, host=texts, masters=ports, ports=ports)
 befores = st.builds(Before, g=generations_g, nodes=st.lists(nodes, max_size=4).map(tuple), why=st.sampled_from(Why))
-budgets = st.builds(Budget, charged=integers, fruitless=integers, step=integers, infra=integers)
-generations = st.builds(
-    Generation,
-    g=generations_g,
-    run=st.one_of(st.just(1), integers),
-    tag=texts,
-    why=st.sampled_from(Why),
-    reason=texts,
-    members=st.lists(places, max_size=4).map(tuple),
-    slots=counts,
-    before=st.none() | befores,
-    budget=budgets,
+budgets = st.builds(Budget, charged=amounts, fruitless=amounts, step=steps, infra=amounts)
+
+
+def places(slots: int) -> st.SearchStrategy[Place]:
+    held = st.lists(st.integers(1, 65_535), min_size=slots, max_size=slots).map(tuple)
+    return st.builds(Place, node=nodes, host=hosts, masters=ports, ports=held)
+
+
+generations = st.integers(1, 3).flatmap(
+    lambda slots: st.builds(
+        Generation,
+        g=generations_g,
+        run=generations_g,
+        tag=texts,
+        why=st.sampled_from(Why),
+        reason=texts,
+        members=st.lists(places(slots), max_size=4).map(tuple),
+        slots=st.just(slots),
+        before=st.none() | befores,
+        budget=budgets,
+    )
 )
 worker_exits = st.builds(
     WorkerExit,
@@ -100,8 +114,8 @@ outcomes = st.builds(
     host=texts,
     forced=st.booleans(),
     exits=st.lists(worker_exits, max_size=2).map(tuple),
-    step=integers,
-    ran_s=floats,
+    step=steps,
+    ran_s=st.floats(0, 1e9),
 )
 causes = st.builds(
     Cause,
@@ -116,7 +130,7 @@ goes = st.builds(
     Go,
     g=generations_g,
     tag=texts,
-    master=texts,
+    master=masters,
     budget=budgets,
     cause=st.none() | causes,
     note=texts,

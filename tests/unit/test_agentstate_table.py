@@ -44,6 +44,14 @@ from tests.unit.views import worker_exit
 
 BOTH = Before(1, ("a", "b"), Why.LOSS)
 
+
+def hurried() -> Bench:
+    """While it stops its workers for a drain, somebody is lost."""
+    bench = running()
+    bench.world(2, "a", why=Why.DRAIN, before=BOTH)
+    return look_after(bench, lambda told: told.world(3, "a", why=Why.LOSS, before=BOTH))
+
+
 # --- the table as it stands ---------------------------------------------------------------------------------------
 
 
@@ -160,6 +168,7 @@ SITUATIONS: dict[str, Callable[[], Bench]] = {
     "running: verdict": lambda: look_after(running(), lambda bench: bench.verdict(Status.FAILED)),
     "running: killed": lambda: look_after(running(), Bench.gone),
     "running: drain unheard": unheard,
+    "stopping: a loss": hurried,
     "stopping: gone": lambda: look_after(stopping(), Bench.gone),
     "done: verdict": lambda: look_after(done(), Bench.verdict),
     "done: drained": drained,

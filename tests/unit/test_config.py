@@ -235,6 +235,11 @@ def test_a_value_that_does_not_fit_its_flag_is_refused_by_name(argv: tuple[str, 
     assert refusal(*argv, "t.py").startswith(f"{argv[0]}: ")
 
 
+def test_a_limit_of_seconds_is_written_as_a_person_writes_it() -> None:
+    assert refusal("--grace", "-1", "t.py") == "--grace: -1 s is not between 0 and 2592000 s"
+    assert refusal("--lease_ttl", "-1", "t.py") == "--lease_ttl: -1 s is not between 0 and 2592000 s"
+
+
 def test_fatal_exit_codes_are_a_list() -> None:
     assert parse(["--fatal_exit_codes", "4, 3,3", "t.py"], {}).fatal_exit_codes == (3, 4)
 

@@ -72,6 +72,10 @@ class TestEndpoints:
             "endpoints.log",
         ]
 
+    def test_a_folder_that_was_removed_is_made_again(self, tmp_path: Path) -> None:
+        write_endpoints(tmp_path / "job" / "log", 1, ["a:1"])
+        assert (tmp_path / "job" / "log" / "endpoints.log").exists()
+
     def test_a_failed_write_leaves_the_old_file_and_no_litter(self, tmp_path: Path) -> None:
         (tmp_path / "endpoints.log").mkdir()
         with pytest.raises(OSError):

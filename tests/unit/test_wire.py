@@ -15,6 +15,7 @@ MESSAGES: list[wire.Order | wire.Report] = [
     wire.Kill(),
     wire.Close(),
     wire.Ready(7),
+    wire.Obeyed(4),
     wire.Started(3, (10, 0)),
     wire.Signalled(3, (0,)),
     wire.Ended(3, 0, -9, 1.5, True),
