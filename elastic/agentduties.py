@@ -165,7 +165,16 @@ def _join(f: Facts) -> None:
         return
     f.joins += 1
     incarnation = f"{f.me.incarnation}-{f.joins}"
-    plan = join(f.keys, f.view, f.me, incarnation, f.lease or 0, f.somebody_lives, again=f.may_run_again)
+    plan = join(
+        f.keys,
+        f.view,
+        f.me,
+        incarnation,
+        f.lease or 0,
+        f.somebody_lives,
+        again=f.may_run_again,
+        fresh=f.joined_at is None,
+    )
     for line in plan.lines:
         if line not in f.told:
             f.told = (*f.told, line)

@@ -197,6 +197,7 @@ class StartWorkers:
     go: Go
     m_id: int
     incarnation: str
+    restarts_max: int
 
 
 @dataclass(frozen=True, slots=True)

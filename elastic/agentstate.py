@@ -298,6 +298,7 @@ def _start(f: Facts) -> None:
     assert generation is not None
     assert go is not None
     assert f.view.incarnation is not None
+    assert f.view.spec is not None
     m_id = generation.index(f.me.node)
     assert m_id is not None
     f.workers_g = generation.g
@@ -307,7 +308,7 @@ def _start(f: Facts) -> None:
     f.step = -1
     f.started_at = f.now
     f.run_until = f.right.until()
-    f.act(StartWorkers(generation, go.value, m_id, f.view.incarnation.value))
+    f.act(StartWorkers(generation, go.value, m_id, f.view.incarnation.value, f.view.spec.value.restarts_max))
 
 
 def _stop_overdue(f: Facts) -> None:

@@ -45,12 +45,14 @@ def join(
     somebody_lives: bool | None,
     *,
     again: bool = False,
+    fresh: bool = False,
 ) -> JoinPlan:
     """Plan the registration of a node, given what stands in the store.
 
     The spec binds while any member lives; when none lives, the node that registers writes its own. `somebody_lives`
     is None while that is not known. `incarnation` is new for each try, and is written if the store has none; one that
-    came back empty must get another. `again`: replace the verdict by a new run.
+    came back empty must get another. `again`: replace the verdict by a new run. `fresh`: this node has never been
+    registered, so that a key of its name is somebody else's, or of a try of its own whose lease is over.
     """
     if view.schema is not None:
         return JoinPlan(refusal=_other_version(view.schema))
@@ -60,6 +62,8 @@ def join(
         return JoinPlan(refusal=f"the key {keys.incarnation} cannot be read; delete everything of this job")
     if keys.member(me.node) in view.damaged:
         return JoinPlan(refusal=f"this node's own key {keys.member(me.node)} cannot be read; delete it")
+    if fresh and me.node in view.members:
+        return JoinPlan(lines=(f"another node is registered as {me.node}; waiting for its lease to end",))
     stored = view.spec.value if view.spec is not None else None
     if stored is None:
         return JoinPlan(register(keys, view, me.node, me.member, lease, spec=me.spec, incarnation=incarnation))

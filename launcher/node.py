@@ -139,7 +139,7 @@ class NodeWorkers:
             local_rank=local,
             master=action.go.master,
             restarts=action.go.budget.charged,
-            restarts_max=config.restarts_max,
+            restarts_max=action.restarts_max,
             job_id=config.job_id,
             node_id=self._node,
             incarnation=action.incarnation,

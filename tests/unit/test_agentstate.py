@@ -132,13 +132,13 @@ def test_a_node_that_comes_late_reports_the_verdict_and_exits_by_it() -> None:
 def test_a_node_that_is_refused_says_why_and_exits_with_3_and_gives_its_lease_back() -> None:
     bench = Bench(after="a", slots=2)
     assert bench.phase is Phase.SPARE
-    late = joining(slots=4)
+    late = joining(node="c", slots=4)
     late.shelf = bench.shelf
     late.offline = False
     late.look()
     late.at(1)
     assert late.exit_code == 3
-    assert late.lines == ["node b offers 4 cards, job j1 uses 2 on every node; use --nproc_per_node 2"]
+    assert late.lines == ["node c offers 4 cards, job j1 uses 2 on every node; use --nproc_per_node 2"]
     assert len(late.every(CloseSession)) == 1
 
 

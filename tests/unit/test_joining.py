@@ -281,3 +281,11 @@ def test_another_run_of_a_job_of_another_schema_is_refused() -> None:
     shelf = a_job(spec=msgspec.structs.replace(STORED, schema=SCHEMA + 1))
     shelf.put(KEYS.verdict, VERDICT)
     assert "schema 2" in plan(shelf, me(rerun=True), False, again=True).refusal
+
+
+def test_a_new_node_waits_for_a_stranger_of_its_own_name_to_leave() -> None:
+    shelf = a_job("d")
+    decided = join(KEYS, shelf.view, me(), "i9", 99, True, fresh=True)
+    assert decided.transaction is None
+    assert not decided.refusal
+    assert "another node is registered as d" in decided.lines[0]
