@@ -10,9 +10,10 @@ from collections.abc import AsyncGenerator, Sequence
 import pytest
 
 from elastic.errors import StoreUnavailable
-from elastic.store.base import Batch, Compare, Delete, Operation, Put, Range, Store, TxnResult
+from elastic.store.base import Batch, Delete, Listing, Put, Range, Store
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
+from elastic.store.mirror import Mirror
 from tests.store.conftest import Bench
 from tests.store.mirrors import Watched
 from tests.store.test_contract_txn import on
@@ -25,12 +26,20 @@ class FaultyStore(MemoryStore):
     deaf = False
     repeats = False
 
-    async def txn(
-        self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
-    ) -> TxnResult:
+    async def list(
+        self,
+        range: Range,  # noqa: A002
+        *,
+        keys_only: bool = False,
+        limit: int = 0,
+        created_before: int = 0,
+        newest_first: bool = False,
+    ) -> Listing:
         if self.out_of_reach:
             raise StoreUnavailable("nobody is there")
-        return await super().txn(compares, then, otherwise)
+        return await super().list(
+            range, keys_only=keys_only, limit=limit, created_before=created_before, newest_first=newest_first
+        )
 
     async def watch(self, ranges: Sequence[Range], from_revision: int) -> AsyncGenerator[Batch, None]:
         told: list[Batch] = []
@@ -223,3 +232,23 @@ def test_a_store_that_came_back_empty_is_noticed_and_taken_whole(noticed_by_anot
             assert watched.mirror.revision == store.core.revision
 
     asyncio.run(run())
+
+
+def test_mirrors_that_are_ended_in_the_middle_of_a_listing_do_not_harm_the_store(bench: Bench) -> None:
+    """etcd 3.5.1 panics when a transaction that only reads is cancelled (etcd issue 14110)."""
+
+    async def story(store: Store) -> None:
+        keys = [f"{bench.prefix}{number:03d}" for number in range(100)]
+        await store.txn((), [Put(key, b"x" * 5_000) for key in keys])
+        ranges = [Range.key(key) for key in keys[::2]]
+        for turns in range(400):
+            mirror = Mirror(store, on_change=lambda _: None, on_trouble=lambda _: None)
+            mirror.follow(ranges)
+            following = asyncio.create_task(mirror.run())
+            for _ in range(turns % 40):
+                await asyncio.sleep(0)
+            following.cancel()
+            await asyncio.wait([following])
+        assert len((await store.list(Range.prefix(bench.prefix))).entries) == 100
+
+    on(bench, story)

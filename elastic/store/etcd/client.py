@@ -91,7 +91,10 @@ class EtcdStore:
     async def txn(
         self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
-        """See `Store.txn`. One that only reads never raises `OutcomeUnknown`."""
+        """See `Store.txn`. One that only reads never raises `OutcomeUnknown`.
+
+        Do not use one that only reads where it can be cancelled: etcd 3.5.1 panics then.
+        """
         check_txn(compares, then, otherwise)
         request = rpc.TxnRequest(
             compare=map(compare_message, compares),
