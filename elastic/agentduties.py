@@ -45,6 +45,7 @@ def announce(f: Facts) -> None:
 
 def perform(f: Facts) -> None:
     """After the rows: ask for everything that is due."""
+    _tell_spare(f)
     _admit_absence(f)
     _keep_right(f)
     _line(f)
@@ -95,6 +96,16 @@ def _holds(f: Facts) -> bool:
         return False
     others = {place.node for place in generation.members if place.node != f.me.node}
     return generation.index(f.me.node) == 0 and others <= f.memory.linked
+
+
+def _tell_spare(f: Facts) -> None:
+    """Say once for each generation that it goes on without this node, as soon as the view is not older than that."""
+    generation = f.generation
+    if f.phase is not Phase.SPARE or generation is None or f.drain is not None or f.spare_g == generation.g:
+        return
+    if generation.members and generation.index(f.me.node) is None and f.view.revision >= f.registered_at_revision:
+        f.spare_g = generation.g
+        f.act(Say(f"spare: generation {generation.g} goes on without this node, which takes over when one is lost"))
 
 
 def _admit_absence(f: Facts) -> None:

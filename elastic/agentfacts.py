@@ -140,6 +140,7 @@ class Facts:
     idle_since: float = 0.0
     exit_code: int = 0
     reported_g: int = 0
+    spare_g: int = 0
 
     @property
     def generation(self) -> Generation | None:
@@ -176,7 +177,7 @@ class Facts:
     def forget_store(self) -> None:
         """Begin anew in a store that has never seen this node."""
         self.another_store = False
-        self.target_g = self.workers_g = self.finished_g = self.reported_g = 0
+        self.target_g = self.workers_g = self.finished_g = self.reported_g = self.spare_g = 0
         self.outcome_wanted = self.outcome_written = None
         self.memory = Memory(linked=self.memory.linked, dead=self.memory.dead)
         self.passed, self.passed_g = frozenset(), 0

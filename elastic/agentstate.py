@@ -265,14 +265,6 @@ def _ended(f: Facts) -> None:
 def _say_joined(f: Facts) -> None:
     f.act(Say("registered again" if f.joined_at is not None else f"joined the job as {f.me.node}"))
     f.joined_at = f.now
-    shown = f.view.revision >= f.registered_at_revision
-    if shown and f.generation is not None and f.generation.members and f.generation.index(f.me.node) is None:
-        _say_spare(f)
-
-
-def _say_spare(f: Facts) -> None:
-    if f.generation is not None and f.drain is None:
-        f.act(Say(f"spare: generation {f.generation.g} goes on without this node, which takes over when one is lost"))
 
 
 def _target(f: Facts) -> None:
@@ -398,7 +390,7 @@ TABLE: tuple[Row, ...] = (
     Row("gated: verdict", Phase.GATED, _verdict, _say_verdict, Phase.LEAVING),
     Row("gated: drain", Phase.GATED, _drain, _leave_by_signal, Phase.LEAVING),
     Row("gated: registration lost", Phase.GATED, _lost_registration, _nothing, Phase.JOINING),
-    Row("gated: passed over", Phase.GATED, _passed_over, _say_spare, Phase.SPARE),
+    Row("gated: passed over", Phase.GATED, _passed_over, _nothing, Phase.SPARE),
     Row("gated: newer generation", Phase.GATED, _newer_target, _target, Phase.GATED),
     Row("gated: go", Phase.GATED, _go, _start, Phase.RUNNING),
     Row("gated: gave up", Phase.GATED, _gave_up, _leave_by_timeout, Phase.LEAVING),
@@ -415,7 +407,7 @@ TABLE: tuple[Row, ...] = (
     Row("done: drained", Phase.DONE, _drain_recorded, _leave_by_signal, Phase.LEAVING),
     Row("done: registration lost", Phase.DONE, _lost_registration, _nothing, Phase.JOINING),
     Row("done: chosen", Phase.DONE, _chosen, _target, Phase.GATED),
-    Row("done: passed over", Phase.DONE, _passed_over, _say_spare, Phase.SPARE),
+    Row("done: passed over", Phase.DONE, _passed_over, _nothing, Phase.SPARE),
     Row("leaving: left", Phase.LEAVING, _left, _ended, Phase.ENDED),
 )
 """Every transition there is. Rows of one phase are asked from top to bottom."""

@@ -241,7 +241,7 @@ def false_proof(world: World, rng: random.Random) -> None:
 
 def _worker_ends(world: World, rng: random.Random, code: int) -> None:
     nodes = [node for node in _alive(world) if node.workers is not None]
-    if nodes:
+    if nodes and world.steps > EVENTS_MIN:  # A run that has used up its budget is over.
         node = rng.choice(nodes)
         assert node.workers is not None
         world.end_worker(node, node.workers, code)
@@ -267,6 +267,36 @@ def worker_fatal(world: World, rng: random.Random) -> None:
     """A script ends with a code that must not be tried again."""
     if world.steps > EVENTS_MIN:
         _worker_ends(world, rng, 9)
+
+
+def drain_as_a_worker_fails(world: World, rng: random.Random) -> None:
+    """SIGTERM to one agent in the moment in which a worker fails on another."""
+    nodes = [node for node in _alive(world) if node.workers is not None]
+    if len(nodes) > 1 and world.steps > EVENTS_MIN:
+        failing, leaving = rng.sample(nodes, 2)
+        assert failing.workers is not None
+        world.end_worker(failing, failing.workers, 1)
+        world.after(rng.uniform(0.001, 0.008), lambda: world.drain(leaving))
+
+
+def proposal_outlives_its_proposer(world: World, rng: random.Random) -> None:
+    """The proposer's writes linger on their way, and its lease is revoked before they arrive."""
+    first = next((node for node in _alive(world) if node.scope[0]), None)
+    if first is None:
+        return
+    world.late_answers = 0.9
+
+    def over() -> None:
+        world.late_answers = 0.0
+
+    def revoke() -> None:
+        if first.lease is not None:
+            world.store.revoke(first.lease)
+            world.deliver()
+
+    world.after(3.0, over)
+    world.after(rng.uniform(0.1, 0.6), revoke)
+    worker_fails(world, rng)
 
 
 def proposer_lost(world: World, rng: random.Random) -> None:
@@ -347,7 +377,7 @@ FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
     crash_agent, power_off, restart_on_same_host, freeze_agent, freeze_node, clock_runs_wrong, cut_off, deaf_watch,
     late_writes, lease_lost_while_alive, leader_change, outage_short, outage_long, store_empty, join_storm,
     leave_and_join, drain, false_proof, worker_fails, worker_asks_restart, worker_fatal, crash_loop, proposer_lost,
-    wrong_slots, impatient_node, late_drain, scale, operator_stops, damaged_document, spec_deleted,
+    drain_as_a_worker_fails, proposal_outlives_its_proposer, wrong_slots, impatient_node, late_drain, scale, operator_stops, damaged_document, spec_deleted,
 )  # fmt: skip
 RARE = {"outage_long": 0.3, "store_empty": 0.4, "crash_loop": 0.4, "operator_stops": 0.2, "worker_fatal": 0.3}
 WEIGHTS = tuple(RARE.get(fault.__name__, 1.0) for fault in FAULTS)
