@@ -377,7 +377,8 @@ FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
     crash_agent, power_off, restart_on_same_host, freeze_agent, freeze_node, clock_runs_wrong, cut_off, deaf_watch,
     late_writes, lease_lost_while_alive, leader_change, outage_short, outage_long, store_empty, join_storm,
     leave_and_join, drain, false_proof, worker_fails, worker_asks_restart, worker_fatal, crash_loop, proposer_lost,
-    drain_as_a_worker_fails, proposal_outlives_its_proposer, wrong_slots, impatient_node, late_drain, scale, operator_stops, damaged_document, spec_deleted,
+    drain_as_a_worker_fails, proposal_outlives_its_proposer,
+    wrong_slots, impatient_node, late_drain, scale, operator_stops, damaged_document, spec_deleted,
 )  # fmt: skip
 RARE = {"outage_long": 0.3, "store_empty": 0.4, "crash_loop": 0.4, "operator_stops": 0.2, "worker_fatal": 0.3}
 WEIGHTS = tuple(RARE.get(fault.__name__, 1.0) for fault in FAULTS)
