@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -289,3 +290,9 @@ def test_a_new_node_waits_for_a_stranger_of_its_own_name_to_leave() -> None:
     assert decided.transaction is None
     assert not decided.refusal
     assert "another node is registered as d" in decided.lines[0]
+
+
+def test_a_node_that_sees_the_spec_before_the_incarnation_waits_for_it() -> None:
+    view = replace(a_job("a").view, incarnation=None)
+    decided = join(KEYS, view, me(), "i9", 99, True)
+    assert decided == JoinPlan()
