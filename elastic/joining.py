@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from elastic.keys import JobKeys, View
-from elastic.model import SCHEMA, Spec
+from elastic.model import SCHEMA, Roles, Spec
 from elastic.proposals import Transaction, register, run_again
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ SPEC_FLAGS = {
     "lease_ttl_s": "--lease_ttl",
     "store_outage_limit_s": "--store_outage_limit",
     "fatal_exit_codes": "--fatal_exit_codes",
+    "mode": "--run_mode",
+    "ips": "--ips",
+    "roles": "--servers, --workers",
+    "versions": "versions",
 }
 """The parts of the spec, and the flag that gives each."""
 
@@ -92,12 +96,35 @@ def join(
             refusal=f"node {me.node} offers {mine.slots} cards, job {keys.job_id} uses {stored.slots} on every node; "
             f"use --nproc_per_node {stored.slots}"
         )
+    if refusal := _misfit(keys, me, stored, mine):
+        return JoinPlan(refusal=refusal)
     if me.force and stored.np != mine.np:
         line = f"--force: the job's --np {stored.np} becomes {mine.np}"
         forced: Spec = msgspec.structs.replace(stored, np=mine.np)
         others = [change for change in changes if change[0] != "np"]
         return JoinPlan(_register(keys, view, me, incarnation, lease, forced), lines=(line, *_follows(others)))
     return JoinPlan(_register(keys, view, me, incarnation, lease, None), lines=_follows(changes))
+
+
+def _misfit(keys: JobKeys, me: Me, stored: Spec, mine: Spec) -> str:
+    """Say why this node does not fit into the world that the job's nodes have agreed on; "" if it does."""
+    if stored.mode is not mine.mode:
+        return (
+            f"job {keys.job_id} runs with --run_mode {stored.mode}, this node has {mine.mode}; use the same everywhere"
+        )
+    if mine.ips and stored.ips != mine.ips:
+        return (
+            f"--ips of this node is {_words(mine.ips)}, of job {keys.job_id} {_words(stored.ips)}; "
+            "the same list in the same order on every node"
+        )
+    if stored.ips and me.member.host not in stored.ips:
+        return f"this node is {me.member.host}, which is not in --ips of job {keys.job_id}: {_words(stored.ips)}"
+    if stored.roles != mine.roles:
+        return (
+            f"the servers and workers of this node are {_words(mine.roles)}, of job {keys.job_id} "
+            f"{_words(stored.roles)}; the same flags on every node"
+        )
+    return ""
 
 
 def _other_version(schema: int) -> str:
@@ -152,9 +179,25 @@ def _changes(stored: Spec, mine: Spec) -> list[tuple[str, object, object]]:
     ]
 
 
+def _roles(roles: Roles) -> str:
+    """The flags that make these roles."""
+    flags = {
+        "--servers": ",".join(roles.servers),
+        "--workers": ",".join(roles.workers),
+        "--heter_workers": ",".join(roles.heters),
+        "--server_num": roles.server_num or "",
+        "--worker_num": roles.worker_num or "",
+        "--heter_worker_num": roles.heter_num or "",
+        "--http_port": roles.http_port or "",
+    }
+    return " ".join(f"{name} {text}" for name, text in flags.items() if text)
+
+
 def _words(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, tuple):
         return ",".join(map(str, value)) or "none"
+    if isinstance(value, Roles):
+        return _roles(value)
     return str(value)

@@ -6,6 +6,7 @@ design: job, node, member, worker, generation, go, outcome, verdict.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
 
@@ -22,7 +23,13 @@ Step = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
 Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%-]+$", max_length=253)]
 Master = Annotated[str, msgspec.Meta(pattern=r"^(\[[0-9A-Fa-f.:%a-z]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}$", max_length=300)]
 
-SCHEMA = 1
+Endpoint = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%\[\]-]+$", max_length=300)]
+"""`host:port`, or a host alone where the port is not fixed; IPv6 in brackets if there is a port."""
+Versions = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=32)], Annotated[str, msgspec.Meta(max_length=100)]],
+                     msgspec.Meta(max_length=16)]  # fmt: skip
+"""What runs on a node, by name: python, torch, nccl, launcher, script (a digest)."""
+
+SCHEMA = 2
 """Version of every document below. An agent refuses to join a job of another schema."""
 
 
@@ -62,6 +69,49 @@ class Why(StrEnum):
     SHRINK = "shrink"
 
 
+class Mode(StrEnum):
+    """How the processes of a job work together."""
+
+    COLLECTIVE = "collective"
+    PS = "ps"
+    PS_HETER = "ps-heter"
+
+
+class Role(StrEnum):
+    """What one process does in the parameter-server mode."""
+
+    SERVER = "server"
+    HETER = "heter"
+    WORKER = "worker"
+
+
+class Seat(msgspec.Struct, frozen=True, array_like=True):
+    """One process of a parameter-server job: server 0, worker 3. Indexes of each role count from 0."""
+
+    role: Role
+    index: Amount
+
+
+class Roles(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is what in a parameter-server job.
+
+    `servers`, `workers` and `heters` are fixed seats in the order of the command line; a node takes those whose host
+    is its own. Where `servers` is empty there are `server_num` of them. Without `apart` (one machine) one node has all
+    seats. With `apart` the servers sit on nodes of their own (those that `servers` names, otherwise one on each of the
+    first nodes), every other node brings `worker_num` workers and `heter_num` heterogeneous ones, and np counts these
+    other nodes.
+    """
+
+    servers: tuple[Endpoint, ...] = ()
+    workers: tuple[Endpoint, ...] = ()
+    heters: tuple[Endpoint, ...] = ()
+    server_num: Amount = 0
+    worker_num: Amount = 0
+    heter_num: Amount = 0
+    http_port: Amount = 0
+    apart: bool = False
+
+
 class Np(msgspec.Struct, frozen=True):
     """How many nodes: `first` are awaited at the first start, then anything from `low` to `high` runs."""
 
@@ -89,13 +139,18 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     lease_ttl_s: Seconds = 5.0
     store_outage_limit_s: Seconds = 120.0
     fatal_exit_codes: tuple[int, ...] = ()
+    mode: Mode = Mode.COLLECTIVE
+    ips: tuple[Host, ...] = ()
+    roles: Roles | None = None
+    versions: Versions = msgspec.field(default_factory=dict)
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """What a node registers, under its lease.
 
     `masters` are the ports it holds for torch's store when it is M_id 0 (one is used per generation, in turn, so that
-    a straggler of an older world finds nobody there); `ports` has one port per slot.
+    a straggler of an older world finds nobody there); `ports` has one port per slot. `link` is where the agent itself
+    listens, 0 if it does not.
     """
 
     host: Host
@@ -104,6 +159,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     ports: Ports
     state: MemberState = MemberState.READY
     drain_reason: str = ""
+    versions: Versions = msgspec.field(default_factory=dict)
+    link: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 0
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):

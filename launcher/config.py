@@ -46,10 +46,27 @@ class Config:
     script_args: tuple[str, ...] = ()
     module: bool = False
 
+    run_mode: str = "collective"
+    gpus: tuple[str, ...] = ()
+    one_card_per_worker: bool = False
     slots: int = 0
     slots_word: str = ""
     local_nodes: int = 0
     host: str = ""
+    nic: str = ""
+    port_range: tuple[int, int] | None = None
+
+    ips: tuple[str, ...] = ()
+    ctrl_port: int = 0
+    serve_port: int = 12379
+
+    ps_servers: tuple[str, ...] = ()
+    ps_workers: tuple[str, ...] = ()
+    ps_heter_workers: tuple[str, ...] = ()
+    server_num: int = 0
+    worker_num: int = 0
+    heter_worker_num: int = 0
+    http_port: int = 0
 
     servers: tuple[str, ...] = ()
     tls: bool = False
@@ -65,6 +82,7 @@ class Config:
     key_prefix: str = "/elastic"
     rerun: bool = False
     force: bool = False
+    allow_mismatch: bool = False
 
     restarts_max: int = 3
     grace_s: float = 15.0
@@ -73,6 +91,7 @@ class Config:
     checkpoint_dir: str = ""
 
     log_dir: str = "log/"
+    log_overwrite: bool = False
     console: str = "rank0"
     verbose: bool = False
     quiet: bool = False
@@ -106,6 +125,7 @@ def build(line: CommandLine, environ: Mapping[str, str]) -> Config:
     fields["slots"], fields["slots_word"] = (slots, "") if isinstance(slots, int) else (0, slots)
     if not servers.endpoints:
         fields["local_nodes"] = fields["local_nodes"] or 1
+    fields["run_mode"] = fields["run_mode"] or "collective"
     nodes = fields["local_nodes"] or 1
     fields["np_given"] = fields["np"] is not None
     fields["np"] = fields["np"] or Np(low=1, high=nodes, first=nodes)

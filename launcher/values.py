@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from elastic.keys import JOB_ID
 from elastic.model import Np
-from launcher.endpoints import bare_host, check_host, join_host_port, parse_endpoint
+from launcher.endpoints import PORT_MAX, bare_host, check_host, join_host_port, parse_endpoint
 
 NODES_MAX = 100_000
 """No job has more nodes; above it a number is a typing error."""
@@ -160,6 +160,75 @@ def host(text: str) -> str:
     except ValueError as error:
         raise ValueError(f"{error}; leave out scheme and port") from None
     return bare
+
+
+def hosts(text: str) -> tuple[str, ...]:
+    """Host names and addresses with commas between them, each once, blanks allowed."""
+    found = tuple(host(part.strip()) for part in text.split(","))
+    for one in found:
+        if found.count(one) > 1:
+            raise ValueError(f"{one} is there twice; name each host once")
+    return found
+
+
+def port(text: str) -> int:
+    """A port."""
+    return count(1, PORT_MAX)(text)
+
+
+def port_range(text: str) -> tuple[int, int]:
+    """LOW:HIGH, both inside."""
+    match = re.fullmatch(r"([0-9]{1,5}):([0-9]{1,5})", text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not LOW:HIGH; write 35000:35099")
+    low, high = port(match[1]), port(match[2])
+    if high < low:
+        raise ValueError(f"{text!r}: the range is LOW:HIGH; use {high}:{low}")
+    return low, high
+
+
+def nic(text: str) -> str:
+    """The name of a network interface."""
+    if not re.fullmatch(r"[^\s/:]{1,15}", text):
+        raise ValueError(f"{text!r} is not the name of a network interface; ip link lists them")
+    return text
+
+
+def cards(text: str) -> tuple[str, ...]:
+    """Cards by number, UUID or MIG id, with commas between them, each once, blanks allowed."""
+    found = tuple(part.strip() for part in text.split(","))
+    for one in found:
+        if not re.fullmatch(r"[0-9]{1,4}|(?:GPU|MIG)-[0-9A-Za-z/-]+", one):
+            raise ValueError(f"{one!r} is not a card; write numbers (0,1) or UUIDs (GPU-...) as in nvidia-smi -L")
+        if found.count(one) > 1:
+            raise ValueError(f"card {one} is there twice; name each card once")
+    return found
+
+
+def endpoint_list(text: str) -> tuple[str, ...]:
+    """HOST:PORT with commas between them, each once, blanks allowed."""
+    found = tuple(join_host_port(*parse_endpoint(part.strip())) for part in text.split(","))
+    for one in found:
+        if found.count(one) > 1:
+            raise ValueError(f"{one} is there twice; name each endpoint once")
+    return found
+
+
+def worker_list(text: str) -> tuple[str, ...]:
+    """HOST:PORT or HOST with commas between them, blanks allowed; a host alone may come more than once.
+
+    An IPv6 address with a port has brackets; one without a port comes back without.
+    """
+    found: list[str] = []
+    for part in (part.strip() for part in text.split(",")):
+        try:
+            bare = host(part)
+        except ValueError:
+            bare = join_host_port(*parse_endpoint(part))
+            if bare in found:
+                raise ValueError(f"{bare} is there twice; name each endpoint once") from None
+        found.append(bare)
+    return tuple(found)
 
 
 def key_prefix(text: str) -> str:

@@ -211,7 +211,7 @@ def test_a_job_of_another_schema_is_refused_with_both_versions_whoever_lives(som
     decided = plan(a_job("a", spec=msgspec.structs.replace(STORED, schema=SCHEMA + 1)), me(), somebody_lives)
     assert decided.transaction is None
     assert decided.refusal == (
-        "the job was started by another version of elastic-launch (schema 2, this one has 1); "
+        f"the job was started by another version of elastic-launch (schema {SCHEMA + 1}, this one has {SCHEMA}); "
         "use the same version on every node"
     )
 
@@ -281,7 +281,7 @@ def test_another_run_does_not_begin_when_somebody_registered_in_the_meantime() -
 def test_another_run_of_a_job_of_another_schema_is_refused() -> None:
     shelf = a_job(spec=msgspec.structs.replace(STORED, schema=SCHEMA + 1))
     shelf.put(KEYS.verdict, VERDICT)
-    assert "schema 2" in plan(shelf, me(rerun=True), False, again=True).refusal
+    assert f"schema {SCHEMA + 1}" in plan(shelf, me(rerun=True), False, again=True).refusal
 
 
 def test_a_new_node_waits_for_a_stranger_of_its_own_name_to_leave() -> None:
