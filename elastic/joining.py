@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -198,6 +199,8 @@ def _words(value: object) -> str:
         return f"{value:g}"
     if isinstance(value, tuple):
         return ",".join(map(str, value)) or "none"
+    if isinstance(value, Mapping):
+        return " ".join(f"{name} {text}" for name, text in value.items()) or "none"
     if isinstance(value, Roles):
         return _roles(value)
     return str(value)

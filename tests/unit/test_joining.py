@@ -10,7 +10,7 @@ import pytest
 
 from elastic.agentfacts import Me
 from elastic.joining import SPEC_FLAGS, JoinPlan, join
-from elastic.model import SCHEMA, Spec, Status, Verdict
+from elastic.model import SCHEMA, Mode, Roles, Spec, Status, Verdict
 from elastic.store.base import Put
 from launcher.values import np as read_np
 from tests.unit.documents import KEYS
@@ -139,6 +139,10 @@ OTHERS: dict[str, Any] = {
     "lease_ttl_s": 9.0,
     "store_outage_limit_s": 9.0,
     "fatal_exit_codes": (9,),
+    "mode": Mode.PS,
+    "ips": ("h", "i"),
+    "roles": Roles(servers=("h:1",)),
+    "versions": {"torch": "2.13.0"},
 }
 
 
