@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -164,12 +164,19 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """One member of a generation. Its M_id is its index in `Generation.members`."""
+    """One member of a generation. Its M_id is its index in `Generation.members`.
+
+    In a parameter-server job it has `seats`, one for each of its `ports`; `since` is the revision in which they were
+    given to it (a higher one starts them again), and `leaving` asks it to stop and to record its outcome.
+    """
 
     node: str
     host: Host
     masters: Ports
     ports: Ports
+    seats: tuple[Seat, ...] = ()
+    since: Amount = 0
+    leaving: bool = False
 
 
 class Before(msgspec.Struct, frozen=True, array_like=True):
@@ -194,37 +201,12 @@ class Budget(msgspec.Struct, frozen=True, array_like=True):
     infra: Amount = 0
 
 
-class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """One agreed world. Written whole, in one guarded transaction, by the proposer."""
-
-    g: Number
-    run: Number
-    tag: str
-    why: Why
-    reason: str
-    members: tuple[Place, ...]
-    slots: Count
-    before: Before | None = None
-    budget: Budget = Budget()
-
-    def index(self, node: str) -> int | None:
-        """M_id of a node, None if it is not in this generation."""
-        for m_id, place in enumerate(self.members):
-            if place.node == node:
-                return m_id
-        return None
-
-    @property
-    def world_size(self) -> int:
-        """Workers in all."""
-        return len(self.members) * self.slots
-
-
 class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     """How one worker ended, with what a person needs to see of it.
 
     `code` is the exit code, or minus the signal. `consequence`: its log says that a peer was lost, so that the cause
-    is elsewhere. `infra`: a short word when the machine and not the script is to blame ("address in use").
+    is elsewhere. `infra`: a short word when the machine and not the script is to blame ("address in use"). `role`: whose `rank` it is; of a server or a
+    heterogeneous worker it is the index of its seat.
     """
 
     rank: int
@@ -234,23 +216,7 @@ class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     tail: tuple[str, ...] = ()
     consequence: bool = False
     infra: str = ""
-
-
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a node's workers of one generation ended.
-
-    A node whose worker failed writes it at once with `over` false, and again with `over` true when all its workers
-    are gone: the gate waits for the second, everybody else acts on the first. `forced`: the node had to stop them for
-    a reason of its own (its right to run ended), so that failures of its peers are an echo of that.
-    """
-
-    ended: Ended
-    over: bool
-    host: str
-    forced: bool = False
-    exits: tuple[WorkerExit, ...] = ()
-    step: Step = -1
-    ran_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
+    role: Role = Role.WORKER
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,6 +233,77 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     def first(self) -> WorkerExit:
         """The exit that is shown to people."""
         return self.exits[0]
+
+
+class Seated(NamedTuple):
+    """One seat of a parameter-server job, with the node that has it and where its process listens."""
+
+    seat: Seat
+    node: str
+    host: str
+    port: int
+
+
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
+    """One agreed world. Written whole, in one guarded transaction, by the proposer.
+
+    In a parameter-server job its members change while it runs: each change is another revision `rev` of the same
+    generation, and who keeps its seats is not disturbed. `cause` is the failure that the newest revision mends.
+    """
+
+    g: Number
+    run: Number
+    tag: str
+    why: Why
+    reason: str
+    members: tuple[Place, ...]
+    slots: Count
+    before: Before | None = None
+    budget: Budget = Budget()
+    rev: Amount = 0
+    cause: Cause | None = None
+
+    def index(self, node: str) -> int | None:
+        """M_id of a node, None if it is not in this generation."""
+        for m_id, place in enumerate(self.members):
+            if place.node == node:
+                return m_id
+        return None
+
+    @property
+    def world_size(self) -> int:
+        """Workers in all; in a parameter-server job those of both kinds, without the servers."""
+        if any(place.seats for place in self.members):
+            return len(self.seated(Role.WORKER)) + len(self.seated(Role.HETER))
+        return len(self.members) * self.slots
+
+    def seated(self, role: Role) -> tuple[Seated, ...]:
+        """Who has the seats of a role, by index."""
+        found = [
+            Seated(seat, place.node, place.host, port)
+            for place in self.members
+            for seat, port in zip(place.seats, place.ports, strict=False)
+            if seat.role is role
+        ]
+        return tuple(sorted(found, key=lambda one: one.seat.index))
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a node's workers of one generation ended.
+
+    A node whose worker failed writes it at once with `over` false, and again with `over` true when all its workers
+    are gone: the gate waits for the second, everybody else acts on the first. `forced`: the node had to stop them for
+    a reason of its own (its right to run ended), so that failures of its peers are an echo of that.
+    """
+
+    ended: Ended
+    over: bool
+    host: str
+    forced: bool = False
+    exits: tuple[WorkerExit, ...] = ()
+    step: Step = -1
+    since: Amount = 0
+    ran_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
 
 
 class Go(msgspec.Struct, frozen=True, kw_only=True):
@@ -302,7 +339,13 @@ def contradiction(document: object) -> str:
             return f"np {low}:{high} starts with {first}"
         case Member(slots=slots, ports=ports) if len(ports) != slots:
             return f"{slots} slots and {len(ports)} ports"
-        case Generation(slots=slots, members=members) if any(len(place.ports) != slots for place in members):
+        case Generation(slots=slots, members=members) if any(
+            len(place.ports) != _ports(place, slots) for place in members
+        ):
             return f"{slots} slots, and a member with another number of ports"
         case _:
             return ""
+
+
+def _ports(place: Place, slots: int) -> int:
+    return len(place.seats) or slots
