@@ -205,8 +205,8 @@ class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     """How one worker ended, with what a person needs to see of it.
 
     `code` is the exit code, or minus the signal. `consequence`: its log says that a peer was lost, so that the cause
-    is elsewhere. `infra`: a short word when the machine and not the script is to blame ("address in use"). `role`: whose `rank` it is; of a server or a
-    heterogeneous worker it is the index of its seat.
+    is elsewhere. `infra`: a short word when the machine and not the script is to blame ("address in use"). `role`:
+    whose `rank` it is; of a server or a heterogeneous worker it is the index of its seat.
     """
 
     rank: int
