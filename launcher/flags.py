@@ -79,8 +79,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="nproc_per_node",
         group=BASE,
         field="slots",
-        help="workers on each node: a number, auto (one for each card, else 1), gpu or cpu; the same on every node; not "
-        "with parameter servers",
+        help="workers on each node: a number, auto (one for each card, else 1), gpu or cpu; the same on every node; "
+        "not with parameter servers",
         read=values.nproc,
         default="auto",
         shown="auto",
@@ -253,8 +253,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="np",
         group=ELASTIC,
         field="np",
-        help="nodes: N starts with N and goes on with what remains; MIN:MAX runs any number between; N:N needs all; with "
-        "parameter servers the nodes of workers alone, and then servers have nodes of their own",
+        help="nodes: N starts with N and goes on with what remains; MIN:MAX runs any number between; N:N needs all; "
+        "with parameter servers the nodes of workers alone, and then servers have nodes of their own",
         read=values.np,
         default=None,
         shown="--local_nodes, else 1",

@@ -209,9 +209,7 @@ def cards(text: str) -> tuple[str, ...]:
 
 def endpoint_list(text: str) -> tuple[str, ...]:
     """HOST:PORT with commas between them, each once, blanks allowed."""
-    found = tuple(
-        join_host_port(*parse_endpoint(part.strip(), example=PS_PORT_EXAMPLE)) for part in text.split(",")
-    )
+    found = tuple(join_host_port(*parse_endpoint(part.strip(), example=PS_PORT_EXAMPLE)) for part in text.split(","))
     for one in found:
         if found.count(one) > 1:
             raise ValueError(f"{one} is there twice; name each endpoint once")

@@ -217,7 +217,10 @@ def test_every_variable_of_a_parameter_server_process_is_explained_and_no_other(
         for line in section("reference.md", "Environment of a parameter-server process").splitlines()
         if line.startswith("| `")
     ]
-    for role, words in ((model.Role.SERVER, ("all", "servers")), (model.Role.WORKER, ("all", "workers, heterogeneous"))):
+    for role, words in (
+        (model.Role.SERVER, ("all", "servers")),
+        (model.Role.WORKER, ("all", "workers, heterogeneous")),
+    ):
         explained = [name for variables, who, _ in rows for name in quoted(variables) if who in words]
         assert sorted(explained) == sorted({*made[role], *added})
 
