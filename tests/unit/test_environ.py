@@ -106,7 +106,9 @@ def test_a_wrong_variable_is_named(change: dict[str, str], says: str) -> None:
 
 
 def test_a_server_must_know_which_one_it_is() -> None:
-    assert refusal({**PS0, "PADDLE_CURRENT_IP": ""}).startswith("PADDLE_CURRENT_IP is not set")
+    nameless = {**PS0, "PADDLE_CURRENT_IP": ""}
+    assert refusal(nameless).startswith("PADDLE_CURRENT_IP is not set")
+    assert refusal({**nameless, "POD_IP": "ps0.paddlepaddle.com"}).startswith("PADDLE_CURRENT_IP is not set")
     text = refusal({**PS0, "PADDLE_CURRENT_IP": "ps7"})
     assert text.startswith("this server is ps7:6174")
     assert "ps0.paddlepaddle.com:6174, ps1.paddlepaddle.com:6174" in text
@@ -194,6 +196,11 @@ def test_torchruns_variables_suffice() -> None:
     assert (found.role, found.index, found.rank, found.world_size, found.trainers) == ("worker", 3, 3, 4, 4)
     assert (found.local_rank, found.local_world_size, found.servers) == (1, 2, ())
     assert (found.master, found.job_id) == ("[fd00::1]:29500", "x")
+
+
+def test_where_the_workers_meet_is_a_host_and_a_port_or_nothing() -> None:
+    assert read({"RANK": "0", "MASTER_ADDR": "h"}).master == ""
+    assert read({"RANK": "0", "MASTER_PORT": "1"}).master == ""
 
 
 def test_paddles_collective_variables_suffice() -> None:

@@ -81,6 +81,12 @@ def test_flags_of_both_modes_are_refused_by_name(flags: tuple[str, ...], named: 
     assert all(name in text for name in named)
 
 
+def test_one_flag_or_two_of_a_mode_make_one_sentence() -> None:
+    assert "but --ips is for collective jobs and --run_mode ps for jobs" in refusal("--run_mode", "ps", "--ips", "a,b")
+    text = refusal("--run_mode", "ps", "--ips", "a,b", "--ctrl_port", "5")
+    assert "but --ips and --ctrl_port are for collective jobs" in text
+
+
 def test_a_variable_of_the_other_mode_is_refused_by_its_own_name() -> None:
     text = refusal("--server_num=1", "--worker_num=1", environ={"ELASTIC_IPS": "a,b"})
     assert text.startswith("Only one mode(")
