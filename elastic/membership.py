@@ -12,6 +12,8 @@ The rules, in the order they are asked:
 4. The newest generation waits at the gate: replace it if its members changed, otherwise open it once nobody can
    still be running an older world, and the failure before it has been judged.
 
+A parameter-server job has rules of its own for what runs (`elastic.roster`); the gate and the budget are the same.
+
 Nothing here is about safety between two proposers: that is the compare of the transaction (`elastic.proposals`).
 """
 
@@ -20,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from elastic import roster
 from elastic.budget import HEALTHY_S, Judgement, judge
 from elastic.decisions import Conclude, Decision, Form, Memory, Open, Policy, Reason, Wait
 from elastic.keys import View
@@ -32,6 +35,7 @@ from elastic.model import (
     MemberState,
     Outcome,
     Place,
+    Roles,
     Status,
     Verdict,
     Why,
@@ -69,11 +73,28 @@ def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Deci
         return Wait(Reason.NO_SPEC, "the job has no spec yet"), memory
     memory = _observe(view, memory, now)
     question = Question(view, view.spec.value, memory, policy, now)
+    roles = roster.roles_of(question.spec)
+    if roles is not None:
+        return _of_roster(question, roles)
     if question.generation is None:
         return _first(question)
     if view.go is not None and view.go.value.g == question.generation.g:
         return _running(question, question.generation)
     return _gate(question, question.generation)
+
+
+def _of_roster(q: Question, roles: Roles) -> tuple[Decision, Memory]:
+    """The same for a parameter-server job."""
+    generation = q.generation
+    if generation is None:
+        return roster.first(q, roles), q.memory
+    if q.view.go is not None and q.view.go.value.g == generation.g:
+        return roster.running(q, roles, generation)
+    if not roster.standing(q, generation):
+        return roster.reform(q, roles, generation), q.memory
+    if generation.before is not None and (busy := roster.still_running(q, generation.before)):
+        return Wait(Reason.STOPPING, f"waiting for {named(busy)} to stop the old processes"), q.memory
+    return _open(q, generation, generation.before, None)
 
 
 def remember(view: View, memory: Memory, now: float) -> Memory:
@@ -109,6 +130,11 @@ def _observe(view: View, memory: Memory, now: float) -> Memory:
             node: memory.draining_since.get(node, now)
             for node, stored in members.items()
             if stored.value.state is MemberState.DRAINING
+        },
+        ended_since={
+            node: memory.ended_since.get(node, now)
+            for (g, node), stored in view.outcomes.items()
+            if generation is not None and g == generation.g and stored.value.over
         },
     )
 
