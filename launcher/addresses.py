@@ -20,7 +20,7 @@ CANDIDATES_MAX = 8
 
 LOOPBACK = "127.0.0.1"
 
-__all__ = ["advertised", "candidates", "interface", "is_loopback", "join_host_port", "parse_endpoint"]
+__all__ = ["advertised", "candidates", "interface", "is_loopback", "join_host_port", "own", "parse_endpoint", "same"]
 
 
 def is_loopback(host: str) -> bool:
@@ -64,6 +64,22 @@ def interface(host: str) -> str | None:
             if address.family in (socket.AF_INET, socket.AF_INET6) and address.address.partition("%")[0] in wanted:
                 return name.partition(":")[0]  # "eth0:1" is a second address of eth0.
     return None
+
+
+def own(hosts: Sequence[str]) -> tuple[str, ...]:
+    """Those of `hosts` that are this machine.
+
+    Where no address tells, a name that begins with this machine's name does: it may not resolve yet.
+    """
+    found = tuple(host for host in hosts if interface(host) is not None or is_loopback(host))
+    here = socket.gethostname().partition(".")[0].lower()
+    return found or tuple(host for host in hosts if as_ip(host) is None and host.partition(".")[0].lower() == here)
+
+
+def same(hosts: Sequence[str], host: str) -> tuple[str, ...]:
+    """Those of `hosts` that are written like `host` or have an address of it."""
+    wanted = set(_resolve(host))
+    return tuple(one for one in hosts if one == host or wanted.intersection(_resolve(one)))
 
 
 def candidates() -> tuple[str, ...]:

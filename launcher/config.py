@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from elastic.errors import ConfigError, StoreUnavailable
-from elastic.model import Np
+from elastic.model import Np, Roles
 from launcher import addresses
 from launcher.cards import visible_cards
-from launcher.commandline import CommandLine, cut, given_values
+from launcher.commandline import CommandLine, cut, given_values, sources
 from launcher.flags import FLAGS
+from launcher.roles import listed_hosts, own_host, with_roles
 from launcher.values import SLOTS_MAX, Servers
 
 LOSS_GRACE_S = 2.0
@@ -37,9 +38,10 @@ class Config:
     """What the user asked for. `parse` fills it, `check` replaces what only the machine can tell.
 
     `servers` are etcd's endpoints as `host:port`, empty for an etcd of our own; `slots` is the number of workers on
-    this node (0 until `check`); `np_given` tells whether the user named np; `host` is what others are to use, "" to
-    find it by the route to the store. `script` is a path, a module (`module`) or an executable. `given` are the flags
-    of the command line as they were read, for the command lines of further nodes.
+    this node (0 until `check`; with parameter servers 1, and `roles` says what runs where); `np_given` tells whether
+    the user named np; `host` is what others are to use, "" to find it by the route to the store. `script` is a path, a
+    module (`module`) or an executable. `given` are the flags of the command line as they were read, for the command
+    lines of further nodes.
     """
 
     script: str
@@ -67,6 +69,7 @@ class Config:
     worker_num: int = 0
     heter_worker_num: int = 0
     http_port: int = 0
+    roles: Roles | None = None
 
     servers: tuple[str, ...] = ()
     tls: bool = False
@@ -125,7 +128,6 @@ def build(line: CommandLine, environ: Mapping[str, str]) -> Config:
     fields["slots"], fields["slots_word"] = (slots, "") if isinstance(slots, int) else (0, slots)
     if not servers.endpoints:
         fields["local_nodes"] = fields["local_nodes"] or 1
-    fields["run_mode"] = fields["run_mode"] or "collective"
     nodes = fields["local_nodes"] or 1
     fields["np_given"] = fields["np"] is not None
     fields["np"] = fields["np"] or Np(low=1, high=nodes, first=nodes)
@@ -133,7 +135,7 @@ def build(line: CommandLine, environ: Mapping[str, str]) -> Config:
         fields["loss_grace_s"] = min(LOSS_GRACE_S, fields["grace_s"])
     config = Config(script=line.script, script_args=line.script_args, module=line.module, given=line.flags, **fields)
     _check_relations(config)
-    return config
+    return with_roles(config, sources(line, environ))
 
 
 def _check_relations(config: Config) -> None:
@@ -160,6 +162,7 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
     if sys.platform != "linux":
         raise ConfigError(f"elastic-launch runs on Linux, and this is {sys.platform}; use a container or a Linux host")
     script = _check_script(config, environ)
+    config = replace(config, host=_listed_host(config))
     job_id = config.job_id or f"local-{secrets.token_hex(3)}"
     if config.servers:
         # A name may not resolve yet. The agent asks again while it connects, and says so.
@@ -173,6 +176,17 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
         checkpoint_dir=os.path.abspath(config.checkpoint_dir or Path("checkpoints", job_id)),
         log_dir=os.path.abspath(config.log_dir),
     )
+
+
+def _listed_host(config: Config) -> str:
+    """The name that the lists of servers and workers have for this node; `Config.host` where they have none."""
+    if config.roles is None:
+        return config.host
+    listed = listed_hosts(config.roles)
+    matching = addresses.same(listed, config.host) if config.host else ()
+    if not matching and all(name != "host" for name, _ in config.given):
+        matching = addresses.own(listed)
+    return own_host(config, matching, addresses.candidates())
 
 
 def worker_argv(config: Config) -> tuple[str, ...]:

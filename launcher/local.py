@@ -22,6 +22,7 @@ from elastic.store.base import Range, Store
 from launcher.addresses import LOOPBACK
 from launcher.cards import share, visible_cards
 from launcher.config import Config
+from launcher.roles import listed_hosts
 from launcher.signals import HEARD
 
 REPLACED: Final = frozenset({"local_nodes", "elastic_server", "job_id", "np", "nproc_per_node"})
@@ -60,8 +61,18 @@ def exit_code(codes: Sequence[int]) -> int:
 
 def node_argv(config: Config, server: str) -> tuple[str, ...]:
     """The arguments of `elastic-launch` for one node of this machine."""
-    host = () if config.servers or any(name == "host" for name, _ in config.given) else ("--host", LOOPBACK)
-    return (*_flags(config, server, str(config.np), REPLACED), *host, *_script(config))
+    host = () if config.servers or any(name == "host" for name, _ in config.given) else ("--host", _host(config))
+    return (*_flags(config, server, _np(config), REPLACED), *host, *_script(config))
+
+
+def _host(config: Config) -> str:
+    """What a node here is called while its etcd is here, too."""
+    return config.host if config.roles is not None and config.host in listed_hosts(config.roles) else LOOPBACK
+
+
+def _np(config: Config) -> str:
+    """The value of --np for a node; "" where np would take the servers apart from the workers."""
+    return "" if config.roles is not None and not config.roles.apart else str(config.np)
 
 
 def joiner_line(config: Config, server: str, environ: Mapping[str, str]) -> str:
@@ -69,7 +80,7 @@ def joiner_line(config: Config, server: str, environ: Mapping[str, str]) -> str:
 
     Where the user named no np, the further node makes the job one node larger; otherwise it would only stand by.
     """
-    np, force = (str(config.np), ()) if config.np_given else (str(config.local_nodes + 1), ("--force",))
+    np, force = (str(config.np), ()) if config.np_given else (str(config.np.high + 1), ("--force",))
     command = ("elastic-launch", *_flags(config, server, np, REPLACED | NOT_FOR_JOINERS), *force, *_script(config))
     line = shlex.join(command)
     cards = visible_cards(environ)
@@ -93,8 +104,11 @@ def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[
 
 
 def _flags(config: Config, server: str, np: str, without: frozenset[str]) -> tuple[str, ...]:
-    made = ["--elastic_server", server, "--job_id", config.job_id, "--np", np]
-    if config.slots != 1 or config.slots_word != "auto" or config.local_nodes > 1:
+    made = ["--elastic_server", server, "--job_id", config.job_id]
+    if np:
+        made += ["--np", np]
+    many = config.slots != 1 or config.slots_word != "auto" or config.local_nodes > 1
+    if many and config.roles is None:
         made += ["--nproc_per_node", str(config.slots)]
     for name, text in config.given:
         if name not in without:
@@ -190,7 +204,8 @@ class _Parent:
                 f"{len(visible_cards(os.environ))} cards are not enough for {config.local_nodes} nodes of "
                 f"{config.slots}: the workers run on the CPU; use fewer nodes or a smaller --nproc_per_node"
             )
-        if not config.servers:
+        one_machine = config.roles is not None and not config.roles.apart
+        if not config.servers and not one_machine:
             _say(f"one more node, in another terminal of this machine: {joiner_line(config, server, os.environ)}")
 
     async def _outlast_others(self, server: str) -> None:
