@@ -81,7 +81,7 @@ def read(environ: Mapping[str, str]) -> Environ:
     else:
         servers, trainers = _servers(environ), _trainers(environ)
         if role == "server":
-            current = current or _current(environ)
+            current = current or _current(environ) or (servers[0] if len(servers) == 1 else "")
             index = _server_index(environ, servers, current)
         else:
             index = _trainer_index(environ, role, trainers)

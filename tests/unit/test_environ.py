@@ -114,6 +114,11 @@ def test_a_server_must_know_which_one_it_is() -> None:
     assert "ps0.paddlepaddle.com:6174, ps1.paddlepaddle.com:6174" in text
 
 
+def test_the_only_server_needs_not_say_who_it_is() -> None:
+    found = read({"PADDLE_TRAINING_ROLE": "PSERVER", "PADDLE_TRAINERS": "1", "PADDLE_PSERVER_IPS": "ps0"})
+    assert (found.index, found.current) == (0, "ps0:6174")
+
+
 def test_ipv6_servers_get_their_brackets() -> None:
     found = read({**PS0, "PADDLE_PSERVER_IPS": "fd00::1, [fd00::2]", "PADDLE_CURRENT_IP": "fd00::2"})
     assert found.servers == ("[fd00::1]:6174", "[fd00::2]:6174")
