@@ -1,7 +1,7 @@
 """The core over the in-memory store, on a virtual clock, under seeded faults.
 
-`pytest tests/sim --seed N` replays one run exactly and prints it; without it, `SEEDS` runs and those of `ROSTERS` are made on every core, and
-the counts of rows, reasons and faults are printed. A violation names its seed.
+`pytest tests/sim --seed N` replays one run exactly and prints it; without it, `SEEDS` runs and those of `ROSTERS` are
+made on every core, and the counts of rows, reasons and faults are printed. A violation names its seed.
 """
 
 from __future__ import annotations
