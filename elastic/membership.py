@@ -92,8 +92,8 @@ def _of_roster(q: Question, roles: Roles) -> tuple[Decision, Memory]:
         return roster.running(q, roles, generation)
     if not roster.standing(q, generation):
         return roster.reform(q, roles, generation), q.memory
-    if generation.before is not None and (busy := roster.still_running(q, generation.before)):
-        return Wait(Reason.STOPPING, f"waiting for {named(busy)} to stop the old processes"), q.memory
+    if generation.before is not None and (closed := roster.closed(q, generation.before)) is not None:
+        return closed, q.memory
     return _open(q, generation, generation.before, None)
 
 
