@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 from pathlib import Path
 from typing import Any
 
+from elastic.errors import ConfigError
 from launcher import ports
 from tests.process.jobs import Job, story
 
+BELOW_EPHEMERAL = range(20_000, 32_000)
+
 TELL = """
-import dataclasses, json, pathlib, signal, sys
+import dataclasses, json, os, pathlib, signal, sys
 import elastic
 
 me = elastic.env()
+folder = pathlib.Path(sys.argv[1])
 told = {**dataclasses.asdict(me), "roster": json.loads(pathlib.Path(me.roster_file).read_text())}
-pathlib.Path(sys.argv[1], f"{me.role}.{me.index}").write_text(json.dumps(told))
+(folder / f"{me.role}.{me.index}.json").write_text(json.dumps(told))
 if me.role == "server":
+    os.close(os.open(folder / f"{me.index}.fifo", os.O_WRONLY))  # Waits for the reader.
     signal.pause()
+elif (me.role, me.index) == ("worker", 0):
+    for fifo in folder.glob("*.fifo"):  # When the workers have ended, the servers are stopped.
+        os.close(os.open(fifo, os.O_RDONLY))
 """
 
 MEET = """
@@ -34,26 +44,41 @@ dist.init_process_group("gloo")
 total = torch.tensor([10.0**me.rank])
 dist.all_reduce(total)
 sys.stdout.write(f"together {total.item():.0f}\\n")
+dist.barrier()
+dist.destroy_process_group()
 """
 
 
+def places(job: Job, servers: int) -> Path:
+    """A folder where every process says its place, and each server that it has said it."""
+    folder = job.folder / "places"
+    folder.mkdir()
+    for index in range(servers):
+        os.mkfifo(folder / f"{index}.fifo")
+    return folder
+
+
 def told(folder: Path) -> dict[str, Any]:
-    return {path.name: json.loads(path.read_text()) for path in folder.iterdir()}
+    return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    with ports.hold("", count) as held:
-        return held.ports
+    """Ports below those that the kernel gives to whoever asks for any: they stay free until they are used."""
+    while True:
+        try:
+            with ports.hold("", count, first=secrets.choice(BELOW_EPHEMERAL)) as held:
+                return held.ports
+        except ConfigError:
+            continue  # Somebody listens there; others are free.
 
 
 @story
 async def test_two_servers_and_two_workers_start_on_one_machine(job: Job) -> None:
-    places = job.folder / "places"
-    places.mkdir()
-    script = (str(job.write("tell.py", TELL)), str(places))
+    folder = places(job, 2)
+    script = (str(job.write("tell.py", TELL)), str(folder))
     node = await job.node("--server_num", "2", "--worker_num", "2", script=script, server=False)
     assert await node.exits() == 0
-    found = told(places)
+    found = told(folder)
     assert sorted(found) == ["server.0", "server.1", "worker.0", "worker.1"]
     servers = [found["server.0"]["current"], found["server.1"]["current"]]
     assert {tuple(place["servers"]) for place in found.values()} == {tuple(servers)}
@@ -68,19 +93,18 @@ async def test_two_servers_and_two_workers_start_on_one_machine(job: Job) -> Non
 
 @story
 async def test_lists_start_each_process_on_its_host_and_port(job: Job) -> None:
-    places = job.folder / "places"
-    places.mkdir()
+    folder = places(job, 2)
     first, second, third, fourth = free_ports(4)
     lists = (
         f"--servers=127.0.0.1:{first},127.0.0.2:{fourth}",
         f"--workers=127.0.0.2:{second},127.0.0.1",
         f"--heter_workers=127.0.0.1:{third}",
     )
-    script = (str(job.write("tell.py", TELL)), str(places))
+    script = (str(job.write("tell.py", TELL)), str(folder))
     nodes = [await job.node(*lists, "--host", host, script=script) for host in ("127.0.0.1", "127.0.0.2")]
     for node in nodes:
         assert await node.exits() == 0
-    found = told(places)
+    found = told(folder)
     assert {name: place["node_id"].partition("-")[0] for name, place in found.items()} == {
         "server.0": "127.0.0.1",
         "server.1": "127.0.0.2",
