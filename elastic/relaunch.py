@@ -88,13 +88,13 @@ def program(main: ModuleType, argv: Sequence[str]) -> tuple[str, ...]:
     if spec is not None and spec.name != "__main__":
         return ("-m", str(spec.name).removesuffix(".__main__"), *argv[1:])
     file = getattr(main, "__file__", None)
-    as_typed = argv[0] if argv and argv[0] and Path(argv[0]).exists() else None
-    script = as_typed or file
-    if file is None or script is None:
+    scripts = [name for name in (argv[0], file) if name and Path(name).exists()]
+    if file is None or not scripts:  # A notebook has no __file__, though its argv[0] is a script.
         raise ConfigError(
             "a job starts the script again on every node, and here is no script (python -c, an interactive session or "
             "a notebook); save it as a file and run python train.py"
         )
+    script = scripts[0]
     if not script.endswith(PYTHON_ENDINGS):  # The launcher would run it as a program of its own.
         return (sys.executable, script, *argv[1:])
     return ("--", script, *argv[1:])

@@ -38,11 +38,13 @@ def worker_environment(
     endpoints_file: str,
     error_file: str,
     interface: str | None = None,
+    cards: bool = True,
 ) -> dict[str, str]:
     """The whole environment of worker `local_rank` of member `m_id` in `generation`.
 
     `base` is the agent's own environment. `master` is the `host:port` of the go; `restarts` are those charged so far;
-    `interface` is the network interface of the advertised address, None to let NCCL and gloo choose.
+    `interface` is the network interface of the advertised address, None to let NCCL and gloo choose; `cards` tells
+    whether this node has any.
     """
     slots, nodes = generation.slots, len(generation.members)
     place = generation.members[m_id]
@@ -73,6 +75,11 @@ def worker_environment(
         "PADDLE_CURRENT_ENDPOINT": join_host_port(place.host, place.ports[local_rank]),
         "PADDLE_RANK_IN_NODE": str(local_rank),
         "PADDLE_MASTER": master,
+        "PADDLE_GLOBAL_RANK": str(rank),
+        "PADDLE_GLOBAL_SIZE": str(world_size),
+        "PADDLE_LOCAL_RANK": str(local_rank),
+        "PADDLE_LOCAL_SIZE": str(slots),
+        "PADDLE_NNODES": str(nodes),
         "FLAGS_selected_gpus": str(local_rank),
         "ELASTIC_JOB_ID": job_id,
         "ELASTIC_NODE_ID": node_id,
@@ -83,16 +90,18 @@ def worker_environment(
     }
     if len(endpoints.encode()) <= LIST_BYTES_MAX:
         made |= dict.fromkeys(LISTS, endpoints)
-    for name, text in _wishes(slots, interface).items():
+    for name, text in _wishes(slots, interface, cards).items():
         made.setdefault(name, text)
     return made
 
 
-def _wishes(slots: int, interface: str | None) -> dict[str, str]:
+def _wishes(slots: int, interface: str | None, cards: bool) -> dict[str, str]:
     """What is set only where the user set nothing."""
     wishes = {"PYTHONUNBUFFERED": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
     if slots > 1:
         wishes["OMP_NUM_THREADS"] = "1"
+    if not cards:
+        wishes["PADDLE_DISTRI_BACKEND"] = "gloo"  # Paddle looks for NCCL otherwise, also where there is no card.
     if interface:
         wishes |= {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
     return wishes

@@ -16,6 +16,7 @@ from elastic.errors import CheckpointError, NurseryLost
 from elastic.model import Generation, WorkerExit
 from elastic.train import fence
 from launcher import addresses, exits, locks, logs, workers
+from launcher.cards import visible_cards
 from launcher.config import Config, worker_argv
 from launcher.console import Console
 from launcher.endpoints import join_host_port
@@ -53,6 +54,7 @@ class NodeWorkers:
         self._put = put
         self._private = Path(tempfile.mkdtemp(prefix="elastic-launch-"))
         self._interface = addresses.interface(host)
+        self._cards = bool(visible_cards(os.environ))
         self._running: _Running | None = None
         self._nursery = self._new_nursery()
         self._nursery_died = asyncio.Event()
@@ -147,6 +149,7 @@ class NodeWorkers:
             endpoints_file=str(Path(config.log_dir) / f"endpoints.{generation.g}.log"),
             error_file=str(self._private / f"error.{generation.g}.{rank}.json"),
             interface=self._interface,
+            cards=self._cards,
         )
         environment["ELASTIC_PROGRESS_FILE"] = str(self._progress_file(generation.g, rank))
         return workers.WorkerSpec(

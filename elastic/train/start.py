@@ -10,16 +10,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from elastic.errors import ConfigError
 from elastic.relaunch import mistakes_told
 
 if TYPE_CHECKING:
     import torch
-    import torch.distributed as dist
 
 WORKER: Final = "worker"
+BACKENDS: Final = ("nccl", "gloo")
 SERVER_ROLES: Final = frozenset({"PSERVER", "SERVER"})
 """What TRAINING_ROLE says in a parameter server."""
 
@@ -62,6 +62,10 @@ def init(role: str | None = None, *, backend: str | None = None, timeout_s: floa
         oneflow.launch_if_collected()
     with mistakes_told():
         _check_role(role, os.environ)
+        if backend is not None and backend not in BACKENDS:
+            raise ConfigError(f"backend is {backend!r}; leave it out, or write one of {', '.join(BACKENDS)}")
+        if timeout_s is not None and timeout_s <= 0:
+            raise ConfigError(f"timeout_s is {timeout_s:g}; a collective needs more than 0 s")
         import torch.distributed as dist
 
         if not dist.is_available():
@@ -90,7 +94,7 @@ def init(role: str | None = None, *, backend: str | None = None, timeout_s: floa
     return _started[0]
 
 
-def _store_of_one() -> dist.Store:
+def _store_of_one() -> Any:
     from torch.distributed import HashStore  # type: ignore[attr-defined]  # It is there, and documented.
 
     return HashStore()
@@ -159,7 +163,7 @@ def _device(backend: str | None, environ: Mapping[str, str], place: Placed) -> t
 
     cards = torch.cuda.device_count() if backend != "gloo" and torch.cuda.is_available() else 0
     if not cards:
-        if backend is not None and "nccl" in backend:
+        if backend == "nccl":
             raise ConfigError('no card is visible, and nccl needs one; leave backend out, or write backend="gloo"')
         return backend or "gloo", torch.device("cpu")
     index = _card(environ, place)

@@ -178,6 +178,7 @@ def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
         endpoints_file="e",
         error_file="x",
         interface="eth0",
+        cards=False,
     )
     added = re.findall(r'environment\["(\w+)"\]', Path(node.__file__).read_text())
     cells = first_cells(section("reference.md", "Environment of a worker"))
