@@ -84,4 +84,5 @@ def _collect(name: str, value: Any) -> None:
 def _remind() -> None:
     """The script has ended and was never launched."""
     if not _launched:
-        sys.stderr.write(f"elastic: {' and '.join(_collected)} had no effect; call flow.launch() after it\n")
+        after = "it" if len(_collected) == 1 else "them"
+        sys.stderr.write(f"elastic: {' and '.join(_collected)} had no effect; call flow.launch() after {after}\n")

@@ -54,11 +54,13 @@ def config(
 
 
 def inside_worker() -> bool:
-    """Tell whether this process is a worker already, or a helper that a process of ours or the user's has started.
+    """Tell whether this process is a worker already, or a child of Python's multiprocessing.
 
-    Python's multiprocessing may import the main script once more in its children; they must not become launchers.
+    Such a child may import the main script once more, and with it the call; it must not become a launcher.
     """
-    return any(mark in os.environ for mark in WORKER_MARKS) or multiprocessing.parent_process() is not None
+    importing = getattr(multiprocessing.current_process(), "_inheriting", False)  # parent_process() is not set yet.
+    child = importing or multiprocessing.parent_process() is not None
+    return child or any(mark in os.environ for mark in WORKER_MARKS)
 
 
 def launch(flags: Sequence[str]) -> NoReturn:

@@ -166,23 +166,25 @@ def _device(backend: str | None, environ: Mapping[str, str], place: Placed) -> t
         if backend == "nccl":
             raise ConfigError('no card is visible, and nccl needs one; leave backend out, or write backend="gloo"')
         return backend or "gloo", torch.device("cpu")
-    index = _card(environ, place)
-    if index >= cards:
-        raise ConfigError(
-            f"this is worker {place.local_rank} of its node, and {cards} "
-            f"card{' is' if cards == 1 else 's are'} visible (CUDA_VISIBLE_DEVICES="
-            f'{environ.get("CUDA_VISIBLE_DEVICES", "not set")}); start {cards} on each node, or write backend="gloo"'
-        )
+    index = card(environ, place, cards)
     device = torch.device("cuda", index)
     torch.cuda.set_device(device)
     return backend or "nccl", device
 
 
-def _card(environ: Mapping[str, str], place: Placed) -> int:
-    """The index of this worker's card among the visible ones.
+def card(environ: Mapping[str, str], place: Placed, cards: int) -> int:
+    """The index of this worker's card among the `cards` that are visible.
 
-    It is LOCAL_RANK, except where our launcher shows each worker its own card only (--one_card_per_worker).
+    It is LOCAL_RANK, except where our launcher shows each worker its own card only (--one_card_per_worker). Raises
+    `ConfigError` when there are more workers than cards.
     """
+    index = place.local_rank
     if "ELASTIC_FENCE" in environ:
-        return _number(environ, "FLAGS_selected_gpus", place.local_rank)
-    return place.local_rank
+        index = _number(environ, "FLAGS_selected_gpus", index)
+    if index >= cards:
+        raise ConfigError(
+            f"this is worker {place.local_rank} of its node, and {cards} card{' is' if cards == 1 else 's are'} "
+            f"visible (CUDA_VISIBLE_DEVICES={environ.get('CUDA_VISIBLE_DEVICES', 'not set')}); start {cards} on each "
+            'node, or write backend="gloo"'
+        )
+    return index
