@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from pathlib import Path
 
@@ -181,3 +182,37 @@ def test_a_wrong_value_of_oneflow_is_one_line_and_exit_2(call: str, tmp_path: Pa
     assert code == 2
     assert said.startswith("elastic: error: ")
     assert said.count("\n") == 1
+
+
+EXAMPLE = ("-m", "elastic.examples.oneflow_style", "--epochs", "20")
+
+
+def accuracy(line: str) -> float:
+    found = re.fullmatch(r"test accuracy (\d+\.\d) %; the model is in mlp\.pt", line)
+    assert found, line
+    return float(found[1])
+
+
+def test_the_example_trains_with_two_workers_and_rank_0_alone_shows_and_saves(tmp_path: Path) -> None:
+    said = completed([*EXAMPLE, "--gpu_device_num", "2"], tmp_path)
+    assert [line.partition("  loss")[0] for line in said[:-1]] == ["epoch 10", "epoch 20"]
+    assert all(line.endswith("world 2") for line in said[:-1])
+    assert accuracy(said[-1]) >= 94
+    assert (tmp_path / "mlp.pt").exists()
+
+
+@needs_ips
+def test_the_example_shows_its_result_and_saves_its_model_on_the_first_node_alone(tmp_path: Path) -> None:
+    serve, ctrl = free_ports(2)
+    hosts = ("127.0.0.2", "127.0.0.1")
+    words = [*EXAMPLE, "--nodes", ",".join(hosts), "--ctrl_port", str(ctrl)]
+    started = []
+    for host in hosts:
+        (tmp_path / host).mkdir()
+        more = {"ELASTIC_HOST": host, "ELASTIC_SERVE_PORT": str(serve)}
+        started.append(start(words, tmp_path / host, **more))
+    (first, shown, said), (second, nothing, more_said) = (finish(node) for node in started)
+    assert (first, second) == (0, 0), f"{said}\n{more_said}"
+    assert accuracy(shown.splitlines()[-1]) >= 94
+    assert nothing == ""
+    assert [(tmp_path / host / "mlp.pt").exists() for host in hosts] == [True, False]

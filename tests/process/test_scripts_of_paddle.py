@@ -12,12 +12,13 @@ import pytest
 
 from tests.process.jobs import Job, story
 
-PADDLE = Path(__file__).resolve().parents[2] / ".venv-paddle" / "bin" / "python"
+VENV = Path(__file__).resolve().parents[2] / ".venv-paddle"
+PADDLE = VENV / "bin" / "python"
 pytestmark = [
     pytest.mark.paddle,
     pytest.mark.timeout(240),
     pytest.mark.skipif(
-        not PADDLE.exists() and os.environ.get("ELASTIC_PADDLE_REQUIRED") != "1",
+        not (VENV / ".installed").exists() and os.environ.get("ELASTIC_PADDLE_REQUIRED") != "1",
         reason="Paddle is not installed; make paddle does it",
     ),
 ]
