@@ -202,3 +202,23 @@ def test_links_between_the_pages_lead_somewhere() -> None:
     for page in pages():
         for target in re.findall(r"\]\(([^)#:]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} points to {target}"
+
+
+def flags_of_torchrun() -> set[str]:
+    """Every long flag of the torchrun that is installed, without its dashes."""
+    from torch.distributed.run import get_args_parser
+
+    actions = get_args_parser()._actions
+    written = {flag for action in actions for flag in action.option_strings if flag.startswith("--")}
+    return {flag.removeprefix("--").replace("-", "_") for flag in written} - {"help"}
+
+
+def test_every_flag_of_torchrun_stands_on_its_page_and_is_ours_or_has_a_hint() -> None:
+    rows = [line.split("|")[1:3] for line in (DOCS / "from-torchrun.md").read_text().splitlines() if line[:1] == "|"]
+    of_torchrun, ours = (
+        {name.removeprefix("--").replace("-", "_") for row in rows for name in quoted(row[column]) if "--" in name}
+        for column in (0, 1)
+    )
+    assert of_torchrun == flags_of_torchrun()
+    assert of_torchrun <= {*commandline.BY_NAME, *commandline.HINTS}
+    assert ours <= set(commandline.BY_NAME)
