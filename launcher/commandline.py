@@ -32,7 +32,7 @@ HINTS: Final[Mapping[str, str]] = {
     "standalone": "leave it out: without --elastic_server the job runs on this machine alone",
     "node_rank": "leave it out: the nodes agree on their order in etcd",
     "master_addr": "leave it out: the nodes agree on the master in etcd",
-    "master_port": "leave it out: the nodes agree on the master in etcd",
+    "master_port": "use --ctrl_port, or leave it out: any free port will do",
     "monitor_interval": "leave it out: an exit is noticed at once",
     "no_python": "leave it out: a script that does not end in .py is run as it is",
     "module": "use -m",

@@ -87,6 +87,19 @@ def test_a_group_that_the_script_started_itself_is_taken_as_it_is(tmp_path: Path
     assert completed(["train.py"], tmp_path) == ["1"]
 
 
+def test_a_group_that_was_ended_can_be_started_anew_with_a_limit_for_its_collectives(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch, torch.distributed as dist, elastic\n"
+        "first = elastic.init()\n"
+        "dist.destroy_process_group()\n"
+        "second = elastic.init(timeout_s=7)\n"
+        "assert second == first and second is not first\n"
+        "gloo = dist.distributed_c10d._get_default_group()._get_backend(torch.device('cpu'))\n"
+        "print(gloo.options._timeout, flush=True)\n"
+    )
+    assert completed(["train.py"], tmp_path) == ["0:00:07"]
+
+
 def test_an_environment_that_does_not_fit_together_is_one_line_and_exit_2(script: str, tmp_path: Path) -> None:
     code, _, said = run([script], tmp_path, RANK="0")
     assert code == 2

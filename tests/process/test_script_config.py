@@ -15,7 +15,7 @@ SCRIPT = """
 import os, sys
 import elastic
 
-print("above", sys.argv[1:], flush=True)
+print("above", sys.argv[1:])  # Not flushed: what was printed is not lost.
 elastic.config({arguments})
 print("below", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], sys.argv[1:], flush=True)
 """
@@ -31,6 +31,8 @@ def script(folder: Path, arguments: str, name: str = "train.py") -> str:
 
 
 def test_a_plain_python_command_starts_its_script_in_as_many_workers_as_it_says(tmp_path: Path) -> None:
+    """What stands in the user's folder under our name is not ours."""
+    script(tmp_path, "console='none'", "launcher.py")
     name = script(tmp_path, "gpu_device_num=2, console='all'")
     said = completed([name, "--lr", "0.1", "a b", "--", "--np"], tmp_path)
     words = ["--lr", "0.1", "a b", "--", "--np"]

@@ -20,7 +20,7 @@ from elastic.errors import ElasticError
 from elastic.membership import Reason
 from launcher import commandline, ctl, node
 from launcher.environment import worker_environment
-from launcher.flags import FLAGS
+from launcher.flags import BY_NAME, FLAGS
 from tests.sim.faults import FAULTS as FAULTS_OF_THE_SIMULATION
 
 ROOT = Path(__file__).parents[2]
@@ -220,5 +220,5 @@ def test_every_flag_of_torchrun_stands_on_its_page_and_is_ours_or_has_a_hint() -
         for column in (0, 1)
     )
     assert of_torchrun == flags_of_torchrun()
-    assert of_torchrun <= {*commandline.BY_NAME, *commandline.HINTS}
-    assert ours <= set(commandline.BY_NAME)
+    assert of_torchrun <= {*BY_NAME, *commandline.HINTS}
+    assert ours <= set(BY_NAME)

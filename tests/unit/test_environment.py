@@ -39,6 +39,7 @@ def environment(
     base: Mapping[str, str] | None = None,
     interface: str | None = None,
     master: str = "10.0.0.0:5000",
+    cards: bool = True,
 ) -> dict[str, str]:
     return worker_environment(
         base=base or {},
@@ -55,6 +56,7 @@ def environment(
         endpoints_file="/data/log/endpoints.log",
         error_file="/data/log/error.3.json",
         interface=interface,
+        cards=cards,
     )
 
 
@@ -90,10 +92,22 @@ def test_a_worker_finds_what_paddle_sets() -> None:
         "PADDLE_TRAINER_ENDPOINTS": "10.0.0.0:6000,10.0.0.0:6001,10.0.0.1:6002,10.0.0.1:6003",
         "PADDLE_CURRENT_ENDPOINT": "10.0.0.1:6003",
         "PADDLE_RANK_IN_NODE": "1",
+        "PADDLE_GLOBAL_RANK": "3",
+        "PADDLE_GLOBAL_SIZE": "4",
+        "PADDLE_LOCAL_RANK": "1",
+        "PADDLE_LOCAL_SIZE": "2",
+        "PADDLE_NNODES": "2",
         "PADDLE_MASTER": "10.0.0.0:5000",
         "FLAGS_selected_gpus": "1",
     }
     assert found | expected == found
+
+
+def test_paddle_uses_gloo_where_there_is_no_card_unless_the_user_says_otherwise() -> None:
+    assert "PADDLE_DISTRI_BACKEND" not in environment(generation())
+    assert environment(generation(), cards=False)["PADDLE_DISTRI_BACKEND"] == "gloo"
+    mine = {"PADDLE_DISTRI_BACKEND": "xccl"}
+    assert environment(generation(), base=mine, cards=False)["PADDLE_DISTRI_BACKEND"] == "xccl"
 
 
 def test_a_worker_finds_our_own_variables() -> None:

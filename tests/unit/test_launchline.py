@@ -167,3 +167,10 @@ def test_a_worker_of_any_launcher_is_known_by_its_environment(mark: str, monkeyp
     monkeypatch.setenv(mark, "0")
     assert relaunch.inside_worker()
     relaunch.config(nodes=NODES, gpu_device_num=1)  # It does nothing: this test goes on.
+
+
+@pytest.mark.parametrize("python", ["", "/nowhere/python"])
+def test_a_python_that_cannot_be_started_again_is_one_line(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", python)
+    with pytest.raises(ConfigError, match="cannot be started again"):
+        relaunch.launch(())
