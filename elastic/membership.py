@@ -94,7 +94,7 @@ def _of_roster(q: Question, roles: Roles) -> tuple[Decision, Memory]:
         return roster.reform(q, roles, generation), q.memory
     if generation.before is not None and (closed := roster.closed(q, generation.before)) is not None:
         return closed, q.memory
-    return _open(q, generation, generation.before, None)
+    return _open(q, generation, generation.before, None, charge=False)  # Its revisions were paid for one by one.
 
 
 def remember(view: View, memory: Memory, now: float) -> Memory:
@@ -270,7 +270,7 @@ def _closed(
 
 
 def _open(
-    q: Question, generation: Generation, before: Before | None, newcomers_at: float | None
+    q: Question, generation: Generation, before: Before | None, newcomers_at: float | None, *, charge: bool = True
 ) -> tuple[Decision, Memory]:
     """The gate can open: judge what ended the world before, then go, pause, or end the job."""
     gate_since = q.memory.gate_since
@@ -281,6 +281,7 @@ def _open(
     absent: tuple[str, ...] = ()
     if before is not None:
         absent = tuple(node for node in before.nodes if node not in q.view.members)
+    if before is not None and charge:
         known = {node: stored for (g, node), stored in q.view.outcomes.items() if g == before.g}
         lost = frozenset(node for node in before.nodes if node not in known)
         healthy = max((stored.value.ran_s for stored in known.values()), default=0.0) >= HEALTHY_S
