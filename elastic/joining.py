@@ -191,7 +191,8 @@ def _roles(roles: Roles) -> str:
         "--heter_worker_num": roles.heter_num or "",
         "--http_port": roles.http_port or "",
     }
-    return " ".join(f"{name} {text}" for name, text in flags.items() if text)
+    written = " ".join(f"{name} {text}" for name, text in flags.items() if text)
+    return f"{written} with --np" if roles.apart else written
 
 
 def _words(value: object) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import psutil
 
@@ -71,9 +71,14 @@ def own(hosts: Sequence[str]) -> tuple[str, ...]:
 
     Where no address tells, a name that begins with this machine's name does: it may not resolve yet.
     """
-    found = tuple(host for host in hosts if interface(host) is not None or is_loopback(host))
+    found = tuple(host for host in hosts if _is_own(_resolve(host)))
     here = socket.gethostname().partition(".")[0].lower()
     return found or tuple(host for host in hosts if as_ip(host) is None and host.partition(".")[0].lower() == here)
+
+
+def _is_own(found: Collection[ipaddress.IPv4Address | ipaddress.IPv6Address]) -> bool:
+    here = {address.address.partition("%")[0] for owned in psutil.net_if_addrs().values() for address in owned}
+    return any(address.is_loopback or str(address) in here for address in found)
 
 
 def same(hosts: Sequence[str], host: str) -> tuple[str, ...]:

@@ -253,3 +253,30 @@ def test_cards_are_shared_out_to_the_nodes_and_the_rest_is_offered_to_a_further_
 def test_with_fewer_cards_than_workers_nobody_gets_one() -> None:
     _, _, environments = command("--local_nodes", "2", environ={"CUDA_VISIBLE_DEVICES": "0"})
     assert [one["CUDA_VISIBLE_DEVICES"] for one in environments] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--server_num=2", "--worker_num=2"),
+        ("--server_num=1", "--worker_num=2", "--heter_worker_num=1", "--run_mode=ps-heter"),
+        ("--servers=127.0.0.2:6170", "--workers=127.0.0.2:6171,127.0.0.2"),
+        ("--servers=127.0.0.2:6170", "--workers=127.0.0.2", "--np=1"),
+        ("--np=2", "--server_num=1", "--worker_num=2"),
+        ("--local_nodes=3", "--server_num=1", "--worker_num=2"),
+    ],
+)
+def test_a_node_has_the_roles_that_its_parent_read(flags: tuple[str, ...]) -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": ""}
+    config = check(parse([*flags, "-m", "json.tool"], environ), environ)
+    child = check(parse(node_argv(config, "127.0.0.1:1234"), environ), environ)
+    assert (child.run_mode, child.roles, child.np) == (config.run_mode, config.roles, config.np)
+    assert child.host == (config.host or "127.0.0.1")
+
+
+def test_the_line_for_another_node_of_workers_makes_the_job_one_larger() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": ""}
+    _, line, _ = command("--local_nodes=3", "--server_num=1", "--worker_num=2", environ=environ)
+    assert "--np 3 " in line
+    assert "--force" in line
+    assert "--nproc_per_node" not in line

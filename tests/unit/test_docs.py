@@ -21,6 +21,7 @@ from elastic.membership import Reason
 from launcher import commandline, ctl, node
 from launcher.environment import worker_environment
 from launcher.flags import FLAGS
+from launcher.psenvironment import ps_environment
 from tests.sim.faults import FAULTS as FAULTS_OF_THE_SIMULATION
 
 ROOT = Path(__file__).parents[2]
@@ -184,6 +185,45 @@ def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
     cells = first_cells(section("reference.md", "Environment of a worker"))
     explained = [name for cell in cells for name in quoted(cell)]
     assert sorted(explained) == sorted({*made, *added})
+
+
+def test_every_variable_of_a_parameter_server_process_is_explained_and_no_other() -> None:
+    seats = tuple(model.Seat(role, 0) for role in (model.Role.SERVER, model.Role.HETER, model.Role.WORKER))
+    place = model.Place("h-1", "h", (7000,), (8000, 8001, 8002), seats)
+    world = model.Generation(g=1, run=1, tag="", why=model.Why.FIRST, reason="", members=(place,), slots=1)
+    made = {
+        seat.role: ps_environment(
+            base={},
+            generation=world,
+            place=place,
+            seat_index=number,
+            master="h:7000",
+            restarts=0,
+            restarts_max=3,
+            job_id="j",
+            node_id="h-1",
+            incarnation="i",
+            checkpoint_dir="c",
+            endpoints_file="e",
+            roster_file="r",
+            error_file="x",
+            interface="eth0",
+        )
+        for number, seat in enumerate(seats)
+    }
+    added = re.findall(r'environment\["(\w+)"\]', Path(node.__file__).read_text())
+    assert made[model.Role.HETER].keys() == made[model.Role.WORKER].keys()
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:4]]
+        for line in section("reference.md", "Environment of a parameter-server process").splitlines()
+        if line.startswith("| `")
+    ]
+    for role, words in (
+        (model.Role.SERVER, ("all", "servers")),
+        (model.Role.WORKER, ("all", "workers, heterogeneous")),
+    ):
+        explained = [name for variables, who, _ in rows for name in quoted(variables) if who in words]
+        assert sorted(explained) == sorted({*made[role], *added})
 
 
 def test_every_exit_code_of_an_error_is_explained() -> None:
