@@ -26,16 +26,15 @@ from elastic.right import KILL_S
 from elastic.store import session
 from elastic.store.base import Range, Store
 from elastic.store.mirror import Mirror
-from launcher import addresses, locks, ports, report
+from launcher import addresses, locks, report
 from launcher.config import Config
 from launcher.console import Console
 from launcher.logs import Level, Narrator
 from launcher.node import NodeWorkers
+from launcher.ports import NodePorts
 from launcher.signals import Signals
 from launcher.waiting import WaitingLines
 
-MASTERS = 3
-"""Ports held for torch's store, used in turn, so that a straggler of an older world finds nobody at its own."""
 CLOSING_LIMIT_S = 1.0
 """Giving back the lease takes at most this long; otherwise it ends by itself."""
 CONNECT_PAUSE_S = 0.5
@@ -186,13 +185,14 @@ class Agent:
 
     async def run(self, connecting: Connecting) -> int:
         """Join, take part, leave; the exit code."""
+        self._say_cards()
         await self._workers.start()
         from elastic.store.etcd import EtcdStore  # Only now: the nursery stands, and grpc brings threads.
 
         store = self._store = EtcdStore(self._config.endpoints)
         await connecting.until(self._ask, store)
-        with ports.hold("", self._config.slots + MASTERS) as held:
-            self._core = AgentCore(self._facts(held.ports))
+        with self._hold_ports() as held:
+            self._core = AgentCore(self._facts(held))
             self._mirror = Mirror(
                 store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error)
             )
@@ -220,7 +220,18 @@ class Agent:
         await store.list(Range.key(self._keys.spec))
         return ""
 
-    def _facts(self, held: tuple[int, ...]) -> Facts:
+    def _say_cards(self) -> None:
+        cards = self._config.cards[: self._config.slots]
+        if cards and (self._config.shown_cards or "CUDA_VISIBLE_DEVICES" in os.environ):
+            self._narrator.say(f"cards of this node, in the order of the local ranks: {', '.join(cards)}")
+
+    def _hold_ports(self) -> NodePorts:
+        # Several nodes of one machine that have loopback addresses of their own can each hold the control port there.
+        host = self._host if addresses.is_loopback(self._host) else ""
+        config = self._config
+        return NodePorts(config.slots, within=config.port_range, control=config.ctrl_port, host=host)
+
+    def _facts(self, held: NodePorts) -> Facts:
         config = self._config
         spec = Spec(
             np=config.np,
@@ -232,7 +243,7 @@ class Agent:
             store_outage_limit_s=config.store_outage_limit_s,
             fatal_exit_codes=config.fatal_exit_codes,
         )
-        member = Member(host=self._host, slots=config.slots, masters=held[:MASTERS], ports=held[MASTERS:])
+        member = Member(host=self._host, slots=config.slots, masters=held.masters, ports=held.workers)
         me = Me(self._node, member, spec, secrets.token_hex(8), force=config.force, rerun=config.rerun)
         limits = Limits(config.grace_s, config.loss_grace_s, config.elastic_timeout_s)
         now = boottime()

@@ -41,6 +41,8 @@ def _run(config: Config) -> int:
     from launcher import logs
 
     logs.check_log_dir(Path(config.log_dir))
+    for line in config.warnings:
+        sys.stderr.write(f"elastic-launch: warning: {line}\n")
     if config.local_nodes:
         from launcher import local
 

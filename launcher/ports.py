@@ -11,11 +11,18 @@ from __future__ import annotations
 import errno
 import socket
 from types import TracebackType
+from typing import Final
+
+import psutil
 
 from elastic.errors import ConfigError
 
 PORTS_MAX = 4096
 """More than this on one node is a mistake in the command line."""
+MASTERS = 3
+"""Ports held for torch's store, used in turn, so that a straggler of an older world finds nobody at its own."""
+BUSY: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
+"""Why a port of a range is passed over: somebody has it, or only root may have it."""
 
 
 class HeldPorts:
@@ -42,48 +49,146 @@ class HeldPorts:
         self.close()
 
 
-def hold(host: str, count: int, *, first: int = 0) -> HeldPorts:
+class NodePorts:
+    """Every port of one node: one for each worker, those of torch's store, and one for the agent itself."""
+
+    def __init__(
+        self, workers: int, *, within: tuple[int, int] | None = None, control: int = 0, host: str = ""
+    ) -> None:
+        """Hold them.
+
+        `within` is the range to take them from, in its order, the workers' first. `control` is the one port that
+        torch's store is to use, held on `host` ("": on every address). Raises `ConfigError` when that port is busy
+        or there are not enough others; then none is held.
+        """
+        masters = 0 if control else MASTERS
+        self._control = hold_control(control, host) if control else None
+        try:
+            self._held = hold("", workers + masters + 1, within=within)
+        except ConfigError:
+            if self._control is not None:
+                self._control.close()
+            raise
+        ports = self._held.ports
+        self.workers = ports[:workers]
+        self.masters = (control,) if control else ports[workers:-1]
+        self.link = ports[-1]
+
+    def close(self) -> None:
+        """Let go of every port. A second call does nothing."""
+        self._held.close()
+        if self._control is not None:
+            self._control.close()
+
+    def __enter__(self) -> NodePorts:
+        """Hold the ports for the length of a `with` block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let go of every port."""
+        self.close()
+
+
+def hold(host: str, count: int, *, within: tuple[int, int] | None = None) -> HeldPorts:
     """Hold `count` free TCP ports on `host`; "" is every address of this machine, IPv4 and IPv6.
 
-    The kernel picks the ports, or, with `first`, they are the `count` ports from there on. Raises `ConfigError` when
-    there are not enough; then none is held.
+    The kernel picks the ports, or, with `within`, they are the first free ones from the lower to the upper bound, both
+    inside. Raises `ConfigError` when there are not enough; then none is held.
     """
     if not 0 <= count <= PORTS_MAX:
         raise ConfigError(f"{count} ports on one node are more than {PORTS_MAX}; use fewer workers on each node")
     held: list[socket.socket] = []
     try:
-        while len(held) < count:
-            held.append(_bind(host, first + len(held) if first else 0))
+        if within is None:
+            held += (_bind(host, 0) for _ in range(count))
+        else:
+            _fill(held, host, count, within)
     except OSError as error:
-        for one in held:
-            one.close()
-        raise ConfigError(_refusal(host, count, len(held), first, error)) from error
-    for one in held:
+        _close(held)
+        where = f" on {host}" if host else ""
+        raise ConfigError(
+            f"need {count} free ports{where}, found {len(held)} ({error.strerror or error}); free some first"
+        ) from error
+    if within is not None and len(held) < count:
+        _close(held)
+        raise ConfigError(_too_few(count, len(held), within))
+    return _held(held)
+
+
+def hold_control(port: int, host: str = "") -> HeldPorts:
+    """Hold the one port that was named with --ctrl_port, on `host` ("": every address).
+
+    A port that an earlier job has just let go can be held: its closed connections linger for a minute in TIME_WAIT, and
+    nobody listens there. Raises `ConfigError` when somebody has the port.
+    """
+    try:
+        return _held([_bind(host, port)])
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE and port in _lingering():
+            try:
+                return _held([_bind(host, port, beside=True)])
+            except OSError as again:
+                error = again
+        raise ConfigError(
+            f"--ctrl_port {port} cannot be used on this machine ({error.strerror or error}); free it, or use another "
+            "--ctrl_port"
+        ) from error
+
+
+def _fill(held: list[socket.socket], host: str, count: int, within: tuple[int, int]) -> None:
+    for port in range(within[0], within[1] + 1):
+        if len(held) == count:
+            return
+        try:
+            held.append(_bind(host, port))
+        except OSError as error:
+            if error.errno not in BUSY:
+                raise
+
+
+def _held(sockets: list[socket.socket]) -> HeldPorts:
+    for one in sockets:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return HeldPorts(tuple(held))
+    return HeldPorts(tuple(sockets))
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _close(sockets: list[socket.socket]) -> None:
+    for one in sockets:
+        one.close()
+
+
+def _bind(host: str, port: int, *, beside: bool = False) -> socket.socket:
+    """A bound socket; `beside` lets it bind where others that do not listen are bound, too."""
     if host:
         family, kind, protocol, _, target = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return _bound(family, target, kind, protocol)
+        return _bound(family, target, kind, protocol, beside=beside)
     try:
-        return _bound(socket.AF_INET6, ("::", port), both=True)
+        return _bound(socket.AF_INET6, ("::", port), both=True, beside=beside)
     except OSError as error:
         if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
             raise
-        return _bound(socket.AF_INET, ("0.0.0.0", port))  # This machine has no IPv6.
+        return _bound(socket.AF_INET, ("0.0.0.0", port), beside=beside)  # This machine has no IPv6.
 
 
 def _bound(
-    family: int, target: object, kind: int = socket.SOCK_STREAM, protocol: int = 0, *, both: bool = False
+    family: int,
+    target: object,
+    kind: int = socket.SOCK_STREAM,
+    protocol: int = 0,
+    *,
+    both: bool = False,
+    beside: bool = False,
 ) -> socket.socket:
     made = socket.socket(family, kind, protocol)  # Python's sockets are not inheritable.
     try:
         if both:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if beside:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(target)  # type: ignore[arg-type]  # getaddrinfo's own address, whatever its family
     except OSError:
         made.close()
@@ -91,7 +196,23 @@ def _bound(
     return made
 
 
-def _refusal(host: str, count: int, found: int, first: int, error: OSError) -> str:
-    where = f" in {first}:{first + count - 1}" if first else ""
-    reason = error.strerror or str(error)
-    return f"need {count} free ports{where} on {host or 'this machine'}, found {found} ({reason}); free some first"
+def _lingering() -> frozenset[int]:
+    """The ports of this machine where only closed connections are left."""
+    closed: set[int] = set()
+    alive: set[int] = set()
+    for one in psutil.net_connections("tcp"):
+        if one.laddr:
+            (closed if one.status == psutil.CONN_TIME_WAIT else alive).add(one.laddr.port)
+    return frozenset(closed - alive)
+
+
+def _too_few(count: int, found: int, within: tuple[int, int]) -> str:
+    low, high = within
+    width = high - low + 1
+    line = f"need {count} free ports in {low}:{high}, found {found}; "
+    if width < count:
+        return line + f"widen --port_range to {count} ports or more"
+    just_used = sum(low <= port <= high for port in _lingering())
+    if found + just_used >= count:
+        return line + f"widen --port_range, or wait a minute: {just_used} more were in use a moment ago"
+    return line + "widen --port_range, or free some"

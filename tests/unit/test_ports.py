@@ -61,7 +61,7 @@ def test_torchs_older_store_listens_on_a_held_port_too() -> None:
 @pytest.mark.parametrize(("first", "second"), [("", ""), ("127.0.0.1", "127.0.0.1"), ("", "127.0.0.1"), ("", "::1")])
 def test_a_held_port_cannot_be_held_again(first: str, second: str) -> None:
     with hold(first, 1) as held, pytest.raises(ConfigError, match="need 1 free port"):
-        hold(second, 1, first=held.ports[0])
+        hold(second, 1, within=(held.ports[0], held.ports[0]))
 
 
 def test_a_port_on_which_a_store_listens_cannot_be_taken() -> None:
@@ -69,7 +69,7 @@ def test_a_port_on_which_a_store_listens_cannot_be_taken() -> None:
         with pytest.raises(OSError, match="in use"):
             listening(held.ports[0], reuse=True)
         with pytest.raises(ConfigError):
-            hold("", 1, first=held.ports[0])
+            hold("", 1, within=(held.ports[0], held.ports[0]))
 
 
 def test_the_kernel_gives_a_held_port_to_nobody() -> None:
@@ -84,7 +84,7 @@ def test_a_port_is_free_again_after_close() -> None:
     held = hold("", 1)
     held.close()
     held.close()
-    with hold("", 1, first=held.ports[0]) as again:
+    with hold("", 1, within=(held.ports[0], held.ports[0])) as again:
         assert again.ports == held.ports
 
 
@@ -92,9 +92,9 @@ def test_too_few_free_ports_say_how_many_there_were_and_hold_none() -> None:
     with hold("", 1) as taken:
         first = taken.ports[0] - 1
         with pytest.raises(ConfigError, match=f"need 2 free ports in {first}:{first + 1}") as caught:
-            hold("", 2, first=first)
+            hold("", 2, within=(first, first + 1))
         assert "found" in str(caught.value)
-    with hold("", 2, first=first) as held:
+    with hold("", 2, within=(first, first + 1)) as held:
         assert held.ports == (first, first + 1)
 
 
@@ -109,4 +109,4 @@ def test_a_process_that_we_start_does_not_inherit_the_ports() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, close_fds=False):
         held.close()
         for port in held.ports:
-            hold("", 1, first=port).close()
+            hold("", 1, within=(port, port)).close()
