@@ -45,6 +45,8 @@ class Flag:
 
 BASE, COLLECTIVE, SERVERS, ELASTIC = "Base", "Collective", "Parameter-Server", "Elastic"
 WORKERS, LOGS = "Workers", "Logs"
+GROUPS: Final = (BASE, COLLECTIVE, SERVERS, ELASTIC, WORKERS, LOGS)
+"""The groups of the help, in their order."""
 
 FLAGS: Final[tuple[Flag, ...]] = (
     Flag(
@@ -97,7 +99,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     ),
     Flag(
         name="host",
-        group=BASE,
+        group=ELASTIC,
         field="host",
         help="the name or address under which the other nodes reach this one",
         read=values.host,
@@ -120,7 +122,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="port_range",
         group=BASE,
         field="port_range",
-        help="take every port from this range, for firewalls: LOW:HIGH",
+        help="take every port from this range, for firewalls: LOW:HIGH; a node needs one for each worker and 4 more",
         read=values.port_range,
         default=None,
         shown="any free ports",
@@ -141,7 +143,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="ctrl_port",
         group=COLLECTIVE,
         field="ctrl_port",
-        help="the port where the workers meet (MASTER_PORT), the same on every node",
+        help="the port where the workers meet (MASTER_PORT) in every generation, the same on every node",
         read=values.port,
         default=0,
         shown="any free port",
@@ -395,7 +397,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     ),
     Flag(
         name="log_dir",
-        group=LOGS,
+        group=BASE,
         field="log_dir",
         help="the folder for workerlog.<rank> and endpoints.log",
         read=values.folder,
@@ -423,3 +425,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
 )
 
 BY_NAME: Final[Mapping[str, Flag]] = {flag.name: flag for flag in FLAGS}
+
+
+def by_group() -> tuple[Flag, ...]:
+    """Every flag, in the order of the help."""
+    return tuple(sorted(FLAGS, key=lambda flag: GROUPS.index(flag.group)))

@@ -18,9 +18,10 @@ from elastic import errors, keys, membership, model
 from elastic.agentstate import TABLE
 from elastic.errors import ElasticError
 from elastic.membership import Reason
-from launcher import commandline, ctl, node
+from launcher import commandline, ctl, node, variables
 from launcher.environment import worker_environment
-from launcher.flags import FLAGS
+from launcher.flags import by_group
+from launcher.variables import Variables
 from tests.sim.faults import FAULTS as FAULTS_OF_THE_SIMULATION
 
 ROOT = Path(__file__).parents[2]
@@ -90,9 +91,13 @@ def flags() -> str:
                 ", ".join(map(code, commandline._shown_variables(flag))),
                 plain(flag.help),
             )
-            for flag in FLAGS
+            for flag in by_group()
         ),
     )
+
+
+def variables_table(rows: Sequence[Variables]) -> str:
+    return table(("variable", "value"), ((", ".join(map(code, row.names)), plain(row.meaning)) for row in rows))
 
 
 def what_goes_wrong() -> str:
@@ -116,6 +121,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "agent figure": agent_figure,
     "reasons": reasons,
     "flags": flags,
+    "read variables": lambda: variables_table(variables.READ),
+    "worker variables": lambda: variables_table(variables.SET),
     "faults": what_goes_wrong,
 }
 
@@ -178,6 +185,7 @@ def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
         endpoints_file="e",
         error_file="x",
         interface="eth0",
+        cards=("3", "2"),
     )
     added = re.findall(r'environment\["(\w+)"\]', Path(node.__file__).read_text())
     cells = first_cells(section("reference.md", "Environment of a worker"))
