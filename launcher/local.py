@@ -27,7 +27,7 @@ from launcher.signals import HEARD
 REPLACED: Final = frozenset({"local_nodes", "elastic_server", "job_id", "np", "nproc_per_node", "gpus"})
 """Flags whose value the parent decides for its children."""
 
-NOT_FOR_JOINERS: Final = frozenset({"rerun", "force", "host"})
+NOT_FOR_JOINERS: Final = frozenset({"rerun", "force", "host", "ctrl_port"})
 """Flags that a further node in another terminal does not repeat."""
 
 CODES_BY_WEIGHT: Final = (1, 2, 3, 4)

@@ -4,12 +4,18 @@ A port that was looked for and then let go can be taken by anybody before it is 
 are bound *without* SO_REUSEADDR, so that two agents never get the same port, and have it set *afterwards*, so that the
 worker's listening socket (torch's TCPStore sets SO_REUSEADDR) can bind beside ours, which never listens. Linux looks at
 the flag of the socket that is already there when another one binds, which is what makes the second step work.
+
+A port where an earlier job met lingers for a minute: Linux keeps its closed connections, and refuses a bind without
+SO_REUSEADDR. Such a port is bound with it when it is named or no other is left, and a mark (a name among the abstract
+Unix sockets, which belong to the same network namespace as ports) keeps other agents off.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Final
 
@@ -23,20 +29,30 @@ MASTERS = 3
 """Ports held for torch's store, used in turn, so that a straggler of an older world finds nobody at its own."""
 BUSY: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
 """Why a port of a range is passed over: somebody has it, or only root may have it."""
+CLOSED: Final = frozenset(
+    {
+        psutil.CONN_TIME_WAIT,
+        psutil.CONN_FIN_WAIT1,
+        psutil.CONN_FIN_WAIT2,
+        psutil.CONN_CLOSING,
+        psutil.CONN_LAST_ACK,
+        psutil.CONN_CLOSE,
+    }
+)
+"""States of a connection whose process has closed it, or is gone."""
 
 
 class HeldPorts:
     """Ports that this process holds until `close`. They are not listening and no child inherits them."""
 
-    def __init__(self, sockets: tuple[socket.socket, ...]) -> None:
-        """Take over sockets that are bound."""
-        self._sockets = sockets
+    def __init__(self, sockets: Sequence[socket.socket], stack: contextlib.ExitStack) -> None:
+        """Take over sockets that are bound; `stack` closes them."""
+        self._stack = stack
         self.ports: tuple[int, ...] = tuple(int(held.getsockname()[1]) for held in sockets)
 
     def close(self) -> None:
         """Let go of every port. A second call does nothing."""
-        for held in self._sockets:
-            held.close()
+        self._stack.close()
 
     def __enter__(self) -> HeldPorts:
         """Hold the ports for the length of a `with` block."""
@@ -99,64 +115,68 @@ def hold(host: str, count: int, *, within: tuple[int, int] | None = None) -> Hel
     """
     if not 0 <= count <= PORTS_MAX:
         raise ConfigError(f"{count} ports on one node are more than {PORTS_MAX}; use fewer workers on each node")
-    held: list[socket.socket] = []
-    try:
-        if within is None:
-            held += (_bind(host, 0) for _ in range(count))
-        else:
-            _fill(held, host, count, within)
-    except OSError as error:
-        _close(held)
-        where = f" on {host}" if host else ""
-        raise ConfigError(
-            f"need {count} free ports{where}, found {len(held)} ({error.strerror or error}); free some first"
-        ) from error
-    if within is not None and len(held) < count:
-        _close(held)
-        raise ConfigError(_too_few(count, len(held), within))
-    return _held(held)
+    with contextlib.ExitStack() as stack:
+        held: list[socket.socket] = []
+        try:
+            if within is None:
+                held += (_take(host, 0, stack) for _ in range(count))
+            else:
+                held += _taken(host, range(within[0], within[1] + 1), count, stack)
+        except OSError as error:
+            where = f" on {host}" if host else ""
+            raise ConfigError(
+                f"need {count} free ports{where}, found {len(held)} ({error.strerror or error}); free some first"
+            ) from error
+        if len(held) < count:
+            raise ConfigError(_too_few(count, len(held), within or (0, 0)))
+        return HeldPorts(held, stack.pop_all())
 
 
 def hold_control(port: int, host: str = "") -> HeldPorts:
     """Hold the one port that was named with --ctrl_port, on `host` ("": every address).
 
-    A port that an earlier job has just let go can be held: its closed connections linger for a minute in TIME_WAIT, and
-    nobody listens there. Raises `ConfigError` when somebody has the port.
+    Raises `ConfigError` when somebody has the port.
     """
-    try:
-        return _held([_bind(host, port)])
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE and port in _lingering():
-            try:
-                return _held([_bind(host, port, beside=True)])
-            except OSError as again:
-                error = again
-        raise ConfigError(
-            f"--ctrl_port {port} cannot be used on this machine ({error.strerror or error}); free it, or use another "
-            "--ctrl_port"
-        ) from error
-
-
-def _fill(held: list[socket.socket], host: str, count: int, within: tuple[int, int]) -> None:
-    for port in range(within[0], within[1] + 1):
-        if len(held) == count:
-            return
+    with contextlib.ExitStack() as stack:
         try:
-            held.append(_bind(host, port))
+            held = _taken(host, range(port, port + 1), 1, stack) or [_take(host, port, stack)]
         except OSError as error:
-            if error.errno not in BUSY:
-                raise
+            raise ConfigError(
+                f"--ctrl_port {port} cannot be used on this machine ({error.strerror or error}); free it, or use "
+                "another --ctrl_port"
+            ) from error
+        return HeldPorts(held, stack.pop_all())
 
 
-def _held(sockets: list[socket.socket]) -> HeldPorts:
-    for one in sockets:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return HeldPorts(tuple(sockets))
+def _taken(host: str, candidates: range, count: int, stack: contextlib.ExitStack) -> list[socket.socket]:
+    """The first free ports, at most `count`, in their order; those that linger only if there are not enough others."""
+    held: dict[int, socket.socket] = {}
+
+    def fill(ports: Iterable[int], *, beside: bool) -> None:
+        for port in ports:
+            if len(held) == count:
+                return
+            try:
+                held[port] = _take(host, port, stack, beside=beside)
+            except OSError as error:
+                if error.errno not in BUSY:
+                    raise
+
+    fill(candidates, beside=False)
+    if len(held) < count:
+        fill(sorted(_lingering() & {*candidates}), beside=True)
+    return [held[port] for port in sorted(held)]
 
 
-def _close(sockets: list[socket.socket]) -> None:
-    for one in sockets:
-        one.close()
+def _take(host: str, port: int, stack: contextlib.ExitStack, *, beside: bool = False) -> socket.socket:
+    """Bind one port and mark it as ours until `stack` is closed; OSError if it is busy."""
+    with contextlib.ExitStack() as mine:
+        made = mine.enter_context(_bind(host, port, beside=beside))
+        mark = mine.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        mark.bind(f"\0elastic-launch port {made.getsockname()[1]} {host}")
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        stack.push(mine.pop_all())
+    return made
 
 
 def _bind(host: str, port: int, *, beside: bool = False) -> socket.socket:
@@ -197,22 +217,16 @@ def _bound(
 
 
 def _lingering() -> frozenset[int]:
-    """The ports of this machine where only closed connections are left."""
+    """The ports of this machine where nothing is left but connections that this end has closed."""
     closed: set[int] = set()
     alive: set[int] = set()
     for one in psutil.net_connections("tcp"):
         if one.laddr:
-            (closed if one.status == psutil.CONN_TIME_WAIT else alive).add(one.laddr.port)
+            (closed if one.status in CLOSED else alive).add(one.laddr.port)
     return frozenset(closed - alive)
 
 
 def _too_few(count: int, found: int, within: tuple[int, int]) -> str:
     low, high = within
-    width = high - low + 1
-    line = f"need {count} free ports in {low}:{high}, found {found}; "
-    if width < count:
-        return line + f"widen --port_range to {count} ports or more"
-    just_used = sum(low <= port <= high for port in _lingering())
-    if found + just_used >= count:
-        return line + f"widen --port_range, or wait a minute: {just_used} more were in use a moment ago"
-    return line + "widen --port_range, or free some"
+    mend = "widen --port_range, or free some" if high - low + 1 >= count else f"widen --port_range to {count} ports"
+    return f"need {count} free ports in {low}:{high}, found {found}; {mend}"

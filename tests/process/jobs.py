@@ -96,9 +96,8 @@ class Job:
     ) -> Node:
         """Start an agent in a folder of its own. Later flags win over the harness's; `server` names the etcd.
 
-        `environ` comes on top of the environment that every node has here.
-
-        It dies with the test's process, whatever ends that.
+        `environ` comes on top of the environment that every node has here. It dies with the test's process, whatever
+        ends that.
         """
         name = next(self._names)
         folder = self.folder / name

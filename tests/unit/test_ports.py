@@ -135,15 +135,31 @@ def test_too_few_free_ports_say_how_many_there_were_and_none_is_held() -> None:
 
 def test_a_range_that_is_too_narrow_says_how_wide_it_must_be() -> None:
     low, high = free_range(5)
-    with pytest.raises(ConfigError, match=f"need 6 free ports in {low}:{high}, found 5; widen --port_range to 6 ports"):
+    with pytest.raises(
+        ConfigError, match=f"need 6 free ports in {low}:{high}, found 5; widen --port_range to 6 ports$"
+    ):
         hold("", 6, within=(low, high))
 
 
-def test_ports_that_an_earlier_job_has_just_let_go_are_told_as_such() -> None:
-    low, high = free_range(2)
+def test_a_port_that_an_earlier_job_has_just_let_go_is_taken_when_no_other_is_left() -> None:
+    low, high = free_range(3)
     leave_closed_connections(low)
-    with pytest.raises(ConfigError, match="or wait a minute: 1 more were in use a moment ago"):
-        hold("", 2, within=(low, high))
+    with hold("", 2, within=(low, high)) as held:
+        assert held.ports == (low + 1, high)
+    with hold("", 3, within=(low, high)) as held:
+        assert held.ports == (low, low + 1, high)
+        listening(low, reuse=True).close()  # As a worker does.
+
+
+def test_a_held_port_that_lingers_cannot_be_held_again() -> None:
+    (port, _) = free_range(1)
+    leave_closed_connections(port)
+    with hold("", 1, within=(port, port)):
+        with pytest.raises(ConfigError):
+            hold("", 1, within=(port, port))
+        with pytest.raises(ConfigError):
+            hold_control(port)
+    hold("", 1, within=(port, port)).close()
 
 
 # Every port of a node
@@ -204,8 +220,8 @@ def test_two_nodes_of_one_machine_with_loopback_addresses_of_their_own_hold_one_
 def test_the_control_port_of_a_job_that_has_just_ended_can_be_held_again() -> None:
     (port, _) = free_range(1)
     leave_closed_connections(port)
-    with pytest.raises(ConfigError):
-        hold("", 1, within=(port, port))
+    with pytest.raises(OSError, match="in use"):
+        listening(port, reuse=False)
     with NodePorts(1, control=port) as held:
         assert held.masters == (port,)
 
