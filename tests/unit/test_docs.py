@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from elastic.errors import ElasticError
 from elastic.membership import Reason
 from launcher import commandline, ctl, node, variables
 from launcher.environment import worker_environment
-from launcher.flags import by_group
+from launcher.flags import BY_NAME, by_group
 from launcher.variables import Variables
 from tests.sim.faults import FAULTS as FAULTS_OF_THE_SIMULATION
 
@@ -100,6 +101,11 @@ def variables_table(rows: Sequence[Variables]) -> str:
     return table(("variable", "value"), ((", ".join(map(code, row.names)), plain(row.meaning)) for row in rows))
 
 
+def foreign_flags() -> str:
+    rows = ((f"-{name}" if len(name) == 1 else f"--{name}", hint) for name, hint in commandline.HINTS.items())
+    return table(("flag", "here"), ((code(flag), plain(hint)) for flag, hint in rows))
+
+
 def what_goes_wrong() -> str:
     return table(
         ("fault", "what happens"),
@@ -121,6 +127,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "agent figure": agent_figure,
     "reasons": reasons,
     "flags": flags,
+    "foreign flags": foreign_flags,
     "read variables": lambda: variables_table(variables.READ),
     "worker variables": lambda: variables_table(variables.SET),
     "faults": what_goes_wrong,
@@ -209,3 +216,15 @@ def test_links_between_the_pages_lead_somewhere() -> None:
     for page in pages():
         for target in re.findall(r"\]\(([^)#:]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} points to {target}"
+
+
+def test_every_command_line_for_people_from_paddle_can_be_read() -> None:
+    lines = [line for line in section("from-paddle-launch.md", "The same command lines").splitlines() if "`" in line]
+    texts = [text for line in lines for text in quoted(line.split("|")[2])]
+    commands = [words for text in texts if len(words := shlex.split(text)) > 1]
+    assert len(commands) >= len(lines) - 1, "one row says: the same"
+    for words in commands:
+        rest = words[3:] if words[0] == "python" else words[1:]
+        assert commandline.cut(rest).script == "train.py", words
+    same = section("from-paddle-launch.md", "The same flags")
+    assert {name.removeprefix("--") for name in quoted(same) if name.startswith("--")} <= BY_NAME.keys()
