@@ -24,6 +24,9 @@ WORKER_MARK = "ELASTIC_FENCE"
 SET_FOR_WORKERS: Final = frozenset({"ELASTIC_JOB_ID", "ELASTIC_CHECKPOINT_DIR"})
 """Variables of flags that we set for workers: a launcher that a worker starts does not read them."""
 
+START_PORTS: Final = ("FLAGS_START_PORT", "PADDLE_PORT")
+"""Paddle's variables for the first of a node's ports; the second counts beside TRAINER_PORTS_NUM only."""
+
 HINTS: Final[Mapping[str, str]] = {
     # Paddle's launchers, the older ones first.
     "cluster_node_ips": "use --ips",
@@ -208,7 +211,7 @@ def _from_environment(flag: Flag, environ: Mapping[str, str]) -> tuple[str, str]
 def _start_port(environ: Mapping[str, str]) -> tuple[str, str]:
     """Paddle's variables for the first of a node's ports, as a range."""
     on_cloud = environ.get("TRAINER_PORTS_NUM", "").strip()
-    for variable in ("FLAGS_START_PORT", "PADDLE_PORT") if on_cloud else ("FLAGS_START_PORT",):
+    for variable in START_PORTS if on_cloud else START_PORTS[:1]:
         text = environ.get(variable, "").strip()
         if text:
             try:

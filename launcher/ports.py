@@ -16,6 +16,7 @@ import contextlib
 import errno
 import socket
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Final
 
@@ -29,6 +30,8 @@ MASTERS = 3
 """Ports held for torch's store, used in turn, so that a straggler of an older world finds nobody at its own."""
 BUSY: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
 """Why a port of a range is passed over: somebody has it, or only root may have it."""
+MARK: Final = "elastic-launch port"
+"""How the marks of held ports begin."""
 CLOSED: Final = frozenset(
     {
         psutil.CONN_TIME_WAIT,
@@ -135,11 +138,16 @@ def hold(host: str, count: int, *, within: tuple[int, int] | None = None) -> Hel
 def hold_control(port: int, host: str = "") -> HeldPorts:
     """Hold the one port that was named with --ctrl_port, on `host` ("": every address).
 
-    Raises `ConfigError` when somebody has the port.
+    Nodes of one machine that have loopback addresses of their own share it: where a worker of one of them listens, on
+    every address as torch's store does, another one only marks it. Raises `ConfigError` when somebody else has it.
     """
     with contextlib.ExitStack() as stack:
         try:
-            held = _taken(host, range(port, port + 1), 1, stack) or [_take(host, port, stack)]
+            held = _taken(host, range(port, port + 1), 1, stack)
+            if not held and host and _shared(port, host):
+                stack.enter_context(_mark(port, host))
+            elif not held:
+                held = [_take(host, port, stack)]  # It says what is wrong.
         except OSError as error:
             raise ConfigError(
                 f"--ctrl_port {port} cannot be used on this machine ({error.strerror or error}); free it, or use "
@@ -172,11 +180,27 @@ def _take(host: str, port: int, stack: contextlib.ExitStack, *, beside: bool = F
     """Bind one port and mark it as ours until `stack` is closed; OSError if it is busy."""
     with contextlib.ExitStack() as mine:
         made = mine.enter_context(_bind(host, port, beside=beside))
-        mark = mine.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        mark.bind(f"\0elastic-launch port {made.getsockname()[1]} {host}")
+        mine.enter_context(_mark(int(made.getsockname()[1]), host))
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         stack.push(mine.pop_all())
     return made
+
+
+def _mark(port: int, host: str) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.bind(f"\0{MARK} {port} {host}")
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _shared(port: int, host: str) -> bool:
+    """Tell whether an agent holds the port for another address of this machine alone."""
+    mark = f"@{MARK} {port} "
+    lines = Path("/proc/net/unix").read_text(errors="replace").splitlines()
+    return bool({line.partition(mark)[2] for line in lines if mark in line} - {"", host})
 
 
 def _bind(host: str, port: int, *, beside: bool = False) -> socket.socket:

@@ -217,6 +217,18 @@ def test_two_nodes_of_one_machine_with_loopback_addresses_of_their_own_hold_one_
             del client, server
 
 
+def test_a_node_with_another_loopback_address_comes_while_a_worker_listens_on_the_control_port() -> None:
+    (port, _) = free_range(1)
+    with NodePorts(1, control=port, host="127.0.0.1"), listening(port, reuse=True):
+        with NodePorts(1, control=port, host="127.0.0.2") as second:
+            assert second.masters == (port,)
+            with pytest.raises(ConfigError):
+                hold_control(port, "127.0.0.2")
+        with pytest.raises(ConfigError):
+            hold_control(port)
+        hold_control(port, "127.0.0.2").close()
+
+
 def test_the_control_port_of_a_job_that_has_just_ended_can_be_held_again() -> None:
     (port, _) = free_range(1)
     leave_closed_connections(port)
