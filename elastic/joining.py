@@ -95,7 +95,7 @@ def join(
     if stored.slots != mine.slots:
         return JoinPlan(
             refusal=f"node {me.node} offers {mine.slots} cards, job {keys.job_id} uses {stored.slots} on every node; "
-            f"use --nproc_per_node {stored.slots}"
+            f"use --nproc_per_node {stored.slots}, or as many cards with --gpus"
         )
     if refusal := _misfit(keys, me, stored, mine):
         return JoinPlan(refusal=refusal)

@@ -161,6 +161,8 @@ class NodeWorkers:
             endpoints_file=str(Path(config.log_dir) / f"endpoints.{generation.g}.log"),
             error_file=str(self._private / f"error.{generation.g}.{rank}.json"),
             interface=self._interface,
+            cards=config.shown_cards,
+            one_card=config.one_card_per_worker,
         )
         environment["ELASTIC_PROGRESS_FILE"] = str(self._progress_file(generation.g, rank))
         return workers.WorkerSpec(
@@ -189,7 +191,7 @@ class NodeWorkers:
         seat = place.seats[at]
         name = log_name(seat)
         environment = ps_environment(
-            base=os.environ,
+            base=self._base(),
             generation=generation,
             place=place,
             seat_index=at,
@@ -233,6 +235,12 @@ class NodeWorkers:
             prefix=f"[{seat.role} {seat.index}] " if console == "all" else "",
             role=seat.role,
         )
+
+    def _base(self) -> dict[str, str]:
+        """The agent's environment, with the cards that were named."""
+        cards = self._config.shown_cards
+        shown = {"CUDA_VISIBLE_DEVICES": ",".join(cards), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if cards else {}
+        return {**os.environ, **shown}
 
     def _meeting(self, generation: Generation, master: str) -> str:
         """Where the workers of a parameter-server job meet: on the node that has server 0 now."""

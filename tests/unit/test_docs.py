@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -18,10 +19,11 @@ from elastic import errors, keys, membership, model, roster
 from elastic.agentstate import TABLE
 from elastic.errors import ElasticError
 from elastic.membership import Reason
-from launcher import commandline, ctl, node
+from launcher import commandline, ctl, node, variables
 from launcher.environment import worker_environment
-from launcher.flags import FLAGS
+from launcher.flags import BY_NAME, by_group
 from launcher.psenvironment import ps_environment
+from launcher.variables import Variables
 from tests.sim.faults import FAULTS as FAULTS_OF_THE_SIMULATION
 
 ROOT = Path(__file__).parents[2]
@@ -92,9 +94,18 @@ def flags() -> str:
                 ", ".join(map(code, commandline._shown_variables(flag))),
                 plain(flag.help),
             )
-            for flag in FLAGS
+            for flag in by_group()
         ),
     )
+
+
+def variables_table(rows: Sequence[Variables]) -> str:
+    return table(("variable", "value"), ((", ".join(map(code, row.names)), plain(row.meaning)) for row in rows))
+
+
+def foreign_flags() -> str:
+    rows = ((f"-{name}" if len(name) == 1 else f"--{name}", hint) for name, hint in commandline.HINTS.items())
+    return table(("flag", "here"), ((code(flag), plain(hint)) for flag, hint in rows))
 
 
 def what_goes_wrong() -> str:
@@ -118,6 +129,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "agent figure": agent_figure,
     "reasons": reasons,
     "flags": flags,
+    "foreign flags": foreign_flags,
+    "read variables": lambda: variables_table(variables.READ),
+    "worker variables": lambda: variables_table(variables.SET),
     "faults": what_goes_wrong,
 }
 
@@ -180,6 +194,7 @@ def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
         endpoints_file="e",
         error_file="x",
         interface="eth0",
+        cards=("3", "2"),
     )
     added = re.findall(r'environment\["(\w+)"\]', Path(node.__file__).read_text())
     cells = first_cells(section("reference.md", "Environment of a worker"))
@@ -242,3 +257,15 @@ def test_links_between_the_pages_lead_somewhere() -> None:
     for page in pages():
         for target in re.findall(r"\]\(([^)#:]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} points to {target}"
+
+
+def test_every_command_line_for_people_from_paddle_can_be_read() -> None:
+    lines = [line for line in section("from-paddle-launch.md", "The same command lines").splitlines() if "`" in line]
+    texts = [text for line in lines for text in quoted(line.split("|")[2])]
+    commands = [words for text in texts if len(words := shlex.split(text)) > 1]
+    assert len(commands) >= len(lines) - 1, "one row says: the same"
+    for words in commands:
+        rest = words[3:] if words[0] == "python" else words[1:]
+        assert commandline.cut(rest).script == "train.py", words
+    same = section("from-paddle-launch.md", "The same flags")
+    assert {name.removeprefix("--") for name in quoted(same) if name.startswith("--")} <= BY_NAME.keys()

@@ -204,7 +204,9 @@ def test_force_fails_when_the_spec_changed_in_the_meantime() -> None:
 def test_a_node_with_another_number_of_cards_is_refused_with_both_numbers(force: bool) -> None:
     decided = plan(a_job("a"), me(force=force, slots=8, np=read_np("2")), True)
     assert decided.transaction is None
-    assert decided.refusal == ("node d offers 8 cards, job j1 uses 2 on every node; use --nproc_per_node 2")
+    assert decided.refusal == (
+        "node d offers 8 cards, job j1 uses 2 on every node; use --nproc_per_node 2, or as many cards with --gpus"
+    )
 
 
 # --- what cannot be joined ----------------------------------------------------------------------------------------
