@@ -66,7 +66,11 @@ SET: Final[tuple[Variables, ...]] = (
         ("PADDLE_TRAINER_ENDPOINTS", "ELASTIC_ENDPOINTS"),
         "every worker's host:port in rank order, with commas; left out when it is longer than 64 kB",
     ),
-    Variables(("ELASTIC_ENDPOINTS_FILE",), "the same list as a file, always: endpoints.<g>.log"),
+    Variables(
+        ("PADDLE_TRAINERS",),
+        "the hosts of the nodes in the order of M_id, with commas, as on PaddleCloud; in a parameter-server job a number",
+    ),
+    Variables(("ELASTIC_ENDPOINTS_FILE",), "the list of endpoints as a file, always: endpoints.<g>.log"),
     Variables(("PADDLE_CURRENT_ENDPOINT",), "this worker's own host:port"),
     Variables(("ELASTIC_NODE_ID",), "the node: host, a dash and 4 hexadecimal digits, new for each start of an agent"),
     Variables(("ELASTIC_GENERATION",), "the number of the generation"),

@@ -193,7 +193,7 @@ def test_a_busy_control_port_is_named_and_holds_nothing_else() -> None:
     low, high = free_range(4)
     with hold("", 1, within=(low, low)):
         with pytest.raises(ConfigError) as caught:
-            NodePorts((0,) * 1, within=(low, high), control=low)
+            NodePorts((0,), within=(low, high), control=low)
         assert str(caught.value) == (
             f"--ctrl_port {low} cannot be used on this machine (Address already in use); free it, or use another "
             "--ctrl_port"
@@ -208,8 +208,8 @@ def test_two_nodes_of_one_machine_with_loopback_addresses_of_their_own_hold_one_
 
     (port, _) = free_range(1)
     with (
-        NodePorts((0,) * 1, control=port, host="127.0.0.1"),
-        NodePorts((0,) * 1, control=port, host="127.0.0.2") as second,
+        NodePorts((0,), control=port, host="127.0.0.1"),
+        NodePorts((0,), control=port, host="127.0.0.2") as second,
     ):
         assert second.masters == (port,)
         for master in ("127.0.0.1", "127.0.0.2"):  # Whichever of them is M_id 0.
@@ -222,8 +222,8 @@ def test_two_nodes_of_one_machine_with_loopback_addresses_of_their_own_hold_one_
 
 def test_a_node_with_another_loopback_address_comes_while_a_worker_listens_on_the_control_port() -> None:
     (port, _) = free_range(1)
-    with NodePorts((0,) * 1, control=port, host="127.0.0.1"), listening(port, reuse=True):
-        with NodePorts((0,) * 1, control=port, host="127.0.0.2") as second:
+    with NodePorts((0,), control=port, host="127.0.0.1"), listening(port, reuse=True):
+        with NodePorts((0,), control=port, host="127.0.0.2") as second:
             assert second.masters == (port,)
             with pytest.raises(ConfigError):
                 hold_named(port, "--ctrl_port", "127.0.0.2")
@@ -237,7 +237,7 @@ def test_the_control_port_of_a_job_that_has_just_ended_can_be_held_again() -> No
     leave_closed_connections(port)
     with pytest.raises(OSError, match="in use"):
         listening(port, reuse=False)
-    with NodePorts((0,) * 1, control=port) as held:
+    with NodePorts((0,), control=port) as held:
         assert held.masters == (port,)
 
 
