@@ -20,9 +20,10 @@ from typing import Any, Final
 
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.model import Np
-from launcher import addresses
+from launcher import addresses, ownentry, paddlecloud, serving
 from launcher.cards import visible_cards
 from launcher.commandline import CommandLine, cut, given_values
+from launcher.endpoints import as_ip, join_host_port
 from launcher.flags import FLAGS
 from launcher.values import SLOTS_MAX, Servers
 
@@ -30,6 +31,19 @@ LOSS_GRACE_S = 2.0
 PYTHON_ENDINGS: Final = (".py", ".pyc", ".pyz")
 """Scripts that python runs; anything else is run as it is."""
 FIND_MODULE_TIMEOUT_S = 60.0
+NOT_PADDLECLOUD: Final = frozenset(
+    {
+        "ips",
+        "local_nodes",
+        "ps_servers",
+        "ps_workers",
+        "ps_heter_workers",
+        "server_num",
+        "worker_num",
+        "heter_worker_num",
+    }
+)
+"""Who gives one of these says what the nodes are, and PaddleCloud's list does not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +54,9 @@ class Config:
     this node (0 until `check`); `np_given` tells whether the user named np; `host` is what others are to use, "" to
     find it by the route to the store. `script` is a path, a module (`module`) or an executable. `given` are the flags
     of the command line as they were read, for the command lines of further nodes.
+
+    With `ips` and no server, `served_by` is the host of the list that serves etcd for all, and `servers` is the
+    endpoint there; `serves` tells whether that is this node. `paddlecloud`: `ips` came from PaddleCloud's variables.
     """
 
     script: str
@@ -59,6 +76,9 @@ class Config:
     ips: tuple[str, ...] = ()
     ctrl_port: int = 0
     serve_port: int = 12379
+    served_by: str = ""
+    serves: bool = False
+    paddlecloud: bool = False
 
     ps_servers: tuple[str, ...] = ()
     ps_workers: tuple[str, ...] = ()
@@ -104,6 +124,11 @@ class Config:
         return tuple(f"https://{server}" for server in self.servers) if self.tls else self.servers
 
     @property
+    def list_flag(self) -> str:
+        """Where `ips` came from, for messages."""
+        return paddlecloud.LIST if self.paddlecloud else "--ips"
+
+    @property
     def python(self) -> bool:
         """Tell whether python runs the script."""
         return self.module or self.script.endswith(PYTHON_ENDINGS)
@@ -123,10 +148,17 @@ def build(line: CommandLine, environ: Mapping[str, str]) -> Config:
     fields["servers"], fields["tls"] = servers.endpoints, servers.tls
     slots = fields["slots"]
     fields["slots"], fields["slots_word"] = (slots, "") if isinstance(slots, int) else (0, slots)
-    if not servers.endpoints:
+    if not servers.endpoints and not given.keys() & NOT_PADDLECLOUD and (hosts := paddlecloud.hosts(environ)):
+        fields["ips"], fields["paddlecloud"] = hosts, True
+    ips: tuple[str, ...] = fields["ips"]
+    if not servers.endpoints and len(ips) > 1:
+        fields["served_by"] = serving.first_host(ips)
+        fields["servers"] = (join_host_port(fields["served_by"], fields["serve_port"]),)
+        fields["job_id"] = fields["job_id"] or serving.job_name(ips)
+    elif not servers.endpoints:
         fields["local_nodes"] = fields["local_nodes"] or 1
     fields["run_mode"] = fields["run_mode"] or "collective"
-    nodes = fields["local_nodes"] or 1
+    nodes = len(ips) or fields["local_nodes"] or 1
     fields["np_given"] = fields["np"] is not None
     fields["np"] = fields["np"] or Np(low=1, high=nodes, first=nodes)
     if fields["loss_grace_s"] is None:
@@ -141,6 +173,7 @@ def _check_relations(config: Config) -> None:
         raise ConfigError("no script is named; write elastic-launch [flags] train.py [its arguments]")
     if config.servers and not config.job_id:
         raise ConfigError("--elastic_server needs --job_id, the same name on every node of the job: add --job_id NAME")
+    _check_list(config)
     if config.loss_grace_s > config.grace_s:
         raise ConfigError(
             f"--loss_grace {config.loss_grace_s:g} is longer than --grace {config.grace_s:g}, but after a loss nothing "
@@ -148,6 +181,20 @@ def _check_relations(config: Config) -> None:
         )
     if config.verbose and config.quiet:
         raise ConfigError("--verbose and --quiet contradict each other; leave one out")
+
+
+def _check_list(config: Config) -> None:
+    flag, count = config.list_flag, len(config.ips)
+    if config.ips and config.np.high > count:
+        raise ConfigError(
+            f"--np {config.np} asks for {config.np.high} nodes, and {flag} names {count}: "
+            f"{ownentry.shown(config.ips)}; use --np {count} or name more hosts"
+        )
+    if config.ips and config.local_nodes > (count == 1):
+        raise ConfigError(
+            f"--local_nodes {config.local_nodes} runs several nodes on one host, {flag} one on each of several; "
+            "use one of the two"
+        )
 
 
 def check(config: Config, environ: Mapping[str, str]) -> Config:
@@ -161,12 +208,20 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
         raise ConfigError(f"elastic-launch runs on Linux, and this is {sys.platform}; use a container or a Linux host")
     script = _check_script(config, environ)
     job_id = config.job_id or f"local-{secrets.token_hex(3)}"
-    if config.servers:
+    host = config.host
+    if config.ips:
+        host = ownentry.own_entry(config.ips, host, flag=config.list_flag, source=addresses.source_of(host, environ))
+    serves = config.served_by != "" and host == config.served_by
+    # A name of the list may well stand for a loopback address here, and for a real one elsewhere (Debian's 127.0.1.1).
+    if config.servers and not (config.ips and as_ip(host) is None):
         # A name may not resolve yet. The agent asks again while it connects, and says so.
         with contextlib.suppress(StoreUnavailable):
-            addresses.advertised(config.host, environ, config.servers)
+            addresses.advertised(host, environ, config.servers)
     return replace(
         config,
+        host=host,
+        serves=serves,
+        local_nodes=1 if serves else config.local_nodes,
         script=script,
         job_id=job_id,
         slots=config.slots or _count_slots(config.slots_word, environ, config.local_nodes or 1),

@@ -53,6 +53,8 @@ class NodeWorkers:
         self._put = put
         self._private = Path(tempfile.mkdtemp(prefix="elastic-launch-"))
         self._interface = addresses.interface(host)
+        if config.ips and (self._interface is None or addresses.is_loopback(host)):
+            self._interface = addresses.interface_towards(config.ips) or self._interface
         self._running: _Running | None = None
         self._nursery = self._new_nursery()
         self._nursery_died = asyncio.Event()
