@@ -17,8 +17,9 @@ from elastic.store.base import Compare, Delete, Operation, Put, Range
 
 LOST_COMPARED_MAX = 50
 ABSENT_COMPARED_MAX = 100
+FORGET_MAX = 20
 """Lost members that a proposal compares one by one (a watch can miss what the store knows); more do not fit into a
-transaction."""
+transaction. What is not forgotten now is of an older start, and counts no more in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ def propose(
         g = view.generation.value.g if view.generation is not None else 0
         if decision.planned:
             compares.append(Compare.empty(keys.outcome(g, "")))
+        compares += [Compare.absent(keys.outcome(g, node)) for node in decision.unfinished[:LOST_COMPARED_MAX]]
         for lost in decision.lost[:LOST_COMPARED_MAX]:
             compares.append(Compare.absent(keys.outcome(g, lost)))
             if lost not in view.members:
@@ -62,7 +64,8 @@ def propose(
             Put(keys.generation, encode(generation)),
             Delete(keys.outcomes_below(oldest)),
         )
-        if view.go is not None and view.go.value.g >= generation.g:
+        then += tuple(Delete(Range.key(keys.outcome(g, node))) for node in decision.forget[:FORGET_MAX])
+        if view.go is not None and view.go.value.g >= generation.g and not generation.rev:
             then = (*then, Delete(Range.key(keys.go)))  # Left over from a generation that somebody deleted.
         return Transaction("form", tuple(compares), then)
     if isinstance(decision, Open):

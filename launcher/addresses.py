@@ -33,9 +33,11 @@ __all__ = [
     "interface_towards",
     "is_loopback",
     "join_host_port",
+    "own",
     "owned",
     "parse_endpoint",
     "resolve",
+    "same",
     "source_of",
 ]
 
@@ -107,6 +109,22 @@ def owned() -> frozenset[Address]:
         for address in addresses
         if address.family in (socket.AF_INET, socket.AF_INET6)
     )
+
+
+def own(hosts: Sequence[str]) -> tuple[str, ...]:
+    """Those of `hosts` that are this machine.
+
+    Where no address tells, a name that begins with this machine's name does: it may not resolve yet.
+    """
+    found = tuple(host for host in hosts if interface(host) is not None or is_loopback(host))
+    here = socket.gethostname().partition(".")[0].lower()
+    return found or tuple(host for host in hosts if as_ip(host) is None and host.partition(".")[0].lower() == here)
+
+
+def same(hosts: Sequence[str], host: str) -> tuple[str, ...]:
+    """Those of `hosts` that are written like `host` or have an address of it."""
+    wanted = set(resolve(host))
+    return tuple(one for one in hosts if one == host or wanted.intersection(resolve(one)))
 
 
 def candidates() -> tuple[str, ...]:

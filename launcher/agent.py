@@ -20,7 +20,7 @@ from elastic.agentstate import AgentCore
 from elastic.errors import ElasticError, OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable
 from elastic.keys import JobKeys, ViewReader
 from elastic.membership import Policy, Reason
-from elastic.model import Cause, Member, Spec, Status, Verdict
+from elastic.model import Cause, Member, Mode, Roles, Spec, Status, Verdict
 from elastic.proposals import Transaction
 from elastic.right import KILL_S
 from elastic.store import session
@@ -31,6 +31,7 @@ from launcher.config import Config
 from launcher.console import Console
 from launcher.logs import Level, Narrator
 from launcher.node import NodeWorkers
+from launcher.roles import split_endpoint, static_hosts, wanted_ports
 from launcher.signals import Signals
 from launcher.waiting import WaitingLines
 
@@ -94,8 +95,8 @@ async def _work(config: Config, signals: Signals) -> int:
 
 
 async def _resolve(config: Config) -> str:
-    if config.ips:
-        return config.host  # The entry of the list, found before.
+    if config.host in static_hosts(config):
+        return config.host  # It was found in the list, as it is written there.
     return addresses.advertised(config.host, os.environ, config.servers)
 
 
@@ -196,7 +197,7 @@ class Agent:
 
         store = self._store = EtcdStore(self._config.endpoints)
         await connecting.until(self._ask, store)
-        with ports.hold("", self._config.slots + MASTERS) as held:
+        with self._hold_ports() as held:
             self._core = AgentCore(self._facts(held.ports))
             self._mirror = Mirror(
                 store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error)
@@ -228,6 +229,18 @@ class Agent:
             raise StoreUnavailable(serving.not_there(self._config.served_by, self._config.job_id))
         return ""
 
+    def _hold_ports(self) -> ports.HeldPorts:
+        """The ports of the masters, then those of the processes, for as long as this node lives."""
+        roles = self._config.roles
+        if roles is None:
+            return ports.hold("", self._config.slots + MASTERS)
+        masters = (roles.http_port,) if roles.http_port and self._may_meet_here(roles) else (0,) * MASTERS
+        return ports.hold_these((*masters, *wanted_ports(roles, self._host)))
+
+    def _may_meet_here(self, roles: Roles) -> bool:
+        """Tell whether server 0 may be on this node."""
+        return not roles.servers or split_endpoint(roles.servers[0])[0] == self._host
+
     def _facts(self, held: tuple[int, ...]) -> Facts:
         config = self._config
         spec = Spec(
@@ -239,9 +252,12 @@ class Agent:
             lease_ttl_s=config.lease_ttl_s,
             store_outage_limit_s=config.store_outage_limit_s,
             fatal_exit_codes=config.fatal_exit_codes,
+            mode=Mode(config.run_mode),
             ips=config.ips,
+            roles=config.roles,
         )
-        member = Member(host=self._host, slots=config.slots, masters=held[:MASTERS], ports=held[MASTERS:])
+        count = len(wanted_ports(config.roles, self._host)) if config.roles is not None else config.slots
+        member = Member(host=self._host, slots=count, masters=held[:-count], ports=held[-count:])
         me = Me(self._node, member, spec, secrets.token_hex(8), force=config.force, rerun=config.rerun)
         limits = Limits(config.grace_s, config.loss_grace_s, config.elastic_timeout_s)
         now = boottime()
@@ -350,6 +366,8 @@ class Agent:
                 self._group.create_task(self._revoke(action.lease))
             case ae.StartWorkers():
                 self._workers.begin(action, self._core.facts.run_until)
+            case ae.TellRoster():
+                self._workers.tell_roster(action.generation)
             case ae.StopWorkers():
                 self._workers.stop(action.grace_s, action.why)
             case ae.RunUntil():

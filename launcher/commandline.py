@@ -138,6 +138,15 @@ def given_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, Any
     return found
 
 
+def sources(line: CommandLine, environ: Mapping[str, str]) -> dict[str, str]:
+    """For every flag that was given, by name: how it was written, `--np` or the variable that stands for it."""
+    written = {name for name, _ in line.flags}
+    found = {
+        flag.name: f"--{flag.name}" if flag.name in written else _from_environment(flag, environ)[0] for flag in FLAGS
+    }
+    return {name: source for name, source in found.items() if source}
+
+
 def _from_environment(flag: Flag, environ: Mapping[str, str]) -> tuple[str, str]:
     for variable in flag.variables:
         if variable in SET_FOR_WORKERS and WORKER_MARK in environ:

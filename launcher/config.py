@@ -19,31 +19,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from elastic.errors import ConfigError, StoreUnavailable
-from elastic.model import Np
+from elastic.model import Np, Roles
 from launcher import addresses, ownentry, paddlecloud, serving
 from launcher.cards import visible_cards
-from launcher.commandline import CommandLine, cut, given_values
+from launcher.commandline import CommandLine, cut, given_values, sources
 from launcher.endpoints import as_ip, join_host_port
 from launcher.flags import FLAGS
+from launcher.roles import listed_hosts, own_host, static_hosts, with_roles
 from launcher.values import SLOTS_MAX, Servers
 
 LOSS_GRACE_S = 2.0
 PYTHON_ENDINGS: Final = (".py", ".pyc", ".pyz")
 """Scripts that python runs; anything else is run as it is."""
 FIND_MODULE_TIMEOUT_S = 60.0
-NOT_PADDLECLOUD: Final = frozenset(
-    {
-        "ips",
-        "local_nodes",
-        "ps_servers",
-        "ps_workers",
-        "ps_heter_workers",
-        "server_num",
-        "worker_num",
-        "heter_worker_num",
-    }
-)
-"""Who gives one of these says what the nodes are, and PaddleCloud's list does not count."""
+SERVED_MIN = 2
+"""A list of one host is a job of that machine alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +41,14 @@ class Config:
     """What the user asked for. `parse` fills it, `check` replaces what only the machine can tell.
 
     `servers` are etcd's endpoints as `host:port`, empty for an etcd of our own; `slots` is the number of workers on
-    this node (0 until `check`); `np_given` tells whether the user named np; `host` is what others are to use, "" to
-    find it by the route to the store. `script` is a path, a module (`module`) or an executable. `given` are the flags
-    of the command line as they were read, for the command lines of further nodes.
+    this node (0 until `check`; with parameter servers 1, and `roles` says what runs where); `np_given` tells whether
+    the user named np; `host` is what others are to use, "" to find it by the route to the store. `script` is a path, a
+    module (`module`) or an executable. `given` are the flags of the command line as they were read, for the command
+    lines of further nodes.
 
-    With `ips` and no server, `served_by` is the host of the list that serves etcd for all, and `servers` is the
-    endpoint there; `serves` tells whether that is this node. `paddlecloud`: `ips` came from PaddleCloud's variables.
+    Where all hosts are named (`launcher.roles.static_hosts`) and there is no server, `served_by` is the host that
+    serves etcd for all, and `servers` is the endpoint there; `serves` tells whether that is this node. `paddlecloud`:
+    `ips` came from PaddleCloud's variables.
     """
 
     script: str
@@ -87,6 +79,7 @@ class Config:
     worker_num: int = 0
     heter_worker_num: int = 0
     http_port: int = 0
+    roles: Roles | None = None
 
     servers: tuple[str, ...] = ()
     tls: bool = False
@@ -148,24 +141,34 @@ def build(line: CommandLine, environ: Mapping[str, str]) -> Config:
     fields["servers"], fields["tls"] = servers.endpoints, servers.tls
     slots = fields["slots"]
     fields["slots"], fields["slots_word"] = (slots, "") if isinstance(slots, int) else (0, slots)
-    if not servers.endpoints and not given.keys() & NOT_PADDLECLOUD and (hosts := paddlecloud.hosts(environ)):
-        fields["ips"], fields["paddlecloud"] = hosts, True
-    ips: tuple[str, ...] = fields["ips"]
-    if not servers.endpoints and len(ips) > 1:
-        fields["served_by"] = serving.first_host(ips)
-        fields["servers"] = (join_host_port(fields["served_by"], fields["serve_port"]),)
-        fields["job_id"] = fields["job_id"] or serving.job_name(ips)
-    elif not servers.endpoints:
+    if not servers.endpoints:
         fields["local_nodes"] = fields["local_nodes"] or 1
-    fields["run_mode"] = fields["run_mode"] or "collective"
-    nodes = len(ips) or fields["local_nodes"] or 1
+    named = sources(line, environ)
+    if paddlecloud.counts(named, fields["run_mode"]) and (hosts := paddlecloud.hosts(environ)):
+        fields["ips"], fields["paddlecloud"] = hosts, True
+    nodes = len(fields["ips"]) or fields["local_nodes"] or 1
     fields["np_given"] = fields["np"] is not None
     fields["np"] = fields["np"] or Np(low=1, high=nodes, first=nodes)
     if fields["loss_grace_s"] is None:
         fields["loss_grace_s"] = min(LOSS_GRACE_S, fields["grace_s"])
     config = Config(script=line.script, script_args=line.script_args, module=line.module, given=line.flags, **fields)
     _check_relations(config)
-    return config
+    return _with_server(with_roles(config, named))
+
+
+def _with_server(config: Config) -> Config:
+    """The config of a job whose hosts are all named: without a server one of them serves."""
+    hosts = static_hosts(config)
+    if config.servers or len(hosts) < SERVED_MIN:
+        return config
+    first = serving.first_host(hosts)
+    return replace(
+        config,
+        served_by=first,
+        servers=(join_host_port(first, config.serve_port),),
+        job_id=config.job_id or serving.job_name(hosts),
+        local_nodes=0,
+    )
 
 
 def _check_relations(config: Config) -> None:
@@ -190,7 +193,7 @@ def _check_list(config: Config) -> None:
             f"--np {config.np} asks for {config.np.high} nodes, and {flag} names {count}: "
             f"{ownentry.shown(config.ips)}; use --np {count} or name more hosts"
         )
-    if config.ips and config.local_nodes > (count == 1):
+    if config.ips and config.local_nodes > 1:
         raise ConfigError(
             f"--local_nodes {config.local_nodes} runs several nodes on one host, {flag} one on each of several; "
             "use one of the two"
@@ -207,27 +210,38 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
     if sys.platform != "linux":
         raise ConfigError(f"elastic-launch runs on Linux, and this is {sys.platform}; use a container or a Linux host")
     script = _check_script(config, environ)
+    config = replace(config, host=_listed_host(config, environ))
     job_id = config.job_id or f"local-{secrets.token_hex(3)}"
-    host = config.host
-    if config.ips:
-        host = ownentry.own_entry(config.ips, host, flag=config.list_flag, source=addresses.source_of(host, environ))
-    serves = config.served_by != "" and host == config.served_by
+    serves = config.served_by != "" and config.host == config.served_by
     # A name of the list may well stand for a loopback address here, and for a real one elsewhere (Debian's 127.0.1.1).
-    if config.servers and not (config.ips and as_ip(host) is None):
+    if config.servers and (config.host not in static_hosts(config) or as_ip(config.host) is not None):
         # A name may not resolve yet. The agent asks again while it connects, and says so.
         with contextlib.suppress(StoreUnavailable):
-            addresses.advertised(host, environ, config.servers)
+            addresses.advertised(config.host, environ, config.servers)
     return replace(
         config,
-        host=host,
-        serves=serves,
-        local_nodes=1 if serves else config.local_nodes,
         script=script,
         job_id=job_id,
+        serves=serves,
+        local_nodes=1 if serves else config.local_nodes,
         slots=config.slots or _count_slots(config.slots_word, environ, config.local_nodes or 1),
         checkpoint_dir=os.path.abspath(config.checkpoint_dir or Path("checkpoints", job_id)),
         log_dir=os.path.abspath(config.log_dir),
     )
+
+
+def _listed_host(config: Config, environ: Mapping[str, str]) -> str:
+    """The name that the lists of hosts have for this node; `Config.host` where they have none."""
+    if config.ips:
+        source = addresses.source_of(config.host, environ)
+        return ownentry.own_entry(config.ips, config.host, flag=config.list_flag, source=source)
+    if config.roles is None:
+        return config.host
+    listed = listed_hosts(config.roles)
+    matching = addresses.same(listed, config.host) if config.host else ()
+    if not matching and all(name != "host" for name, _ in config.given):
+        matching = addresses.own(listed)
+    return own_host(config, matching, addresses.candidates())
 
 
 def worker_argv(config: Config) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from launcher.addresses import LOOPBACK
 from launcher.cards import share, visible_cards
 from launcher.config import Config
 from launcher.endpoints import join_host_port
+from launcher.roles import listed_hosts, static_hosts
 from launcher.signals import HEARD
 
 REPLACED: Final = frozenset({"local_nodes", "elastic_server", "job_id", "np", "nproc_per_node"})
@@ -34,12 +35,11 @@ REPLACED: Final = frozenset({"local_nodes", "elastic_server", "job_id", "np", "n
 NOT_FOR_JOINERS: Final = frozenset({"rerun", "force", "host"})
 """Flags that a further node in another terminal does not repeat."""
 
-CODES_BY_WEIGHT: Final = (1, 2, 3, 4)
-"""Which exit code says most, when no node saw the job complete."""
-
-
 FROM_THE_LIST: Final = frozenset({"ips", "host", "serve_port"})
 """Flags that give way to what was found out about a list of hosts."""
+
+CODES_BY_WEIGHT: Final = (1, 2, 3, 4)
+"""Which exit code says most, when no node saw the job complete."""
 
 
 def run(config: Config) -> int:
@@ -68,11 +68,22 @@ def exit_code(codes: Sequence[int]) -> int:
 
 def node_argv(config: Config, server: str) -> tuple[str, ...]:
     """The arguments of `elastic-launch` for one node of this machine."""
-    if config.ips:
-        listed = (f"--ips={','.join(config.ips)}", "--host", config.host)
-        return (*_flags(config, server, str(config.np), REPLACED | FROM_THE_LIST), *listed, *_script(config))
-    host = () if config.servers or any(name == "host" for name, _ in config.given) else ("--host", LOOPBACK)
-    return (*_flags(config, server, str(config.np), REPLACED), *host, *_script(config))
+    if config.host in static_hosts(config):
+        ips = (f"--ips={','.join(config.ips)}",) if config.ips else ()
+        flags = _flags(config, server, _np(config), REPLACED | FROM_THE_LIST)
+        return (*flags, *ips, "--host", config.host, *_script(config))
+    host = () if config.servers or any(name == "host" for name, _ in config.given) else ("--host", _host(config))
+    return (*_flags(config, server, _np(config), REPLACED), *host, *_script(config))
+
+
+def _host(config: Config) -> str:
+    """What a node here is called while its etcd is here, too."""
+    return config.host if config.roles is not None and config.host in listed_hosts(config.roles) else LOOPBACK
+
+
+def _np(config: Config) -> str:
+    """The value of --np for a node; "" where np would take the servers apart from the workers."""
+    return "" if config.roles is not None and not config.roles.apart else str(config.np)
 
 
 def joiner_line(config: Config, server: str, environ: Mapping[str, str]) -> str:
@@ -80,7 +91,7 @@ def joiner_line(config: Config, server: str, environ: Mapping[str, str]) -> str:
 
     Where the user named no np, the further node makes the job one node larger; otherwise it would only stand by.
     """
-    np, force = (str(config.np), ()) if config.np_given else (str(config.local_nodes + 1), ("--force",))
+    np, force = (str(config.np), ()) if config.np_given else (str(config.np.high + 1), ("--force",))
     command = ("elastic-launch", *_flags(config, server, np, REPLACED | NOT_FOR_JOINERS), *force, *_script(config))
     line = shlex.join(command)
     cards = visible_cards(environ)
@@ -104,8 +115,11 @@ def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[
 
 
 def _flags(config: Config, server: str, np: str, without: frozenset[str]) -> tuple[str, ...]:
-    made = ["--elastic_server", server, "--job_id", config.job_id, "--np", np]
-    if config.slots != 1 or config.slots_word != "auto" or config.local_nodes > 1:
+    made = ["--elastic_server", server, "--job_id", config.job_id]
+    if np:
+        made += ["--np", np]
+    many = config.slots != 1 or config.slots_word != "auto" or config.local_nodes > 1
+    if many and config.roles is None:
         made += ["--nproc_per_node", str(config.slots)]
     for name, text in config.given:
         if name not in without:
@@ -145,7 +159,7 @@ class _Parent:
 
         config, own = self._config, ""
         if config.serves:
-            where = serving.listening(config.host, config.ips)
+            where = serving.listening(config.host, static_hosts(config))
             serving.check_port(where, config.serve_port)
             etcd, own = EmbeddedEtcd(hosts=where.hosts, port=config.serve_port), where.own
         else:
@@ -209,9 +223,10 @@ class _Parent:
                 f"{len(visible_cards(os.environ))} cards are not enough for {config.local_nodes} nodes of "
                 f"{config.slots}: the workers run on the CPU; use fewer nodes or a smaller --nproc_per_node"
             )
+        one_machine = config.roles is not None and not config.roles.apart
         if config.serves:
             _say(serving.introduction(config.host, config.serve_port))
-        elif not config.servers and not config.ips:
+        elif not config.servers and not one_machine and not config.ips:
             _say(f"one more node, in another terminal of this machine: {joiner_line(config, server, os.environ)}")
 
     async def _outlast_others(self, server: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from elastic.errors import ConfigError
+from elastic.model import Mode
 from launcher import values
 from launcher.commandline import WORKER_MARK
+from launcher.roles import PS_FLAGS
 
 LIST: Final = "PADDLE_TRAINERS"
 ALL: Final = (
@@ -20,6 +22,13 @@ ALL: Final = (
     "TRAINER_PORTS_NUM",
 )
 """Only a node of PaddleCloud has all of them."""
+REPLACED_BY: Final = frozenset({"ips", "elastic_server", "local_nodes", *PS_FLAGS})
+"""Flags that say themselves what the nodes are."""
+
+
+def counts(given: Collection[str], run_mode: str) -> bool:
+    """Tell whether the variables count beside these flags, given by their names, and this run mode ("" for none)."""
+    return run_mode in ("", Mode.COLLECTIVE) and not REPLACED_BY.intersection(given)
 
 
 def hosts(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Sequence
 from types import TracebackType
 
 from elastic.errors import ConfigError
@@ -58,6 +59,29 @@ def hold(host: str, count: int, *, first: int = 0) -> HeldPorts:
         for one in held:
             one.close()
         raise ConfigError(_refusal(host, count, len(held), first, error)) from error
+    for one in held:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return HeldPorts(tuple(held))
+
+
+def hold_these(ports: Sequence[int]) -> HeldPorts:
+    """Hold exactly these ports on every address of this machine; 0 is any free one.
+
+    Raises `ConfigError` that names the first that somebody else has; then none is held.
+    """
+    held: list[socket.socket] = []
+    try:
+        for port in ports:
+            try:
+                held.append(_bind("", port))
+            except OSError as error:
+                reason = error.strerror or str(error)
+                text = f"port {port} of this machine cannot be had ({reason}); free it, or name another"
+                raise ConfigError(text) from error
+    except ConfigError:
+        for one in held:
+            one.close()
+        raise
     for one in held:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return HeldPorts(tuple(held))

@@ -99,4 +99,4 @@ def not_there(host: str, job_id: str) -> str:
 
 def mend(host: str) -> str:
     """What to look at when the host that serves was waited for in vain."""
-    return f"does the same command run on {host}, with the same --ips?"
+    return f"does the same command run on {host}, with the same list of hosts?"

@@ -143,7 +143,7 @@ async def test_a_node_whose_job_is_not_the_one_that_is_served_says_what_to_look_
     await static(job, FIRST, port)
     lost = await static(job, SECOND, port, "--job_id", "another", "--connect_timeout", "3")
     await lost.says(f"{FIRST} serves etcd, and has not begun job another")
-    await lost.says(rf"within 3 s .*; does the same command run on {FIRST}, with the same --ips\?")
+    await lost.says(rf"within 3 s .*; does the same command run on {FIRST}, with the same list of hosts\?")
     assert await lost.exits() == 4
 
 

@@ -47,6 +47,7 @@ def test_a_number_of_trainers_is_no_list() -> None:
     [
         ("--elastic_server", "h:1", "--job_id", "j"),
         ("--local_nodes", "2"),
+        ("--run_mode", "ps", "--server_num", "1", "--worker_num", "2"),
         ("--server_num", "1", "--worker_num", "2"),
         ("--servers", "10.0.0.1:6170", "--workers", "10.0.0.1:6171"),
     ],
