@@ -115,8 +115,8 @@ def _misfit(keys: JobKeys, me: Me, stored: Spec, mine: Spec) -> str:
         )
     if mine.ips and stored.ips != mine.ips:
         return (
-            f"--ips of this node is {_words(mine.ips)}, of job {keys.job_id} {_words(stored.ips)}; "
-            "the same list in the same order on every node"
+            f"--ips of this node is {_words(mine.ips)}, that of job {keys.job_id} is {_words(stored.ips)}; "
+            "use the same list in the same order on every node"
         )
     if stored.ips and me.member.host not in stored.ips:
         return f"this node is {me.member.host}, which is not in --ips of job {keys.job_id}: {_words(stored.ips)}"

@@ -26,13 +26,13 @@ from elastic.right import KILL_S
 from elastic.store import session
 from elastic.store.base import Range, Store
 from elastic.store.mirror import Mirror
-from launcher import addresses, locks, report
+from launcher import addresses, locks, report, serving
 from launcher.config import Config
 from launcher.console import Console
 from launcher.logs import Level, Narrator
 from launcher.node import NodeWorkers
 from launcher.ports import NodePorts
-from launcher.roles import split_endpoint, wanted_ports
+from launcher.roles import split_endpoint, static_hosts, wanted_ports
 from launcher.signals import Signals
 from launcher.waiting import WaitingLines
 
@@ -94,6 +94,8 @@ async def _work(config: Config, signals: Signals) -> int:
 
 
 async def _resolve(config: Config) -> str:
+    if config.host in static_hosts(config):
+        return config.host  # It was found in the list, as it is written there.
     return addresses.advertised(config.host, os.environ, config.servers)
 
 
@@ -136,11 +138,14 @@ class Connecting:
                 raise Interrupted(self._signals)
 
     def _wait_or_raise(self, error: StoreUnavailable) -> None:
-        servers, now = ", ".join(self._config.servers), boottime()
+        config, now = self._config, boottime()
+        servers, mend = ", ".join(config.servers), "is it running, and is --elastic_server right?"
+        if config.served_by:
+            servers, mend = f"{servers}, which {config.served_by} serves", serving.mend(config.served_by)
         if now >= self._ends_at:
             raise StoreUnavailable(
-                f"no etcd at {servers} within {self._config.connect_timeout_s:g} s ({error}); is it running, and is "
-                "--elastic_server right? --connect_timeout waits longer"
+                f"no etcd at {servers} within {config.connect_timeout_s:g} s ({error}); {mend} --connect_timeout waits "
+                "longer"
             ) from error
         if now >= self._said_at + CONNECT_LINE_EVERY_S:
             self._said_at = now
@@ -218,7 +223,10 @@ class Agent:
             await self._store.close()
 
     async def _ask(self, store: Store) -> str:
-        await store.list(Range.key(self._keys.spec))
+        listing = await store.list(Range.key(self._keys.spec))
+        if self._config.served_by and not listing.entries:
+            # Otherwise a node with another list could be the first, and the one that serves would be refused.
+            raise StoreUnavailable(serving.not_there(self._config.served_by, self._config.job_id))
         return ""
 
     def _say_cards(self) -> None:
@@ -249,6 +257,7 @@ class Agent:
             store_outage_limit_s=config.store_outage_limit_s,
             fatal_exit_codes=config.fatal_exit_codes,
             mode=Mode(config.run_mode),
+            ips=config.ips,
             roles=config.roles,
         )
         member = Member(host=self._host, slots=len(held.workers), masters=held.masters, ports=held.workers)

@@ -38,8 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(config: Config) -> int:
     """Hand over. What runs is imported only here: a wrong command line is told without waiting for it."""
-    from launcher import logs
+    from launcher import logs, paddlecloud
 
+    if config.paddlecloud and not config.quiet:
+        sys.stderr.write(f"elastic-launch: {paddlecloud.line(config.ips, config.host)}\n")
     logs.check_log_dir(Path(config.log_dir))
     for line in config.warnings:
         sys.stderr.write(f"elastic-launch: warning: {line}\n")

@@ -20,16 +20,19 @@ from typing import Any, Final
 
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.model import Np, Roles
-from launcher import addresses, slots
+from launcher import addresses, ownentry, paddlecloud, serving, slots
 from launcher.commandline import CommandLine, cut, given_values, sources
+from launcher.endpoints import as_ip, join_host_port
 from launcher.flags import FLAGS
-from launcher.roles import listed_hosts, own_host, with_roles
+from launcher.roles import listed_hosts, own_host, static_hosts, with_roles
 from launcher.values import Servers
 
 LOSS_GRACE_S = 2.0
 PYTHON_ENDINGS: Final = (".py", ".pyc", ".pyz")
 """Scripts that python runs; anything else is run as it is."""
 FIND_MODULE_TIMEOUT_S = 60.0
+SERVED_MIN = 2
+"""A list of one host is a job of that machine alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +41,14 @@ class Config:
 
     `servers` are etcd's endpoints as `host:port`, empty for an etcd of our own; `slots` is the number of workers on
     this node (0 until `check`; with parameter servers 1, and `roles` says what runs where); `np_given` tells whether
-    the user named np; `host` is what others are to use, "" to
-    find it by the route to the store. `script` is a path, a module (`module`) or an executable. `given` are the flags
-    of the command line as they were read, for the command lines of further nodes. `cards` are those that this machine
-    is to use, as CUDA_VISIBLE_DEVICES names them, () for the CPU; `warnings` are lines to say once at the start.
+    the user named np; `host` is what others are to use, "" to find it by the route to the store. `script` is a path, a
+    module (`module`) or an executable. `given` are the flags of the command line as they were read, for the command
+    lines of further nodes. `cards` are those that this machine is to use, as CUDA_VISIBLE_DEVICES names them, () for
+    the CPU; `warnings` are lines to say once at the start.
+
+    Where all hosts are named (`launcher.roles.static_hosts`) and there is no server, `served_by` is the host that
+    serves etcd for all, and `servers` is the endpoint there; `serves` tells whether that is this node. `paddlecloud`:
+    `ips` came from PaddleCloud's variables.
     """
 
     script: str
@@ -61,6 +68,9 @@ class Config:
     ips: tuple[str, ...] = ()
     ctrl_port: int = 0
     serve_port: int = 12379
+    served_by: str = ""
+    serves: bool = False
+    paddlecloud: bool = False
 
     ps_servers: tuple[str, ...] = ()
     ps_workers: tuple[str, ...] = ()
@@ -114,6 +124,11 @@ class Config:
         return tuple(f"https://{server}" for server in self.servers) if self.tls else self.servers
 
     @property
+    def list_flag(self) -> str:
+        """Where `ips` came from, for messages."""
+        return paddlecloud.LIST if self.paddlecloud else "--ips"
+
+    @property
     def python(self) -> bool:
         """Tell whether python runs the script."""
         return self.module or self.script.endswith(PYTHON_ENDINGS)
@@ -135,14 +150,32 @@ def build(line: CommandLine, environ: Mapping[str, str]) -> Config:
     fields["slots"], fields["slots_word"] = (workers, "") if isinstance(workers, int) else (0, workers)
     if not servers.endpoints:
         fields["local_nodes"] = fields["local_nodes"] or 1
-    nodes = fields["local_nodes"] or 1
+    named = sources(line, environ)
+    if paddlecloud.counts(named, fields["run_mode"]) and (hosts := paddlecloud.hosts(environ)):
+        fields["ips"], fields["paddlecloud"] = hosts, True
+    nodes = len(fields["ips"]) or fields["local_nodes"] or 1
     fields["np_given"] = fields["np"] is not None
     fields["np"] = fields["np"] or Np(low=1, high=nodes, first=nodes)
     if fields["loss_grace_s"] is None:
         fields["loss_grace_s"] = min(LOSS_GRACE_S, fields["grace_s"])
     config = Config(script=line.script, script_args=line.script_args, module=line.module, given=line.flags, **fields)
     _check_relations(config)
-    return with_roles(config, sources(line, environ))
+    return _with_server(with_roles(config, named))
+
+
+def _with_server(config: Config) -> Config:
+    """The config of a job whose hosts are all named: without a server one of them serves."""
+    hosts = static_hosts(config)
+    if config.servers or len(hosts) < SERVED_MIN:
+        return config
+    first = serving.first_host(hosts)
+    return replace(
+        config,
+        served_by=first,
+        servers=(join_host_port(first, config.serve_port),),
+        job_id=config.job_id or serving.job_name(hosts),
+        local_nodes=0,
+    )
 
 
 def _check_relations(config: Config) -> None:
@@ -150,6 +183,7 @@ def _check_relations(config: Config) -> None:
         raise ConfigError("no script is named; write elastic-launch [flags] train.py [its arguments]")
     if config.servers and not config.job_id:
         raise ConfigError("--elastic_server needs --job_id, the same name on every node of the job: add --job_id NAME")
+    _check_list(config)
     if config.loss_grace_s > config.grace_s:
         raise ConfigError(
             f"--loss_grace {config.loss_grace_s:g} is longer than --grace {config.grace_s:g}, but after a loss nothing "
@@ -165,6 +199,20 @@ def _check_relations(config: Config) -> None:
         raise ConfigError("--verbose and --quiet contradict each other; leave one out")
 
 
+def _check_list(config: Config) -> None:
+    flag, count = config.list_flag, len(config.ips)
+    if config.ips and config.np.high > count:
+        raise ConfigError(
+            f"--np {config.np} asks for {config.np.high} nodes, and {flag} names {count}: "
+            f"{ownentry.shown(config.ips)}; use --np {count} or name more hosts"
+        )
+    if config.ips and config.local_nodes > 1:
+        raise ConfigError(
+            f"--local_nodes {config.local_nodes} runs several nodes on one host, {flag} one on each of several; "
+            "use one of the two"
+        )
+
+
 def check(config: Config, environ: Mapping[str, str]) -> Config:
     """Look at this machine; the config with what was found there.
 
@@ -175,9 +223,11 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
     if sys.platform != "linux":
         raise ConfigError(f"elastic-launch runs on Linux, and this is {sys.platform}; use a container or a Linux host")
     script = _check_script(config, environ)
-    config = replace(config, host=_listed_host(config))
+    config = replace(config, host=_listed_host(config, environ))
     job_id = config.job_id or f"local-{secrets.token_hex(3)}"
-    if config.servers:
+    serves = config.served_by != "" and config.host == config.served_by
+    # A name of the list may well stand for a loopback address here, and for a real one elsewhere (Debian's 127.0.1.1).
+    if config.servers and (config.host not in static_hosts(config) or as_ip(config.host) is not None):
         # A name may not resolve yet. The agent asks again while it connects, and says so.
         with contextlib.suppress(StoreUnavailable):
             addresses.advertised(config.host, environ, config.servers)
@@ -185,13 +235,18 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
         slots.found(config, environ),
         script=script,
         job_id=job_id,
+        serves=serves,
+        local_nodes=1 if serves else config.local_nodes,
         checkpoint_dir=os.path.abspath(config.checkpoint_dir or Path("checkpoints", job_id)),
         log_dir=os.path.abspath(config.log_dir),
     )
 
 
-def _listed_host(config: Config) -> str:
-    """The name that the lists of servers and workers have for this node; `Config.host` where they have none."""
+def _listed_host(config: Config, environ: Mapping[str, str]) -> str:
+    """The name that the lists of hosts have for this node; `Config.host` where they have none."""
+    if config.ips:
+        source = addresses.source_of(config.host, environ)
+        return ownentry.own_entry(config.ips, config.host, flag=config.list_flag, source=source)
     if config.roles is None:
         return config.host
     listed = listed_hosts(config.roles)

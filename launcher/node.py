@@ -24,6 +24,7 @@ from launcher.endpoints import join_host_port
 from launcher.environment import worker_environment
 from launcher.logs import Narrator
 from launcher.psenvironment import log_name, ps_environment, roster_document
+from launcher.roles import static_hosts
 
 SIGNS_LINES = 200
 """Lines of a log's end that are searched for signs of its cause."""
@@ -56,6 +57,8 @@ class NodeWorkers:
         self._put = put
         self._private = Path(tempfile.mkdtemp(prefix="elastic-launch-"))
         self._interface = addresses.interface(host)
+        if static_hosts(config) and (self._interface is None or addresses.is_loopback(host)):
+            self._interface = addresses.interface_towards(static_hosts(config)) or self._interface
         self._roster_file = self._private / "roster.json"
         self._running: _Running | None = None
         self._nursery = self._new_nursery()

@@ -13,10 +13,11 @@ from launcher.flags import Flag, by_group
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """Variables that say the same, and what that is."""
+    """Variables that say the same, and what that is. `who` has them, where processes have roles."""
 
     names: tuple[str, ...]
     meaning: str
+    who: str = ""
 
 
 READ: Final[tuple[Variables, ...]] = (
@@ -68,7 +69,7 @@ SET: Final[tuple[Variables, ...]] = (
     ),
     Variables(
         ("PADDLE_TRAINERS",),
-        "the hosts of the nodes in the order of M_id, with commas, as on PaddleCloud; in a parameter-server job a number",
+        "the hosts of the nodes by M_id, with commas, as on PaddleCloud; in a parameter-server job a number",
     ),
     Variables(("ELASTIC_ENDPOINTS_FILE",), "the list of endpoints as a file, always: endpoints.<g>.log"),
     Variables(("PADDLE_CURRENT_ENDPOINT",), "this worker's own host:port"),
@@ -98,6 +99,114 @@ SET: Final[tuple[Variables, ...]] = (
 )
 """What a worker finds. M is the number of nodes of the generation, N the number of workers on each."""
 
+SET_BY_ROLE: Final[tuple[Variables, ...]] = (
+    Variables(("ELASTIC_ROLE",), "server, worker or heter", "all"),
+    Variables(("ELASTIC_INDEX",), "the index within the role, from 0", "all"),
+    Variables(
+        ("ELASTIC_ROSTER_FILE",),
+        'a JSON file that the agent writes anew at each revision: {"generation", "revision", "servers": '
+        '["host:port", ...], "workers": [{"index", "endpoint"}, ...], "heters": [...]}; servers is by '
+        'index, "" where a seat is vacant',
+        "all",
+    ),
+    Variables(("PADDLE_TRAINING_ROLE", "TRAINING_ROLE"), "PSERVER, TRAINER or HETER_TRAINER", "all"),
+    Variables(
+        ("PADDLE_PSERVERS_IP_PORT_LIST",),
+        "every server's host:port by index, with commas, nothing between two where a seat is vacant",
+        "all",
+    ),
+    Variables(("PADDLE_PSERVER_IPS",), "the same without the ports", "all"),
+    Variables(("PADDLE_PSERVER_PORT",), "the port of the servers, if all have the same; left out otherwise", "all"),
+    Variables(("PADDLE_TRAINERS", "PADDLE_TRAINERS_NUM"), "the number of workers, without heterogeneous ones", "all"),
+    Variables(("PADDLE_TRAINER_ENDPOINTS", "ELASTIC_ENDPOINTS"), "the workers' host:port by index", "all"),
+    Variables(
+        ("PADDLE_HETER_TRAINER_IP_PORT_LIST", "PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST"),
+        "the heterogeneous workers' host:port by index, if there are any",
+        "all",
+    ),
+    Variables(("PADDLE_CURRENT_ENDPOINT",), "this process's own host:port", "all"),
+    Variables(("POD_IP", "PADDLE_PORT"), "the same in two parts", "all"),
+    Variables(("PADDLE_CURRENT_IP",), "this server's host", "servers"),
+    Variables(
+        ("PADDLE_GLOO_HTTP_ENDPOINT", "PADDLE_MASTER"),
+        "the host of server 0 and --http_port, or a port that its node holds",
+        "all",
+    ),
+    Variables(("PADDLE_GLOO_RENDEZVOUS",), "3: over HTTP", "all"),
+    Variables(("PADDLE_WITH_GLOO",), "0, unless it is set", "all"),
+    Variables(("PADDLE_TRAINER_ID",), "the index within the role", "workers, heterogeneous"),
+    Variables(
+        ("RANK",),
+        "workers come first: the index of a worker; the number of workers + the index of a heterogeneous one",
+        "workers, heterogeneous",
+    ),
+    Variables(("WORLD_SIZE",), "workers of both kinds", "workers, heterogeneous"),
+    Variables(
+        ("LOCAL_RANK", "PADDLE_RANK_IN_NODE"),
+        "the place among the workers of both kinds of this node",
+        "workers, heterogeneous",
+    ),
+    Variables(("LOCAL_WORLD_SIZE",), "how many these are", "workers, heterogeneous"),
+    Variables(
+        ("FLAGS_selected_gpus",),
+        "the local rank, modulo the number of cards if CUDA_VISIBLE_DEVICES names any",
+        "workers, heterogeneous",
+    ),
+    Variables(
+        ("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
+        "worker or heter, the index within the role, how many have it",
+        "workers, heterogeneous",
+    ),
+    Variables(
+        ("GROUP_RANK", "GROUP_WORLD_SIZE"),
+        "M_id and the number of nodes, those of servers included",
+        "workers, heterogeneous",
+    ),
+    Variables(
+        ("MASTER_ADDR", "MASTER_PORT"),
+        "where torch's process group of the workers meets: PADDLE_GLOO_HTTP_ENDPOINT, or a port that the "
+        "node of worker 0 holds if that is another host, because torch's rank 0 opens the store on its "
+        "own machine",
+        "workers, heterogeneous",
+    ),
+    Variables(("ELASTIC_JOB_ID", "TORCHELASTIC_RUN_ID"), "the job id", "all"),
+    Variables(
+        (
+            "ELASTIC_NODE_ID",
+            "ELASTIC_GENERATION",
+            "ELASTIC_FENCE",
+            "ELASTIC_CHECKPOINT_DIR",
+            "ELASTIC_ENDPOINTS_FILE",
+            "ELASTIC_PROGRESS_FILE",
+        ),
+        "as in a worker of a collective job",
+        "all",
+    ),
+    Variables(
+        (
+            "TORCHELASTIC_RESTART_COUNT",
+            "TORCHELASTIC_MAX_RESTARTS",
+            "TORCHELASTIC_ERROR_FILE",
+            "TORCHELASTIC_USE_AGENT_STORE",
+        ),
+        "as in a worker of a collective job",
+        "all",
+    ),
+    Variables(
+        (
+            "PYTHONUNBUFFERED",
+            "OMP_NUM_THREADS",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+            "NCCL_SOCKET_IFNAME",
+            "GLOO_SOCKET_IFNAME",
+        ),
+        "as in a worker of a collective job, unless they are set; OMP_NUM_THREADS if the node has more "
+        "than one process",
+        "all",
+    ),
+)
+"""What a process of a parameter-server job finds instead."""
+
 
 def help_text() -> str:
     """The page that `--help-env` prints."""
@@ -118,6 +227,10 @@ def help_text() -> str:
     ]
     for made in SET:
         lines += [_line(name, made.meaning) for name in made.names]
+    lines += ["", "Variables that are set for the processes of a parameter-server job instead.", ""]
+    for made in SET_BY_ROLE:
+        who = "" if made.who == "all" else f"{made.who}: "
+        lines += [_line(name, who + made.meaning) for name in made.names]
     return "\n".join(lines) + "\n"
 
 

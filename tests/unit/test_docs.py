@@ -124,6 +124,13 @@ def plain(text: str) -> str:
     return text.replace("<", "&lt;")
 
 
+def process_variables() -> str:
+    return table(
+        ("variable", "who", "value"),
+        ((", ".join(map(code, row.names)), row.who, plain(row.meaning)) for row in variables.SET_BY_ROLE),
+    )
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "agent table": agent_table,
     "agent figure": agent_figure,
@@ -132,6 +139,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "foreign flags": foreign_flags,
     "read variables": lambda: variables_table(variables.READ),
     "worker variables": lambda: variables_table(variables.SET),
+    "process variables": process_variables,
     "faults": what_goes_wrong,
 }
 

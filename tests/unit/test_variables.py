@@ -41,7 +41,9 @@ def test_every_variable_that_the_code_reads_is_on_the_page() -> None:
     found = {name for path in files if "examples" not in path.parts for name in read_names(path)}
     assert {"CUDA_VISIBLE_DEVICES", "POD_IP", "NO_COLOR", "ELASTIC_FENCE"} <= found, "the search itself works"
     of_flags = {name for flag in FLAGS for name in flag.variables}
-    assert not found - of_flags - {*named(variables.READ), *named(variables.SET)} - IMPLIED
+    assert (
+        not found - of_flags - {*named(variables.READ), *named(variables.SET), *named(variables.SET_BY_ROLE)} - IMPLIED
+    )
 
 
 @pytest.mark.parametrize("flag", ["--help-env", "--help_env"])
@@ -51,9 +53,11 @@ def test_the_page_has_one_line_for_each_variable(flag: str, capsys: pytest.Captu
     assert err == ""
     assert out.isascii()
     first, second = out.split("Variables that are set for workers.")
+    second, third = second.split("Variables that are set for the processes of a parameter-server job instead.")
     for names, page in (
         ([name for flag in FLAGS for name in flag.variables] + named(variables.READ), first),
         (named(variables.SET), second),
+        (named(variables.SET_BY_ROLE), third),
     ):
         lines = [line.split(maxsplit=1) for line in page.splitlines() if line.startswith("  ")]
         assert sorted(name for name, _ in lines) == sorted(names)
