@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from elastic.environ import Environ
     from elastic.relaunch import config as config
     from elastic.train.start import init as init
 
@@ -18,6 +19,20 @@ LAZY: Final[Mapping[str, str]] = {
     "init": "elastic.train.start",
 }
 """What `elastic.<name>` is, and the module that has it."""
+
+__all__ = ["config", "env", "init"]
+
+
+def env() -> Environ:
+    """What this process is told of its place in the job: role, rank, servers, job id and more.
+
+    It reads the environment anew at each call. Raises `elastic.errors.ConfigError` if a variable is wrong or missing.
+    """
+    import os
+
+    from elastic.environ import read
+
+    return read(os.environ)
 
 
 def __getattr__(name: str) -> Any:

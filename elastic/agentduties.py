@@ -17,6 +17,7 @@ from elastic.agentevents import (
     RunUntil,
     Say,
     Send,
+    TellRoster,
 )
 from elastic.agentfacts import Facts, Phase
 from elastic.joining import join
@@ -33,14 +34,30 @@ ASK_AGAIN_S = 0.5
 def announce(f: Facts) -> None:
     """Before the rows are asked: tell people about a failure, and hold the right to run while everybody is heard."""
     go = f.view.go
-    if go is not None and go.value.cause is not None and f.joined_at is not None and go.value.g > f.reported_g:
-        f.reported_g = go.value.g
+    if go is not None and go.value.cause is not None and f.joined_at is not None and (go.value.g, 0) > f.reported:
+        f.reported = (go.value.g, 0)
         if f.generation is not None and f.generation.g == go.value.g:
             f.act(ReportFailure(go.value.cause, go.value.note))
+    _tell_revision(f)
     if go is not None and f.generation is not None and go.value.g == f.generation.g:
         f.idle_since = f.now  # A world runs, with this node or without it.
     if _holds(f):
         f.right = f.right.vouched(f.now + f.right.ttl_s)
+
+
+def _tell_revision(f: Facts) -> None:
+    """Tell people about a failure that a revision of the roster mends, and those who work about who is in it now."""
+    generation = f.generation
+    if generation is None or not generation.rev or f.joined_at is None:
+        return
+    if generation.cause is not None and (generation.g, generation.rev) > f.reported:
+        f.reported = (generation.g, generation.rev)
+        f.act(ReportFailure(generation.cause, ""))
+    if generation.g == f.workers_g and generation.rev > f.roster_rev and not f.workers_gone:
+        f.roster_rev = generation.rev
+        if f.place is not None and f.stamp == (f.workers_g, f.workers_since):
+            f.act(Say(f"revision {generation.rev} of the roster: {generation.reason}"))
+            f.act(TellRoster(generation))
 
 
 def perform(f: Facts) -> None:
@@ -82,7 +99,7 @@ def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
 def vouch_s(f: Facts, node: str, g: int) -> float:
     """How many seconds this agent, asked over the link, grants `node` to run generation g; 0.0 is no."""
     generation = f.generation
-    if generation is None or generation.g != g or f.workers_g != g or f.phase is not Phase.RUNNING:
+    if generation is None or generation.g != g or f.workers_g != g or f.phase is not Phase.RUNNING or f.seats:
         return 0.0
     if generation.index(f.me.node) != 0 or generation.index(node) is None:
         return 0.0
@@ -92,8 +109,8 @@ def vouch_s(f: Facts, node: str, g: int) -> float:
 def _holds(f: Facts) -> bool:
     """Tell whether this node is the first of its generation and hears every other member of it."""
     generation = f.generation
-    if f.phase is not Phase.RUNNING or generation is None or generation.g != f.workers_g:
-        return False
+    if f.phase is not Phase.RUNNING or generation is None or generation.g != f.workers_g or f.seats:
+        return False  # Seats are given anew as soon as a lease has ended, so that nobody runs longer than that.
     others = {place.node for place in generation.members if place.node != f.me.node}
     return generation.index(f.me.node) == 0 and others <= f.memory.linked
 
@@ -109,15 +126,21 @@ def _tell_spare(f: Facts) -> None:
 
 
 def _admit_absence(f: Facts) -> None:
-    """Record that this node never started a generation that got its go: its gate waits for that word."""
+    """Record that this node never started what it was to start: the gate, or the roster, waits for that word."""
     generation = f.generation
-    if generation is None or generation.before is None or not f.workers_gone or f.another_store:
+    if generation is None or not f.workers_gone or f.another_store:
         return
-    g = generation.before.g
-    if f.me.node not in generation.before.nodes or (f.outcome_wanted is not None and f.outcome_wanted[0] >= g):
-        return
-    f.finished_g = max(f.finished_g, g)
-    f.want_outcome(g, Outcome(ended=Ended.STOPPED, over=True, host=f.me.member.host))
+    stopped = Outcome(ended=Ended.STOPPED, over=True, host=f.me.member.host)
+    before, said = generation.before, f.outcome_wanted[0] if f.outcome_wanted is not None else 0
+    if before is not None and f.me.node in before.nodes and said < before.g:
+        f.finished = max(f.finished, (before.g, 0))
+        f.want_outcome(before.g, stopped)
+    index = generation.index(f.me.node)
+    if index is not None and generation.members[index].leaving:
+        since = generation.members[index].since
+        if (generation.g, since) > f.finished:
+            f.finished = (generation.g, since)
+            f.want_outcome(generation.g, msgspec.structs.replace(stopped, since=since))
 
 
 def _keep_right(f: Facts) -> None:

@@ -201,6 +201,13 @@ class StartWorkers:
 
 
 @dataclass(frozen=True, slots=True)
+class TellRoster:
+    """The roster that this node's processes belong to has another revision; they go on."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
 class StopWorkers:
     """SIGTERM to the workers' groups, SIGKILL after `grace_s`. Answered by `Gone`. `why` goes into their logs."""
 
@@ -248,6 +255,6 @@ class Exit:
 
 
 Action = (
-    OpenSession | CloseSession | Revoke | Send | Follow | FindOlder | Relist | StartWorkers | StopWorkers | RunUntil
-    | Say | ReportFailure | ReportVerdict | Exit
+    OpenSession | CloseSession | Revoke | Send | Follow | FindOlder | Relist | StartWorkers | TellRoster | StopWorkers
+    | RunUntil | Say | ReportFailure | ReportVerdict | Exit
 )  # fmt: skip

@@ -26,13 +26,17 @@ from elastic.agentevents import (
 )
 from elastic.keys import JobKeys, View
 from elastic.membership import Decision, Memory, Policy, remember
-from elastic.model import Generation, Member, Outcome, Spec, WorkerExit
+from elastic.model import Generation, Member, Outcome, Place, Seat, Spec, WorkerExit
 from elastic.proposals import Transaction
 from elastic.right import Right
 
 GRANT_RETRY_S = 0.5
 SEEN_BY_ITS_WRITER = ("register", "say", "form", "go", "verdict")
 """Transactions that change what every agent follows: the next one waits until the view shows them."""
+
+
+Stamp = tuple[int, int]
+"""One start of a node's processes: the generation, and the revision of its roster that gave the node its seats."""
 
 
 class Phase(StrEnum):
@@ -121,15 +125,18 @@ class Facts:
     decision: Decision | None = None
     decided: int = 0
     # workers
-    target_g: int = 0
+    target: Stamp = (0, 0)
     workers_g: int = 0
+    workers_since: int = 0
+    seats: tuple[Seat, ...] = ()
+    roster_rev: int = 0
     workers_gone: bool = True
     forced: bool = False
     hurried: bool = False
     own_exits: list[WorkerExit] = field(default_factory=list)
     started_at: float = 0.0
     step: int = -1
-    finished_g: int = 0
+    finished: Stamp = (0, 0)
     outcome_wanted: tuple[int, Outcome] | None = None
     outcome_written: tuple[int, Outcome] | None = None
     right: Right = field(default_factory=Right)
@@ -139,7 +146,7 @@ class Facts:
     drain_said: bool = False
     idle_since: float = 0.0
     exit_code: int = 0
-    reported_g: int = 0
+    reported: Stamp = (0, 0)
     spare_g: int = 0
 
     @property
@@ -149,6 +156,21 @@ class Facts:
         if stored is None or spec is None or stored.value.run != spec.value.run:
             return None
         return stored.value
+
+    @property
+    def place(self) -> Place | None:
+        """This node's place in the newest generation, None if it has none or is asked to leave."""
+        generation = self.generation
+        index = generation.index(self.me.node) if generation is not None else None
+        if generation is None or index is None or generation.members[index].leaving:
+            return None
+        return generation.members[index]
+
+    @property
+    def stamp(self) -> Stamp:
+        """Which start the newest generation asks of this node; (0, 0) if none."""
+        place = self.place
+        return (self.generation.g, place.since) if self.generation is not None and place is not None else (0, 0)
 
     @property
     def may_run_again(self) -> bool:
@@ -177,7 +199,9 @@ class Facts:
     def forget_store(self) -> None:
         """Begin anew in a store that has never seen this node."""
         self.another_store = False
-        self.target_g = self.workers_g = self.finished_g = self.reported_g = self.spare_g = 0
+        self.target = self.finished = (0, 0)
+        self.workers_g = self.workers_since = self.spare_g = self.roster_rev = 0
+        self.reported = (0, 0)
         self.outcome_wanted = self.outcome_written = None
         self.memory = Memory(linked=self.memory.linked, dead=self.memory.dead)
         self.passed, self.passed_g = frozenset(), 0

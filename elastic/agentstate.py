@@ -36,7 +36,8 @@ from elastic.agentevents import (
     StopWorkers,
 )
 from elastic.agentfacts import Facts, Phase, absorb
-from elastic.model import Ended, Outcome, Status, Why
+from elastic.model import Ended, Generation, Outcome, Place, Role, Status, Why, WorkerExit
+from elastic.roster import seats_in_words
 
 STEPS_MAX = 12
 """No event moves an agent through more rows than this; more would be a loop in the table."""
@@ -144,17 +145,15 @@ def _gave_up(f: Facts) -> bool:
 
 
 def _chosen(f: Facts) -> bool:
-    generation = f.generation
-    return generation is not None and generation.g > f.finished_g and generation.index(f.me.node) is not None
+    return f.place is not None and f.stamp > f.finished
 
 
 def _passed_over(f: Facts) -> bool:
-    generation = f.generation
-    return generation is None or generation.index(f.me.node) is None
+    return f.place is None
 
 
 def _newer_target(f: Facts) -> bool:
-    return f.generation is not None and f.generation.g != f.target_g
+    return f.generation is not None and f.stamp != f.target
 
 
 def _go(f: Facts) -> bool:
@@ -162,7 +161,8 @@ def _go(f: Facts) -> bool:
         f.generation is not None
         and f.view.incarnation is not None
         and f.view.go is not None
-        and f.view.go.value.g == f.generation.g == f.target_g
+        and f.view.go.value.g == f.generation.g
+        and f.stamp == f.target
         and f.now < f.right.until()
     )
 
@@ -172,7 +172,12 @@ def _overdue(f: Facts) -> bool:
 
 
 def _superseded(f: Facts) -> bool:
-    return f.another_store or (f.generation is not None and f.generation.g > f.workers_g)
+    if f.another_store:
+        return True
+    generation = f.generation
+    if generation is None or generation.g < f.workers_g:
+        return False
+    return generation.g > f.workers_g or f.stamp != (f.workers_g, f.workers_since)
 
 
 def _failed(f: Facts) -> bool:
@@ -180,7 +185,20 @@ def _failed(f: Facts) -> bool:
 
 
 def _all_ok(f: Facts) -> bool:
-    return f.workers_gone and not _failed(f) and len(f.own_exits) == f.me.member.slots
+    return f.workers_gone and not _failed(f) and len(f.own_exits) == (len(f.seats) or f.me.member.slots)
+
+
+def _workers_done(f: Facts) -> bool:
+    """Every worker of a node that has servers, too, ended well."""
+    wanted = sum(seat.role is not Role.SERVER for seat in f.seats)
+    done = sum(worker.code == 0 and worker.role is not Role.SERVER for worker in f.own_exits)
+    return 0 < wanted == done and not _failed(f)
+
+
+def _only_servers_left(f: Facts) -> bool:
+    start = (f.workers_g, f.workers_since)
+    said = f.outcome_wanted is not None and (f.outcome_wanted[0], f.outcome_wanted[1].since) == start
+    return _workers_done(f) and not said and not f.workers_gone
 
 
 def _vanished(f: Facts) -> bool:
@@ -270,17 +288,32 @@ def _say_joined(f: Facts) -> None:
 def _target(f: Facts) -> None:
     generation = f.generation
     assert generation is not None
-    f.target_g = generation.g
+    f.target = f.stamp
     f.right = f.right.void()
     m_id = generation.index(f.me.node)
     assert m_id is not None
+    if generation.members[m_id].seats:
+        _say_seats(f, generation, generation.members[m_id])
+        return
     first = m_id * generation.slots
     ranks = f"rank {first}" if generation.slots == 1 else f"ranks {first}-{first + generation.slots - 1}"
-    count = len(generation.members)
+    count, each = len(generation.members), generation.slots
     f.act(
         Say(
-            f"generation {generation.g}: {count} node{'' if count == 1 else 's'}, world size {generation.world_size}, "
+            f"generation {generation.g}: {count} node{'' if count == 1 else 's'}"
+            f"{f' of {each} workers' if each > 1 else ''}, world size {generation.world_size}, "
             f"this is M_id {m_id} ({ranks}): {generation.reason}"
+        )
+    )
+
+
+def _say_seats(f: Facts, generation: Generation, place: Place) -> None:
+    count = len(generation.members)
+    revision = f", revision {generation.rev}" if generation.rev else ""
+    f.act(
+        Say(
+            f"generation {generation.g}{revision}: {count} node{'' if count == 1 else 's'}, this one has "
+            f"{seats_in_words(place)}: {generation.reason}"
         )
     )
 
@@ -293,7 +326,9 @@ def _start(f: Facts) -> None:
     assert f.view.spec is not None
     m_id = generation.index(f.me.node)
     assert m_id is not None
-    f.workers_g = generation.g
+    f.workers_g, f.workers_since = f.target
+    f.seats = generation.members[m_id].seats
+    f.roster_rev = generation.rev
     f.workers_gone = False
     f.own_exits = []
     f.forced = f.hurried = False
@@ -315,7 +350,10 @@ def _stop_superseded(f: Facts) -> None:
         f.act(Say("the store is another one than before: stopping the workers, the job forms again"))
         f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, "the store is another one than before"))
         return
-    planned = generation.why in PLANNED and generation.g == f.workers_g + 1
+    if generation.g == f.workers_g:  # A revision without this node: it was asked to leave, or was thought lost.
+        planned = generation.index(f.me.node) is not None
+    else:
+        planned = generation.why in PLANNED and generation.g == f.workers_g + 1
     f.hurried = not planned
     f.act(Say(f"{generation.reason}: stopping this node's workers"))
     f.act(StopWorkers(f.workers_g, f.limits.grace_s if planned else f.limits.loss_grace_s, generation.reason))
@@ -333,10 +371,19 @@ def _stop_verdict(f: Facts) -> None:
 
 def _stop_failed(f: Facts) -> None:
     worker = next(worker for worker in f.own_exits if worker.code != 0)
-    f.act(Say(f"rank {worker.rank} ended: {worker.words}; stopping this node's workers"))
+    who = f"rank {worker.rank}" if worker.role is Role.WORKER else f"{worker.role} {worker.rank}"
+    f.act(Say(f"{who} ended: {worker.words}; stopping this node's workers"))
     f.want_outcome(f.workers_g, _outcome(f, over=False))
-    why = f"rank=[{worker.rank}] failed on host {f.me.member.host}, see workerlog.{worker.rank}"
+    why = f"{_failed_in_words(worker)} failed on host {f.me.member.host}, see {worker.role}log.{worker.rank}"
     f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, why))
+
+
+def _failed_in_words(worker: WorkerExit) -> str:
+    return f"rank=[{worker.rank}]" if worker.role is Role.WORKER else f"{worker.role} {worker.rank}"
+
+
+def _say_workers_done(f: Facts) -> None:
+    f.want_outcome(f.workers_g, _outcome(f, over=False))
 
 
 def _stop_drained(f: Facts) -> None:
@@ -355,7 +402,7 @@ def _finish(f: Facts) -> None:
     if f.another_store:
         f.forget_store()
         return
-    f.finished_g = max(f.finished_g, f.workers_g)
+    f.finished = max(f.finished, (f.workers_g, f.workers_since))
     f.want_outcome(f.workers_g, _outcome(f, over=True))
 
 
@@ -364,7 +411,7 @@ def _outcome(f: Facts, *, over: bool) -> Outcome:
         (worker for worker in f.own_exits if worker.code != 0),
         key=lambda worker: worker.consequence,
     )
-    ended = Ended.FAILED if failed else Ended.OK if _all_ok(f) else Ended.STOPPED
+    ended = Ended.FAILED if failed else Ended.OK if _all_ok(f) or _workers_done(f) else Ended.STOPPED
     return Outcome(
         ended=ended,
         over=over,
@@ -372,6 +419,7 @@ def _outcome(f: Facts, *, over: bool) -> Outcome:
         forced=f.forced,
         exits=tuple(failed),
         step=f.step,
+        since=f.workers_since,
         ran_s=round(f.now - f.started_at, 3),
     )
 
@@ -397,6 +445,7 @@ TABLE: tuple[Row, ...] = (
     Row("running: right ended", Phase.RUNNING, _overdue, _stop_overdue, Phase.STOPPING),
     Row("running: failed", Phase.RUNNING, _failed, _stop_failed, Phase.STOPPING),
     Row("running: ok", Phase.RUNNING, _all_ok, _finish, Phase.DONE),
+    Row("running: only servers left", Phase.RUNNING, _only_servers_left, _say_workers_done, Phase.RUNNING),
     Row("running: superseded", Phase.RUNNING, _superseded, _stop_superseded, Phase.STOPPING),
     Row("running: verdict", Phase.RUNNING, _verdict, _stop_verdict, Phase.STOPPING),
     Row("running: killed", Phase.RUNNING, _vanished, _finish_killed, Phase.DONE),

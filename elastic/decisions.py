@@ -40,6 +40,7 @@ class Reason(StrEnum):
     BACKOFF = "pause after failures"
     OPENED = "everybody is ready"
     EXHAUSTED = "no restart is left"
+    VACANT = "a seat of the roster is free"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,9 @@ class Wait:
 class Form:
     """Publish this generation.
 
-    `planned`: nothing is broken, and no outcome may be there yet. `lost`: these must not have recorded one.
+    `planned`: nothing is broken, and no outcome may be there yet. `lost`: these must not have recorded one. For a
+    revision of a roster: `forget` are nodes whose outcomes are of starts that are over, `unfinished` those that must
+    not have recorded one.
     """
 
     code: Reason
@@ -64,6 +67,8 @@ class Form:
     planned: bool = False
     lost: tuple[str, ...] = ()
     revoke: tuple[int, ...] = ()
+    forget: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,7 @@ class Memory:
     absent_since: Mapping[str, float] = field(default_factory=dict)
     ready_since: Mapping[str, float] = field(default_factory=dict)
     draining_since: Mapping[str, float] = field(default_factory=dict)
+    ended_since: Mapping[str, float] = field(default_factory=dict)
     gate_since: tuple[int, float] | None = None
     grown_at: float | None = None
     generation_seen: int = 0

@@ -7,7 +7,8 @@
     <prefix>/<job>/members/<node>       model.Member, under the node's lease
     <prefix>/<job>/generation           model.Generation, the one document that the proposer writes
     <prefix>/<job>/go                   model.Go
-    <prefix>/<job>/outcomes/<g>/<node>  model.Outcome; g with ten digits, so that keys sort by it
+    <prefix>/<job>/outcomes/<g>/<node>  model.Outcome; g with ten digits, so that keys sort by it. Of a later start in
+                                        the same generation (a roster's revision) the node is <node>/<since>
     <prefix>/<job>/verdict              model.Verdict
     <prefix>/<job>/events/<at>-<tag>    one line for people
 
@@ -94,9 +95,13 @@ class JobKeys:
         """The key of a member."""
         return self.members + node
 
-    def outcome(self, g: int, node: str) -> str:
-        """The key of a node's outcome of generation g."""
-        return f"{self.outcomes}{g:010d}/{node}"
+    def outcome(self, g: int, node: str, since: int = 0) -> str:
+        """The key of a node's outcome of generation g, of the start that revision `since` asked for."""
+        return f"{self.outcomes}{g:010d}/{node}" + (f"/{since}" if since else "")
+
+    def later_outcomes(self, g: int, node: str) -> Range:
+        """A node's outcomes of every later start in generation g."""
+        return Range.prefix(self.outcome(g, node) + "/")
 
     def outcomes_below(self, g: int) -> Range:
         """Every outcome of the generations before g."""
@@ -149,8 +154,11 @@ class ViewReader:
             elif key.startswith(keys.members):
                 members[key[len(keys.members) :]] = stored
             elif key.startswith(keys.outcomes):
-                g, _, node = key[len(keys.outcomes) :].partition("/")
-                outcomes[int(g), node] = stored
+                g, _, start = key[len(keys.outcomes) :].partition("/")
+                at = (int(g), start.partition("/")[0])
+                known_end = outcomes.get(at)
+                if known_end is None or known_end.value.since <= stored.value.since:
+                    outcomes[at] = stored
             else:
                 single[key] = stored
         self._decoded = decoded

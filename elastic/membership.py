@@ -7,10 +7,13 @@ The rules, in the order they are asked:
 
 1. A verdict ends everything. A document that cannot be read stops everything until a person has looked.
 2. No generation yet: wait for the first nodes, then for the settling window, then form.
+   With a list of hosts (`--ips`) members stand in its order, and each host has one place (`elastic.hostlist`).
 3. The newest generation has its go: complete it, or replace it because of a loss, a failure, workers that had to be
    stopped, a drain, fewer nodes wanted, or newcomers. Unplanned before planned; nothing planned after the first ok.
 4. The newest generation waits at the gate: replace it if its members changed, otherwise open it once nobody can
    still be running an older world, and the failure before it has been judged.
+
+A parameter-server job has rules of its own for what runs (`elastic.roster`); the gate and the budget are the same.
 
 Nothing here is about safety between two proposers: that is the compare of the transaction (`elastic.proposals`).
 """
@@ -18,34 +21,41 @@ Nothing here is about safety between two proposers: that is the compare of the t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from elastic import hostlist, roster
 from elastic.budget import HEALTHY_S, Judgement, judge
 from elastic.decisions import Conclude, Decision, Form, Memory, Open, Policy, Reason, Wait
-from elastic.keys import Stored, View
+from elastic.keys import View
 from elastic.model import (
     Before,
     Budget,
     Ended,
     Generation,
     Go,
-    Member,
     MemberState,
     Outcome,
     Place,
-    Spec,
+    Roles,
     Status,
     Verdict,
     Why,
 )
+from elastic.question import (
+    BATCH_S,
+    Question,
+    counted,
+    earliest,
+    join_endpoint,
+    named,
+    node_count,
+    place_of,
+    settling,
+    told,
+)
 from elastic.right import CLOCK_ERROR
 
 __all__ = ["Conclude", "Decision", "Form", "Memory", "Open", "Policy", "Reason", "Wait", "decide", "remember"]
-
-SETTLE_MAX_S = 15.0
-"""The settling window ends at the latest so long after the first arrival."""
-BATCH_S = 0.3
-"""Drains, and newcomers while the gate is closed, are collected for this long."""
 
 
 def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Decision, Memory]:
@@ -63,12 +73,29 @@ def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Deci
     if view.spec is None:
         return Wait(Reason.NO_SPEC, "the job has no spec yet"), memory
     memory = _observe(view, memory, now)
-    question = _Question(view, view.spec.value, memory, policy, now)
+    question = Question(view, view.spec.value, memory, policy, now)
+    roles = roster.roles_of(question.spec)
+    if roles is not None:
+        return _of_roster(question, roles)
     if question.generation is None:
         return _first(question)
     if view.go is not None and view.go.value.g == question.generation.g:
         return _running(question, question.generation)
     return _gate(question, question.generation)
+
+
+def _of_roster(q: Question, roles: Roles) -> tuple[Decision, Memory]:
+    """The same for a parameter-server job."""
+    generation = q.generation
+    if generation is None:
+        return roster.first(q, roles), q.memory
+    if q.view.go is not None and q.view.go.value.g == generation.g:
+        return roster.running(q, roles, generation)
+    if not roster.standing(q, generation):
+        return roster.reform(q, roles, generation), q.memory
+    if generation.before is not None and (closed := roster.closed(q, generation.before)) is not None:
+        return closed, q.memory
+    return _open(q, generation, generation.before, None, charge=False)  # Its revisions were paid for one by one.
 
 
 def remember(view: View, memory: Memory, now: float) -> Memory:
@@ -105,93 +132,30 @@ def _observe(view: View, memory: Memory, now: float) -> Memory:
             for node, stored in members.items()
             if stored.value.state is MemberState.DRAINING
         },
+        ended_since={
+            node: memory.ended_since.get(node, now)
+            for (g, node), stored in view.outcomes.items()
+            if generation is not None and g == generation.g and stored.value.over
+        },
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """One call of `decide`, with what several rules ask for."""
-
-    view: View
-    spec: Spec
-    memory: Memory
-    policy: Policy
-    now: float
-
-    @property
-    def generation(self) -> Generation | None:
-        """The newest generation of this run."""
-        stored = self.view.generation
-        return stored.value if stored is not None and stored.value.run == self.spec.run else None
-
-    def member(self, node: str) -> Stored[Member] | None:
-        """The registered member, None also when its death is proven."""
-        stored = self.view.members.get(node)
-        if stored is None or (node, stored.create_revision) in self.memory.gone or node in self.memory.dead:
-            return None
-        return stored
-
-    def vouched(self, node: str) -> bool:
-        """Tell whether an unregistered member is still heard, within the time it has to register again."""
-        absent = self.memory.absent_since.get(node)
-        return absent is not None and node in self.memory.linked and self.now < absent + 2 * self.spec.lease_ttl_s
-
-    def here(self, node: str) -> bool:
-        """Tell whether the node counts as present."""
-        return self.member(node) is not None or self.vouched(node)
-
-    def draining(self, node: str) -> bool:
-        """Tell whether the node has said that it leaves."""
-        stored = self.view.members.get(node)
-        return stored is not None and stored.value.state is MemberState.DRAINING
-
-    def outcome(self, g: int, node: str) -> Outcome | None:
-        """How a node's workers of generation g ended, as far as it has said so."""
-        stored = self.view.outcomes.get((g, node))
-        return stored.value if stored is not None else None
-
-    def newcomers(self) -> list[str]:
-        """Nodes that are ready and outside the generation, oldest first."""
-        ready = [
-            (stored.create_revision, node)
-            for node in self.memory.ready_since
-            if (stored := self.member(node)) is not None and stored.value.slots == self.spec.slots
-        ]
-        return [node for _, node in sorted(ready)]
-
-    def staying(self, generation: Generation) -> list[Place]:
-        """The members of the generation that are here and do not leave, in their order, with their newest ports.
-
-        One that has another number of slots than the spec by now cannot stay.
-        """
-        here = [place for place in generation.members if self.here(place.node) and not self.draining(place.node)]
-        return [place for place in map(self.place, here) if len(place.ports) == self.spec.slots]
-
-    def place(self, place: Place) -> Place:
-        """A member's place, with the ports it registered last."""
-        stored = self.member(place.node)
-        return _place(place.node, stored.value) if stored is not None else place
-
-    def settled_at(self, nodes: Iterable[str]) -> float:
-        """When the settling window of these arrivals ends."""
-        times = [self.memory.ready_since[node] for node in nodes]
-        return min(max(times) + self.spec.settle_s, min(times) + SETTLE_MAX_S)
-
-
-def _first(q: _Question) -> tuple[Decision, Memory]:
+def _first(q: Question) -> tuple[Decision, Memory]:
     nodes = q.newcomers()
     need = q.spec.np.first
     if len(nodes) < need:
-        text = f"{_count(len(nodes), need)} here; waiting for {need - len(nodes)} more"
+        more = hostlist.awaited(q.spec.ips, q.hosts(nodes), need - len(nodes))
+        text = f"{counted(len(nodes), need)} here; waiting for {more}"
         return Wait(Reason.MISSING, text), q.memory
     until = q.settled_at(nodes)
     if len(nodes) < q.spec.np.high and q.now < until:
-        return Wait(Reason.SETTLING, _settling(len(nodes), q.spec.np.high, until - q.now), until), q.memory
-    reason = f"{_count(len(nodes), q.spec.np.high)} here"
+        whom = hostlist.others(q.spec.ips, q.hosts(nodes))
+        return Wait(Reason.SETTLING, settling(len(nodes), q.spec.np.high, until - q.now, whom), until), q.memory
+    reason = f"{counted(len(nodes), q.spec.np.high)} here"
     return _form(q, Reason.FORMED, Why.FIRST, reason, []), q.memory
 
 
-def _running(q: _Question, generation: Generation) -> tuple[Decision, Memory]:
+def _running(q: Question, generation: Generation) -> tuple[Decision, Memory]:
     nodes = [place.node for place in generation.members]
     outcomes = {node: outcome for node in nodes if (outcome := q.outcome(generation.g, node)) is not None}
     done = [node for node, outcome in outcomes.items() if outcome.ended is Ended.OK and outcome.over]
@@ -203,26 +167,26 @@ def _running(q: _Question, generation: Generation) -> tuple[Decision, Memory]:
     staying = q.staying(generation)
     if lost or failed or stopped:
         if not staying:
-            gone = f"{_names(lost or failed or stopped)} left, nobody of this world remains"
+            gone = f"{named(lost or failed or stopped)} left, nobody of this world remains"
             return _reform(q, gone, lost), q.memory
         if lost:
             return replace(_form(q, Reason.LOST, Why.LOSS, _lost(q, lost), staying), lost=tuple(lost)), q.memory
         if failed:
             return _form(q, Reason.FAILED, Why.FAILURE, _failed(q, generation, failed), staying), q.memory
-        return _form(q, Reason.STOPPED, Why.STOPPED, f"{_names(stopped)} stopped its workers", staying), q.memory
+        return _form(q, Reason.STOPPED, Why.STOPPED, f"{named(stopped)} stopped its workers", staying), q.memory
     if done:
-        return Wait(Reason.FINISHING, f"{len(done)} of {_nodes(len(nodes))} done; waiting for the others"), q.memory
+        return Wait(Reason.FINISHING, f"{len(done)} of {node_count(len(nodes))} done; waiting for the others"), q.memory
     return _planned(q, generation, nodes, staying), q.memory
 
 
-def _planned(q: _Question, generation: Generation, nodes: list[str], staying: list[Place]) -> Decision:
+def _planned(q: Question, generation: Generation, nodes: list[str], staying: list[Place]) -> Decision:
     """Changes that can wait: drains, fewer nodes wanted, newcomers."""
     draining = [node for node in nodes if q.draining(node)]
     if draining:
         until = min(q.memory.draining_since[node] for node in draining) + BATCH_S
         if q.now < until:
-            return Wait(Reason.DRAIN_BATCH, _verb(draining, "drain"), until)
-        return _form(q, Reason.DRAINED, Why.DRAIN, _verb(draining, "drain"), staying, planned=True)
+            return Wait(Reason.DRAIN_BATCH, told(draining, "drain"), until)
+        return _form(q, Reason.DRAINED, Why.DRAIN, told(draining, "drain"), staying, planned=True)
     high = q.spec.np.high
     if len(nodes) > high:
         reason = f"{len(nodes)} nodes run, {high} are wanted"
@@ -231,19 +195,19 @@ def _planned(q: _Question, generation: Generation, nodes: list[str], staying: li
     if newcomers:
         until = q.settled_at(newcomers)
         if len(nodes) + len(newcomers) < high and q.now < until:
-            return Wait(Reason.GROW_SETTLING, _settling(len(nodes) + len(newcomers), high, until - q.now), until)
+            return Wait(Reason.GROW_SETTLING, settling(len(nodes) + len(newcomers), high, until - q.now), until)
         grown_at = q.memory.grown_at
         if grown_at is not None and q.now < grown_at + q.spec.grow_every_s:
             until = grown_at + q.spec.grow_every_s
-            text = f"{_verb(newcomers, 'join')} in {until - q.now:.0f} s (--grow_every {q.spec.grow_every_s:g})"
+            text = f"{told(newcomers, 'join')} in {until - q.now:.0f} s (--grow_every {q.spec.grow_every_s:g})"
             return Wait(Reason.GROW_LATER, text, until)
-        return _form(q, Reason.GROWN, Why.GROWTH, _verb(newcomers, "join"), staying, planned=True)
-    text = f"training with {_nodes(len(nodes))}"
-    spares = len(q.newcomers())
+        return _form(q, Reason.GROWN, Why.GROWTH, told(newcomers, "join"), staying, planned=True)
+    text = f"training with {node_count(len(nodes))}"
+    spares = len(q.ready())
     return Wait(Reason.TRAINING, text + (f", {spares} spare" if spares else ""))
 
 
-def _gate(q: _Question, generation: Generation) -> tuple[Decision, Memory]:
+def _gate(q: Question, generation: Generation) -> tuple[Decision, Memory]:
     nodes = [place.node for place in generation.members]
     staying = q.staying(generation)
     before = generation.before
@@ -254,29 +218,30 @@ def _gate(q: _Question, generation: Generation) -> tuple[Decision, Memory]:
     draining = [node for node in nodes if q.draining(node)]
     newcomers = q.newcomers()[: max(q.spec.np.high - len(staying), 0)]
     if not staying:
-        return _reform(q, f"{_names(nodes)} left before the start" if nodes else "nobody is in this world"), q.memory
+        return _reform(q, f"{named(nodes)} left before the start" if nodes else "nobody is in this world"), q.memory
     if lost:
         return _form(q, Reason.GATE_LOST, Why.LOSS, _lost(q, lost) + " before the start", staying), q.memory
     if draining:
-        return _form(q, Reason.GATE_DRAINED, Why.DRAIN, _verb(draining, "drain"), staying), q.memory
+        return _form(q, Reason.GATE_DRAINED, Why.DRAIN, told(draining, "drain"), staying), q.memory
     if newcomers:
         until = max(q.memory.ready_since[node] for node in newcomers) + BATCH_S
         if q.now >= until:
-            return _form(q, Reason.GATE_JOINED, Why.JOINED, _verb(newcomers, "join"), staying), q.memory
+            return _form(q, Reason.GATE_JOINED, Why.JOINED, told(newcomers, "join"), staying), q.memory
     else:
         until = None
     if len(nodes) < q.spec.np.low:
-        missing = q.spec.np.low - len(nodes)
-        text = f"{_count(len(nodes), q.spec.np.low)} here, the least that may run; waiting for {missing} more"
+        hosts = [place.host for place in generation.members]
+        more = hostlist.awaited(q.spec.ips, hosts, q.spec.np.low - len(nodes))
+        text = f"{counted(len(nodes), q.spec.np.low)} here, the least that may run; waiting for {more}"
         return Wait(Reason.BELOW_MIN, text, until), q.memory
     closed = _closed(q, generation, before, outcomes)
     if closed is not None:
-        return replace(closed, until=_earliest(closed.until, until)), q.memory
+        return replace(closed, until=earliest(closed.until, until)), q.memory
     return _open(q, generation, before, until)
 
 
 def _closed(
-    q: _Question, generation: Generation, before: Before | None, outcomes: Mapping[str, Outcome | None]
+    q: Question, generation: Generation, before: Before | None, outcomes: Mapping[str, Outcome | None]
 ) -> Wait | None:
     """Why the gate must stay closed: somebody may still run the older world `before`."""
     if before is None:
@@ -288,7 +253,7 @@ def _closed(
         until = min(times) + 2 * q.spec.lease_ttl_s if times else None
         return Wait(
             Reason.STOPPING,
-            f"waiting for {_names(running)} to stop {'their' if len(running) > 1 else 'its'} old workers",
+            f"waiting for {named(running)} to stop {'their' if len(running) > 1 else 'its'} old workers",
             until,
         )
     if any(place.node in ended for place in generation.members):
@@ -302,14 +267,14 @@ def _closed(
     if q.now >= until:
         return None
     text = (
-        f"{_names(unproven)} vanished without a word and may still run for {until - q.now:.0f} s "
+        f"{named(unproven)} vanished without a word and may still run for {until - q.now:.0f} s "
         f"(--store_outage_limit {q.spec.store_outage_limit_s:g})"
     )
     return Wait(Reason.UNPROVEN, text, until)
 
 
 def _open(
-    q: _Question, generation: Generation, before: Before | None, newcomers_at: float | None
+    q: Question, generation: Generation, before: Before | None, newcomers_at: float | None, *, charge: bool = True
 ) -> tuple[Decision, Memory]:
     """The gate can open: judge what ended the world before, then go, pause, or end the job."""
     gate_since = q.memory.gate_since
@@ -320,6 +285,7 @@ def _open(
     absent: tuple[str, ...] = ()
     if before is not None:
         absent = tuple(node for node in before.nodes if node not in q.view.members)
+    if before is not None and charge:
         known = {node: stored for (g, node), stored in q.view.outcomes.items() if g == before.g}
         lost = frozenset(node for node in before.nodes if node not in known)
         healthy = max((stored.value.ran_s for stored in known.values()), default=0.0) >= HEALTHY_S
@@ -338,22 +304,22 @@ def _open(
     opens_at = gate_since[1] + judgement.pause_s
     if q.now < opens_at:
         text = f"pause of {judgement.pause_s:g} s after {judgement.budget.fruitless} failures without progress"
-        return Wait(Reason.BACKOFF, text, _earliest(opens_at, newcomers_at)), memory
+        return Wait(Reason.BACKOFF, text, earliest(opens_at, newcomers_at)), memory
     first = generation.members[0]
     go = Go(
         g=generation.g,
         tag="",
-        master=_join(first.host, first.masters[generation.g % len(first.masters)]),
+        master=join_endpoint(first.host, first.masters[generation.g % len(first.masters)]),
         budget=judgement.budget,
         cause=judgement.cause,
         note=judgement.note,
     )
     return Open(
-        Reason.OPENED, f"generation {generation.g}: {_nodes(len(generation.members))} ready", go, absent
+        Reason.OPENED, f"generation {generation.g}: {node_count(len(generation.members))} ready", go, absent
     ), memory
 
 
-def _reform(q: _Question, gone: str, lost: Iterable[str] = ()) -> Decision:
+def _reform(q: Question, gone: str, lost: Iterable[str] = ()) -> Decision:
     """Nobody of the newest world can go on: start again with whoever is there, after a settling window."""
     nodes = q.newcomers()
     if not nodes:
@@ -363,16 +329,21 @@ def _reform(q: _Question, gone: str, lost: Iterable[str] = ()) -> Decision:
             )  # An empty world: it tells everybody to stop.
         return Wait(Reason.MISSING, "nobody is here who could go on; waiting for nodes")
     if len(nodes) < q.spec.np.low:
-        text = f"{_count(len(nodes), q.spec.np.low)} here, the least that may run; waiting for more"
+        missing = hostlist.awaited(q.spec.ips, q.hosts(nodes), q.spec.np.low - len(nodes)) if q.spec.ips else "more"
+        text = f"{counted(len(nodes), q.spec.np.low)} here, the least that may run; waiting for {missing}"
         return Wait(Reason.BELOW_MIN, text)
     until = q.settled_at(nodes)
     if len(nodes) < q.spec.np.high and q.now < until:
-        return Wait(Reason.SETTLING, _settling(len(nodes), q.spec.np.high, until - q.now), until)
+        whom = hostlist.others(q.spec.ips, q.hosts(nodes))
+        return Wait(Reason.SETTLING, settling(len(nodes), q.spec.np.high, until - q.now, whom), until)
     return replace(_form(q, Reason.REFORMED, Why.REFORMED, gone, []), lost=tuple(lost))
 
 
-def _form(q: _Question, code: Reason, why: Why, reason: str, staying: list[Place], *, planned: bool = False) -> Form:
-    """The next generation: who stays, in order, then newcomers by age, at most as many as are wanted."""
+def _form(q: Question, code: Reason, why: Why, reason: str, staying: list[Place], *, planned: bool = False) -> Form:
+    """The next generation: who stays, in order, then newcomers by age, at most as many as are wanted.
+
+    With --ips they are put into its order.
+    """
     high = q.spec.np.high
     members = staying[:high]
     inside = {place.node for place in staying}
@@ -381,7 +352,9 @@ def _form(q: _Question, code: Reason, why: Why, reason: str, staying: list[Place
             break
         stored = q.member(node)
         if node not in inside and stored is not None:
-            members.append(_place(node, stored.value))
+            members.append(place_of(node, stored.value))
+    if q.spec.ips:
+        members = hostlist.in_order(q.spec.ips, members)
     old = q.view.generation.value if q.view.generation is not None else None
     before, budget = None, q.generation.budget if q.generation is not None else Budget()
     if old is not None and q.generation is not None:
@@ -408,57 +381,25 @@ def _form(q: _Question, code: Reason, why: Why, reason: str, staying: list[Place
     return Form(code, reason, generation, planned=planned, revoke=revoke)
 
 
-def _completed(q: _Question, g: int) -> Conclude:
+def _completed(q: Question, g: int) -> Conclude:
     reason = f"every worker of generation {g} ended with exit code 0"
     verdict = Verdict(status=Status.COMPLETED, reason=reason, run=q.spec.run, g=g, tag="", at=0.0)
     return Conclude(Reason.COMPLETED, reason, verdict)
 
 
-def _lost(q: _Question, lost: Iterable[str]) -> str:
+def _lost(q: Question, lost: Iterable[str]) -> str:
     """Say who was lost, and how that was noticed."""
     return ", ".join(
         f"{node} was lost ({'its process is gone' if node in q.view.members else 'its lease ended'})" for node in lost
     )
 
 
-def _failed(q: _Question, generation: Generation, nodes: Iterable[str]) -> str:
+def _failed(q: Question, generation: Generation, nodes: Iterable[str]) -> str:
     """Say which ranks failed, where, and in which log that stands."""
     found = [(node, outcome) for node in nodes if (outcome := q.outcome(generation.g, node)) is not None]
     ranks = [worker.rank for _, outcome in found for worker in outcome.exits]
-    named = f"rank={ranks}".replace(" ", "")
+    which = f"rank={ranks}".replace(" ", "")
     hosts = ", ".join(dict.fromkeys(outcome.host for _, outcome in found))
     return (
-        f"{named} failed on host {hosts}, see workerlog.{ranks[0]}" if ranks else f"a worker failed on {_names(nodes)}"
+        f"{which} failed on host {hosts}, see workerlog.{ranks[0]}" if ranks else f"a worker failed on {named(nodes)}"
     )
-
-
-def _place(node: str, member: Member) -> Place:
-    return Place(node, member.host, member.masters, member.ports)
-
-
-def _join(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _earliest(*times: float | None) -> float | None:
-    return min((time for time in times if time is not None), default=None)
-
-
-def _names(nodes: Iterable[str]) -> str:
-    return ", ".join(nodes) or "nobody"
-
-
-def _verb(nodes: list[str], verb: str) -> str:
-    return f"{_names(nodes)} {verb}{'s' if len(nodes) == 1 else ''}"
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node" + ("" if count == 1 else "s")
-
-
-def _count(here: int, wanted: int) -> str:
-    return f"{here} of {_nodes(wanted)} {'is' if here == 1 else 'are'}"
-
-
-def _settling(here: int, wanted: int, seconds: float) -> str:
-    return f"{_count(here, wanted)} here; waiting {max(seconds, 0.1):.0f} s more for others to join"

@@ -20,22 +20,22 @@ from elastic.agentstate import AgentCore
 from elastic.errors import ElasticError, OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable
 from elastic.keys import JobKeys, ViewReader
 from elastic.membership import Policy, Reason
-from elastic.model import Cause, Member, Spec, Status, Verdict
+from elastic.model import Cause, Member, Mode, Spec, Status, Verdict
 from elastic.proposals import Transaction
 from elastic.right import KILL_S
 from elastic.store import session
 from elastic.store.base import Range, Store
 from elastic.store.mirror import Mirror
-from launcher import addresses, locks, ports, report
+from launcher import addresses, locks, report, serving
 from launcher.config import Config
 from launcher.console import Console
 from launcher.logs import Level, Narrator
 from launcher.node import NodeWorkers
+from launcher.ports import NodePorts
+from launcher.roles import split_endpoint, static_hosts, wanted_ports
 from launcher.signals import Signals
 from launcher.waiting import WaitingLines
 
-MASTERS = 3
-"""Ports held for torch's store, used in turn, so that a straggler of an older world finds nobody at its own."""
 CLOSING_LIMIT_S = 1.0
 """Giving back the lease takes at most this long; otherwise it ends by itself."""
 CONNECT_PAUSE_S = 0.5
@@ -94,6 +94,8 @@ async def _work(config: Config, signals: Signals) -> int:
 
 
 async def _resolve(config: Config) -> str:
+    if config.host in static_hosts(config):
+        return config.host  # It was found in the list, as it is written there.
     return addresses.advertised(config.host, os.environ, config.servers)
 
 
@@ -136,11 +138,14 @@ class Connecting:
                 raise Interrupted(self._signals)
 
     def _wait_or_raise(self, error: StoreUnavailable) -> None:
-        servers, now = ", ".join(self._config.servers), boottime()
+        config, now = self._config, boottime()
+        servers, mend = ", ".join(config.servers), "is it running, and is --elastic_server right?"
+        if config.served_by:
+            servers, mend = f"{servers}, which {config.served_by} serves", serving.mend(config.served_by)
         if now >= self._ends_at:
             raise StoreUnavailable(
-                f"no etcd at {servers} within {self._config.connect_timeout_s:g} s ({error}); is it running, and is "
-                "--elastic_server right? --connect_timeout waits longer"
+                f"no etcd at {servers} within {config.connect_timeout_s:g} s ({error}); {mend} --connect_timeout waits "
+                "longer"
             ) from error
         if now >= self._said_at + CONNECT_LINE_EVERY_S:
             self._said_at = now
@@ -186,13 +191,14 @@ class Agent:
 
     async def run(self, connecting: Connecting) -> int:
         """Join, take part, leave; the exit code."""
+        self._say_cards()
         await self._workers.start()
         from elastic.store.etcd import EtcdStore  # Only now: the nursery stands, and grpc brings threads.
 
         store = self._store = EtcdStore(self._config.endpoints)
         await connecting.until(self._ask, store)
-        with ports.hold("", self._config.slots + MASTERS) as held:
-            self._core = AgentCore(self._facts(held.ports))
+        with self._hold_ports() as held:
+            self._core = AgentCore(self._facts(held))
             self._mirror = Mirror(
                 store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error)
             )
@@ -217,10 +223,29 @@ class Agent:
             await self._store.close()
 
     async def _ask(self, store: Store) -> str:
-        await store.list(Range.key(self._keys.spec))
+        listing = await store.list(Range.key(self._keys.spec))
+        if self._config.served_by and not listing.entries:
+            # Otherwise a node with another list could be the first, and the one that serves would be refused.
+            raise StoreUnavailable(serving.not_there(self._config.served_by, self._config.job_id))
         return ""
 
-    def _facts(self, held: tuple[int, ...]) -> Facts:
+    def _say_cards(self) -> None:
+        cards = self._config.cards[: self._config.slots]
+        if cards and (self._config.shown_cards or "CUDA_VISIBLE_DEVICES" in os.environ):
+            self._narrator.say(f"cards of this node, in the order of the local ranks: {', '.join(cards)}")
+
+    def _hold_ports(self) -> NodePorts:
+        # Several nodes of one machine that have loopback addresses of their own can each hold the control port there.
+        host = self._host if addresses.is_loopback(self._host) else ""
+        config, roles = self._config, self._config.roles
+        if roles is None:
+            return NodePorts((0,) * config.slots, within=config.port_range, control=config.ctrl_port, host=host)
+        meets = not roles.servers or split_endpoint(roles.servers[0])[0] == self._host  # Server 0 may be here.
+        control = roles.http_port if meets else 0
+        wanted = wanted_ports(roles, self._host)
+        return NodePorts(wanted, within=config.port_range, control=control, flag="--http_port", host=host)
+
+    def _facts(self, held: NodePorts) -> Facts:
         config = self._config
         spec = Spec(
             np=config.np,
@@ -231,8 +256,11 @@ class Agent:
             lease_ttl_s=config.lease_ttl_s,
             store_outage_limit_s=config.store_outage_limit_s,
             fatal_exit_codes=config.fatal_exit_codes,
+            mode=Mode(config.run_mode),
+            ips=config.ips,
+            roles=config.roles,
         )
-        member = Member(host=self._host, slots=config.slots, masters=held[:MASTERS], ports=held[MASTERS:])
+        member = Member(host=self._host, slots=len(held.workers), masters=held.masters, ports=held.workers)
         me = Me(self._node, member, spec, secrets.token_hex(8), force=config.force, rerun=config.rerun)
         limits = Limits(config.grace_s, config.loss_grace_s, config.elastic_timeout_s)
         now = boottime()
@@ -341,6 +369,8 @@ class Agent:
                 self._group.create_task(self._revoke(action.lease))
             case ae.StartWorkers():
                 self._workers.begin(action, self._core.facts.run_until)
+            case ae.TellRoster():
+                self._workers.tell_roster(action.generation)
             case ae.StopWorkers():
                 self._workers.stop(action.grace_s, action.why)
             case ae.RunUntil():

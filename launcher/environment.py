@@ -6,7 +6,7 @@ What an outer launcher may have left under the same names is replaced or taken o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from elastic.model import Generation
@@ -20,6 +20,15 @@ SECRETS: Final = frozenset({"ELASTIC_ETCD_PASSWORD", "ELASTIC_ETCD_PASSWORD_FILE
 """What the agent may know and a training script need not."""
 
 LISTS: Final = ("PADDLE_TRAINER_ENDPOINTS", "ELASTIC_ENDPOINTS")
+
+ROLE_NAMES: Final = (
+    "ELASTIC_ROLE",
+    "ELASTIC_INDEX",
+    "ELASTIC_ROSTER_FILE",
+    "PADDLE_TRAINING_ROLE",
+    "TRAINING_ROLE",
+)
+"""What a process of a parameter-server job has; in a worker of a collective job it would tell another story."""
 
 
 def worker_environment(
@@ -38,13 +47,16 @@ def worker_environment(
     endpoints_file: str,
     error_file: str,
     interface: str | None = None,
-    cards: bool = True,
+    cards: Sequence[str] = (),
+    one_card: bool = False,
+    no_card: bool = False,
 ) -> dict[str, str]:
     """The whole environment of worker `local_rank` of member `m_id` in `generation`.
 
     `base` is the agent's own environment. `master` is the `host:port` of the go; `restarts` are those charged so far;
-    `interface` is the network interface of the advertised address, None to let NCCL and gloo choose; `cards` tells
-    whether this node has any.
+    `interface` is the network interface of the advertised address, None to let NCCL and gloo choose. `cards` are this
+    node's, in the order of the local ranks; () leaves the choice to what `base` says. With `one_card` each worker sees
+    its own alone. `no_card` says that there is none on this node.
     """
     slots, nodes = generation.slots, len(generation.members)
     place = generation.members[m_id]
@@ -52,7 +64,19 @@ def worker_environment(
     master_host, master_port = parse_endpoint(master)
     endpoints = ",".join(join_host_port(one.host, port) for one in generation.members for port in one.ports)
 
-    made = {name: text for name, text in base.items() if name not in SECRETS and name not in LISTS}
+    made = without(base, {*LISTS, *ROLE_NAMES, "PADDLE_TRAINERS"})
+    made |= shared(
+        generation=generation,
+        master=master,
+        restarts=restarts,
+        restarts_max=restarts_max,
+        job_id=job_id,
+        node_id=node_id,
+        incarnation=incarnation,
+        checkpoint_dir=checkpoint_dir,
+        endpoints_file=endpoints_file,
+        error_file=error_file,
+    )
     made |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
@@ -65,22 +89,59 @@ def worker_environment(
         "ROLE_NAME": "default",
         "MASTER_ADDR": master_host,
         "MASTER_PORT": str(master_port),
-        "TORCHELASTIC_RESTART_COUNT": str(restarts),
-        "TORCHELASTIC_MAX_RESTARTS": str(restarts_max),
-        "TORCHELASTIC_RUN_ID": job_id,
-        "TORCHELASTIC_ERROR_FILE": error_file,
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
         "PADDLE_TRAINER_ID": str(rank),
         "PADDLE_TRAINERS_NUM": str(world_size),
         "PADDLE_CURRENT_ENDPOINT": join_host_port(place.host, place.ports[local_rank]),
         "PADDLE_RANK_IN_NODE": str(local_rank),
-        "PADDLE_MASTER": master,
         "PADDLE_GLOBAL_RANK": str(rank),
         "PADDLE_GLOBAL_SIZE": str(world_size),
         "PADDLE_LOCAL_RANK": str(local_rank),
         "PADDLE_LOCAL_SIZE": str(slots),
         "PADDLE_NNODES": str(nodes),
-        "FLAGS_selected_gpus": str(local_rank),
+        "FLAGS_selected_gpus": "0" if one_card else str(local_rank),
+    }
+    if cards:
+        made["CUDA_VISIBLE_DEVICES"] = cards[local_rank] if one_card else ",".join(cards)
+        made["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # So that CUDA counts the cards as nvidia-smi does.
+    made |= short(dict.fromkeys(LISTS, endpoints))
+    made |= short({"PADDLE_TRAINERS": ",".join(one.host for one in generation.members)})
+    wished = wishes(slots, interface)
+    if no_card:
+        wished["PADDLE_DISTRI_BACKEND"] = "gloo"  # Paddle looks for NCCL otherwise, also where there is no card.
+    return wished | made
+
+
+def without(base: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    """What is passed on of the agent's environment: all but its secrets and `names`."""
+    return {name: text for name, text in base.items() if name not in SECRETS and name not in names}
+
+
+def short(lists: Mapping[str, str]) -> dict[str, str]:
+    """Those lists that fit into a variable."""
+    return {name: text for name, text in lists.items() if len(text.encode()) <= LIST_BYTES_MAX}
+
+
+def shared(
+    *,
+    generation: Generation,
+    master: str,
+    restarts: int,
+    restarts_max: int,
+    job_id: str,
+    node_id: str,
+    incarnation: str,
+    checkpoint_dir: str,
+    endpoints_file: str,
+    error_file: str,
+) -> dict[str, str]:
+    """What every process of a generation has, whatever it does."""
+    return {
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(restarts_max),
+        "TORCHELASTIC_RUN_ID": job_id,
+        "TORCHELASTIC_ERROR_FILE": error_file,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "PADDLE_MASTER": master,
         "ELASTIC_JOB_ID": job_id,
         "ELASTIC_NODE_ID": node_id,
         "ELASTIC_GENERATION": str(generation.g),
@@ -88,20 +149,13 @@ def worker_environment(
         "ELASTIC_ENDPOINTS_FILE": endpoints_file,
         "ELASTIC_CHECKPOINT_DIR": checkpoint_dir,
     }
-    if len(endpoints.encode()) <= LIST_BYTES_MAX:
-        made |= dict.fromkeys(LISTS, endpoints)
-    for name, text in _wishes(slots, interface, cards).items():
-        made.setdefault(name, text)
-    return made
 
 
-def _wishes(slots: int, interface: str | None, cards: bool) -> dict[str, str]:
-    """What is set only where the user set nothing."""
+def wishes(processes: int, interface: str | None) -> dict[str, str]:
+    """What is set only where the user set nothing. `processes` are those that share the node."""
     wishes = {"PYTHONUNBUFFERED": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
-    if slots > 1:
+    if processes > 1:
         wishes["OMP_NUM_THREADS"] = "1"
-    if not cards:
-        wishes["PADDLE_DISTRI_BACKEND"] = "gloo"  # Paddle looks for NCCL otherwise, also where there is no card.
     if interface:
         wishes |= {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
     return wishes

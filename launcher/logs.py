@@ -19,6 +19,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from elastic.errors import ConfigError
+from elastic.model import Role
 from launcher.console import Console
 
 TAIL_LINES = 20
@@ -59,15 +60,19 @@ def worker_log(log_dir: Path, rank: int) -> Path:
     return log_dir / f"workerlog.{rank}"
 
 
-def header_line(*, job_id: str, g: int, rank: int, local_rank: int, host: str, at: datetime) -> str:
+def header_line(
+    *, job_id: str, g: int, rank: int, local_rank: int, host: str, at: datetime, role: Role = Role.WORKER
+) -> str:
     """The line that opens a start. `at` is written in UTC, to the second."""
     time = at.astimezone(UTC).isoformat(timespec="seconds")
-    return f"==== elastic-launch job {job_id} gen {g} rank {rank} local {local_rank} host {host} {time} ===="
+    who = f"rank {rank}" if role is Role.WORKER else f"{role} {rank}"
+    return f"==== elastic-launch job {job_id} gen {g} {who} local {local_rank} host {host} {time} ===="
 
 
-def closing_line(*, rank: int, g: int, words: str) -> str:
+def closing_line(*, rank: int, g: int, words: str, role: Role = Role.WORKER) -> str:
     """The line that closes a start; `words` say how it ended."""
-    return f"==== rank {rank} gen {g} ended: {words} ===="
+    who = f"rank {rank}" if role is Role.WORKER else f"{role} {rank}"
+    return f"==== {who} gen {g} ended: {words} ===="
 
 
 def signal_info_line(*, pid: int, sender: int) -> str:
@@ -126,14 +131,16 @@ class WorkerLog:
             self._complain(f"{self.path} cannot be written ({error.strerror}); what its worker says is not kept")
 
 
-def write_endpoints(log_dir: Path, g: int, endpoints: Sequence[str]) -> None:
+def write_endpoints(log_dir: Path, g: int, endpoints: Sequence[str], servers: Sequence[str] = ()) -> None:
     """Write the endpoints of a generation, in rank order, as the newest and under its number.
 
+    Parameter servers stand below the workers, under the name of Paddle's list of them.
     `endpoints` are as `launcher.endpoints.join_host_port` writes them, IPv6 in brackets.
     A reader sees the old list or the new one, never a part. The folder is made if it is not there. Raises `OSError`.
     """
     log_dir.mkdir(parents=True, exist_ok=True)
-    text = "".join(f"{line}\n" for line in ("PADDLE_TRAINER_ENDPOINTS:", *endpoints))
+    below = ("PADDLE_PSERVERS_IP_PORT_LIST:", *servers) if servers else ()
+    text = "".join(f"{line}\n" for line in ("PADDLE_TRAINER_ENDPOINTS:", *endpoints, *below))
     for name in (f"endpoints.{g}.log", "endpoints.log"):
         _replace(log_dir / name, text)
 

@@ -11,17 +11,20 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
+
 from elastic.agentevents import Event, Exited, Gone, StartWorkers
 from elastic.errors import CheckpointError, NurseryLost
-from elastic.model import Generation, WorkerExit
+from elastic.model import Generation, Role, Seat, WorkerExit
 from elastic.train import fence
 from launcher import addresses, exits, locks, logs, workers
-from launcher.cards import visible_cards
 from launcher.config import Config, worker_argv
 from launcher.console import Console
 from launcher.endpoints import join_host_port
 from launcher.environment import worker_environment
 from launcher.logs import Narrator
+from launcher.psenvironment import log_name, ps_environment, roster_document
+from launcher.roles import static_hosts
 
 SIGNS_LINES = 200
 """Lines of a log's end that are searched for signs of its cause."""
@@ -54,7 +57,9 @@ class NodeWorkers:
         self._put = put
         self._private = Path(tempfile.mkdtemp(prefix="elastic-launch-"))
         self._interface = addresses.interface(host)
-        self._cards = bool(visible_cards(os.environ))
+        if static_hosts(config) and (self._interface is None or addresses.is_loopback(host)):
+            self._interface = addresses.interface_towards(static_hosts(config)) or self._interface
+        self._roster_file = self._private / "roster.json"
         self._running: _Running | None = None
         self._nursery = self._new_nursery()
         self._nursery_died = asyncio.Event()
@@ -107,22 +112,32 @@ class NodeWorkers:
 
     def begin(self, action: StartWorkers, run_until_s: float) -> None:
         """Start the workers of a generation; they may run until `run_until_s`."""
-        generation, config = action.generation, self._config
-        endpoints = [join_host_port(place.host, port) for place in generation.members for port in place.ports]
-        log_dir = Path(config.log_dir)
-        try:
-            logs.write_endpoints(log_dir, generation.g, endpoints)
-        except OSError as error:
-            self._narrator.warn(f"endpoints.log cannot be written ({error.strerror}); training goes on")
+        generation = action.generation
+        self.tell_roster(generation)
         if action.m_id == 0:
             self._claim(f"{action.incarnation}/{generation.g}")
-        specs = {local: self._spec(action, local) for local in range(generation.slots)}
+        seats = generation.members[action.m_id].seats
+        if seats:
+            specs = {at: self._seat_spec(action, at) for at in range(len(seats))}
+        else:
+            specs = {local: self._spec(action, local) for local in range(generation.slots)}
         self._running = _Running(generation.g, specs, set(specs))
         self._nursery.run_until(run_until_s)
         try:
             self._nursery.spawn(generation.g, list(specs.values()))
         except NurseryLost:
             self._all_lost()
+
+    def tell_roster(self, generation: Generation) -> None:
+        """Write down where everybody is now: for people, and for the processes of a parameter-server job."""
+        try:
+            logs.write_endpoints(Path(self._config.log_dir), generation.g, *_endpoints(generation))
+        except OSError as error:
+            self._narrator.warn(f"endpoints.log cannot be written ({error.strerror}); training goes on")
+        if any(place.seats for place in generation.members):
+            new = self._roster_file.with_suffix(".new")
+            new.write_bytes(roster_document(generation))
+            new.replace(self._roster_file)
 
     def _claim(self, mark: str) -> None:
         """Fence the checkpoint folder: from now on only this generation writes there."""
@@ -149,7 +164,9 @@ class NodeWorkers:
             endpoints_file=str(Path(config.log_dir) / f"endpoints.{generation.g}.log"),
             error_file=str(self._private / f"error.{generation.g}.{rank}.json"),
             interface=self._interface,
-            cards=self._cards,
+            cards=config.shown_cards,
+            one_card=config.one_card_per_worker,
+            no_card=not config.cards,
         )
         environment["ELASTIC_PROGRESS_FILE"] = str(self._progress_file(generation.g, rank))
         return workers.WorkerSpec(
@@ -170,6 +187,71 @@ class NodeWorkers:
             ),
             prefix=f"[{rank}] " if self._several(generation) else "",
         )
+
+    def _seat_spec(self, action: StartWorkers, at: int) -> workers.WorkerSpec:
+        """One process of a parameter-server job; `at` is the place of its seat among those of the node."""
+        generation, config = action.generation, self._config
+        place = generation.members[action.m_id]
+        seat = place.seats[at]
+        name = log_name(seat)
+        environment = ps_environment(
+            base=self._base(),
+            generation=generation,
+            place=place,
+            seat_index=at,
+            master=self._meeting(generation, action.go.master),
+            restarts=generation.budget.charged,
+            restarts_max=action.restarts_max,
+            job_id=config.job_id,
+            node_id=self._node,
+            incarnation=action.incarnation,
+            checkpoint_dir=config.checkpoint_dir,
+            endpoints_file=str(Path(config.log_dir) / f"endpoints.{generation.g}.log"),
+            roster_file=str(self._roster_file),
+            error_file=str(self._private / f"error.{generation.g}.{name}.json"),
+            interface=self._interface,
+        )
+        environment["ELASTIC_PROGRESS_FILE"] = str(self._private / f"progress.{generation.g}.{name}")
+        first = next((number for number, one in enumerate(place.seats) if one.role is not Role.SERVER), -1)
+        console = config.console
+        shown = (
+            console == "all"
+            or (console == "rank0" and seat == Seat(Role.WORKER, 0))
+            or (console == "local0" and at == first)
+        )
+        return workers.WorkerSpec(
+            rank=seat.index,
+            local_rank=at,
+            argv=worker_argv(config),
+            env=environment,
+            cwd=os.getcwd(),
+            log=Path(config.log_dir) / name,
+            shown=shown,
+            header=logs.header_line(
+                job_id=config.job_id,
+                g=generation.g,
+                rank=seat.index,
+                local_rank=at,
+                host=self._host,
+                at=datetime.now(UTC),
+                role=seat.role,
+            ),
+            prefix=f"[{seat.role} {seat.index}] " if console == "all" else "",
+            role=seat.role,
+        )
+
+    def _base(self) -> dict[str, str]:
+        """The agent's environment, with the cards that were named."""
+        cards = self._config.shown_cards
+        shown = {"CUDA_VISIBLE_DEVICES": ",".join(cards), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if cards else {}
+        return {**os.environ, **shown}
+
+    def _meeting(self, generation: Generation, master: str) -> str:
+        """Where the workers of a parameter-server job meet: on the node that has server 0 now."""
+        for place in generation.members:
+            if Seat(Role.SERVER, 0) in place.seats:
+                return join_host_port(place.host, place.masters[generation.g % len(place.masters)])
+        return master
 
     def _shown(self, rank: int, local: int) -> bool:
         console = self._config.console
@@ -207,7 +289,8 @@ class NodeWorkers:
         running.waiting.discard(event.local_rank)
         lines = logs.tail(spec.log, event.log_from, lines=SIGNS_LINES)
         exit_ = exits.worker_exit(spec.rank, event.code, str(spec.log), lines, stopped=event.stopped)
-        self._narrator.detail(f"rank {spec.rank} ended: {exit_.words}")
+        exit_ = msgspec.structs.replace(exit_, role=spec.role)
+        self._narrator.detail(f"{who(exit_)} ended: {exit_.words}")
         self._put(Exited(event.g, exit_, own=not event.stopped))
 
     def _gone(self, g: int) -> None:
@@ -215,7 +298,7 @@ class NodeWorkers:
         if running is None or running.g != g:
             return
         self._running = None
-        steps = [self._step(g, spec.rank) for spec in running.specs.values()]
+        steps = [self._step(spec) for spec in running.specs.values()]
         self._put(Gone(g, max(steps, default=-1)))
 
     def _all_lost(self) -> None:
@@ -226,14 +309,35 @@ class NodeWorkers:
         for local in sorted(running.waiting):
             spec = running.specs[local]
             lost = WorkerExit(
-                rank=spec.rank, code=-9, words="killed with its nursery", log=str(spec.log), infra="the nursery died"
+                rank=spec.rank,
+                code=-9,
+                words="killed with its nursery",
+                log=str(spec.log),
+                infra="the nursery died",
+                role=spec.role,
             )
             self._put(Exited(running.g, lost, own=True))
         self._gone(running.g)
 
-    def _step(self, g: int, rank: int) -> int:
+    def _step(self, spec: workers.WorkerSpec) -> int:
         """The highest step that a worker reported, -1 if it reported none."""
         try:
-            return int(self._progress_file(g, rank).read_text())
+            return int(Path(spec.env["ELASTIC_PROGRESS_FILE"]).read_text())
         except (OSError, ValueError):
             return -1
+
+
+def who(worker: WorkerExit) -> str:
+    """A process as people call it: rank 3, server 0."""
+    return f"rank {worker.rank}" if worker.role is Role.WORKER else f"{worker.role} {worker.rank}"
+
+
+def _endpoints(generation: Generation) -> tuple[list[str], list[str]]:
+    """Where the workers are, in the order of their ranks, and where the servers are."""
+    if any(place.seats for place in generation.members):
+        found = [
+            [join_host_port(one.host, one.port) for one in generation.seated(role)]
+            for role in (Role.WORKER, Role.HETER, Role.SERVER)
+        ]
+        return found[0] + found[1], found[2]
+    return [join_host_port(place.host, port) for place in generation.members for port in place.ports], []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from elastic.model import Role
 from launcher.console import Console
 from launcher.logs import WorkerLog, closing_line, signal_info_line
 from launcher.tap import Tap
@@ -29,6 +30,7 @@ class WorkerSpec:
     shown: bool
     header: str
     prefix: str = ""
+    role: Role = Role.WORKER
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Worker:
         """Bring the rest of its output into the log and close this start there."""
         self.running = False
         self._drain()
-        self._log.line(closing_line(rank=self.spec.rank, g=g, words=words))
+        self._log.line(closing_line(rank=self.spec.rank, g=g, words=words, role=self.spec.role))
 
     def close(self) -> None:
         """Let go of pipes and log; nothing writes any more."""

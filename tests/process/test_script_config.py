@@ -20,7 +20,7 @@ elastic.config({arguments})
 print("below", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], sys.argv[1:], flush=True)
 """
 
-IPS_ARE_BUILT = False
+IPS_ARE_BUILT = True
 """Set this to True where --ips and --ctrl_port do something."""
 needs_ips = pytest.mark.skipif(not IPS_ARE_BUILT, reason="--ips and --ctrl_port are not built yet")
 

@@ -63,10 +63,15 @@ class World(Nurseries):
             self.now = until
 
     def start_node(self, host: str, *, slots: int = 1, elastic_timeout_s: float | None = None) -> Node:
-        """Start an agent on a host; each start is another node."""
+        """Start an agent on a host; each start is another node.
+
+        Where the job has a list of hosts, one that it does not name is the next one of the list.
+        """
+        if self.spec.ips and host not in self.spec.ips:
+            host = self.spec.ips[len(self.nodes) % len(self.spec.ips)]
         name = f"{host}-{self.random.getrandbits(16):04x}"
         number = len(self.nodes)
-        member = Member(host=host, slots=slots, masters=(7000, 7001, 7002), ports=(8000 + number,) * slots)
+        member = self.member_of(host, number, slots)
         spec = self.spec if slots == 1 else msgspec.structs.replace(self.spec, slots=slots)
         me = Me(name, member, spec, incarnation=f"i{self.random.getrandbits(32):08x}")
         offset = self.random.uniform(0, 1000)
@@ -81,6 +86,10 @@ class World(Nurseries):
         self._tick_relist(node)
         self._perform(node, [Follow(False, None)])
         return node
+
+    def member_of(self, host: str, number: int, slots: int) -> Member:
+        """What a node registers."""
+        return Member(host=host, slots=slots, masters=(7000, 7001, 7002), ports=(8000 + number,) * slots)
 
     def set_rate(self, node: Node, rate: float) -> None:
         """Let a node's clock run at another speed from now on, without a jump."""

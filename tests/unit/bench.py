@@ -40,7 +40,22 @@ from elastic.agentstate import AgentCore
 from elastic.decisions import Policy
 from elastic.errors import StoreError
 from elastic.keys import ViewReader
-from elastic.model import Before, Budget, Cause, Generation, Go, Member, Outcome, Place, Spec, Status, Verdict, Why
+from elastic.model import (
+    Before,
+    Budget,
+    Cause,
+    Generation,
+    Go,
+    Member,
+    Outcome,
+    Place,
+    Role,
+    Seat,
+    Spec,
+    Status,
+    Verdict,
+    Why,
+)
 from elastic.store.base import Range
 from launcher.values import np as read_np
 from tests.unit.documents import KEYS
@@ -164,6 +179,26 @@ class Bench:
         places = tuple(Place(node, f"host-{node}", (7000,), ports) for node in nodes.split())
         generation = Generation(
             g=g, run=run, tag="", why=why, reason=f"because of {why}", members=places, slots=slots, before=before
+        )
+        self.shelf.put(KEYS.generation, generation)
+        self.look()
+
+    def roster(self, rev: int, nodes: str, *, since: int = 0, leaving: bool = False, g: int = 1) -> None:
+        """The proposer publishes a revision: each node has a server's and a worker's seat; b's as they are said."""
+        places = tuple(
+            Place(
+                node,
+                f"host-{node}",
+                (7000,),
+                (8000, 8001),
+                (Seat(Role.SERVER, at), Seat(Role.WORKER, at)),
+                since if node == "b" else 0,
+                leaving and node == "b",
+            )
+            for at, node in enumerate(nodes.split())
+        )
+        generation = Generation(
+            g=g, run=1, tag="", why=Why.LOSS, reason="because", members=places, slots=self.spec.slots, rev=rev
         )
         self.shelf.put(KEYS.generation, generation)
         self.look()
@@ -326,6 +361,15 @@ def gated(**options: Any) -> Bench:
 def running(**options: Any) -> Bench:
     """Its workers of generation 1 run."""
     bench = gated(**options)
+    bench.go(1)
+    assert bench.phase is Phase.RUNNING
+    return bench
+
+
+def serving(**options: Any) -> Bench:
+    """It runs a server and a worker, in the first revision of a roster."""
+    bench = spare(slots=2, **options)
+    bench.roster(0, "a b")
     bench.go(1)
     assert bench.phase is Phase.RUNNING
     return bench

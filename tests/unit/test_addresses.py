@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.errors import ConfigError, StoreUnavailable
-from launcher.addresses import _route, advertised, candidates, interface, is_loopback
+from launcher.addresses import _route, advertised, candidates, interface, is_loopback, own, same
 from launcher.endpoints import join_host_port, parse_endpoint
 
 REMOTE = ("203.0.113.77:2379",)
@@ -142,5 +142,26 @@ def test_the_source_of_a_bad_address_is_named() -> None:
 
 def test_the_kernel_is_asked_for_the_route() -> None:
     assert _route("127.0.0.1", 9) == "127.0.0.1"
-    for own in candidates():  # The way to one's own address begins at that address.
-        assert advertised("", {}, (join_host_port(own, 2379),)) == own
+    for mine in candidates():  # The way to one's own address begins at that address.
+        assert advertised("", {}, (join_host_port(mine, 2379),)) == mine
+
+
+# Which of several hosts this machine is
+
+
+def test_a_host_is_this_machines_by_its_address() -> None:
+    assert own(("203.0.113.77", "127.0.0.1")) == ("127.0.0.1",)
+    assert own(("203.0.113.77", "nowhere.invalid")) == ()
+
+
+def test_a_name_that_does_not_resolve_yet_is_this_machines_if_it_begins_with_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "ps-0")
+    assert own(("ps-0.ps.invalid", "ps-1.ps.invalid")) == ("ps-0.ps.invalid",)
+    assert own(("ps-0.ps.invalid", "127.0.0.1")) == ("127.0.0.1",)
+
+
+def test_two_names_are_the_same_host_if_they_share_an_address() -> None:
+    assert same(("localhost", "203.0.113.77", "nowhere.invalid"), "127.0.0.1") == ("localhost",)
+    assert same(("nowhere.invalid",), "nowhere.invalid") == ("nowhere.invalid",)

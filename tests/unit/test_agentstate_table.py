@@ -36,6 +36,7 @@ from tests.unit.bench import (
     joining,
     leaving,
     running,
+    serving,
     spare,
     stopping,
 )
@@ -164,6 +165,7 @@ SITUATIONS: dict[str, Callable[[], Bench]] = {
     "running: right ended": lambda: look_after(running(), lambda bench: bench.at(5.0)),
     "running: failed": lambda: look_after(running(), lambda bench: bench.exit(1)),
     "running: ok": done,
+    "running: only servers left": lambda: look_after(serving(), lambda bench: bench.exit(0)),
     "running: superseded": stopping,
     "running: verdict": lambda: look_after(running(), lambda bench: bench.verdict(Status.FAILED)),
     "running: killed": lambda: look_after(running(), Bench.gone),

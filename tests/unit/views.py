@@ -58,12 +58,12 @@ class Job:
 
     # --- what happens in the store --------------------------------------------------------------------------------
 
-    def join(self, nodes: str, **others: Any) -> None:
-        """These nodes register, in this order."""
+    def join(self, nodes: str, *, host: str = "", **others: Any) -> None:
+        """These nodes register, in this order, each on a host of its own unless one is named."""
         for node in nodes.split():
             others.setdefault("slots", self.spec.slots)
             self.revision += 1
-            stored = self._stored(member(f"host-{node}", **others), lease=1000 + self.revision)
+            stored = self._stored(member(host or f"host-{node}", **others), lease=1000 + self.revision)
             self._set(members={**self.view.members, node: stored})
 
     def vanish(self, nodes: str) -> None:
@@ -85,7 +85,9 @@ class Job:
         """They record how their workers of the generation that last got its go ended."""
         for node in nodes.split():
             self.revision += 1
-            outcome = Outcome(ended=how, host=f"host-{node}", **{"over": True, **others})
+            index = self.generation.index(node)
+            since = self.generation.members[index].since if index is not None else 0
+            outcome = Outcome(ended=how, host=f"host-{node}", **{"over": True, "since": since, **others})
             self._set(outcomes={**self.view.outcomes, (self.running_g, node): self._stored(outcome)})
 
     def ok(self, nodes: str) -> None:
@@ -106,7 +108,11 @@ class Job:
         self.revision += 1
         match decision:
             case Form(generation=generation):
-                self._set(generation=self._stored(generation))
+                g = generation.g
+                kept = {
+                    key: end for key, end in self.view.outcomes.items() if key not in {(g, n) for n in decision.forget}
+                }
+                self._set(generation=self._stored(generation), outcomes=kept)
             case Open(go=go):
                 self._set(go=self._stored(go))
             case Conclude(verdict=verdict):

@@ -1,0 +1,138 @@
+"""One question to `decide`: what stands in the store, what is remembered, and what several rules ask of both (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from elastic import hostlist
+from elastic.decisions import Memory, Policy
+from elastic.keys import Stored, View
+from elastic.model import Generation, Member, MemberState, Outcome, Place, Spec
+
+SETTLE_MAX_S = 15.0
+"""The settling window ends at the latest so long after the first arrival."""
+BATCH_S = 0.3
+"""Drains, and newcomers while the gate is closed, are collected for this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One call of `decide`, with what several rules ask for."""
+
+    view: View
+    spec: Spec
+    memory: Memory
+    policy: Policy
+    now: float
+
+    @property
+    def generation(self) -> Generation | None:
+        """The newest generation of this run."""
+        stored = self.view.generation
+        return stored.value if stored is not None and stored.value.run == self.spec.run else None
+
+    def member(self, node: str) -> Stored[Member] | None:
+        """The registered member, None also when its death is proven."""
+        stored = self.view.members.get(node)
+        if stored is None or (node, stored.create_revision) in self.memory.gone or node in self.memory.dead:
+            return None
+        return stored
+
+    def vouched(self, node: str) -> bool:
+        """Tell whether an unregistered member is still heard, within the time it has to register again."""
+        absent = self.memory.absent_since.get(node)
+        return absent is not None and node in self.memory.linked and self.now < absent + 2 * self.spec.lease_ttl_s
+
+    def here(self, node: str) -> bool:
+        """Tell whether the node counts as present."""
+        return self.member(node) is not None or self.vouched(node)
+
+    def draining(self, node: str) -> bool:
+        """Tell whether the node has said that it leaves."""
+        stored = self.view.members.get(node)
+        return stored is not None and stored.value.state is MemberState.DRAINING
+
+    def outcome(self, g: int, node: str) -> Outcome | None:
+        """How a node's workers of generation g ended, as far as it has said so."""
+        stored = self.view.outcomes.get((g, node))
+        return stored.value if stored is not None else None
+
+    def newcomers(self) -> list[str]:
+        """Nodes that can be taken into the generation, oldest first; with --ips one for each host without a node."""
+        ready = self.ready()
+        if not self.spec.ips:
+            return ready
+        taken = {place.host for place in self.staying(self.generation)} if self.generation is not None else set()
+        return hostlist.one_for_each(self.spec.ips, taken, zip(ready, self.hosts(ready), strict=True))
+
+    def hosts(self, nodes: Iterable[str]) -> list[str]:
+        """The hosts of these members."""
+        return [self.view.members[node].value.host for node in nodes]
+
+    def ready(self) -> list[str]:
+        """Nodes that are ready and outside the generation, oldest first."""
+        ready = [
+            (stored.create_revision, node)
+            for node in self.memory.ready_since
+            if (stored := self.member(node)) is not None and stored.value.slots == self.spec.slots
+        ]
+        return [node for _, node in sorted(ready)]
+
+    def staying(self, generation: Generation) -> list[Place]:
+        """The members of the generation that are here and do not leave, in their order, with their newest ports.
+
+        One that has another number of slots than the spec by now cannot stay.
+        """
+        here = [place for place in generation.members if self.here(place.node) and not self.draining(place.node)]
+        return [place for place in map(self.place, here) if len(place.ports) == self.spec.slots]
+
+    def place(self, place: Place) -> Place:
+        """A member's place, with the ports it registered last."""
+        stored = self.member(place.node)
+        return place_of(place.node, stored.value) if stored is not None else place
+
+    def settled_at(self, nodes: Iterable[str]) -> float:
+        """When the settling window of these arrivals ends."""
+        times = [self.memory.ready_since[node] for node in nodes]
+        return min(max(times) + self.spec.settle_s, min(times) + SETTLE_MAX_S)
+
+
+def place_of(node: str, member: Member) -> Place:
+    """A registered node as a member of a generation."""
+    return Place(node, member.host, member.masters, member.ports)
+
+
+def join_endpoint(host: str, port: int) -> str:
+    """Write an endpoint; IPv6 gets its brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def earliest(*times: float | None) -> float | None:
+    """The earliest of the times that there are."""
+    return min((time for time in times if time is not None), default=None)
+
+
+def named(nodes: Iterable[str]) -> str:
+    """Nodes as people read them."""
+    return ", ".join(nodes) or "nobody"
+
+
+def told(nodes: list[str], verb: str) -> str:
+    """Nodes and what they do: "a joins", "a, b join"."""
+    return f"{named(nodes)} {verb}{'s' if len(nodes) == 1 else ''}"
+
+
+def node_count(count: int) -> str:
+    """So many nodes, in words."""
+    return f"{count} node" + ("" if count == 1 else "s")
+
+
+def counted(here: int, wanted: int) -> str:
+    """Say how many of how many, with the verb."""
+    return f"{here} of {node_count(wanted)} {'is' if here == 1 else 'are'}"
+
+
+def settling(here: int, wanted: int, seconds: float, whom: str = "others to join") -> str:
+    """What a settling window waits for."""
+    return f"{counted(here, wanted)} here; waiting {max(seconds, 0.1):.0f} s more for {whom}"

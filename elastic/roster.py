@@ -1,0 +1,478 @@
+"""Who has which seat of a parameter-server job, revision by revision (pure).
+
+A generation of such a job is not replaced when its members change. It gets another revision: who keeps its seats is
+not disturbed, because workers talk to servers and not to each other. The rules, in the order they are asked:
+
+1. No generation yet: wait until every server and enough nodes with workers are here, then form.
+2. Every worker in the roster ended well: the job is completed, whatever its servers do.
+3. Nobody of the roster is here: the next generation, as soon as there are servers and workers again.
+4. A lost node leaves the roster. One whose processes failed or were stopped gets its seats again, in a new start that
+   the budget pays for.
+5. A node that drains, or is not wanted any more, is asked to leave; it keeps its seats until it has stopped. Those of
+   a lost node are kept for the length of a lease: it is not registered, but somebody may have revoked its lease, and
+   then it still has a right to run for that long.
+6. A free server's seat goes to the oldest node that can have it; new nodes get workers while np has room. None comes
+   once a worker has ended well.
+
+A seat is never had by two nodes: the right to run of such a job is never longer than the lease (`agentduties`). What a
+link shows of a death is not believed here, because it can be wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from elastic.budget import HEALTHY_S, judge
+from elastic.decisions import Conclude, Decision, Form, Memory, Reason, Wait
+from elastic.model import (
+    Before,
+    Budget,
+    Cause,
+    Ended,
+    Generation,
+    Mode,
+    Outcome,
+    Place,
+    Roles,
+    Spec,
+    Status,
+    Verdict,
+    Why,
+)
+from elastic.question import BATCH_S, Question, counted, earliest, named, settling
+from elastic.right import CLOCK_ERROR
+from elastic.seats import (
+    Candidate,
+    give,
+    host_of,
+    in_order,
+    servers_wanted,
+    serves,
+    vacant_servers,
+    without_servers,
+    works,
+)
+
+UNLIMITED = 1 << 30
+
+
+def roles_of(spec: Spec) -> Roles | None:
+    """The roles of a parameter-server job, None for a collective one."""
+    return spec.roles if spec.mode is not Mode.COLLECTIVE else None
+
+
+def first(q: Question, roles: Roles) -> Decision:
+    """There is no generation yet: wait, or form the first."""
+    return _assemble(q, roles, q.spec.np.first, Reason.FORMED, Why.FIRST, "")
+
+
+def running(q: Question, roles: Roles, generation: Generation) -> tuple[Decision, Memory]:
+    """The roster's generation has its go: complete it, revise it, or replace it when nobody of it is left."""
+    ends = _ends(q, generation)
+    at_work = [place for place in generation.members if works(place) and not place.leaving]
+    finished = {place.node for place in at_work if _ended(ends, place, Ended.OK)}
+    if at_work and len(finished) == len(at_work):
+        reason = f"every worker of generation {generation.g} ended with exit code 0"
+        verdict = Verdict(status=Status.COMPLETED, reason=reason, run=q.spec.run, g=generation.g, tag="", at=0.0)
+        return Conclude(Reason.COMPLETED, reason, verdict), q.memory
+    if not standing(q, generation):
+        gone = f"{named([place.node for place in generation.members])} left, nobody of this roster remains"
+        return _assemble(q, roles, q.spec.np.low, Reason.REFORMED, Why.REFORMED, gone), q.memory
+    change = _Change(q, roles, generation, ends, finished)
+    change.departures()
+    if not change.fatal:
+        change.requests()
+        change.arrivals()
+    return change.decision(), q.memory
+
+
+def standing(q: Question, generation: Generation) -> bool:
+    """Tell whether anybody of a roster that waits at the gate is still here."""
+    return any(_here(q, place.node) for place in generation.members)
+
+
+def closed(q: Question, before: Before) -> Wait | None:
+    """Why the next generation may not start: a node of the old one may still run its processes."""
+    open_ends = [node for node in before.nodes if (end := q.outcome(before.g, node)) is None or not end.over]
+    busy = [node for node in open_ends if node in q.view.members]
+    if busy:
+        return Wait(Reason.STOPPING, f"waiting for {named(busy)} to stop the old processes")
+    free_at = max((_free_at(q, node) for node in open_ends), default=q.now)
+    if q.now < free_at:
+        text = f"{named(open_ends)} vanished and may still run for {free_at - q.now:.0f} s"
+        return Wait(Reason.UNPROVEN, text, free_at)
+    return None
+
+
+def _here(q: Question, node: str) -> bool:
+    """Tell whether a node is registered, and not certainly dead."""
+    return node in q.view.members and node not in q.memory.dead
+
+
+def _free_at(q: Question, node: str) -> float:
+    """When a node that is not registered has certainly no process left."""
+    if node in q.memory.dead:
+        return q.now
+    return q.memory.absent_since.get(node, q.now) + q.spec.lease_ttl_s * (1 + CLOCK_ERROR) + q.policy.kill_s
+
+
+def reform(q: Question, roles: Roles, generation: Generation) -> Decision:
+    """Everybody of a roster left before its start."""
+    gone = f"{named([place.node for place in generation.members])} left before the start"
+    return _assemble(q, roles, q.spec.np.low, Reason.REFORMED, Why.REFORMED, gone)
+
+
+def _assemble(q: Question, roles: Roles, need: int, code: Reason, why: Why, gone: str) -> Decision:
+    """A generation of whoever is here, if that is enough."""
+    candidates = _candidates(q, frozenset())
+    places = give(roles, (), candidates, q.spec.np.high if roles.apart else UNLIMITED, 0)
+    vacant = vacant_servers(roles, places)
+    if vacant:
+        return Wait(Reason.MISSING, f"waiting for {_servers_in_words(roles, vacant)}")
+    lacking = _lacking(roles, places, need)
+    if lacking:
+        return Wait(Reason.MISSING, lacking)
+    nodes = [place.node for place in places]
+    workers = sum(map(works, places))
+    until = q.settled_at(nodes)
+    if roles.apart and workers < q.spec.np.high and q.now < until:
+        return Wait(Reason.SETTLING, settling(workers, q.spec.np.high, until - q.now), until)
+    old = q.view.generation.value if q.view.generation is not None else None
+    before, budget = None, Budget()
+    if old is not None and q.generation is not None:
+        before, budget = old.before, old.budget
+        if q.view.go is not None and q.view.go.value.g == old.g:
+            before = Before(old.g, tuple(place.node for place in old.members), why)
+    reason = gone or f"{in_words(roles, places)} are here"
+    generation = Generation(
+        g=(old.g if old is not None else 0) + 1,
+        run=q.spec.run,
+        tag="",
+        why=why,
+        reason=reason,
+        members=in_order(places),
+        slots=q.spec.slots,
+        before=before,
+        budget=budget,
+    )
+    return Form(code, reason, generation, revoke=_revoked(q))
+
+
+def _lacking(roles: Roles, places: list[Place], need: int) -> str:
+    """Who is missing beside the servers, in words; "" if nobody is."""
+    if roles.apart:
+        workers = sum(map(works, places))
+        if workers < need:
+            return f"{counted(workers, need)} here for workers; waiting for {need - workers} more"
+        return ""
+    here = {place.host for place in places}
+    hosts = dict.fromkeys(host_of(one) for one in (*roles.workers, *roles.heters))
+    missing = [host for host in hosts if host not in here]
+    if missing and (need > 1 or len(missing) == len(hosts)):
+        return f"waiting for {', '.join(missing)}"
+    return "" if places else "waiting for a node"
+
+
+class _Change:
+    """The next revision of a roster, put together rule by rule."""
+
+    def __init__(
+        self, q: Question, roles: Roles, generation: Generation, ends: dict[str, Outcome], finished: set[str]
+    ) -> None:
+        self.q, self.roles, self.generation = q, roles, generation
+        self.ends, self.finished = ends, finished
+        self.places: list[Place] = []
+        self.budget, self.fatal = generation.budget, ""
+        self.cause: Cause | None = None
+        self.told = _Told()
+        self.until: list[float] = []
+        self.waiting = ""
+
+    @property
+    def rev(self) -> int:
+        """The number of the revision that is being made."""
+        return self.generation.rev + 1
+
+    def departures(self) -> None:
+        """Who is lost, has stopped or has failed."""
+        ended = []
+        for place in self.generation.members:
+            end, here = self.ends.get(place.node), _here(self.q, place.node)
+            over = end is not None and end.over
+            free_at = self.q.now if here or over else _free_at(self.q, place.node)
+            if place.node in self.finished:
+                self._done(place, free_at, here=here)
+            elif not here:
+                self._absent(place, free_at)
+            elif over and (place.leaving or (self.q.draining(place.node) and not _ended(self.ends, place, Ended.OK))):
+                self.told.left.append(place)
+            elif over and not _ended(self.ends, place, Ended.OK):
+                ended.append(place)
+            else:
+                self.places.append(place)
+        for place in ended:
+            self._again(place)
+
+    def _done(self, place: Place, free_at: float, *, here: bool) -> None:
+        """A node whose workers ended well counts as done whatever becomes of it; its servers may be needed."""
+        if here or not serves(place) or (_ended(self.ends, place, Ended.OK) and self.ends[place.node].over):
+            self.places.append(place)
+        elif self.q.now < free_at:
+            self.places.append(place)
+            self.until.append(free_at)
+        else:
+            self.places.append(without_servers(place))
+            self.told.lost.append(place)
+
+    def _absent(self, place: Place, free_at: float) -> None:
+        """A lost node is out at once; its seats are free when nothing of it can run any more."""
+        if not place.leaving:
+            self.told.lost.append(place)
+        if self.q.now >= free_at:
+            if place.leaving:
+                self.told.left.append(place)
+            return
+        self.places.append(msgspec.structs.replace(place, leaving=True))
+        self.until.append(free_at)
+
+    def _again(self, place: Place) -> None:
+        """A node whose processes failed or were stopped: its seats again, when the budget and its pause allow it."""
+        q, g = self.q, self.generation.g
+        stored = q.view.outcomes[g, place.node]
+        if stored.value.ended is Ended.FAILED:
+            gone = {one.node for one in self.generation.members if not _here(q, one.node)}
+            lost = frozenset(gone) | frozenset(
+                f"server {index}" for index in vacant_servers(self.roles, self.generation.members)
+            )
+            before = Before(g, (place.node,), Why.FAILURE)
+            healthy = stored.value.ran_s >= HEALTHY_S
+            judgement = judge(before, {place.node: stored}, lost, self.budget, q.spec, healthy=healthy)
+            cause = judgement.cause
+            if cause is not None:
+                cause = msgspec.structs.replace(cause, world_size=self.generation.world_size)
+            if judgement.fatal:
+                self.fatal, self.cause = judgement.fatal, cause
+                return
+            opens_at = q.memory.ended_since.get(place.node, q.now) + judgement.pause_s
+            if q.now < opens_at:
+                self.places.append(place)
+                self.until.append(opens_at)
+                fruitless = judgement.budget.fruitless
+                self.waiting = f"pause of {judgement.pause_s:g} s after {fruitless} failures without progress"
+                return
+            self.budget, self.cause = judgement.budget, self.cause or cause
+            self.told.failed.append(place)
+            if judgement.note:
+                self.told.notes.append(judgement.note)
+        else:
+            self.told.stopped.append(place)
+        self.places.append(msgspec.structs.replace(place, since=self.rev))
+
+    def requests(self) -> None:
+        """Who is asked to leave: nodes that drain, and those above np."""
+        if self.finished:
+            return
+        q = self.q
+        for at, place in enumerate(self.places):
+            if q.draining(place.node) and not place.leaving:
+                until = q.memory.draining_since[place.node] + BATCH_S
+                if q.now < until:
+                    self.until.append(until)
+                else:
+                    self._ask_to_leave(at, self.told.draining)
+        if self.roles.apart:
+            at_work = [at for at, place in enumerate(self.places) if works(place) and not place.leaving]
+            for at in at_work[q.spec.np.high :]:
+                self._ask_to_leave(at, self.told.surplus)
+
+    def _ask_to_leave(self, at: int, told: list[Place]) -> None:
+        """Mark a place, unless it is just starting again: then the next revision does."""
+        if self.places[at].since != self.rev:
+            self.places[at] = msgspec.structs.replace(self.places[at], leaving=True)
+            told.append(self.places[at])
+
+    def arrivals(self) -> None:
+        """Who gets the seats that are free."""
+        q = self.q
+        inside = frozenset(place.node for place in (*self.places, *self.generation.members))
+        candidates = _candidates(q, inside)
+        room = q.spec.np.high if self.roles.apart else UNLIMITED
+        if self.finished:
+            room = 0
+        given = [place for place in give(self.roles, self.places, candidates, room, self.rev) if self._welcome(place)]
+        fresh = [place for place in given if not serves(place)]
+        if fresh:
+            until = max(q.memory.ready_since[place.node] for place in fresh) + BATCH_S
+            if q.now < until:
+                self.until.append(until)
+                given = [place for place in given if serves(place)]
+        self.places += given
+        self.told.joined += given
+
+    def _welcome(self, place: Place) -> bool:
+        return serves(place) or not self.finished
+
+    def decision(self) -> Decision:
+        """What came out of it."""
+        q, old = self.q, self.generation
+        if self.fatal:
+            verdict = Verdict(
+                status=Status.FAILED, reason=self.fatal, run=q.spec.run, g=old.g, tag="", at=0.0, cause=self.cause
+            )
+            return Conclude(Reason.EXHAUSTED, self.fatal, verdict)
+        members = in_order(self.places)
+        if members == old.members:
+            return self._wait()
+        code, why, reason = self.told.summary(self.roles)
+        generation = Generation(
+            g=old.g,
+            run=old.run,
+            tag="",
+            why=why,
+            reason=reason,
+            members=members,
+            slots=q.spec.slots,
+            before=old.before,
+            budget=self.budget,
+            rev=self.rev,
+            cause=self.cause,
+        )
+        moved = [*self.told.lost, *self.told.left, *self.told.failed, *self.told.stopped]
+        kept = {place.node for place in members if place.node in self.finished}
+        said = {node for g, node in q.view.outcomes if g == old.g}
+        forget = [place.node for place in moved if place.node in said and place.node not in kept]
+        planned = bool(self.told.joined or self.told.draining or self.told.surplus)
+        at_work = [place.node for place in old.members if works(place) and place.node not in self.ends]
+        return Form(
+            code,
+            reason,
+            generation,
+            lost=tuple(place.node for place in self.told.lost if place.node not in self.ends),
+            revoke=_revoked(q),
+            forget=tuple(forget),
+            unfinished=tuple(node for node in at_work if _here(q, node)) if planned else (),
+        )
+
+    def _wait(self) -> Wait:
+        q, until = self.q, earliest(*self.until)
+        vacant = vacant_servers(self.roles, self.places)
+        if self.waiting:
+            return Wait(Reason.BACKOFF, self.waiting, until)
+        away = [place for place in self.places if place.leaving and serves(place) and not _here(q, place.node)]
+        if away:
+            text = f"{away[0].node} ({seats_in_words(away[0])}) was lost; its seats are free in a moment"
+            return Wait(Reason.VACANT, text, until)
+        if vacant:
+            text = f"the workers wait for {_servers_in_words(self.roles, vacant)}"
+            return Wait(Reason.VACANT, text, until)
+        if self.finished:
+            at_work = sum(works(place) and not place.leaving for place in self.places)
+            return Wait(
+                Reason.FINISHING, f"{len(self.finished)} of {at_work} nodes done; waiting for the others", until
+            )
+        if not any(works(place) and not place.leaving for place in self.places):
+            return Wait(Reason.VACANT, "no worker is left; waiting for nodes", until)
+        spares = len(_candidates(q, frozenset(place.node for place in self.places)))
+        text = f"training with {in_words(self.roles, self.places)}"
+        return Wait(Reason.TRAINING, text + (f", {spares} spare" if spares else ""), until)
+
+
+@dataclass
+class _Told:
+    """What happens in a revision, for its reason."""
+
+    lost: list[Place] = field(default_factory=list)
+    left: list[Place] = field(default_factory=list)
+    failed: list[Place] = field(default_factory=list)
+    stopped: list[Place] = field(default_factory=list)
+    draining: list[Place] = field(default_factory=list)
+    surplus: list[Place] = field(default_factory=list)
+    joined: list[Place] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def summary(self, roles: Roles) -> tuple[Reason, Why, str]:
+        """The weightiest change gives the kind; the sentence names all."""
+        found = [
+            (self.failed, Reason.FAILED, Why.FAILURE, "failed and starts again"),
+            (self.lost, Reason.LOST, Why.LOSS, "was lost"),
+            (self.stopped, Reason.STOPPED, Why.STOPPED, "had to stop and starts again"),
+            (self.draining, Reason.DRAINED, Why.DRAIN, "drains"),
+            (self.surplus, Reason.SHRUNK, Why.SHRINK, "is not needed any more"),
+            (self.left, Reason.DRAINED, Why.DRAIN, "has left"),
+            (self.joined, Reason.GROWN, Why.GROWTH, "joins"),
+        ]
+        parts = [f"{place.node} ({seats_in_words(place)}) {verb}" for places, _, _, verb in found for place in places]
+        code, why = next(((code, why) for places, code, why, _ in found if places), (Reason.GROWN, Why.GROWTH))
+        notes = f" ({'; '.join(self.notes)})" if self.notes else ""
+        return code, why, ", ".join(parts) + notes
+
+
+def seats_in_words(place: Place) -> str:
+    """The seats of a node: "server 0, workers 2-3"."""
+    parts = []
+    for role in dict.fromkeys(seat.role for seat in place.seats):
+        indexes = [seat.index for seat in place.seats if seat.role is role]
+        name = f"{role} worker" if role.value == "heter" else str(role)
+        span = f"{indexes[0]}-{indexes[-1]}" if indexes[-1] - indexes[0] == len(indexes) - 1 else _listed(indexes)
+        parts.append(f"{name} {indexes[0]}" if len(indexes) == 1 else f"{name}s {span}")
+    return ", ".join(parts)
+
+
+def in_words(roles: Roles, places: list[Place] | tuple[Place, ...]) -> str:
+    """How many servers and workers there are."""
+    workers = sum(seat.role.value == "worker" for place in places for seat in place.seats)
+    heters = sum(seat.role.value == "heter" for place in places for seat in place.seats)
+    servers = servers_wanted(roles) - len(vacant_servers(roles, places))
+    parts = [_many(servers, "server"), _many(workers, "worker")]
+    if heters:
+        parts.append(_many(heters, "heter worker"))
+    return " and ".join(parts) if len(parts) == 2 else f"{parts[0]}, {parts[1]} and {parts[2]}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
+
+
+def _listed(indexes: list[int]) -> str:
+    return ",".join(map(str, indexes))
+
+
+def _servers_in_words(roles: Roles, vacant: list[int]) -> str:
+    """Servers that are missing, and where they belong."""
+    if not roles.servers:
+        return (
+            f"{_many(len(vacant), 'node')} to serve ({'server' if len(vacant) == 1 else 'servers'} {_listed(vacant)})"
+        )
+    return ", ".join(f"server {index} on {host_of(roles.servers[index])}" for index in vacant)
+
+
+def _ends(q: Question, generation: Generation) -> dict[str, Outcome]:
+    """How the present starts of the roster's nodes ended; what older starts said does not count."""
+    found = {}
+    for place in generation.members:
+        end = q.outcome(generation.g, place.node)
+        if end is not None and end.since == place.since:
+            found[place.node] = end
+    return found
+
+
+def _ended(ends: dict[str, Outcome], place: Place, how: Ended) -> bool:
+    end = ends.get(place.node)
+    return end is not None and end.ended is how
+
+
+def _candidates(q: Question, inside: frozenset[str]) -> list[Candidate]:
+    """Registered nodes outside the roster that are ready, the oldest first."""
+    found = []
+    for node in q.memory.ready_since:
+        stored = q.member(node)
+        if stored is not None and node not in inside:
+            found.append((stored.create_revision, node, stored.value))
+    return [(node, member) for _, node, member in sorted(found, key=lambda one: one[:2])]
+
+
+def _revoked(q: Question) -> tuple[int, ...]:
+    """The leases of nodes whose death is certain."""
+    return tuple(stored.lease for node, stored in q.view.members.items() if stored.lease and node in q.memory.dead)

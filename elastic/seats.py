@@ -1,0 +1,132 @@
+"""Which node gets which seats of a parameter-server job (pure).
+
+There are three layouts, as the command line says them (`model.Roles`):
+
+- one machine: the first node has every seat;
+- fixed lists: a host has the seats that name it;
+- apart: servers sit on the hosts that `--servers` names, or one on each of the first nodes; every other node brings
+  workers, as many as np allows.
+
+A seat is given to a second node only when the first has left the roster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from elastic.model import Member, Place, Role, Roles, Seat
+
+ORDER = {Role.SERVER: 0, Role.HETER: 1, Role.WORKER: 2}
+"""The order of a node's seats, and so of its ports."""
+
+Candidate = tuple[str, Member]
+
+
+def host_of(endpoint: str) -> str:
+    """The host of `host:port`, `[v6]:port`, or a host alone."""
+    if endpoint.startswith("["):
+        return endpoint[1:].partition("]")[0]
+    host, colon, _ = endpoint.rpartition(":")
+    return host if colon and ":" not in host else endpoint
+
+
+def one_machine(roles: Roles) -> bool:
+    """Tell whether one node has every seat."""
+    return not roles.apart and not roles.workers
+
+
+def fixed_seats(roles: Roles, host: str) -> tuple[Seat, ...]:
+    """The seats that belong to a host whoever else is there, in the order of its ports."""
+    if one_machine(roles):
+        counts = ((Role.SERVER, roles.server_num), (Role.HETER, roles.heter_num), (Role.WORKER, roles.worker_num))
+        return tuple(Seat(role, index) for role, count in counts for index in range(count))
+    lists = ((Role.SERVER, roles.servers), (Role.HETER, roles.heters), (Role.WORKER, roles.workers))
+    return tuple(
+        Seat(role, index)
+        for role, endpoints in lists
+        for index, endpoint in enumerate(endpoints)
+        if host_of(endpoint) == host
+    )
+
+
+def servers_wanted(roles: Roles) -> int:
+    """How many servers the job has."""
+    return len(roles.servers) or roles.server_num
+
+
+def works(place: Place) -> bool:
+    """Tell whether a node has workers, of either kind."""
+    return any(seat.role is not Role.SERVER for seat in place.seats)
+
+
+def serves(place: Place) -> bool:
+    """Tell whether a node has servers."""
+    return any(seat.role is Role.SERVER for seat in place.seats)
+
+
+def without_servers(place: Place) -> Place:
+    """The place with its workers' seats alone."""
+    kept = [at for at, seat in enumerate(place.seats) if seat.role is not Role.SERVER]
+    ports, seats = tuple(place.ports[at] for at in kept), tuple(place.seats[at] for at in kept)
+    return Place(place.node, place.host, place.masters, ports, seats, place.since, place.leaving)
+
+
+def vacant_servers(roles: Roles, places: Iterable[Place]) -> list[int]:
+    """The indexes of the servers that nobody has."""
+    taken = {seat.index for place in places for seat in place.seats if seat.role is Role.SERVER}
+    return [index for index in range(servers_wanted(roles)) if index not in taken]
+
+
+def in_order(places: Iterable[Place]) -> tuple[Place, ...]:
+    """Places by their first seat: servers first, so that server 0 is on M_id 0."""
+    return tuple(sorted(places, key=lambda place: (ORDER[place.seats[0].role], place.seats[0].index, place.node)))
+
+
+def give(
+    roles: Roles, places: Sequence[Place], candidates: Iterable[Candidate], worker_nodes: int, rev: int
+) -> list[Place]:
+    """Seat candidates, the oldest first, beside `places`; the new places alone.
+
+    At most `worker_nodes` nodes have workers in all where np counts them (`apart`). A candidate gets no more
+    seats than it brings ports.
+    """
+    given: list[Place] = []
+    for node, member in candidates:
+        now = [*places, *given]
+        room = sum(works(place) and not place.leaving for place in now) < worker_nodes
+        taken = {seat for place in now for seat in place.seats}
+        pairs = [(seat, at) for seat, at in _offer(roles, member.host, taken, room=room) if at < len(member.ports)]
+        if pairs:
+            ports, seats = tuple(member.ports[at] for _, at in pairs), tuple(seat for seat, _ in pairs)
+            given.append(Place(node, member.host, member.masters, ports, seats, rev))
+    return given
+
+
+def _offer(roles: Roles, host: str, taken: set[Seat], *, room: bool) -> Iterator[tuple[Seat, int]]:
+    """The free seats for a node of this host, each with the place of its port among those that the node holds."""
+    own = fixed_seats(roles, host)
+    if not roles.apart or own:
+        if one_machine(roles) and taken:
+            return
+        for at, seat in enumerate(own):
+            if seat not in taken:
+                yield seat, at
+        return
+    vacant = [] if roles.servers else [i for i in range(roles.server_num) if Seat(Role.SERVER, i) not in taken]
+    if vacant:
+        yield Seat(Role.SERVER, vacant[0]), 0
+    elif room:
+        at = 0
+        for role, wanted in ((Role.HETER, roles.heter_num), (Role.WORKER, roles.worker_num)):
+            for index in _lowest_free(role, wanted, taken):
+                yield Seat(role, index), at
+                at += 1
+
+
+def _lowest_free(role: Role, count: int, taken: set[Seat]) -> Iterator[int]:
+    index = 0
+    while count:
+        if Seat(role, index) not in taken:
+            yield index
+            count -= 1
+        index += 1

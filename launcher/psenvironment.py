@@ -1,0 +1,211 @@
+"""The environment of a process of a parameter-server job, its roster file, and the name of its log (pure).
+
+Scripts written for Paddle's parameter servers find the names they know, workers have torchrun's besides, and our
+library reads ours. Everything here is of the revision in which the process was started; later ones stand in the file
+of `ELASTIC_ROSTER_FILE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from elastic.model import Generation, Place, Role, Seat, Seated
+from launcher.endpoints import join_host_port, parse_endpoint
+from launcher.environment import LISTS, ROLE_NAMES, shared, short, wishes, without
+
+PADDLE_ROLES: Final[Mapping[Role, str]] = {
+    Role.SERVER: "PSERVER",
+    Role.WORKER: "TRAINER",
+    Role.HETER: "HETER_TRAINER",
+}
+
+LOGS: Final[Mapping[Role, str]] = {Role.SERVER: "serverlog", Role.WORKER: "workerlog", Role.HETER: "heterlog"}
+
+OF_SOME: Final = frozenset(
+    {
+        *ROLE_NAMES,
+        *LISTS,
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "ROLE_NAME",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST",
+        "PADDLE_CURRENT_IP",
+        "PADDLE_HETER_TRAINER_IP_PORT_LIST",
+        "PADDLE_PSERVERS_IP_PORT_LIST",
+        "PADDLE_PSERVER_IPS",
+        "PADDLE_PSERVER_PORT",
+        "PADDLE_RANK_IN_NODE",
+        "PADDLE_TRAINER_ID",
+        "FLAGS_selected_gpus",
+    }
+)
+"""What only some processes have: taken out where an outer launcher left it."""
+
+
+def log_name(seat: Seat) -> str:
+    """The file in the log folder for the process of a seat."""
+    return f"{LOGS[seat.role]}.{seat.index}"
+
+
+def roster_document(generation: Generation) -> bytes:
+    """Who is where now, as JSON: what stands in the file of `ELASTIC_ROSTER_FILE`.
+
+    `servers` are endpoints by index, "" where a seat is vacant; workers and heterogeneous workers name their index.
+    """
+    servers, workers, heters = _seated(generation)
+    document = {
+        "generation": generation.g,
+        "revision": generation.rev,
+        "servers": _by_index(servers),
+        "workers": [{"index": one.seat.index, "endpoint": _endpoint(one)} for one in workers],
+        "heters": [{"index": one.seat.index, "endpoint": _endpoint(one)} for one in heters],
+    }
+    return msgspec.json.encode(document) + b"\n"
+
+
+def ps_environment(
+    *,
+    base: Mapping[str, str],
+    generation: Generation,
+    place: Place,
+    seat_index: int,
+    master: str,
+    restarts: int,
+    restarts_max: int,
+    job_id: str,
+    node_id: str,
+    incarnation: str,
+    checkpoint_dir: str,
+    endpoints_file: str,
+    roster_file: str,
+    error_file: str,
+    interface: str | None = None,
+) -> dict[str, str]:
+    """The whole environment of the process with the seat `place.seats[seat_index]`.
+
+    `base` is the agent's own environment. `master` is the `host:port` of the go, on the node of server 0; `restarts`
+    are those charged so far; `interface` is the network interface of the advertised address, None to let NCCL and
+    gloo choose.
+    """
+    seat, port = place.seats[seat_index], place.ports[seat_index]
+    servers, workers, heters = _seated(generation)
+    made = without(base, OF_SOME)
+    made |= shared(
+        generation=generation,
+        master=master,
+        restarts=restarts,
+        restarts_max=restarts_max,
+        job_id=job_id,
+        node_id=node_id,
+        incarnation=incarnation,
+        checkpoint_dir=checkpoint_dir,
+        endpoints_file=endpoints_file,
+        error_file=error_file,
+    )
+    made |= {
+        "ELASTIC_ROLE": str(seat.role),
+        "ELASTIC_INDEX": str(seat.index),
+        "ELASTIC_ROSTER_FILE": roster_file,
+        "PADDLE_TRAINING_ROLE": PADDLE_ROLES[seat.role],
+        "TRAINING_ROLE": PADDLE_ROLES[seat.role],
+        "PADDLE_TRAINERS": str(_count(workers)),
+        "PADDLE_TRAINERS_NUM": str(_count(workers)),
+        "PADDLE_CURRENT_ENDPOINT": join_host_port(place.host, port),
+        "PADDLE_PORT": str(port),
+        "POD_IP": place.host,
+        "PADDLE_GLOO_RENDEZVOUS": "3",
+        "PADDLE_GLOO_HTTP_ENDPOINT": master,
+    }
+    made |= short(_lists(servers, workers, heters))
+    if seat.role is Role.SERVER:
+        made["PADDLE_CURRENT_IP"] = place.host
+    else:
+        made |= _ranks(generation, place, seat_index, _cards(base))
+        made |= _meeting(generation, master)
+    return {"PADDLE_WITH_GLOO": "0"} | wishes(len(place.seats), interface) | made
+
+
+def _seated(generation: Generation) -> tuple[tuple[Seated, ...], tuple[Seated, ...], tuple[Seated, ...]]:
+    return generation.seated(Role.SERVER), generation.seated(Role.WORKER), generation.seated(Role.HETER)
+
+
+def _lists(servers: Sequence[Seated], workers: Sequence[Seated], heters: Sequence[Seated]) -> dict[str, str]:
+    """Who is where, with commas. A server's place in its list is its index, so that a vacant seat leaves a gap."""
+    hosts = {one.seat.index: one.host for one in servers}
+    made = {
+        "PADDLE_PSERVERS_IP_PORT_LIST": ",".join(_by_index(servers)),
+        "PADDLE_PSERVER_IPS": ",".join(hosts.get(index, "") for index in range(_count(servers))),
+    }
+    ports = {one.port for one in servers}
+    if len(ports) == 1:
+        made["PADDLE_PSERVER_PORT"] = str(*ports)
+    made |= dict.fromkeys(LISTS, ",".join(map(_endpoint, workers)))
+    if heters:
+        names = ("PADDLE_HETER_TRAINER_IP_PORT_LIST", "PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST")
+        made |= dict.fromkeys(names, ",".join(map(_endpoint, heters)))
+    return made
+
+
+def _ranks(generation: Generation, place: Place, seat_index: int, cards: int) -> dict[str, str]:
+    """What torchrun tells its workers. Workers come first in the order of ranks, then heterogeneous workers."""
+    seat = place.seats[seat_index]
+    workers, heters = _count(generation.seated(Role.WORKER)), _count(generation.seated(Role.HETER))
+    here = [number for number, one in enumerate(place.seats) if one.role is not Role.SERVER]
+    local_rank = here.index(seat_index)
+    return {
+        "RANK": str(seat.index if seat.role is Role.WORKER else workers + seat.index),
+        "WORLD_SIZE": str(workers + heters),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(len(here)),
+        "GROUP_RANK": str(generation.index(place.node) or 0),
+        "GROUP_WORLD_SIZE": str(len(generation.members)),
+        "ROLE_RANK": str(seat.index),
+        "ROLE_WORLD_SIZE": str(workers if seat.role is Role.WORKER else heters),
+        "ROLE_NAME": str(seat.role),
+        "PADDLE_TRAINER_ID": str(seat.index),
+        "PADDLE_RANK_IN_NODE": str(local_rank),
+        "FLAGS_selected_gpus": str(local_rank % cards if cards else local_rank),
+    }
+
+
+def _meeting(generation: Generation, master: str) -> dict[str, str]:
+    """Where torch's process group of the workers meets.
+
+    It is `master`, unless worker 0 is on another host: torch's rank 0 opens the store on its own machine, so then it
+    is a port that the node of worker 0 holds.
+    """
+    host, port = parse_endpoint(master)
+    for place in generation.members:
+        if Seat(Role.WORKER, 0) in place.seats and place.host != host:
+            host, port = place.host, place.masters[generation.g % len(place.masters)]
+    return {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
+
+
+def _cards(base: Mapping[str, str]) -> int:
+    """How many cards the agent was told to use, 0 if it was not told."""
+    return len([card for card in base.get("CUDA_VISIBLE_DEVICES", "").split(",") if card.strip()])
+
+
+def _count(seated: Sequence[Seated]) -> int:
+    """Seats of a role, those included that are vacant between others: every index is below it."""
+    return max((one.seat.index + 1 for one in seated), default=0)
+
+
+def _by_index(seated: Sequence[Seated]) -> list[str]:
+    found = {one.seat.index: _endpoint(one) for one in seated}
+    return [found.get(index, "") for index in range(_count(seated))]
+
+
+def _endpoint(one: Seated) -> str:
+    return join_host_port(one.host, one.port)

@@ -1,0 +1,301 @@
+"""From the flags of a parameter-server job to who is what, and which ports a node must hold (pure).
+
+There are three layouts (`elastic.model.Roles`):
+
+- one machine: `--server_num 2 --worker_num 2`. One node has every process.
+- lists: `--servers a:6170,b:6170 --workers a,a,b,b`. Each host is a node and has what the lists give it.
+- apart: `--np 4 --server_num 2 --worker_num 8`. Servers have nodes of their own, np counts the nodes of workers, and
+  these come and go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from elastic.errors import ConfigError
+from elastic.model import Mode, Np, Roles
+from launcher.endpoints import is_v6, parse_endpoint
+
+if TYPE_CHECKING:
+    from launcher.config import Config
+
+PS_FLAGS: Final = (
+    "servers",
+    "workers",
+    "heter_workers",
+    "server_num",
+    "worker_num",
+    "heter_worker_num",
+    "http_port",
+)
+HETER_FLAGS: Final = ("heter_workers", "heter_worker_num")
+COLLECTIVE_FLAGS: Final = ("ips", "ctrl_port")
+
+SEATS_MAX = 1024
+"""Processes on one node; above it a number is a typing error."""
+
+
+def with_roles(config: Config, sources: Mapping[str, str]) -> Config:
+    """The config with its run mode and, in the parameter-server modes, with `roles`, np and slots that fit them.
+
+    `sources` tells for each flag that was given how it was written: `--servers`, or the variable that stands for it.
+    Raises `ConfigError` for flags that contradict each other or do not suffice.
+    """
+    mode = _mode(config.run_mode, sources)
+    if mode is Mode.COLLECTIVE:
+        return replace(config, run_mode=str(mode))
+    if "nproc_per_node" in sources:
+        raise ConfigError(
+            f"{sources['nproc_per_node']} is for collective jobs; with parameter servers --worker_num N says how many "
+            "workers there are"
+        )
+    _check_numbers(config, sources)
+    if config.ps_workers or config.ps_heter_workers:
+        roles, np = _lists(config, sources)
+    elif config.np_given or config.local_nodes > 1:
+        roles, np = _apart(config, sources)
+    elif config.ps_servers:
+        roles, np = _lists(config, sources)
+    else:
+        roles = Roles(
+            server_num=config.server_num,
+            worker_num=config.worker_num,
+            heter_num=config.heter_worker_num,
+            http_port=config.http_port,
+        )
+        np = Np(low=1, high=1, first=1)
+    _check_seats(roles)
+    return replace(config, run_mode=str(mode), roles=roles, np=np, slots=1, slots_word="")
+
+
+def split_endpoint(endpoint: str) -> tuple[str, int]:
+    """Host and port of an entry of `Roles`; port 0 where it names a host alone."""
+    if is_v6(endpoint) or ":" not in endpoint:
+        return endpoint, 0
+    return parse_endpoint(endpoint)
+
+
+def listed_hosts(roles: Roles) -> tuple[str, ...]:
+    """The hosts that the lists name, each once, in the order servers, workers, heterogeneous workers."""
+    return _hosts((*roles.servers, *roles.workers, *roles.heters))
+
+
+def static_hosts(config: Config) -> tuple[str, ...]:
+    """The hosts of a job whose nodes are all named: --ips, or lists of servers and workers; else none.
+
+    The order is that of the command line, the same on every node. Without --elastic_server the one that sorts first
+    serves etcd.
+    """
+    if config.roles is None:
+        return config.ips
+    return () if config.roles.apart else listed_hosts(config.roles)
+
+
+def wanted_ports(roles: Roles, host: str) -> tuple[int, ...]:
+    """The ports that the node `host` holds for its processes; 0 is any free port.
+
+    They are in the order in which the node gets its seats: servers, heterogeneous workers, workers, each by index. A
+    node that may become a server or bring workers holds enough for either.
+    """
+    if roles.apart:
+        own = _ports(roles.servers, host)
+        return own or (0,) * max(0 if roles.servers else 1, roles.heter_num + roles.worker_num)
+    if not roles.servers:
+        return (0,) * (roles.server_num + roles.heter_num + roles.worker_num)
+    return (*_ports(roles.servers, host), *_ports(roles.heters, host), *_ports(roles.workers, host))
+
+
+def own_host(config: Config, matching: Sequence[str], candidates: Sequence[str]) -> str:
+    """Under which of the listed hosts this node takes part; `Config.host` where the lists do not name it.
+
+    `matching` are the listed hosts that are this machine's, or that are the same as `Config.host` if that is set;
+    `candidates` are addresses of this machine for the message. Raises `ConfigError` if it is none of a fixed list, or
+    several.
+    """
+    assert config.roles is not None
+    hosts = listed_hosts(config.roles)
+    if not hosts or config.host in hosts:
+        return config.host
+    if len(matching) > 1:
+        raise ConfigError(
+            f"{', '.join(matching)} are all this machine; say which one this node is: --host {matching[0]}"
+        )
+    if matching:
+        return matching[0]
+    if config.roles.apart:
+        return config.host
+    flags = "--servers, --workers" + (", --heter_workers" if config.roles.heters else "")
+    if config.host:
+        raise ConfigError(f"this node is {config.host} (--host, or POD_IP), but {flags} name {_few(hosts)}")
+    here = f", whose addresses are {', '.join(candidates)}" if candidates else ""
+    raise ConfigError(
+        f"{flags} name {_few(hosts)}, and none of them is this machine{here}; mend the lists, or say with --host which "
+        "of them this node is"
+    )
+
+
+# The mode
+
+
+def _mode(asked: str, sources: Mapping[str, str]) -> Mode:
+    """The mode that was asked for, or that the flags tell."""
+    ps = [sources[name] for name in PS_FLAGS if name in sources]
+    heter = [sources[name] for name in HETER_FLAGS if name in sources]
+    collective = [sources[name] for name in COLLECTIVE_FLAGS if name in sources]
+    if asked:
+        (collective if asked == Mode.COLLECTIVE else ps).insert(0, f"{sources.get('run_mode', '--run_mode')} {asked}")
+    if ps and collective:
+        raise ConfigError(
+            "Only one mode(Collective or Parameter-Server) can be selected at the same time, but "
+            f"{_and(collective)} {'are' if len(collective) > 1 else 'is'} for collective jobs and {_and(ps)} for jobs "
+            "with parameter servers; leave out one side"
+        )
+    if heter and asked == Mode.PS:
+        raise ConfigError(f"{heter[0]} is for --run_mode ps-heter; write that, or leave --run_mode ps out")
+    if asked == Mode.PS_HETER and not heter:
+        raise ConfigError(
+            "--run_mode ps-heter needs heterogeneous workers: add --heter_worker_num N or --heter_workers HOST:PORT,..."
+        )
+    if heter:
+        return Mode.PS_HETER
+    return Mode.PS if ps else Mode.COLLECTIVE
+
+
+# The layouts
+
+
+def _lists(config: Config, sources: Mapping[str, str]) -> tuple[Roles, Np]:
+    """Every process has a host. A number without a list is possible where the lists name one host alone."""
+    if config.local_nodes > 1:
+        named = next(sources[name] for name in ("workers", "heter_workers", "servers") if name in sources)
+        raise ConfigError(
+            f"--local_nodes {config.local_nodes} does not go with {named}: use --server_num, --worker_num"
+        )
+    hosts = _hosts((*config.ps_servers, *config.ps_workers, *config.ps_heter_workers))
+    roles = Roles(
+        servers=config.ps_servers or _on_one(hosts, "server_num", "servers", config.server_num, sources),
+        workers=config.ps_workers or _on_one(hosts, "worker_num", "workers", config.worker_num, sources),
+        heters=config.ps_heter_workers
+        or _on_one(hosts, "heter_worker_num", "heter_workers", config.heter_worker_num, sources),
+        http_port=config.http_port,
+    )
+    _check_endpoints(roles)
+    if not config.np_given:
+        return roles, Np(low=1, high=len(hosts), first=len(hosts))
+    if config.np.high != len(hosts):
+        raise ConfigError(
+            f"{sources['np']} {config.np}, but the lists name {_counted(len(hosts), 'host')} ({_few(hosts)}); "
+            f"leave {sources['np']} out"
+        )
+    return roles, config.np
+
+
+def _on_one(hosts: Sequence[str], number: str, flag: str, count: int, sources: Mapping[str, str]) -> tuple[str, ...]:
+    """The processes that have a number and no list: all are on the one host."""
+    if count and len(hosts) > 1:
+        raise ConfigError(
+            f"{sources[number]} {count} does not say on which of {len(hosts)} hosts they are: name them with --{flag}; "
+            "or, for workers on nodes that come and go, use --np with --worker_num and no --workers"
+        )
+    return tuple(hosts) * count
+
+
+def _apart(config: Config, sources: Mapping[str, str]) -> tuple[Roles, Np]:
+    """Servers on nodes of their own."""
+    roles = Roles(
+        servers=config.ps_servers,
+        server_num=0 if config.ps_servers else config.server_num,
+        worker_num=config.worker_num,
+        heter_num=config.heter_worker_num,
+        http_port=config.http_port,
+        apart=True,
+    )
+    _check_endpoints(roles)
+    if config.local_nodes > 1 and config.ps_servers:
+        raise ConfigError(
+            f"{sources['servers']} tells nodes apart by their host, and --local_nodes {config.local_nodes} are all on "
+            "one; use --server_num"
+        )
+    if config.np_given:
+        return roles, config.np
+    workers = config.local_nodes - config.server_num
+    if workers < 1:
+        raise ConfigError(
+            f"--local_nodes {config.local_nodes} leaves no node for workers beside "
+            f"{_counted(config.server_num, 'server')}: use --local_nodes {config.server_num + 1} or more, or leave it "
+            "out to run all in one node"
+        )
+    return roles, Np(low=1, high=workers, first=workers)
+
+
+# What must hold
+
+
+def _check_numbers(config: Config, sources: Mapping[str, str]) -> None:
+    """Somebody must serve and somebody must work, and a number must be that of its list."""
+    servers, workers = config.ps_servers or config.server_num, config.ps_workers or config.worker_num
+    if not servers and not workers:
+        raise ConfigError(
+            "a job with parameter servers needs servers and workers: add --server_num N and --worker_num N for one "
+            "machine, or --servers HOST:PORT,... and --workers HOST,... for several"
+        )
+    if not servers:
+        raise ConfigError("there is no parameter server: add --server_num N or --servers HOST:PORT,...")
+    if not workers:
+        raise ConfigError("there is no worker: add --worker_num N or --workers HOST,...")
+    for flag, listed, number, count in (
+        ("servers", config.ps_servers, "server_num", config.server_num),
+        ("workers", config.ps_workers, "worker_num", config.worker_num),
+        ("heter_workers", config.ps_heter_workers, "heter_worker_num", config.heter_worker_num),
+    ):
+        if listed and count and len(listed) != count:
+            raise ConfigError(
+                f"{sources[flag]} names {len(listed)}, but {sources[number]} is {count}; "
+                f"make them agree, or leave {sources[number]} out"
+            )
+
+
+def _check_endpoints(roles: Roles) -> None:
+    """No two processes listen on one port."""
+    taken: dict[str, str] = {}
+    for flag, listed in (("--servers", roles.servers), ("--workers", roles.workers), ("--heter_workers", roles.heters)):
+        for endpoint in listed:
+            other = taken.setdefault(endpoint, flag)
+            if other != flag and split_endpoint(endpoint)[1]:
+                raise ConfigError(f"{endpoint} is in {other} and in {flag}; give one of them another port")
+    if roles.servers and roles.http_port:
+        host, _ = split_endpoint(roles.servers[0])
+        for endpoint, flag in taken.items():
+            if split_endpoint(endpoint) == (host, roles.http_port):
+                raise ConfigError(
+                    f"--http_port {roles.http_port} is {endpoint} of {flag}; give one of them another port"
+                )
+
+
+def _check_seats(roles: Roles) -> None:
+    for host in listed_hosts(roles) or ("",):
+        count = len(wanted_ports(roles, host))
+        if count > SEATS_MAX:
+            raise ConfigError(f"{count} processes on one node are more than {SEATS_MAX}; spread them over more nodes")
+
+
+def _ports(listed: Iterable[str], host: str) -> tuple[int, ...]:
+    return tuple(port for name, port in map(split_endpoint, listed) if name == host)
+
+
+def _hosts(listed: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(host for host, _ in map(split_endpoint, listed)))
+
+
+def _and(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _few(words: Sequence[str]) -> str:
+    return ", ".join(words[:8]) + (f" and {len(words) - 8} more" if len(words) > 8 else "")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,440 @@
+"""Who has which seat of a parameter-server job, as transcripts of what the proposer says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from elastic.decisions import Form, Reason, Wait
+from elastic.model import Budget, Ended, Mode, Place, Role, Roles, Seat, Why
+from elastic.proposals import propose
+from elastic.right import CLOCK_ERROR
+from elastic.roster import in_words, seats_in_words
+from elastic.seats import fixed_seats, give, host_of, vacant_servers
+from elastic.store.base import Compare
+from tests.unit.documents import KEYS
+from tests.unit.views import KILL_S, Job, member, worker_exit
+
+APART = Roles(server_num=1, worker_num=2, apart=True)
+NAMED = Roles(servers=("host-s:6170",), worker_num=1, apart=True)
+LISTS = Roles(servers=("host-a:6170", "host-b:6170"), workers=("host-a:6171", "host-a:6172", "host-b:6171", "host-c"))
+ALONE = Roles(server_num=2, worker_num=2)
+
+
+def job(roles: Roles, np: str, **spec: Any) -> Job:
+    return Job(np, slots=4, mode=Mode.PS, roles=roles, **spec)
+
+
+def started(roles: Roles, np: str, nodes: str, now: float = 0.0, **spec: Any) -> Job:
+    made = job(roles, np, **spec)
+    made.join(nodes)
+    made.form(now, Reason.FORMED, Reason.SETTLING)
+    made.open(now)
+    return made
+
+
+FREE_S = 5.0 * (1 + CLOCK_ERROR) + KILL_S
+"""So long after a node was first seen absent its seats are free."""
+
+
+def lose(job: Job, node: str, now: float) -> Form:
+    """A node is lost, and its seats become free; the revision that gives them away, or only takes them back."""
+    job.vanish(node)
+    job.form(now, Reason.LOST)
+    return job.form(now + FREE_S, Reason.DRAINED, Reason.VACANT)
+
+
+def seats(job: Job) -> dict[str, str]:
+    return {place.node: seats_in_words(place) for place in job.generation.members}
+
+
+def revised(job: Job, now: float, code: Reason) -> Form:
+    """Another revision is published for this reason, perhaps after newcomers were collected."""
+    form = job.form(now, code, Reason.TRAINING)
+    assert form.generation.g == 1
+    return form
+
+
+# --- who sits where -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "host"),
+    [("h:6170", "h"), ("h", "h"), ("[::1]:6170", "::1"), ("::1", "::1"), ("10.0.0.1:1", "10.0.0.1")],
+)
+def test_the_host_of_an_endpoint_is_told_whatever_its_form(endpoint: str, host: str) -> None:
+    assert host_of(endpoint) == host
+
+
+def test_on_one_machine_the_first_node_has_every_seat_and_the_next_is_a_spare() -> None:
+    alone = started(ALONE, "1", "a b")
+    assert seats(alone) == {"a": "servers 0-1, workers 0-1"}
+    assert "1 spare" in alone.wait(1.0, Reason.TRAINING).reason
+
+
+def test_fixed_lists_seat_each_host_in_the_order_of_the_lists() -> None:
+    lists = started(LISTS, "3", "c b a")
+    assert seats(lists) == {"a": "server 0, workers 0-1", "b": "server 1, worker 2", "c": "worker 3"}
+    assert [one.node for one in lists.generation.seated(Role.WORKER)] == ["a", "a", "b", "c"]
+
+
+def test_fixed_lists_wait_for_every_host_and_name_it() -> None:
+    lists = job(LISTS, "3")
+    lists.join("a b")
+    assert lists.wait(0.0, Reason.MISSING).reason == "waiting for host-c"
+    lists.join("c")
+    lists.form(0.0, Reason.FORMED)
+
+
+def test_a_missing_server_is_named_with_its_host() -> None:
+    named = job(NAMED, "1")
+    named.join("a")
+    assert named.wait(0.0, Reason.MISSING).reason == "waiting for server 0 on host-s"
+
+
+def test_with_np_the_first_nodes_serve_and_the_others_bring_workers() -> None:
+    apart = job(APART, "2")
+    apart.join("a b")
+    assert apart.wait(0.0, Reason.MISSING).reason == "1 of 2 nodes is here for workers; waiting for 1 more"
+    apart.join("c")
+    apart.form(0.0, Reason.FORMED)
+    assert seats(apart) == {"a": "server 0", "b": "workers 0-1", "c": "workers 2-3"}
+    assert apart.generation.world_size == 4
+
+
+def test_a_host_that_servers_names_never_gets_workers() -> None:
+    named = started(NAMED, "2", "a s b")
+    assert seats(named) == {"s": "server 0", "a": "worker 0", "b": "worker 1"}
+
+
+def test_np_counts_the_nodes_with_workers_and_more_are_spares() -> None:
+    assert seats(started(NAMED, "1", "s a b")) == {"s": "server 0", "a": "worker 0"}
+
+
+def test_a_node_with_fewer_ports_than_its_seats_gets_those_that_fit() -> None:
+    given = give(APART, [Place("a", "h", (1,), (2,), (Seat(Role.SERVER, 0),))], [("b", member("h", 1))], 9, 0)
+    assert [place.seats for place in given] == [(Seat(Role.WORKER, 0),)]
+
+
+def test_the_seats_of_a_host_are_in_the_order_of_its_ports() -> None:
+    assert [seat.role for seat in fixed_seats(LISTS, "host-a")] == [Role.SERVER, Role.WORKER, Role.WORKER]
+
+
+def test_free_servers_are_counted_from_the_lists_or_the_number() -> None:
+    assert vacant_servers(LISTS, ()) == [0, 1]
+    assert vacant_servers(APART, ()) == [0]
+
+
+# --- the end ------------------------------------------------------------------------------------------------------
+
+
+def test_the_job_is_completed_when_every_worker_ended_well_whatever_its_servers_do() -> None:
+    apart = started(APART, "2", "a b c")
+    apart.ok("b")
+    apart.wait(1.0, Reason.FINISHING)
+    apart.ok("c")
+    apart.conclude(1.0, Reason.COMPLETED)
+
+
+def test_workers_that_ended_well_complete_the_job_while_servers_of_their_node_still_run() -> None:
+    alone = started(ALONE, "1", "a")
+    alone.ended("a", Ended.OK, over=False)
+    alone.conclude(1.0, Reason.COMPLETED)
+
+
+def test_a_lost_worker_does_not_keep_the_others_from_completing_the_job() -> None:
+    apart = started(APART, "2", "a b c")
+    apart.vanish("b")
+    revised(apart, 1.0, Reason.LOST)
+    apart.ok("c")
+    apart.conclude(2.0, Reason.COMPLETED)
+
+
+def test_a_node_that_ended_well_and_went_still_counts_as_done() -> None:
+    apart = started(APART, "2", "a b c")
+    apart.ok("b")
+    apart.vanish("b")
+    apart.wait(1.0, Reason.FINISHING)
+    apart.ok("c")
+    apart.conclude(2.0, Reason.COMPLETED)
+
+
+# --- losses and newcomers -----------------------------------------------------------------------------------------
+
+
+def test_a_lost_worker_is_a_revision_that_disturbs_nobody() -> None:
+    apart = started(APART, "2", "a b c")
+    before = {place.node: place for place in apart.generation.members}
+    apart.vanish("b")
+    form = apart.form(1.0, Reason.LOST)
+    assert (form.generation.rev, form.generation.why) == (1, Why.LOSS)
+    assert {place.node: place for place in form.generation.members if not place.leaving} == {
+        node: before[node] for node in "ac"
+    }
+    assert form.reason == "b (workers 0-1) was lost"
+    assert form.lost == ("b",)
+    apart.wait(1.0, Reason.TRAINING)
+    apart.form(1.0 + FREE_S, Reason.DRAINED)
+    assert set(seats(apart)) == {"a", "c"}
+
+
+def test_the_seats_of_a_lost_node_are_kept_for_a_lease_because_somebody_may_have_revoked_its_own() -> None:
+    apart = started(APART, "2", "a b c d")
+    apart.vanish("a")
+    apart.form(1.0, Reason.LOST)
+    wait = apart.wait(FREE_S + 0.9, Reason.VACANT)
+    assert "a (server 0) was lost" in wait.reason
+    assert wait.until == pytest.approx(1.0 + FREE_S)
+    assert seats(apart)["a"] == "server 0"
+
+
+def test_the_seats_of_a_node_that_is_certainly_dead_are_free_at_once() -> None:
+    apart = started(APART, "1", "a b c")
+    apart.prove_dead("a")
+    apart.form(1.0, Reason.LOST)
+    assert seats(apart) == {"c": "server 0", "b": "workers 0-1"}
+
+
+def test_what_a_link_shows_of_a_death_is_not_believed() -> None:
+    apart = started(APART, "1", "a b c")
+    apart.prove_gone("a")
+    apart.wait(1.0, Reason.TRAINING)
+
+
+def test_a_new_node_gets_the_lowest_free_seats_in_a_new_start() -> None:
+    apart = started(APART, "2", "a b c")
+    lose(apart, "b", 1.0)
+    apart.join("d")
+    revised(apart, 20.0, Reason.GROWN)
+    assert seats(apart) == {"a": "server 0", "d": "workers 0-1", "c": "workers 2-3"}
+    assert {place.node: place.since for place in apart.generation.members} == {"a": 0, "d": 3, "c": 0}
+
+
+def test_a_new_node_gets_other_seats_while_those_of_a_lost_one_are_kept() -> None:
+    apart = started(APART, "2", "a b c")
+    apart.vanish("b")
+    apart.join("d")
+    apart.form(1.0, Reason.LOST)
+    apart.form(2.0, Reason.GROWN)
+    assert seats(apart)["d"] == "workers 4-5"
+
+
+def test_newcomers_are_collected_for_a_moment() -> None:
+    apart = started(APART, "1:3", "a b")
+    apart.join("c")
+    wait = apart.wait(5.0, Reason.TRAINING)
+    assert wait.until == pytest.approx(5.3)
+    apart.join("d")
+    form = apart.form(5.3, Reason.GROWN, Reason.TRAINING)
+    assert form.reason == "c (workers 2-3) joins, d (workers 4-5) joins"
+
+
+def test_nobody_joins_once_a_worker_has_ended_well() -> None:
+    apart = started(APART, "1:3", "a b c")
+    apart.ok("b")
+    apart.join("d")
+    apart.wait(9.0, Reason.FINISHING)
+
+
+def test_a_lost_server_goes_to_the_oldest_spare() -> None:
+    apart = started(APART, "1", "a b c d")
+    assert seats(apart) == {"a": "server 0", "b": "workers 0-1"}
+    form = lose(apart, "a", 1.0)
+    assert seats(apart) == {"c": "server 0", "b": "workers 0-1"}
+    assert form.reason == "a (server 0) has left, c (server 0) joins"
+
+
+def test_without_a_spare_the_workers_wait_for_the_lost_server_and_a_new_node_serves() -> None:
+    named = started(NAMED, "1", "s a")
+    lose(named, "s", 1.0)
+    assert named.wait(20.0, Reason.VACANT).reason == "the workers wait for server 0 on host-s"
+    named.join("b")
+    named.wait(21.0, Reason.VACANT)
+    named.vanish("b")
+    named.join("s")
+    form = named.form(22.0, Reason.GROWN)
+    assert seats(named) == {"s": "server 0", "a": "worker 0"}
+    assert form.generation.members[0].since == 3
+
+
+def test_a_server_is_replaced_even_when_a_worker_has_ended_well() -> None:
+    apart = started(APART, "2", "a b c d")
+    apart.ok("b")
+    lose(apart, "a", 1.0)
+    assert seats(apart)["d"] == "server 0"
+
+
+def test_the_servers_of_a_lost_node_whose_workers_were_done_are_free_and_its_work_counts() -> None:
+    lists = started(LISTS, "3", "a b c")
+    lists.ended("b", Ended.OK, over=False)
+    lists.vanish("b")
+    lists.wait(1.0, Reason.FINISHING)
+    lists.form(1.0 + FREE_S, Reason.LOST)
+    assert seats(lists) == {"a": "server 0, workers 0-1", "b": "worker 2", "c": "worker 3"}
+    assert "server 1 on host-b" in lists.wait(9.0, Reason.VACANT).reason
+
+
+def test_when_no_worker_is_left_the_servers_stay_and_wait_for_nodes() -> None:
+    apart = started(APART, "1", "a b")
+    lose(apart, "b", 1.0)
+    assert apart.wait(9.0, Reason.VACANT).reason == "no worker is left; waiting for nodes"
+
+
+def test_when_nobody_of_the_roster_is_left_the_next_generation_waits_for_servers_and_workers() -> None:
+    apart = started(APART, "1", "a b")
+    apart.vanish("a b")
+    assert isinstance(apart.decide(1.0), Wait)
+    apart.join("c d")
+    form = apart.form(2.0, Reason.REFORMED)
+    assert (form.generation.g, form.generation.rev) == (2, 0)
+    assert form.generation.before is not None
+    assert form.generation.before.nodes == ("a", "b")
+    assert "a, b vanished" in apart.wait(2.0, Reason.UNPROVEN).reason
+    apart.open(1.0 + FREE_S)
+
+
+def test_the_gate_of_a_new_generation_waits_for_registered_nodes_that_still_run_the_old_one() -> None:
+    apart = started(APART, "1", "a b")
+    apart.vanish("a b")
+    apart.join("c d")
+    apart.form(2.0, Reason.REFORMED)
+    apart.join("a")
+    assert "a" in apart.wait(30.0, Reason.STOPPING).reason
+    apart.stopped("a")
+    apart.open(30.0)
+
+
+def test_a_roster_that_is_gone_before_its_start_is_formed_anew() -> None:
+    apart = job(APART, "1")
+    apart.join("a b")
+    apart.form(0.0, Reason.FORMED)
+    apart.vanish("a b")
+    apart.wait(1.0, Reason.MISSING)
+    apart.join("c d")
+    assert apart.form(2.0, Reason.REFORMED).generation.g == 2
+
+
+# --- failures -----------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_node_starts_again_alone_and_the_budget_pays() -> None:
+    apart = started(APART, "2", "a b c")
+    apart.ended("b", Ended.FAILED, exits=(worker_exit(1),), over=False)
+    apart.wait(1.0, Reason.TRAINING)
+    apart.failed("b")
+    form = apart.form(1.0, Reason.FAILED)
+    assert {place.node: place.since for place in form.generation.members} == {"a": 0, "b": 1, "c": 0}
+    assert form.generation.budget.charged == 1
+    assert form.generation.cause is not None
+    assert form.generation.cause.world_size == 4
+    assert form.forget == ("b",)
+    assert "restart 1 of 3" in form.reason
+    apart.wait(1.0, Reason.TRAINING)
+
+
+def test_an_outcome_of_an_older_start_does_not_count() -> None:
+    apart = started(APART, "2", "a b c")
+    apart.failed("b")
+    apart.form(1.0, Reason.FAILED)
+    apart.ended("b", Ended.FAILED, exits=(worker_exit(),), since=0)
+    apart.wait(1.0, Reason.TRAINING)
+
+
+def test_a_failure_while_a_server_is_missing_is_free() -> None:
+    named = started(NAMED, "2", "s a b")
+    named.vanish("s")
+    named.form(1.0, Reason.LOST)
+    named.failed("a")
+    form = named.form(2.0, Reason.FAILED)
+    assert form.generation.budget.charged == 0
+    named.form(1.0 + FREE_S, Reason.DRAINED)
+    named.failed("b")
+    assert named.form(9.0, Reason.FAILED).generation.budget.charged == 0
+
+
+def test_the_second_failure_without_progress_waits_and_charges_once() -> None:
+    apart = started(APART, "2", "a b c")
+    apart.failed("b")
+    apart.form(1.0, Reason.FAILED)
+    apart.failed("b")
+    wait = apart.wait(1.0, Reason.BACKOFF)
+    assert wait.until == 2.0
+    assert apart.form(2.0, Reason.FAILED).generation.budget == Budget(charged=2, fruitless=2)
+
+
+def test_without_a_restart_left_the_job_fails_with_the_cause() -> None:
+    apart = started(APART, "2", "a b c", restarts_max=0)
+    apart.failed("b")
+    verdict = apart.conclude(1.0, Reason.EXHAUSTED).verdict
+    assert verdict.cause is not None
+    assert verdict.cause.node == "b"
+
+
+def test_a_node_that_had_to_stop_starts_again_for_free() -> None:
+    apart = started(APART, "2", "a b c")
+    apart.stopped("c", forced=True)
+    form = apart.form(1.0, Reason.STOPPED)
+    assert form.generation.budget.charged == 0
+    assert seats(apart)["c"] == "workers 2-3"
+
+
+# --- planned changes ----------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_drains_keeps_its_seats_until_it_has_stopped() -> None:
+    apart = started(APART, "2", "a b c d")
+    apart.drain("b")
+    apart.form(1.0, Reason.DRAINED, Reason.TRAINING)
+    assert [place.node for place in apart.generation.members if place.leaving] == ["b"]
+    assert seats(apart) == {"a": "server 0", "b": "workers 0-1", "c": "workers 2-3", "d": "workers 4-5"}
+    apart.stopped("b")
+    apart.form(2.0, Reason.DRAINED)
+    assert seats(apart) == {"a": "server 0", "c": "workers 2-3", "d": "workers 4-5"}
+
+
+def test_a_draining_server_is_replaced_when_it_has_stopped() -> None:
+    apart = started(APART, "1", "a b c")
+    apart.drain("a")
+    apart.form(1.0, Reason.DRAINED, Reason.TRAINING)
+    apart.wait(1.5, Reason.TRAINING)
+    apart.stopped("a")
+    apart.form(2.0, Reason.DRAINED)
+    assert seats(apart) == {"c": "server 0", "b": "workers 0-1"}
+
+
+def test_fewer_wanted_nodes_send_the_last_ones_away() -> None:
+    apart = started(APART, "3", "a b c d")
+    apart.scale("1")
+    apart.form(1.0, Reason.SHRUNK)
+    assert [place.node for place in apart.generation.members if place.leaving] == ["c", "d"]
+
+
+def test_nothing_planned_happens_once_a_worker_has_ended_well() -> None:
+    apart = started(APART, "2", "a b c")
+    apart.ok("b")
+    apart.drain("c")
+    apart.scale("1")
+    apart.wait(9.0, Reason.FINISHING)
+
+
+def test_a_planned_change_does_not_hold_if_a_worker_ended_well_meanwhile() -> None:
+    apart = started(APART, "1:2", "a b")
+    apart.join("c")
+    apart.decide(1.0)
+    form = apart.decide(1.3)
+    assert isinstance(form, Form)
+    assert form.unfinished == ("b",)
+    made = propose(KEYS, apart.view, "a", 2, form, "tag", 0.0)
+    assert Compare.absent(KEYS.outcome(1, "b")) in made.compares
+    assert KEYS.go not in {getattr(op, "key", "") for op in made.then}
+
+
+# --- words --------------------------------------------------------------------------------------------------------
+
+
+def test_seats_are_told_as_people_say_them() -> None:
+    roles = (Seat(Role.SERVER, 1), Seat(Role.HETER, 0), Seat(Role.WORKER, 2), Seat(Role.WORKER, 4))
+    place = Place("a", "h", (1,), (2, 3, 4, 5), roles)
+    assert seats_in_words(place) == "server 1, heter worker 0, workers 2,4"
+    assert in_words(APART, [place]) == "0 servers, 2 workers and 1 heter worker"
