@@ -297,10 +297,11 @@ def _target(f: Facts) -> None:
         return
     first = m_id * generation.slots
     ranks = f"rank {first}" if generation.slots == 1 else f"ranks {first}-{first + generation.slots - 1}"
-    count = len(generation.members)
+    count, each = len(generation.members), generation.slots
     f.act(
         Say(
-            f"generation {generation.g}: {count} node{'' if count == 1 else 's'}, world size {generation.world_size}, "
+            f"generation {generation.g}: {count} node{'' if count == 1 else 's'}"
+            f"{f' of {each} workers' if each > 1 else ''}, world size {generation.world_size}, "
             f"this is M_id {m_id} ({ranks}): {generation.reason}"
         )
     )

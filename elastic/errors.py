@@ -4,6 +4,7 @@ Each class says whose fault it is and what to do about it::
 
     ElasticError
     ├── ConfigError            the command line or this machine: mend it (exit 2)
+    │   └── ScriptMistake      the same in a script that calls us: said on stderr, ends the script with 2
     ├── Refused                the job does not take this node: see the text (exit 3)
     ├── StoreError
     │   ├── StoreUnavailable   nobody answered: try again later (exit 4)
@@ -31,6 +32,18 @@ class ConfigError(ElasticError):
     """The command line or the local set-up is wrong; the text says what to change."""
 
     exit_code = 2
+
+
+class ScriptMistake(ConfigError, SystemExit):
+    """A call of ours in a training script is wrong. Whoever raises it has written the text to stderr.
+
+    It is a `ConfigError` for whoever catches one. Uncaught it ends python with code 2 and without a stack trace.
+    """
+
+    def __init__(self, text: str) -> None:
+        """Remember the text, and the code for python's own exit."""
+        super().__init__(text)
+        self.code = self.exit_code
 
 
 class Refused(ElasticError):

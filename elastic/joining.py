@@ -95,7 +95,7 @@ def join(
     if stored.slots != mine.slots:
         return JoinPlan(
             refusal=f"node {me.node} offers {mine.slots} cards, job {keys.job_id} uses {stored.slots} on every node; "
-            f"use --nproc_per_node {stored.slots}"
+            f"use --nproc_per_node {stored.slots}, or as many cards with --gpus"
         )
     if refusal := _misfit(keys, me, stored, mine):
         return JoinPlan(refusal=refusal)
@@ -115,8 +115,8 @@ def _misfit(keys: JobKeys, me: Me, stored: Spec, mine: Spec) -> str:
         )
     if mine.ips and stored.ips != mine.ips:
         return (
-            f"--ips of this node is {_words(mine.ips)}, of job {keys.job_id} {_words(stored.ips)}; "
-            "the same list in the same order on every node"
+            f"--ips of this node is {_words(mine.ips)}, that of job {keys.job_id} is {_words(stored.ips)}; "
+            "use the same list in the same order on every node"
         )
     if stored.ips and me.member.host not in stored.ips:
         return f"this node is {me.member.host}, which is not in --ips of job {keys.job_id}: {_words(stored.ips)}"

@@ -7,6 +7,7 @@ The rules, in the order they are asked:
 
 1. A verdict ends everything. A document that cannot be read stops everything until a person has looked.
 2. No generation yet: wait for the first nodes, then for the settling window, then form.
+   With a list of hosts (`--ips`) members stand in its order, and each host has one place (`elastic.hostlist`).
 3. The newest generation has its go: complete it, or replace it because of a loss, a failure, workers that had to be
    stopped, a drain, fewer nodes wanted, or newcomers. Unplanned before planned; nothing planned after the first ok.
 4. The newest generation waits at the gate: replace it if its members changed, otherwise open it once nobody can
@@ -22,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from elastic import roster
+from elastic import hostlist, roster
 from elastic.budget import HEALTHY_S, Judgement, judge
 from elastic.decisions import Conclude, Decision, Form, Memory, Open, Policy, Reason, Wait
 from elastic.keys import View
@@ -94,7 +95,7 @@ def _of_roster(q: Question, roles: Roles) -> tuple[Decision, Memory]:
         return roster.reform(q, roles, generation), q.memory
     if generation.before is not None and (closed := roster.closed(q, generation.before)) is not None:
         return closed, q.memory
-    return _open(q, generation, generation.before, None)
+    return _open(q, generation, generation.before, None, charge=False)  # Its revisions were paid for one by one.
 
 
 def remember(view: View, memory: Memory, now: float) -> Memory:
@@ -143,11 +144,13 @@ def _first(q: Question) -> tuple[Decision, Memory]:
     nodes = q.newcomers()
     need = q.spec.np.first
     if len(nodes) < need:
-        text = f"{counted(len(nodes), need)} here; waiting for {need - len(nodes)} more"
+        more = hostlist.awaited(q.spec.ips, q.hosts(nodes), need - len(nodes))
+        text = f"{counted(len(nodes), need)} here; waiting for {more}"
         return Wait(Reason.MISSING, text), q.memory
     until = q.settled_at(nodes)
     if len(nodes) < q.spec.np.high and q.now < until:
-        return Wait(Reason.SETTLING, settling(len(nodes), q.spec.np.high, until - q.now), until), q.memory
+        whom = hostlist.others(q.spec.ips, q.hosts(nodes))
+        return Wait(Reason.SETTLING, settling(len(nodes), q.spec.np.high, until - q.now, whom), until), q.memory
     reason = f"{counted(len(nodes), q.spec.np.high)} here"
     return _form(q, Reason.FORMED, Why.FIRST, reason, []), q.memory
 
@@ -200,7 +203,7 @@ def _planned(q: Question, generation: Generation, nodes: list[str], staying: lis
             return Wait(Reason.GROW_LATER, text, until)
         return _form(q, Reason.GROWN, Why.GROWTH, told(newcomers, "join"), staying, planned=True)
     text = f"training with {node_count(len(nodes))}"
-    spares = len(q.newcomers())
+    spares = len(q.ready())
     return Wait(Reason.TRAINING, text + (f", {spares} spare" if spares else ""))
 
 
@@ -227,8 +230,9 @@ def _gate(q: Question, generation: Generation) -> tuple[Decision, Memory]:
     else:
         until = None
     if len(nodes) < q.spec.np.low:
-        missing = q.spec.np.low - len(nodes)
-        text = f"{counted(len(nodes), q.spec.np.low)} here, the least that may run; waiting for {missing} more"
+        hosts = [place.host for place in generation.members]
+        more = hostlist.awaited(q.spec.ips, hosts, q.spec.np.low - len(nodes))
+        text = f"{counted(len(nodes), q.spec.np.low)} here, the least that may run; waiting for {more}"
         return Wait(Reason.BELOW_MIN, text, until), q.memory
     closed = _closed(q, generation, before, outcomes)
     if closed is not None:
@@ -270,7 +274,7 @@ def _closed(
 
 
 def _open(
-    q: Question, generation: Generation, before: Before | None, newcomers_at: float | None
+    q: Question, generation: Generation, before: Before | None, newcomers_at: float | None, *, charge: bool = True
 ) -> tuple[Decision, Memory]:
     """The gate can open: judge what ended the world before, then go, pause, or end the job."""
     gate_since = q.memory.gate_since
@@ -281,6 +285,7 @@ def _open(
     absent: tuple[str, ...] = ()
     if before is not None:
         absent = tuple(node for node in before.nodes if node not in q.view.members)
+    if before is not None and charge:
         known = {node: stored for (g, node), stored in q.view.outcomes.items() if g == before.g}
         lost = frozenset(node for node in before.nodes if node not in known)
         healthy = max((stored.value.ran_s for stored in known.values()), default=0.0) >= HEALTHY_S
@@ -324,16 +329,21 @@ def _reform(q: Question, gone: str, lost: Iterable[str] = ()) -> Decision:
             )  # An empty world: it tells everybody to stop.
         return Wait(Reason.MISSING, "nobody is here who could go on; waiting for nodes")
     if len(nodes) < q.spec.np.low:
-        text = f"{counted(len(nodes), q.spec.np.low)} here, the least that may run; waiting for more"
+        missing = hostlist.awaited(q.spec.ips, q.hosts(nodes), q.spec.np.low - len(nodes)) if q.spec.ips else "more"
+        text = f"{counted(len(nodes), q.spec.np.low)} here, the least that may run; waiting for {missing}"
         return Wait(Reason.BELOW_MIN, text)
     until = q.settled_at(nodes)
     if len(nodes) < q.spec.np.high and q.now < until:
-        return Wait(Reason.SETTLING, settling(len(nodes), q.spec.np.high, until - q.now), until)
+        whom = hostlist.others(q.spec.ips, q.hosts(nodes))
+        return Wait(Reason.SETTLING, settling(len(nodes), q.spec.np.high, until - q.now, whom), until)
     return replace(_form(q, Reason.REFORMED, Why.REFORMED, gone, []), lost=tuple(lost))
 
 
 def _form(q: Question, code: Reason, why: Why, reason: str, staying: list[Place], *, planned: bool = False) -> Form:
-    """The next generation: who stays, in order, then newcomers by age, at most as many as are wanted."""
+    """The next generation: who stays, in order, then newcomers by age, at most as many as are wanted.
+
+    With --ips they are put into its order.
+    """
     high = q.spec.np.high
     members = staying[:high]
     inside = {place.node for place in staying}
@@ -343,6 +353,8 @@ def _form(q: Question, code: Reason, why: Why, reason: str, staying: list[Place]
         stored = q.member(node)
         if node not in inside and stored is not None:
             members.append(place_of(node, stored.value))
+    if q.spec.ips:
+        members = hostlist.in_order(q.spec.ips, members)
     old = q.view.generation.value if q.view.generation is not None else None
     before, budget = None, q.generation.budget if q.generation is not None else Budget()
     if old is not None and q.generation is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from elastic import hostlist
 from elastic.decisions import Memory, Policy
 from elastic.keys import Stored, View
 from elastic.model import Generation, Member, MemberState, Outcome, Place, Spec
@@ -58,6 +59,18 @@ class Question:
         return stored.value if stored is not None else None
 
     def newcomers(self) -> list[str]:
+        """Nodes that can be taken into the generation, oldest first; with --ips one for each host without a node."""
+        ready = self.ready()
+        if not self.spec.ips:
+            return ready
+        taken = {place.host for place in self.staying(self.generation)} if self.generation is not None else set()
+        return hostlist.one_for_each(self.spec.ips, taken, zip(ready, self.hosts(ready), strict=True))
+
+    def hosts(self, nodes: Iterable[str]) -> list[str]:
+        """The hosts of these members."""
+        return [self.view.members[node].value.host for node in nodes]
+
+    def ready(self) -> list[str]:
         """Nodes that are ready and outside the generation, oldest first."""
         ready = [
             (stored.create_revision, node)
@@ -120,6 +133,6 @@ def counted(here: int, wanted: int) -> str:
     return f"{here} of {node_count(wanted)} {'is' if here == 1 else 'are'}"
 
 
-def settling(here: int, wanted: int, seconds: float) -> str:
+def settling(here: int, wanted: int, seconds: float, whom: str = "others to join") -> str:
     """What a settling window waits for."""
-    return f"{counted(here, wanted)} here; waiting {max(seconds, 0.1):.0f} s more for others to join"
+    return f"{counted(here, wanted)} here; waiting {max(seconds, 0.1):.0f} s more for {whom}"

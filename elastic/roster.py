@@ -95,11 +95,7 @@ def standing(q: Question, generation: Generation) -> bool:
 
 def closed(q: Question, before: Before) -> Wait | None:
     """Why the next generation may not start: a node of the old one may still run its processes."""
-    open_ends = [
-        node
-        for node in before.nodes
-        if node not in q.memory.dead and ((end := q.outcome(before.g, node)) is None or not end.over)
-    ]
+    open_ends = [node for node in before.nodes if (end := q.outcome(before.g, node)) is None or not end.over]
     busy = [node for node in open_ends if node in q.view.members]
     if busy:
         return Wait(Reason.STOPPING, f"waiting for {named(busy)} to stop the old processes")

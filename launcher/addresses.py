@@ -20,12 +20,31 @@ CANDIDATES_MAX = 8
 
 LOOPBACK = "127.0.0.1"
 
-__all__ = ["advertised", "candidates", "interface", "is_loopback", "join_host_port", "own", "parse_endpoint", "same"]
+ANY_PORT = 9
+"""Nothing is sent there: the kernel is only asked for the way."""
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+__all__ = [
+    "Address",
+    "advertised",
+    "candidates",
+    "interface",
+    "interface_towards",
+    "is_loopback",
+    "join_host_port",
+    "own",
+    "owned",
+    "parse_endpoint",
+    "resolve",
+    "same",
+    "source_of",
+]
 
 
 def is_loopback(host: str) -> bool:
     """Tell whether every address of `host` is one of this machine alone. A name that does not resolve is not."""
-    found = _resolve(host)
+    found = resolve(host)
     return bool(found) and all(address.is_loopback for address in found)
 
 
@@ -41,9 +60,8 @@ def advertised(host_flag: str, environ: Mapping[str, str], endpoints: Sequence[s
     """
     servers = [parse_endpoint(endpoint) for endpoint in endpoints]
     given = bare_host(host_flag or environ.get("POD_IP", ""))
-    source = next((name for name in ("POD_IP", "ELASTIC_HOST") if bare_host(environ.get(name, "")) == given), "--host")
     if given:
-        _check_usable(given, source, servers)
+        _check_usable(given, source_of(given, environ), servers)
         return given
     remote = [(host, port) for host, port in servers if not is_loopback(host)]
     if not remote:
@@ -56,9 +74,14 @@ def advertised(host_flag: str, environ: Mapping[str, str], endpoints: Sequence[s
     raise StoreUnavailable(f"no route to {names}; check the name and the network, or name this node with --host")
 
 
+def source_of(host: str, environ: Mapping[str, str]) -> str:
+    """What named this node `host`: a variable or the flag."""
+    return next((name for name in ("POD_IP", "ELASTIC_HOST") if bare_host(environ.get(name, "")) == host), "--host")
+
+
 def interface(host: str) -> str | None:
     """The network interface that owns an address of `host`, None if it is not one of this machine's."""
-    wanted = {str(address) for address in _resolve(host)}
+    wanted = {str(address) for address in resolve(host)}
     for name, owned in psutil.net_if_addrs().items():
         for address in owned:
             if address.family in (socket.AF_INET, socket.AF_INET6) and address.address.partition("%")[0] in wanted:
@@ -66,12 +89,34 @@ def interface(host: str) -> str | None:
     return None
 
 
+def interface_towards(peers: Sequence[str]) -> str | None:
+    """The network interface on the way to the first of `peers` that is not this machine alone, None if there is none.
+
+    For a node whose own name stands for a loopback address on its own machine.
+    """
+    for peer in peers:
+        local = None if is_loopback(peer) else _route(peer, ANY_PORT)
+        if local is not None:
+            return interface(local)
+    return None
+
+
+def owned() -> frozenset[Address]:
+    """Every address of this machine's interfaces."""
+    return frozenset(
+        ipaddress.ip_address(address.address.partition("%")[0])
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.family in (socket.AF_INET, socket.AF_INET6)
+    )
+
+
 def own(hosts: Sequence[str]) -> tuple[str, ...]:
     """Those of `hosts` that are this machine.
 
     Where no address tells, a name that begins with this machine's name does: it may not resolve yet.
     """
-    found = tuple(host for host in hosts if _is_own(_resolve(host)))
+    found = tuple(host for host in hosts if _is_own(resolve(host)))
     here = socket.gethostname().partition(".")[0].lower()
     return found or tuple(host for host in hosts if as_ip(host) is None and host.partition(".")[0].lower() == here)
 
@@ -83,8 +128,8 @@ def _is_own(found: Collection[ipaddress.IPv4Address | ipaddress.IPv6Address]) ->
 
 def same(hosts: Sequence[str], host: str) -> tuple[str, ...]:
     """Those of `hosts` that are written like `host` or have an address of it."""
-    wanted = set(_resolve(host))
-    return tuple(one for one in hosts if one == host or wanted.intersection(_resolve(one)))
+    wanted = set(resolve(host))
+    return tuple(one for one in hosts if one == host or wanted.intersection(resolve(one)))
 
 
 def candidates() -> tuple[str, ...]:
@@ -121,7 +166,7 @@ def _mend() -> str:
     return f"use one of {', '.join(found)}" if found else "name an address of this machine that other nodes reach"
 
 
-def _resolve(host: str) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, ...]:
+def resolve(host: str) -> tuple[Address, ...]:
     """Every address of a name; none if it does not resolve."""
     ip = as_ip(host)
     if ip is not None:

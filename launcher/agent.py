@@ -20,23 +20,22 @@ from elastic.agentstate import AgentCore
 from elastic.errors import ElasticError, OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable
 from elastic.keys import JobKeys, ViewReader
 from elastic.membership import Policy, Reason
-from elastic.model import Cause, Member, Mode, Roles, Spec, Status, Verdict
+from elastic.model import Cause, Member, Mode, Spec, Status, Verdict
 from elastic.proposals import Transaction
 from elastic.right import KILL_S
 from elastic.store import session
 from elastic.store.base import Range, Store
 from elastic.store.mirror import Mirror
-from launcher import addresses, locks, ports, report
+from launcher import addresses, locks, report, serving
 from launcher.config import Config
 from launcher.console import Console
 from launcher.logs import Level, Narrator
 from launcher.node import NodeWorkers
-from launcher.roles import split_endpoint, wanted_ports
+from launcher.ports import NodePorts
+from launcher.roles import split_endpoint, static_hosts, wanted_ports
 from launcher.signals import Signals
 from launcher.waiting import WaitingLines
 
-MASTERS = 3
-"""Ports held for torch's store, used in turn, so that a straggler of an older world finds nobody at its own."""
 CLOSING_LIMIT_S = 1.0
 """Giving back the lease takes at most this long; otherwise it ends by itself."""
 CONNECT_PAUSE_S = 0.5
@@ -95,6 +94,8 @@ async def _work(config: Config, signals: Signals) -> int:
 
 
 async def _resolve(config: Config) -> str:
+    if config.host in static_hosts(config):
+        return config.host  # It was found in the list, as it is written there.
     return addresses.advertised(config.host, os.environ, config.servers)
 
 
@@ -137,11 +138,14 @@ class Connecting:
                 raise Interrupted(self._signals)
 
     def _wait_or_raise(self, error: StoreUnavailable) -> None:
-        servers, now = ", ".join(self._config.servers), boottime()
+        config, now = self._config, boottime()
+        servers, mend = ", ".join(config.servers), "is it running, and is --elastic_server right?"
+        if config.served_by:
+            servers, mend = f"{servers}, which {config.served_by} serves", serving.mend(config.served_by)
         if now >= self._ends_at:
             raise StoreUnavailable(
-                f"no etcd at {servers} within {self._config.connect_timeout_s:g} s ({error}); is it running, and is "
-                "--elastic_server right? --connect_timeout waits longer"
+                f"no etcd at {servers} within {config.connect_timeout_s:g} s ({error}); {mend} --connect_timeout waits "
+                "longer"
             ) from error
         if now >= self._said_at + CONNECT_LINE_EVERY_S:
             self._said_at = now
@@ -187,13 +191,14 @@ class Agent:
 
     async def run(self, connecting: Connecting) -> int:
         """Join, take part, leave; the exit code."""
+        self._say_cards()
         await self._workers.start()
         from elastic.store.etcd import EtcdStore  # Only now: the nursery stands, and grpc brings threads.
 
         store = self._store = EtcdStore(self._config.endpoints)
         await connecting.until(self._ask, store)
         with self._hold_ports() as held:
-            self._core = AgentCore(self._facts(held.ports))
+            self._core = AgentCore(self._facts(held))
             self._mirror = Mirror(
                 store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error)
             )
@@ -218,22 +223,29 @@ class Agent:
             await self._store.close()
 
     async def _ask(self, store: Store) -> str:
-        await store.list(Range.key(self._keys.spec))
+        listing = await store.list(Range.key(self._keys.spec))
+        if self._config.served_by and not listing.entries:
+            # Otherwise a node with another list could be the first, and the one that serves would be refused.
+            raise StoreUnavailable(serving.not_there(self._config.served_by, self._config.job_id))
         return ""
 
-    def _hold_ports(self) -> ports.HeldPorts:
-        """The ports of the masters, then those of the processes, for as long as this node lives."""
-        roles = self._config.roles
+    def _say_cards(self) -> None:
+        cards = self._config.cards[: self._config.slots]
+        if cards and (self._config.shown_cards or "CUDA_VISIBLE_DEVICES" in os.environ):
+            self._narrator.say(f"cards of this node, in the order of the local ranks: {', '.join(cards)}")
+
+    def _hold_ports(self) -> NodePorts:
+        # Several nodes of one machine that have loopback addresses of their own can each hold the control port there.
+        host = self._host if addresses.is_loopback(self._host) else ""
+        config, roles = self._config, self._config.roles
         if roles is None:
-            return ports.hold("", self._config.slots + MASTERS)
-        masters = (roles.http_port,) if roles.http_port and self._may_meet_here(roles) else (0,) * MASTERS
-        return ports.hold_these((*masters, *wanted_ports(roles, self._host)))
+            return NodePorts((0,) * config.slots, within=config.port_range, control=config.ctrl_port, host=host)
+        meets = not roles.servers or split_endpoint(roles.servers[0])[0] == self._host  # Server 0 may be here.
+        control = roles.http_port if meets else 0
+        wanted = wanted_ports(roles, self._host)
+        return NodePorts(wanted, within=config.port_range, control=control, flag="--http_port", host=host)
 
-    def _may_meet_here(self, roles: Roles) -> bool:
-        """Tell whether server 0 may be on this node."""
-        return not roles.servers or split_endpoint(roles.servers[0])[0] == self._host
-
-    def _facts(self, held: tuple[int, ...]) -> Facts:
+    def _facts(self, held: NodePorts) -> Facts:
         config = self._config
         spec = Spec(
             np=config.np,
@@ -245,10 +257,10 @@ class Agent:
             store_outage_limit_s=config.store_outage_limit_s,
             fatal_exit_codes=config.fatal_exit_codes,
             mode=Mode(config.run_mode),
+            ips=config.ips,
             roles=config.roles,
         )
-        count = len(wanted_ports(config.roles, self._host)) if config.roles is not None else config.slots
-        member = Member(host=self._host, slots=count, masters=held[:-count], ports=held[-count:])
+        member = Member(host=self._host, slots=len(held.workers), masters=held.masters, ports=held.workers)
         me = Me(self._node, member, spec, secrets.token_hex(8), force=config.force, rerun=config.rerun)
         limits = Limits(config.grace_s, config.loss_grace_s, config.elastic_timeout_s)
         now = boottime()

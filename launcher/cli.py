@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from elastic.errors import ElasticError
-from launcher import commandline
+from launcher import commandline, variables
 from launcher.config import Config, build, check
 from launcher.descriptors import open_standard
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         line = commandline.cut(sys.argv[1:] if argv is None else argv)
         if line.asks:
-            sys.stdout.write(commandline.help_text() if line.asks == "help" else f"elastic-launch {_version()}\n")
+            sys.stdout.write(_answer(line.asks))
             return 0
         return _run(check(build(line, os.environ), os.environ))
     except ElasticError as error:
@@ -38,9 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(config: Config) -> int:
     """Hand over. What runs is imported only here: a wrong command line is told without waiting for it."""
-    from launcher import logs
+    from launcher import logs, paddlecloud
 
+    if config.paddlecloud and not config.quiet:
+        sys.stderr.write(f"elastic-launch: {paddlecloud.line(config.ips, config.host)}\n")
     logs.check_log_dir(Path(config.log_dir))
+    for line in config.warnings:
+        sys.stderr.write(f"elastic-launch: warning: {line}\n")
     if config.local_nodes:
         from launcher import local
 
@@ -48,6 +52,12 @@ def _run(config: Config) -> int:
     from launcher import agent
 
     return agent.run(config)
+
+
+def _answer(asked: str) -> str:
+    if asked == "help":
+        return commandline.help_text()
+    return variables.help_text() if asked == "help_env" else f"elastic-launch {_version()}\n"
 
 
 def _version() -> str:

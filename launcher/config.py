@@ -20,17 +20,19 @@ from typing import Any, Final
 
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.model import Np, Roles
-from launcher import addresses
-from launcher.cards import visible_cards
+from launcher import addresses, ownentry, paddlecloud, serving, slots
 from launcher.commandline import CommandLine, cut, given_values, sources
+from launcher.endpoints import as_ip, join_host_port
 from launcher.flags import FLAGS
-from launcher.roles import listed_hosts, own_host, with_roles
-from launcher.values import SLOTS_MAX, Servers
+from launcher.roles import listed_hosts, own_host, static_hosts, with_roles
+from launcher.values import Servers
 
 LOSS_GRACE_S = 2.0
 PYTHON_ENDINGS: Final = (".py", ".pyc", ".pyz")
 """Scripts that python runs; anything else is run as it is."""
 FIND_MODULE_TIMEOUT_S = 60.0
+SERVED_MIN = 2
+"""A list of one host is a job of that machine alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,12 @@ class Config:
     this node (0 until `check`; with parameter servers 1, and `roles` says what runs where); `np_given` tells whether
     the user named np; `host` is what others are to use, "" to find it by the route to the store. `script` is a path, a
     module (`module`) or an executable. `given` are the flags of the command line as they were read, for the command
-    lines of further nodes.
+    lines of further nodes. `cards` are those that this machine is to use, as CUDA_VISIBLE_DEVICES names them, () for
+    the CPU; `warnings` are lines to say once at the start.
+
+    Where all hosts are named (`launcher.roles.static_hosts`) and there is no server, `served_by` is the host that
+    serves etcd for all, and `servers` is the endpoint there; `serves` tells whether that is this node. `paddlecloud`:
+    `ips` came from PaddleCloud's variables.
     """
 
     script: str
@@ -61,6 +68,9 @@ class Config:
     ips: tuple[str, ...] = ()
     ctrl_port: int = 0
     serve_port: int = 12379
+    served_by: str = ""
+    serves: bool = False
+    paddlecloud: bool = False
 
     ps_servers: tuple[str, ...] = ()
     ps_workers: tuple[str, ...] = ()
@@ -100,11 +110,23 @@ class Config:
     quiet: bool = False
 
     given: tuple[tuple[str, str], ...] = ()
+    cards: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def shown_cards(self) -> tuple[str, ...]:
+        """The cards that workers are to see, by local rank; () leaves CUDA_VISIBLE_DEVICES alone."""
+        return self.cards if self.gpus or self.one_card_per_worker else ()
 
     @property
     def endpoints(self) -> tuple[str, ...]:
         """`servers` as a client of etcd takes them: with https:// in front when they speak TLS."""
         return tuple(f"https://{server}" for server in self.servers) if self.tls else self.servers
+
+    @property
+    def list_flag(self) -> str:
+        """Where `ips` came from, for messages."""
+        return paddlecloud.LIST if self.paddlecloud else "--ips"
 
     @property
     def python(self) -> bool:
@@ -124,18 +146,36 @@ def build(line: CommandLine, environ: Mapping[str, str]) -> Config:
     fields.update(given)
     servers = given.get("servers", Servers((), tls=False))
     fields["servers"], fields["tls"] = servers.endpoints, servers.tls
-    slots = fields["slots"]
-    fields["slots"], fields["slots_word"] = (slots, "") if isinstance(slots, int) else (0, slots)
+    workers = fields["slots"]
+    fields["slots"], fields["slots_word"] = (workers, "") if isinstance(workers, int) else (0, workers)
     if not servers.endpoints:
         fields["local_nodes"] = fields["local_nodes"] or 1
-    nodes = fields["local_nodes"] or 1
+    named = sources(line, environ)
+    if paddlecloud.counts(named, fields["run_mode"]) and (hosts := paddlecloud.hosts(environ)):
+        fields["ips"], fields["paddlecloud"] = hosts, True
+    nodes = len(fields["ips"]) or fields["local_nodes"] or 1
     fields["np_given"] = fields["np"] is not None
     fields["np"] = fields["np"] or Np(low=1, high=nodes, first=nodes)
     if fields["loss_grace_s"] is None:
         fields["loss_grace_s"] = min(LOSS_GRACE_S, fields["grace_s"])
     config = Config(script=line.script, script_args=line.script_args, module=line.module, given=line.flags, **fields)
     _check_relations(config)
-    return with_roles(config, sources(line, environ))
+    return _with_server(with_roles(config, named))
+
+
+def _with_server(config: Config) -> Config:
+    """The config of a job whose hosts are all named: without a server one of them serves."""
+    hosts = static_hosts(config)
+    if config.servers or len(hosts) < SERVED_MIN:
+        return config
+    first = serving.first_host(hosts)
+    return replace(
+        config,
+        served_by=first,
+        servers=(join_host_port(first, config.serve_port),),
+        job_id=config.job_id or serving.job_name(hosts),
+        local_nodes=0,
+    )
 
 
 def _check_relations(config: Config) -> None:
@@ -143,43 +183,70 @@ def _check_relations(config: Config) -> None:
         raise ConfigError("no script is named; write elastic-launch [flags] train.py [its arguments]")
     if config.servers and not config.job_id:
         raise ConfigError("--elastic_server needs --job_id, the same name on every node of the job: add --job_id NAME")
+    _check_list(config)
     if config.loss_grace_s > config.grace_s:
         raise ConfigError(
             f"--loss_grace {config.loss_grace_s:g} is longer than --grace {config.grace_s:g}, but after a loss nothing "
             f"can be saved; use --loss_grace {config.grace_s:g} or less, or a longer --grace"
         )
+    slots.check_relations(config)
+    if config.ctrl_port and config.local_nodes > 1:
+        raise ConfigError(
+            f"--ctrl_port {config.ctrl_port} and --local_nodes {config.local_nodes} contradict each other: this "
+            "machine has that port once; leave out --ctrl_port, each node finds free ports"
+        )
     if config.verbose and config.quiet:
         raise ConfigError("--verbose and --quiet contradict each other; leave one out")
+
+
+def _check_list(config: Config) -> None:
+    flag, count = config.list_flag, len(config.ips)
+    if config.ips and config.np.high > count:
+        raise ConfigError(
+            f"--np {config.np} asks for {config.np.high} nodes, and {flag} names {count}: "
+            f"{ownentry.shown(config.ips)}; use --np {count} or name more hosts"
+        )
+    if config.ips and config.local_nodes > 1:
+        raise ConfigError(
+            f"--local_nodes {config.local_nodes} runs several nodes on one host, {flag} one on each of several; "
+            "use one of the two"
+        )
 
 
 def check(config: Config, environ: Mapping[str, str]) -> Config:
     """Look at this machine; the config with what was found there.
 
-    It fills in the number of workers, a random job id when there is no server, the folders as full paths, and an
-    executable's full path. Raises `ConfigError` for a system that is not Linux, a script that cannot be read, and an
-    address that other nodes cannot use. It changes nothing on the machine.
+    It fills in the cards and the number of workers, a random job id when there is no server, the folders as full
+    paths, and an executable's full path. Raises `ConfigError` for a system that is not Linux, a script that cannot be
+    read, a card that is not there, and an address that other nodes cannot use. It changes nothing on the machine.
     """
     if sys.platform != "linux":
         raise ConfigError(f"elastic-launch runs on Linux, and this is {sys.platform}; use a container or a Linux host")
     script = _check_script(config, environ)
-    config = replace(config, host=_listed_host(config))
+    config = replace(config, host=_listed_host(config, environ))
     job_id = config.job_id or f"local-{secrets.token_hex(3)}"
-    if config.servers:
+    serves = config.served_by != "" and config.host == config.served_by
+    # A name of the list may well stand for a loopback address here, and for a real one elsewhere (Debian's 127.0.1.1).
+    if config.servers and (config.host not in static_hosts(config) or as_ip(config.host) is not None):
         # A name may not resolve yet. The agent asks again while it connects, and says so.
         with contextlib.suppress(StoreUnavailable):
             addresses.advertised(config.host, environ, config.servers)
     return replace(
-        config,
+        slots.found(config, environ),
         script=script,
         job_id=job_id,
-        slots=config.slots or _count_slots(config.slots_word, environ, config.local_nodes or 1),
+        serves=serves,
+        local_nodes=1 if serves else config.local_nodes,
         checkpoint_dir=os.path.abspath(config.checkpoint_dir or Path("checkpoints", job_id)),
         log_dir=os.path.abspath(config.log_dir),
     )
 
 
-def _listed_host(config: Config) -> str:
-    """The name that the lists of servers and workers have for this node; `Config.host` where they have none."""
+def _listed_host(config: Config, environ: Mapping[str, str]) -> str:
+    """The name that the lists of hosts have for this node; `Config.host` where they have none."""
+    if config.ips:
+        source = addresses.source_of(config.host, environ)
+        return ownentry.own_entry(config.ips, config.host, flag=config.list_flag, source=source)
     if config.roles is None:
         return config.host
     listed = listed_hosts(config.roles)
@@ -196,16 +263,6 @@ def worker_argv(config: Config) -> tuple[str, ...]:
     if config.python:
         return (sys.executable, config.script, *config.script_args)
     return (config.script, *config.script_args)
-
-
-def _count_slots(word: str, environ: Mapping[str, str], nodes: int) -> int:
-    """Workers on each node, when `nodes` nodes share this machine."""
-    if word == "cpu":
-        return min(len(os.sched_getaffinity(0)) // nodes, SLOTS_MAX) or 1
-    cards = len(visible_cards(environ))
-    if word == "gpu" and not cards:
-        raise ConfigError("--nproc_per_node gpu: no card is visible here; check nvidia-smi -L and CUDA_VISIBLE_DEVICES")
-    return min(cards // nodes, SLOTS_MAX) or 1
 
 
 def _check_script(config: Config, environ: Mapping[str, str]) -> str:

@@ -25,7 +25,7 @@ from elastic.errors import ConfigError, ElasticError
 from elastic.keys import JobKeys, View, ViewReader
 from elastic.store.base import Store
 from launcher import __version__, status
-from launcher.commandline import WORKER_MARK, CommandLine, given_values
+from launcher.commandline import START_PORTS, WORKER_MARK, CommandLine, given_values
 from launcher.descriptors import open_standard
 from launcher.flags import BY_NAME, FLAGS
 from launcher.status import NodeState
@@ -120,7 +120,7 @@ def named_job(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tu
     Inside a worker the job is the worker's. Raises `ConfigError` that names what is missing or wrong.
     """
     flags = tuple((name, text) for name in JOB_FLAGS if (text := asked.get(name)) is not None)
-    others = {variable for flag in FLAGS if flag.name not in JOB_FLAGS for variable in flag.variables}
+    others = {variable for flag in FLAGS if flag.name not in JOB_FLAGS for variable in flag.variables} | {*START_PORTS}
     ours = {name: text for name, text in environ.items() if name not in others and name != WORKER_MARK}
     given = given_values(CommandLine(flags, "", (), False), ours)
     for name in ("elastic_server", "job_id"):

@@ -45,6 +45,8 @@ class Flag:
 
 BASE, COLLECTIVE, SERVERS, ELASTIC = "Base", "Collective", "Parameter-Server", "Elastic"
 WORKERS, LOGS = "Workers", "Logs"
+GROUPS: Final = (BASE, COLLECTIVE, SERVERS, ELASTIC, WORKERS, LOGS)
+"""The groups of the help, in their order."""
 
 FLAGS: Final[tuple[Flag, ...]] = (
     Flag(
@@ -98,7 +100,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     ),
     Flag(
         name="host",
-        group=BASE,
+        group=ELASTIC,
         field="host",
         help="the name or address under which the other nodes reach this one",
         read=values.host,
@@ -121,7 +123,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="port_range",
         group=BASE,
         field="port_range",
-        help="take every port from this range, for firewalls: LOW:HIGH",
+        help="take every port from this range, for firewalls: LOW:HIGH; a node needs one for each worker and 4 more",
         read=values.port_range,
         default=None,
         shown="any free ports",
@@ -142,7 +144,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="ctrl_port",
         group=COLLECTIVE,
         field="ctrl_port",
-        help="the port where the workers meet (MASTER_PORT), the same on every node",
+        help="the port where the workers meet (MASTER_PORT) in every generation, the same on every node",
         read=values.port,
         default=0,
         shown="any free port",
@@ -397,7 +399,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     ),
     Flag(
         name="log_dir",
-        group=LOGS,
+        group=BASE,
         field="log_dir",
         help="the folder for workerlog.<rank> and endpoints.log",
         read=values.folder,
@@ -425,3 +427,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
 )
 
 BY_NAME: Final[Mapping[str, Flag]] = {flag.name: flag for flag in FLAGS}
+
+
+def by_group() -> tuple[Flag, ...]:
+    """Every flag, in the order of the help."""
+    return tuple(sorted(FLAGS, key=lambda flag: GROUPS.index(flag.group)))

@@ -1,5 +1,7 @@
 """Several nodes on this machine: an etcd of our own, K agents as children, and nothing left behind.
 
+So it is also on the host that serves etcd for a list of hosts (`launcher.serving`), where K is 1.
+
 The parent holds no policy: the agents are ordinary agents. They run in sessions of their own, so that Ctrl-C in a
 terminal reaches the parent alone, which passes it on once. If the parent is killed, the kernel kills the agents and
 etcd, and each agent's nursery then kills its workers: without the parent's etcd no job is left to drain from.
@@ -19,17 +21,22 @@ from typing import Final
 from elastic.errors import StoreError
 from elastic.keys import JobKeys
 from elastic.store.base import Range, Store
+from launcher import serving
 from launcher.addresses import LOOPBACK
-from launcher.cards import share, visible_cards
+from launcher.cards import share, spare_cards
 from launcher.config import Config
-from launcher.roles import listed_hosts
+from launcher.endpoints import join_host_port
+from launcher.roles import listed_hosts, static_hosts
 from launcher.signals import HEARD
 
-REPLACED: Final = frozenset({"local_nodes", "elastic_server", "job_id", "np", "nproc_per_node"})
+REPLACED: Final = frozenset({"local_nodes", "elastic_server", "job_id", "np", "nproc_per_node", "gpus"})
 """Flags whose value the parent decides for its children."""
 
-NOT_FOR_JOINERS: Final = frozenset({"rerun", "force", "host"})
+NOT_FOR_JOINERS: Final = frozenset({"rerun", "force", "host", "ctrl_port"})
 """Flags that a further node in another terminal does not repeat."""
+
+FROM_THE_LIST: Final = frozenset({"ips", "host", "serve_port"})
+"""Flags that give way to what was found out about a list of hosts."""
 
 CODES_BY_WEIGHT: Final = (1, 2, 3, 4)
 """Which exit code says most, when no node saw the job complete."""
@@ -61,6 +68,10 @@ def exit_code(codes: Sequence[int]) -> int:
 
 def node_argv(config: Config, server: str) -> tuple[str, ...]:
     """The arguments of `elastic-launch` for one node of this machine."""
+    if config.host in static_hosts(config):
+        ips = (f"--ips={','.join(config.ips)}",) if config.ips else ()
+        flags = _flags(config, server, _np(config), REPLACED | FROM_THE_LIST)
+        return (*flags, *ips, "--host", config.host, *_script(config))
     host = () if config.servers or any(name == "host" for name, _ in config.given) else ("--host", _host(config))
     return (*_flags(config, server, _np(config), REPLACED), *host, *_script(config))
 
@@ -82,24 +93,27 @@ def joiner_line(config: Config, server: str, environ: Mapping[str, str]) -> str:
     """
     np, force = (str(config.np), ()) if config.np_given else (str(config.np.high + 1), ("--force",))
     command = ("elastic-launch", *_flags(config, server, np, REPLACED | NOT_FOR_JOINERS), *force, *_script(config))
-    line = shlex.join(command)
-    cards = visible_cards(environ)
-    if config.local_nodes > 1 and cards:
-        spare = cards[config.local_nodes * config.slots :][: config.slots]
-        line = f"CUDA_VISIBLE_DEVICES={shlex.quote(','.join(spare))} {line}"
-    return line
+    if config.gpus and config.cards:
+        spare = spare_cards(config.cards, environ)[: config.slots]
+        if len(spare) == config.slots:
+            return shlex.join((command[0], "--gpus", ",".join(spare), *command[1:]))
+        return f"CUDA_VISIBLE_DEVICES= {shlex.join(command)}"  # No card is left for it.
+    if config.local_nodes > 1 and config.cards:
+        spare = config.cards[config.local_nodes * config.slots :][: config.slots]
+        return f"CUDA_VISIBLE_DEVICES={shlex.quote(','.join(spare))} {shlex.join(command)}"
+    return shlex.join(command)
 
 
 def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[str, str], ...]:
-    """The environment of each node's agent: this one, with the cards shared out among several nodes.
+    """The environment of each node's agent: this one, with the named cards, or all, shared out among the nodes.
 
     When there are fewer cards than workers no node gets any: two workers on one card cannot talk over NCCL.
     """
-    base = {name: text for name, text in environ.items() if name != "ELASTIC_LOCAL_NODES"}
-    cards = visible_cards(environ)
-    if config.local_nodes == 1 or not cards:
+    base = {name: text for name, text in environ.items() if name not in ("ELASTIC_LOCAL_NODES", "ELASTIC_GPUS")}
+    if not config.cards or (config.local_nodes == 1 and not config.gpus):
         return tuple(dict(base) for _ in range(config.local_nodes))
-    shares = share(cards, config.local_nodes, config.slots) or ((),) * config.local_nodes
+    base["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    shares = share(config.cards, config.local_nodes, config.slots) or ((),) * config.local_nodes
     return tuple({**base, "CUDA_VISIBLE_DEVICES": ",".join(own)} for own in shares)
 
 
@@ -107,7 +121,7 @@ def _flags(config: Config, server: str, np: str, without: frozenset[str]) -> tup
     made = ["--elastic_server", server, "--job_id", config.job_id]
     if np:
         made += ["--np", np]
-    many = config.slots != 1 or config.slots_word != "auto" or config.local_nodes > 1
+    many = config.slots != 1 or config.slots_word != "auto" or config.local_nodes > 1 or config.gpus
     if many and config.roles is None:
         made += ["--nproc_per_node", str(config.slots)]
     for name, text in config.given:
@@ -142,13 +156,21 @@ class _Parent:
         for number in HEARD:
             if signal.getsignal(number) is not signal.SIG_IGN:  # As under nohup.
                 loop.add_signal_handler(number, self._signalled, number)
-        if self._config.servers:
+        if self._config.servers and not self._config.serves:
             return await self._run_nodes(",".join(self._config.endpoints))
         from elastic.store.embedded import EmbeddedEtcd
 
-        etcd = EmbeddedEtcd()
+        config, own = self._config, ""
+        if config.serves:
+            where = serving.listening(config.host, static_hosts(config))
+            serving.check_port(where, config.serve_port)
+            etcd, own = EmbeddedEtcd(hosts=where.hosts, port=config.serve_port), where.own
+        else:
+            etcd = EmbeddedEtcd()
         try:
             server = await etcd.start()
+            if own:
+                server = join_host_port(own, config.serve_port)
             code = await self._run_nodes(server)
             if not self._kill.is_set():
                 await self._outlast_others(server)
@@ -199,13 +221,15 @@ class _Parent:
 
     def _introduce(self, server: str, environments: Sequence[Mapping[str, str]]) -> None:
         config = self._config
-        if config.local_nodes > 1 and visible_cards(os.environ) and not environments[0]["CUDA_VISIBLE_DEVICES"]:
+        if config.local_nodes > 1 and config.cards and not environments[0]["CUDA_VISIBLE_DEVICES"]:
             _say(
-                f"{len(visible_cards(os.environ))} cards are not enough for {config.local_nodes} nodes of "
+                f"{len(config.cards)} cards are not enough for {config.local_nodes} nodes of "
                 f"{config.slots}: the workers run on the CPU; use fewer nodes or a smaller --nproc_per_node"
             )
         one_machine = config.roles is not None and not config.roles.apart
-        if not config.servers and not one_machine:
+        if config.serves:
+            _say(serving.introduction(config.host, config.serve_port))
+        elif not config.servers and not one_machine and not config.ips:
             _say(f"one more node, in another terminal of this machine: {joiner_line(config, server, os.environ)}")
 
     async def _outlast_others(self, server: str) -> None:
@@ -246,7 +270,8 @@ async def _nobody_left(store: Store, config: Config) -> None:
     listing = await store.list(members, keys_only=True)
     left = {entry.key for entry in listing.entries}
     if left and not config.quiet:
-        who = "1 node of another terminal is" if len(left) == 1 else f"{len(left)} nodes of other terminals are"
+        where = ("another host", "other hosts") if config.serves else ("another terminal", "other terminals")
+        who = f"1 node of {where[0]} is" if len(left) == 1 else f"{len(left)} nodes of {where[1]} are"
         _say(f"{who} still registered; etcd stays until they have left (Ctrl-C ends it now)")
     if not left:
         return

@@ -24,6 +24,7 @@ from launcher.endpoints import join_host_port
 from launcher.environment import worker_environment
 from launcher.logs import Narrator
 from launcher.psenvironment import log_name, ps_environment, roster_document
+from launcher.roles import static_hosts
 
 SIGNS_LINES = 200
 """Lines of a log's end that are searched for signs of its cause."""
@@ -56,6 +57,8 @@ class NodeWorkers:
         self._put = put
         self._private = Path(tempfile.mkdtemp(prefix="elastic-launch-"))
         self._interface = addresses.interface(host)
+        if static_hosts(config) and (self._interface is None or addresses.is_loopback(host)):
+            self._interface = addresses.interface_towards(static_hosts(config)) or self._interface
         self._roster_file = self._private / "roster.json"
         self._running: _Running | None = None
         self._nursery = self._new_nursery()
@@ -161,6 +164,9 @@ class NodeWorkers:
             endpoints_file=str(Path(config.log_dir) / f"endpoints.{generation.g}.log"),
             error_file=str(self._private / f"error.{generation.g}.{rank}.json"),
             interface=self._interface,
+            cards=config.shown_cards,
+            one_card=config.one_card_per_worker,
+            no_card=not config.cards,
         )
         environment["ELASTIC_PROGRESS_FILE"] = str(self._progress_file(generation.g, rank))
         return workers.WorkerSpec(
@@ -189,7 +195,7 @@ class NodeWorkers:
         seat = place.seats[at]
         name = log_name(seat)
         environment = ps_environment(
-            base=os.environ,
+            base=self._base(),
             generation=generation,
             place=place,
             seat_index=at,
@@ -233,6 +239,12 @@ class NodeWorkers:
             prefix=f"[{seat.role} {seat.index}] " if console == "all" else "",
             role=seat.role,
         )
+
+    def _base(self) -> dict[str, str]:
+        """The agent's environment, with the cards that were named."""
+        cards = self._config.shown_cards
+        shown = {"CUDA_VISIBLE_DEVICES": ",".join(cards), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if cards else {}
+        return {**os.environ, **shown}
 
     def _meeting(self, generation: Generation, master: str) -> str:
         """Where the workers of a parameter-server job meet: on the node that has server 0 now."""

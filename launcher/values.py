@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from elastic.keys import JOB_ID
 from elastic.model import Np
-from launcher.endpoints import PORT_MAX, bare_host, check_host, is_v6, join_host_port, parse_endpoint
+from launcher.endpoints import PORT_MAX, as_ip, bare_host, check_host, is_v6, join_host_port, parse_endpoint
 
 NODES_MAX = 100_000
 """No job has more nodes; above it a number is a typing error."""
@@ -167,9 +167,13 @@ def host(text: str) -> str:
 def hosts(text: str) -> tuple[str, ...]:
     """Host names and addresses with commas between them, each once, blanks allowed."""
     found = tuple(host(part.strip()) for part in text.split(","))
+    seen: dict[str, str] = {}
     for one in found:
-        if found.count(one) > 1:
-            raise ValueError(f"{one} is there twice; name each host once")
+        same = str(as_ip(one) or one.lower())
+        if same in seen:
+            also = f" (also as {seen[same]})" if seen[same] != one else ""
+            raise ValueError(f"{one} is there twice{also}; name each host once")
+        seen[same] = one
     return found
 
 

@@ -1,4 +1,4 @@
-"""An etcd of our own, for people without one: started on a free port of this machine, thrown away at the end.
+"""An etcd of our own, for people without one: started on this machine, thrown away at the end.
 
 The server runs in a session of its own, so that Ctrl-C in the terminal does not reach it, and it dies with this
 process: a small guard sets the parent-death signal and then becomes etcd. (Setting it here between fork and exec would
@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -68,16 +69,21 @@ def guarded(command: list[str]) -> list[str]:
 
 
 class EmbeddedEtcd:
-    """One etcd server on the loopback address, without its own security and without durability."""
+    """One etcd server, on the loopback address unless told otherwise, without security and without durability."""
 
-    def __init__(self, binary: str | None = None) -> None:
-        """Use `binary`, by default what `find_etcd` finds."""
+    def __init__(self, binary: str | None = None, *, hosts: Sequence[str] = (_HOST,), port: int = 0) -> None:
+        """Use `binary`, by default what `find_etcd` finds; listen at `port` (0: a free one) of these addresses.
+
+        `hosts` are addresses of this machine, not names. The first is the one that is asked whether it runs.
+        """
         self._binary = binary
+        self._hosts = tuple(hosts)
+        self._port = port
         self._scratch: Scratch | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._exited: asyncio.Event | None = None
         self.endpoint = ""
-        """Where it listens, "127.0.0.1:port"; empty while it does not run."""
+        """Where it listens, `host:port` with the first host; empty while it does not run."""
 
     @property
     def pid(self) -> int | None:
@@ -103,10 +109,11 @@ class EmbeddedEtcd:
         for attempt in range(1, ATTEMPTS_MAX + 1):
             self._scratch = Scratch()
             client_port, peer_port = _free_ports(2)
+            clients = [_endpoint(host, self._port or client_port) for host in self._hosts]
             try:
-                self._spawn([binary, *flags, *_flags(self._scratch.path, client_port, peer_port)])
-                if await self._answers(f"{_HOST}:{client_port}"):
-                    self.endpoint = f"{_HOST}:{client_port}"
+                self._spawn([binary, *flags, *_flags(self._scratch.path, clients, _endpoint(_HOST, peer_port))])
+                if await self._answers(clients[0]):
+                    self.endpoint = clients[0]
                     return self.endpoint
                 log = self._log_tail()
             except BaseException:
@@ -195,8 +202,12 @@ def _extra_flags(binary: str) -> list[str]:
     return ["--unsafe-no-fsync"] if "--unsafe-no-fsync" in shown.stdout + shown.stderr else []
 
 
-def _flags(folder: Path, client_port: int, peer_port: int) -> list[str]:
-    client, peer = f"http://{_HOST}:{client_port}", f"http://{_HOST}:{peer_port}"
+def _endpoint(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _flags(folder: Path, clients: Sequence[str], peer_endpoint: str) -> list[str]:
+    client, peer = ",".join(f"http://{one}" for one in clients), f"http://{peer_endpoint}"
     return [
         f"--name={_NAME}",
         f"--data-dir={folder / 'data'}",

@@ -14,12 +14,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from elastic.store.embedded import find_etcd
 
 NETWORK = "10.213.7"
+NETWORK_V6 = "fd13:7"
+ETC = Path("/etc/netns")
+"""What lies here under a namespace's name is seen there in /etc."""
 LIMIT_S = 90.0
 
 
@@ -43,14 +46,22 @@ class Host:
 
     def __init__(self, number: int, bridge: str, tag: str) -> None:
         self.address = f"{NETWORK}.{number}"
+        self.address_v6 = f"{NETWORK_V6}::{number:x}"
         self.space = f"el{tag}-{number}"
         self._cable = f"v{tag}{number}"
         _ip("netns", "add", self.space)
         _ip("link", "add", self._cable, "type", "veth", "peer", "name", "eth0", "netns", self.space)
         _ip("link", "set", self._cable, "master", bridge, "up")
         _ip("-n", self.space, "addr", "add", f"{self.address}/24", "dev", "eth0")
+        _ip("-n", self.space, "addr", "add", f"{self.address_v6}/64", "dev", "eth0", "nodad")
         for device in ("lo", "eth0"):
             _ip("-n", self.space, "link", "set", device, "up")
+
+    def knows(self, names: Mapping[str, str]) -> None:
+        """What starts here from now on reads these names, with their addresses, in its /etc/hosts."""
+        (ETC / self.space).mkdir(parents=True)
+        lines = "".join(f"{address} {name}\n" for name, address in names.items())
+        (ETC / self.space / "hosts").write_text(f"127.0.0.1 localhost\n{lines}")
 
     def pids(self) -> list[int]:
         """Every process in the namespace."""
@@ -84,6 +95,7 @@ class Host:
         """End what runs and take the namespace away."""
         self.power_off()
         _ip("netns", "del", self.space)
+        shutil.rmtree(ETC / self.space, ignore_errors=True)
 
 
 class Agent:
@@ -162,12 +174,13 @@ class Cluster:
             )
         self.server = f"{host.address}:2379"
 
-    async def agent(self, host: Host, *words: str) -> Agent:
-        """Start an agent there; its two outputs come as one."""
+    async def agent(self, host: Host, *words: str, server: bool = True, folder: Path | None = None) -> Agent:
+        """Start an agent there; its two outputs come as one. `server` names the etcd."""
         process = await asyncio.create_subprocess_exec(
-            *("ip", "netns", "exec", host.space, sys.executable, "-m", "launcher", "--elastic_server", self.server),
+            *("ip", "netns", "exec", host.space, sys.executable, "-m", "launcher"),
+            *(("--elastic_server", self.server) if server else ()),
             *words,
-            cwd=self._folder,
+            cwd=folder or self._folder,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

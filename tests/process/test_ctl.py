@@ -246,7 +246,8 @@ def test_a_wrong_variable_is_named() -> None:
 
 
 def test_tls_servers_are_asked_with_tls() -> None:
-    servers, job_id, prefix = ctl.named_job({"elastic_server": "https://h:2379", "job_id": "j"}, {})
+    wrong = {"FLAGS_START_PORT": "x", "ELASTIC_NP": "x"}  # Of no interest here.
+    servers, job_id, prefix = ctl.named_job({"elastic_server": "https://h:2379", "job_id": "j"}, wrong)
     assert (servers.tls, servers.endpoints, job_id, prefix) == (True, ("h:2379",), "j", "/elastic")
     with pytest.raises(ConfigError, match="ELASTIC_JOB_ID"):
         ctl.named_job({"elastic_server": "h:2379"}, {})

@@ -80,6 +80,12 @@ class Promises(Observer):
         names = [place.node for place in generation.members]
         if len(set(names)) != len(names) or (view.spec and len(names) > view.spec.value.np.high):
             world.fail("2", f"generation {generation.g} has {names}")
+        ips = view.spec.value.ips if view.spec is not None else ()
+        if ips:
+            world.counts["a list of hosts was looked at"] += 1
+            indexes = [ips.index(place.host) for place in generation.members]
+            if indexes != sorted(set(indexes)):
+                world.fail("2", f"generation {generation.g} has the hosts {indexes} of the list")
         before = self._previous[1] if self._previous and self._previous[0] == world.store_number else None
         self._previous = (world.store_number, generation)
         if before is None:
@@ -88,7 +94,7 @@ class Promises(Observer):
             world.fail("2", f"generation {generation.g} follows {before.g}")
         old = [place.node for place in before.members]
         survivors = [name for name in old if name in names]
-        if names[: len(survivors)] != survivors:
+        if not ips and names[: len(survivors)] != survivors:
             world.fail("2", f"survivors {survivors} are not the first of {names}, in their order")
         oks = {n for (g, n), o in view.outcomes.items() if g == before.g and o.value.ended is Ended.OK}
         started = view.go is not None and view.go.value.g == before.g

@@ -51,6 +51,7 @@ class Clockwork:
             lease_ttl_s=rng.choice([2.0, 5.0]),
             store_outage_limit_s=rng.choice([15.0, 30.0]),
             fatal_exit_codes=(9,),
+            ips=tuple(rng.sample([f"h{number}" for number in range(size)], size)) if seed % 5 == 3 else (),
         )
         self.job = Job(work_s=rng.uniform(35.0, 70.0))
 

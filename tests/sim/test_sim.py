@@ -62,6 +62,7 @@ def test_every_seed_keeps_every_promise_and_everything_is_taken(
         "promise 7 was looked at",
         "promises 3 and 6 were looked at",
         "a return was looked at",
+        "a list of hosts was looked at",
         "nursery killed overdue workers",
     ]
     with capsys.disabled():

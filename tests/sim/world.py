@@ -63,7 +63,12 @@ class World(Nurseries):
             self.now = until
 
     def start_node(self, host: str, *, slots: int = 1, elastic_timeout_s: float | None = None) -> Node:
-        """Start an agent on a host; each start is another node."""
+        """Start an agent on a host; each start is another node.
+
+        Where the job has a list of hosts, one that it does not name is the next one of the list.
+        """
+        if self.spec.ips and host not in self.spec.ips:
+            host = self.spec.ips[len(self.nodes) % len(self.spec.ips)]
         name = f"{host}-{self.random.getrandbits(16):04x}"
         number = len(self.nodes)
         member = self.member_of(host, number, slots)

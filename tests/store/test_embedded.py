@@ -17,7 +17,7 @@ from elastic.errors import ConfigError, StoreUnavailable
 from elastic.store.base import Put, Range
 from elastic.store.embedded import EmbeddedEtcd, find_etcd
 from elastic.store.etcd import EtcdStore
-from tests.store.servers import binary_of
+from tests.store.servers import binary_of, free_ports
 
 
 @pytest.mark.parametrize("version", ["3.4", "3.5"])
@@ -101,6 +101,20 @@ def wait_until_gone(pid: int) -> None:
         assert select.select([pidfd], [], [], 10.0)[0], "etcd outlived its parent"
     finally:
         os.close(pidfd)
+
+
+def test_it_listens_at_the_port_of_every_address_that_it_is_given() -> None:
+    (port,) = free_ports(1)
+
+    async def run() -> None:
+        async with EmbeddedEtcd(hosts=("127.0.0.1", "127.0.0.2"), port=port) as etcd:
+            assert etcd.endpoint == f"127.0.0.1:{port}"
+            for endpoint in (etcd.endpoint, f"127.0.0.2:{port}"):
+                store = EtcdStore([endpoint])
+                assert not (await store.list(Range.key("/a"))).entries
+                await store.close()
+
+    asyncio.run(run())
 
 
 def test_a_binary_that_is_no_etcd_is_a_clear_error(tmp_path: Path) -> None:

@@ -204,7 +204,9 @@ def test_force_fails_when_the_spec_changed_in_the_meantime() -> None:
 def test_a_node_with_another_number_of_cards_is_refused_with_both_numbers(force: bool) -> None:
     decided = plan(a_job("a"), me(force=force, slots=8, np=read_np("2")), True)
     assert decided.transaction is None
-    assert decided.refusal == ("node d offers 8 cards, job j1 uses 2 on every node; use --nproc_per_node 2")
+    assert decided.refusal == (
+        "node d offers 8 cards, job j1 uses 2 on every node; use --nproc_per_node 2, or as many cards with --gpus"
+    )
 
 
 # --- what cannot be joined ----------------------------------------------------------------------------------------
@@ -300,3 +302,36 @@ def test_a_node_that_sees_the_spec_before_the_incarnation_waits_for_it() -> None
     view = replace(a_job("a").view, incarnation=None)
     decided = join(KEYS, view, me(), "i9", 99, True)
     assert decided == JoinPlan()
+
+
+# --- a list of hosts ----------------------------------------------------------------------------------------------
+
+
+LISTED = msgspec.structs.replace(STORED, ips=("h", "i"))
+"""`h` is the host of every node here."""
+
+
+@pytest.mark.parametrize("ips", [("i", "h"), ("h", "i", "j"), ("h",)])
+def test_another_list_or_order_of_hosts_is_refused_with_both(ips: tuple[str, ...]) -> None:
+    refusal = plan(a_job("a", spec=LISTED), me(ips=ips), True).refusal
+    assert refusal == (
+        f"--ips of this node is {','.join(ips)}, that of job {KEYS.job_id} is h,i; "
+        "use the same list in the same order on every node"
+    )
+
+
+def test_a_list_is_refused_by_a_job_that_has_none() -> None:
+    assert f"that of job {KEYS.job_id} is none" in plan(a_job("a"), me(ips=("h", "i")), True).refusal
+
+
+def test_a_host_that_the_jobs_list_does_not_name_is_refused_with_the_list() -> None:
+    spec = msgspec.structs.replace(STORED, ips=("i", "j"))
+    refusal = plan(a_job("a", spec=spec), me(), True).refusal
+    assert refusal == f"this node is h, which is not in --ips of job {KEYS.job_id}: i,j"
+
+
+def test_a_node_without_a_list_whose_host_is_named_follows_the_job() -> None:
+    shelf = a_job("a", spec=LISTED)
+    decided = plan(shelf, me(), True)
+    assert decided.lines == ("this node follows the job: --ips is h,i there, none here",)
+    assert kept(shelf, decided)

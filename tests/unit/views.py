@@ -58,12 +58,12 @@ class Job:
 
     # --- what happens in the store --------------------------------------------------------------------------------
 
-    def join(self, nodes: str, **others: Any) -> None:
-        """These nodes register, in this order."""
+    def join(self, nodes: str, *, host: str = "", **others: Any) -> None:
+        """These nodes register, in this order, each on a host of its own unless one is named."""
         for node in nodes.split():
             others.setdefault("slots", self.spec.slots)
             self.revision += 1
-            stored = self._stored(member(f"host-{node}", **others), lease=1000 + self.revision)
+            stored = self._stored(member(host or f"host-{node}", **others), lease=1000 + self.revision)
             self._set(members={**self.view.members, node: stored})
 
     def vanish(self, nodes: str) -> None:

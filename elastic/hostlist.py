@@ -1,0 +1,49 @@
+"""The list of hosts that `--ips` gives: who may be in the world, in which order, and who is missing (pure).
+
+A host is one entry of the list, compared as text. It has at most one node in a generation; a second one is a spare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from elastic.model import Place
+
+NAMED_MAX = 8
+"""So many hosts are named in a sentence, the rest is counted."""
+
+
+def in_order(ips: tuple[str, ...], places: Iterable[Place]) -> list[Place]:
+    """Sort places by their host's index in the list; hosts that it does not name come last, as they were."""
+    index = {host: number for number, host in enumerate(ips)}
+    return sorted(places, key=lambda place: index.get(place.host, len(ips)))
+
+
+def one_for_each(ips: tuple[str, ...], taken: Collection[str], nodes: Iterable[tuple[str, str]]) -> list[str]:
+    """Of these nodes, as (node, host), the first of each host that the list names and that is not taken."""
+    first: dict[str, str] = {}
+    for node, host in nodes:
+        if host in ips and host not in taken:
+            first.setdefault(host, node)
+    return list(first.values())
+
+
+def awaited(ips: tuple[str, ...], here: Collection[str], missing: int) -> str:
+    """Say for whom a start waits that needs `missing` more than the hosts that are here."""
+    absent = [host for host in ips if host not in here]
+    if not ips or missing > len(absent):
+        return f"{missing} more"
+    if missing == len(absent):
+        return _some(absent)
+    return f"{missing} more of {_some(absent)}"
+
+
+def others(ips: tuple[str, ...], here: Collection[str]) -> str:
+    """Say who may still come within a settling window."""
+    absent = [host for host in ips if host not in here]
+    return _some(absent) if absent else "others to join"
+
+
+def _some(hosts: list[str]) -> str:
+    rest = len(hosts) - NAMED_MAX
+    return ", ".join(hosts[:NAMED_MAX]) + (f" and {rest} others" if rest > 1 else f", {hosts[-1]}" if rest == 1 else "")

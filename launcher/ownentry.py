@@ -1,0 +1,81 @@
+"""Which entry of a list of hosts this node is.
+
+The list is the same on every node, so that the node has to find itself in it: by the name it was given, otherwise by
+the addresses of its own network interfaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from elastic.errors import ConfigError
+from launcher import addresses
+from launcher.addresses import Address
+
+LOOKUPS_AT_ONCE = 32
+"""Names are looked up side by side, so that one that is not known does not hold up the others."""
+NAMED_MAX = 16
+"""So many entries of a list are named in a message."""
+
+
+def own_entry(hosts: Sequence[str], host: str, *, flag: str, source: str) -> str:
+    """The entry that is this node, exactly as it is written in the list.
+
+    `host` is the name that the node was given (by `source`), "" if it was given none; it is an entry itself, or has
+    an address of one. Without it the entry counts that has an address of this machine. `flag` is where the list came
+    from. Raises `ConfigError` when no entry fits, and when several do.
+    """
+    if host in hosts:
+        return host
+    found = _resolved(hosts)
+    if host:
+        wanted = set(addresses.resolve(host))
+        same = [one for one in hosts if one.lower() == host.lower() or wanted & set(found[one])]
+        if len(same) == 1:
+            return same[0]
+        if same:
+            raise ConfigError(
+                f"{source} {host} is the same machine as {_words(same)} of {flag} {shown(hosts)}; write it as there"
+            )
+        raise ConfigError(
+            f"{source} {host} is not in {flag} {shown(hosts)}{_unknown(found)}; use one of that list"
+            f"{_addresses('this machine has ')}"
+        )
+    own = addresses.owned()
+    mine = [one for one in hosts if any(address.is_loopback or address in own for address in found[one])]
+    if len(mine) == 1:
+        return mine[0]
+    if mine:
+        raise ConfigError(
+            f"{_words(mine)} of {flag} {shown(hosts)} are all this machine; say with --host which of them this node is"
+        )
+    raise ConfigError(
+        f"{flag} {shown(hosts)} has no address of this machine{_addresses('')}{_unknown(found)}; "
+        f"correct the list, or say with --host which entry this node is"
+    )
+
+
+def shown(hosts: Sequence[str]) -> str:
+    """The list for a message, shortened if it is long."""
+    rest = len(hosts) - NAMED_MAX
+    return ",".join(hosts[:NAMED_MAX]) + (f",… ({rest} more)" if rest > 0 else "")
+
+
+def _resolved(hosts: Sequence[str]) -> dict[str, tuple[Address, ...]]:
+    with ThreadPoolExecutor(LOOKUPS_AT_ONCE) as pool:
+        return dict(zip(hosts, pool.map(addresses.resolve, hosts), strict=True))
+
+
+def _unknown(found: dict[str, tuple[Address, ...]]) -> str:
+    names = [name for name, known in found.items() if not known]
+    return f" ({shown(names)} cannot be resolved)" if names else ""
+
+
+def _addresses(before: str) -> str:
+    own = addresses.candidates()
+    return f" ({before}{', '.join(own)})" if own else ""
+
+
+def _words(hosts: Sequence[str]) -> str:
+    return " and ".join([", ".join(hosts[:-1]), hosts[-1]] if len(hosts) > 1 else hosts)

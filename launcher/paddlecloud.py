@@ -1,0 +1,56 @@
+"""PaddleCloud's variables, which name every node of a job, so that `--ips` can be left out (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from elastic.errors import ConfigError
+from elastic.model import Mode
+from launcher import values
+from launcher.commandline import WORKER_MARK
+from launcher.roles import PS_FLAGS
+
+LIST: Final = "PADDLE_TRAINERS"
+ALL: Final = (
+    "POD_IP",
+    LIST,
+    "PADDLE_TRAINER_ID",
+    "PADDLE_TRAINER_ENDPOINTS",
+    "PADDLE_TRAINERS_NUM",
+    "PADDLE_PORT",
+    "TRAINER_PORTS_NUM",
+)
+"""Only a node of PaddleCloud has all of them."""
+REPLACED_BY: Final = frozenset({"ips", "elastic_server", "local_nodes", *PS_FLAGS})
+"""Flags that say themselves what the nodes are."""
+
+
+def counts(given: Collection[str], run_mode: str) -> bool:
+    """Tell whether the variables count beside these flags, given by their names, and this run mode ("" for none)."""
+    return run_mode in ("", Mode.COLLECTIVE) and not REPLACED_BY.intersection(given)
+
+
+def hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The hosts of the job in their order, () where this is not PaddleCloud.
+
+    Inside a worker of ours it never is: some of these variables are then ours. In its parameter-server mode
+    PADDLE_TRAINERS is a number, and so no list. Raises `ConfigError` for a list that cannot be read.
+    """
+    if WORKER_MARK in environ or not all(environ.get(name, "").strip() for name in ALL):
+        return ()
+    text = environ[LIST].strip()
+    if text.isdecimal():
+        return ()
+    try:
+        return values.hosts(text)
+    except ValueError as error:
+        raise ConfigError(f"{LIST}: {error}") from error
+
+
+def line(ips: tuple[str, ...], host: str) -> str:
+    """Say that these variables are used, and how to do without them."""
+    return (
+        f"PaddleCloud's variables are used: {LIST} gives --ips {','.join(ips)}, and this node is {host} "
+        "(--ips or --elastic_server replaces them)"
+    )

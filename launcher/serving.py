@@ -1,0 +1,102 @@
+"""The etcd of a job that is a list of hosts and has no server: one of the hosts serves it for the others.
+
+It is the host that sorts first, not the first of the list: nodes whose lists differ only in their order then meet at
+the same place, and are told that the order differs. That host leaves last. While it is away the job stops; when it
+comes back its etcd is empty, and the job forms again.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from elastic.errors import ConfigError
+from launcher import addresses
+from launcher.addresses import LOOPBACK
+from launcher.endpoints import is_v6, join_host_port
+
+ANY = "0.0.0.0"
+LOOPBACK_V6 = "::1"
+NAME_LENGTH_MAX = 100
+"""A job that is named after all its hosts has no longer name than this."""
+
+
+def first_host(hosts: Sequence[str]) -> str:
+    """The host that serves: the first in the order of text, the same for every order of the list."""
+    return min(hosts)
+
+
+def job_name(hosts: Sequence[str]) -> str:
+    """A name that every node makes of the same hosts, in whatever order: the hosts, or their digest if they are many.
+
+    Another set of hosts is another job.
+    """
+    ordered = sorted(hosts)
+    name = "_".join(re.sub(r"[^A-Za-z0-9.-]", "-", host) for host in ordered)
+    if len(name) <= NAME_LENGTH_MAX:
+        return name
+    digest = hashlib.sha256(",".join(ordered).encode()).hexdigest()[:12]
+    return f"{len(ordered)}-hosts-{digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where the served etcd listens; `own` is the address at which the node that serves reaches it."""
+
+    hosts: tuple[str, ...]
+    own: str
+
+
+def listening(host: str, hosts: Sequence[str]) -> Listening:
+    """Where the etcd of `host`, which is this machine, has to listen for `hosts`.
+
+    It is the host's own address, and the loopback address for people on this machine. A host whose address is not one
+    of this machine's (a container behind a mapped port), or that only this machine knows by a loopback address while
+    the others are elsewhere (Debian's 127.0.1.1), listens everywhere.
+    """
+    known = addresses.resolve(host)
+    if known and all(address.is_loopback for address in known) and all(map(addresses.is_loopback, hosts)):
+        return Listening((str(known[0]),), str(known[0]))
+    own = addresses.owned()
+    usable = tuple(dict.fromkeys(str(one) for one in known if one in own and not one.is_loopback))
+    if not usable:
+        return Listening((ANY,), LOOPBACK)
+    loopback = LOOPBACK_V6 if all(map(is_v6, usable)) else LOOPBACK
+    return Listening((loopback, *usable), loopback)
+
+
+def check_port(where: Listening, port: int) -> None:
+    """Raise `ConfigError` unless the port is free at every address."""
+    for host in where.hosts:
+        with socket.socket(socket.AF_INET6 if is_v6(host) else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As etcd does it.
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({error.strerror})"
+                raise ConfigError(
+                    f"port {port} of {host} {why}: this host serves etcd for the others there; end what uses it, or "
+                    "use another --serve_port, the same on every node"
+                ) from error
+
+
+def introduction(host: str, port: int) -> str:
+    """What the host that serves says first."""
+    return (
+        f"this host serves the job's etcd for the others, on {join_host_port(host, port)}, and must not be lost: "
+        "without it the job stops until it is back (with --elastic_server any host may be lost)"
+    )
+
+
+def not_there(host: str, job_id: str) -> str:
+    """Why a node waits although etcd answers."""
+    return f"{host} serves etcd, and has not begun job {job_id}"
+
+
+def mend(host: str) -> str:
+    """What to look at when the host that serves was waited for in vain."""
+    return f"does the same command run on {host}, with the same list of hosts?"
