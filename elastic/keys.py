@@ -10,6 +10,8 @@
     <prefix>/<job>/outcomes/<g>/<node>  model.Outcome; g with ten digits, so that keys sort by it
     <prefix>/<job>/verdict              model.Verdict
     <prefix>/<job>/events/<at>-<tag>    one line for people
+    <prefix>/<job>/probe                probe.Probe, under the asker's lease: everybody is to try to reach everybody
+    <prefix>/<job>/answers/<id>/<node>  probe.Answer to that probe, under the node's lease; nobody mirrors it
 
 Documents are JSON with a schema: a document that does not fit raises `DocumentError` and nothing else can happen.
 """
@@ -89,6 +91,8 @@ class JobKeys:
         self.outcomes: Final = self.root + "outcomes/"
         self.verdict: Final = self.root + "verdict"
         self.events: Final = self.root + "events/"
+        self.probe: Final = self.root + "probe"
+        self.answers: Final = self.root + "answers/"
 
     def member(self, node: str) -> str:
         """The key of a member."""
@@ -97,6 +101,10 @@ class JobKeys:
     def outcome(self, g: int, node: str) -> str:
         """The key of a node's outcome of generation g."""
         return f"{self.outcomes}{g:010d}/{node}"
+
+    def answer(self, probe: str, node: str) -> str:
+        """The key of a node's answer to a probe."""
+        return f"{self.answers}{probe}/{node}"
 
     def outcomes_below(self, g: int) -> Range:
         """Every outcome of the generations before g."""
@@ -108,7 +116,7 @@ class JobKeys:
 
     @property
     def everything(self) -> tuple[Range, ...]:
-        """What the proposer follows: everything but the history for people, which sorts first."""
+        """What the proposer follows: everything but the history for people and the answers, which sort first."""
         return (Range(self.generation, self._end),)
 
     def followed(self, *members: str) -> tuple[Range, ...]:

@@ -29,9 +29,13 @@ from elastic.store.mirror import Mirror
 from launcher import addresses, locks, ports, report
 from launcher.config import Config
 from launcher.console import Console
+from launcher.hello import Hello
+from launcher.introduction import introduce
 from launcher.logs import Level, Narrator
 from launcher.node import NodeWorkers
+from launcher.probing import Prober
 from launcher.signals import Signals
+from launcher.versions import own_versions
 from launcher.waiting import WaitingLines
 
 MASTERS = 3
@@ -80,6 +84,7 @@ async def _work(config: Config, signals: Signals) -> int:
         node = f"{host}-{secrets.token_hex(2)}"
         narrator = Narrator(node, console, level=level)
         narrator.keep_in(Path(config.log_dir))
+        introduce(narrator, config, host, os.environ)
         agent = Agent(config, node, host, narrator, console, signals)
         try:
             return await agent.run(connecting)
@@ -94,7 +99,7 @@ async def _work(config: Config, signals: Signals) -> int:
 
 
 async def _resolve(config: Config) -> str:
-    return addresses.advertised(config.host, os.environ, config.servers)
+    return addresses.advertised(config.host, os.environ, config.servers, config.nic)
 
 
 class Interrupted(Exception):
@@ -174,6 +179,7 @@ class Agent:
         self._events: asyncio.Queue[ae.Event] = asyncio.Queue()
         self._workers = NodeWorkers(config, node, host, narrator, console, self._events.put_nowait)
         self._store: Store | None = None
+        self._hello: Hello | None = None
         self._reader = ViewReader(self._keys)
         self._scope = (False, "")
         self._session: asyncio.Task[None] | None = None
@@ -192,7 +198,9 @@ class Agent:
         store = self._store = EtcdStore(self._config.endpoints)
         await connecting.until(self._ask, store)
         with ports.hold("", self._config.slots + MASTERS) as held:
-            self._core = AgentCore(self._facts(held.ports))
+            self._hello = await Hello.listen(self._host, self._config.job_id, self._node)
+            self._prober = Prober(store, self._keys, self._node, self._narrator)
+            self._core = AgentCore(self._facts(held.ports, self._hello.port))
             self._mirror = Mirror(
                 store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error)
             )
@@ -213,6 +221,8 @@ class Agent:
     async def close(self) -> None:
         """Kill what runs, and let go of the store."""
         await self._workers.close()
+        if self._hello is not None:
+            await self._hello.close()
         if self._store is not None:
             await self._store.close()
 
@@ -220,8 +230,9 @@ class Agent:
         await store.list(Range.key(self._keys.spec))
         return ""
 
-    def _facts(self, held: tuple[int, ...]) -> Facts:
+    def _facts(self, held: tuple[int, ...], link: int) -> Facts:
         config = self._config
+        versions = own_versions(config)
         spec = Spec(
             np=config.np,
             slots=config.slots,
@@ -231,9 +242,26 @@ class Agent:
             lease_ttl_s=config.lease_ttl_s,
             store_outage_limit_s=config.store_outage_limit_s,
             fatal_exit_codes=config.fatal_exit_codes,
+            versions=versions,
         )
-        member = Member(host=self._host, slots=config.slots, masters=held[:MASTERS], ports=held[MASTERS:])
-        me = Me(self._node, member, spec, secrets.token_hex(8), force=config.force, rerun=config.rerun)
+        self._narrator.detail(f"on this node: {', '.join(f'{name} {text}' for name, text in versions.items())}")
+        member = Member(
+            host=self._host,
+            slots=config.slots,
+            masters=held[:MASTERS],
+            ports=held[MASTERS:],
+            versions=versions,
+            link=link,
+        )
+        me = Me(
+            self._node,
+            member,
+            spec,
+            secrets.token_hex(8),
+            force=config.force,
+            rerun=config.rerun,
+            allow_mismatch=config.allow_mismatch,
+        )
         limits = Limits(config.grace_s, config.loss_grace_s, config.elastic_timeout_s)
         now = boottime()
         facts = Facts(me, self._keys, limits, Policy(self._node, kill_s=2 * KILL_S), now=now)
@@ -293,6 +321,9 @@ class Agent:
             complete, follows = self._scope
             view = self._reader.read(mirror.entries, mirror.revision, complete=complete, follows=follows or None)
             self._events.put_nowait(ae.ViewChanged(view, mirror.listings))
+            probe, lease = self._prober.asked(mirror.entries, self._core.facts.registered), self._core.facts.lease
+            if probe is not None and lease is not None:
+                self._group.create_task(self._prober.answer(probe, lease))
             for key in view.damaged:
                 if key not in self._damaged:
                     self._damaged.add(key)
@@ -346,7 +377,8 @@ class Agent:
             case ae.RunUntil():
                 self._workers.run_until(action.t)
             case ae.Say():
-                (self._narrator.detail if action.detail else self._narrator.say)(action.text)
+                narrator = self._narrator
+                (narrator.warn if action.warn else narrator.detail if action.detail else narrator.say)(action.text)
             case ae.ReportFailure():
                 self._report_failure(action.cause, action.note)
             case ae.ReportVerdict():

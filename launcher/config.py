@@ -161,10 +161,12 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
         raise ConfigError(f"elastic-launch runs on Linux, and this is {sys.platform}; use a container or a Linux host")
     script = _check_script(config, environ)
     job_id = config.job_id or f"local-{secrets.token_hex(3)}"
+    if config.nic:
+        addresses.nic_address(config.nic)
     if config.servers:
         # A name may not resolve yet. The agent asks again while it connects, and says so.
         with contextlib.suppress(StoreUnavailable):
-            addresses.advertised(config.host, environ, config.servers)
+            addresses.advertised(config.host, environ, config.servers, config.nic)
     return replace(
         config,
         script=script,

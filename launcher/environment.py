@@ -6,10 +6,11 @@ What an outer launcher may have left under the same names is replaced or taken o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from elastic.model import Generation
+from launcher import proxies
 from launcher.endpoints import join_host_port, parse_endpoint
 
 LIST_BYTES_MAX = 64 * 1024
@@ -38,11 +39,13 @@ def worker_environment(
     endpoints_file: str,
     error_file: str,
     interface: str | None = None,
+    servers: Sequence[str] = (),
 ) -> dict[str, str]:
     """The whole environment of worker `local_rank` of member `m_id` in `generation`.
 
     `base` is the agent's own environment. `master` is the `host:port` of the go; `restarts` are those charged so far;
-    `interface` is the network interface of the advertised address, None to let NCCL and gloo choose.
+    `interface` is the network interface of the advertised address, None to let NCCL and gloo choose; `servers` are
+    etcd's endpoints, which no proxy serves.
     """
     slots, nodes = generation.slots, len(generation.members)
     place = generation.members[m_id]
@@ -83,6 +86,8 @@ def worker_environment(
     }
     if len(endpoints.encode()) <= LIST_BYTES_MAX:
         made |= dict.fromkeys(LISTS, endpoints)
+    hosts = [one.host for one in generation.members] + [parse_endpoint(server)[0] for server in servers]
+    made |= proxies.exceptions(base, hosts)
     for name, text in _wishes(slots, interface).items():
         made.setdefault(name, text)
     return made

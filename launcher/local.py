@@ -60,7 +60,8 @@ def exit_code(codes: Sequence[int]) -> int:
 
 def node_argv(config: Config, server: str) -> tuple[str, ...]:
     """The arguments of `elastic-launch` for one node of this machine."""
-    host = () if config.servers or any(name == "host" for name, _ in config.given) else ("--host", LOOPBACK)
+    named = config.servers or config.nic or any(name == "host" for name, _ in config.given)
+    host = () if named else ("--host", LOOPBACK)
     return (*_flags(config, server, str(config.np), REPLACED), *host, *_script(config))
 
 

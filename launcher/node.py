@@ -52,7 +52,7 @@ class NodeWorkers:
         self._stderr = console
         self._put = put
         self._private = Path(tempfile.mkdtemp(prefix="elastic-launch-"))
-        self._interface = addresses.interface(host)
+        self._interface = config.nic or addresses.interface(host)
         self._running: _Running | None = None
         self._nursery = self._new_nursery()
         self._nursery_died = asyncio.Event()
@@ -147,6 +147,7 @@ class NodeWorkers:
             endpoints_file=str(Path(config.log_dir) / f"endpoints.{generation.g}.log"),
             error_file=str(self._private / f"error.{generation.g}.{rank}.json"),
             interface=self._interface,
+            servers=config.servers,
         )
         environment["ELASTIC_PROGRESS_FILE"] = str(self._progress_file(generation.g, rank))
         return workers.WorkerSpec(

@@ -142,7 +142,6 @@ OTHERS: dict[str, Any] = {
     "mode": Mode.PS,
     "ips": ("h", "i"),
     "roles": Roles(servers=("h:1",)),
-    "versions": {"torch": "2.13.0"},
 }
 
 
@@ -155,7 +154,7 @@ def test_every_setting_of_the_job_that_a_node_brings_is_compared_written_and_nam
 
 
 def test_every_setting_has_its_flag() -> None:
-    assert set(SPEC_FLAGS) | {"run", "schema"} == set(Spec.__struct_fields__)
+    assert set(SPEC_FLAGS) | {"run", "schema", "versions"} == set(Spec.__struct_fields__)
 
 
 # --- other settings, somebody alive -------------------------------------------------------------------------------
