@@ -12,12 +12,13 @@ import msgspec
 
 from elastic.errors import DocumentError
 
+WORDS_MAX = 300
 UNREACHED_MAX = 1000
 """An answer names no more nodes than this; it stays far below what a store takes."""
 BYTES_MAX = 1_000_000
 
 Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8,32}$")]
-Words = Annotated[str, msgspec.Meta(max_length=300)]
+Words = Annotated[str, msgspec.Meta(max_length=WORDS_MAX)]
 T = TypeVar("T")
 
 

@@ -15,8 +15,8 @@ from elastic.errors import ConfigError
 from launcher.addresses import is_loopback
 
 PROTOCOL = "elastic-launch 1"
-BACKLOG = 16
-"""Connections that are taken in one round of the loop; a flood waits outside and does not keep the agent busy."""
+BACKLOG = 128
+"""Connections that wait or are taken in one round of the loop; more of a flood waits outside."""
 LINE_BYTES_MAX = 1024
 """More than the longest job id and node id together."""
 ASK_LIMIT_S = 2.0

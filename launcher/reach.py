@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 
 from elastic.model import Member
-from elastic.probe import UNREACHED_MAX, Answer, Unreached
+from elastic.probe import UNREACHED_MAX, WORDS_MAX, Answer, Unreached
 from launcher import hello
 
 AT_ONCE = 64
@@ -40,7 +40,7 @@ async def reach(job_id: str, members: Mapping[str, Member], limit_s: float = LIM
         async with gate:
             why = await why_not(job_id, node, member)
         if why:
-            unreached.append(Unreached(node, why))
+            unreached.append(Unreached(node[:WORDS_MAX], why[:WORDS_MAX]))
         else:
             reached += 1
 

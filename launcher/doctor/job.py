@@ -73,10 +73,10 @@ def versions_check(versions: Mapping[str, Mapping[str, str]]) -> Check:
         return ok("versions", f"the same on every member ({same})" if len(versions) > 1 else same)
     details = [f"{name}: {_holders(name, versions)}" for name in found]
     apart = [one for one in found.values() if one.refused]
-    names = ", ".join(found)
+    text = f"{', '.join(found)} {'differs' if len(found) == 1 else 'differ'} between members"
     if apart:
-        return fail("versions", f"{names} differ between members", apart[0].mend, tuple(details))
-    return warn("versions", f"{names} differ a little between members", next(iter(found.values())).mend, tuple(details))
+        return fail("versions", text, apart[0].mend, tuple(details))
+    return warn("versions", text, next(iter(found.values())).mend, tuple(details))
 
 
 def _holders(name: str, versions: Mapping[str, Mapping[str, str]]) -> str:
@@ -99,11 +99,13 @@ def reach_check(nodes: Sequence[str], answers: Mapping[str, Answer]) -> Check:
     details = [f"{way[0]} does not reach {way[1]}: {why}{_back(way, closed, answers)}" for way, why in closed.items()]
     details += [f"{node} did not answer: its agent stands still, or came just now" for node in silent]
     if untried:
-        details.append(f"{untried} ways were not tried for lack of time")
+        details.append(f"{'1 way was' if untried == 1 else f'{untried} ways were'} not tried for lack of time")
     if closed:
         ways = "1 way is" if len(closed) == 1 else f"{len(closed)} ways are"
         text = f"{ways} closed between {len(nodes)} members"
         mend = "open the nodes' ports to each other, both ways (--port_range says which), or use --host or --nic"
+        if all(way[1] in silent for way in closed):
+            mend = "look whether the agents that did not answer stand still"
         return fail("reachability", text, mend, tuple(details))
     if silent or untried:
         text = f"{len(answers)} of {len(nodes)} members answered within {ANSWER_LIMIT_S:g} s, and found all open"
@@ -117,4 +119,4 @@ def _back(way: tuple[str, str], closed: Mapping[tuple[str, str], str], answers: 
     """What is known of the other direction."""
     if (way[1], way[0]) in closed:
         return " (nor back)"
-    return " (the way back is open)" if way[1] in answers else ""
+    return " (the way back is open)" if way[1] in answers else " (it did not answer the doctor, either)"

@@ -39,6 +39,7 @@ def environment(
     base: Mapping[str, str] | None = None,
     interface: str | None = None,
     master: str = "10.0.0.0:5000",
+    servers: tuple[str, ...] = (),
 ) -> dict[str, str]:
     return worker_environment(
         base=base or {},
@@ -55,6 +56,7 @@ def environment(
         endpoints_file="/data/log/endpoints.log",
         error_file="/data/log/error.3.json",
         interface=interface,
+        servers=servers,
     )
 
 
