@@ -108,8 +108,8 @@ def reach_check(nodes: Sequence[str], answers: Mapping[str, Answer]) -> Check:
             mend = "look whether the agents that did not answer stand still"
         return fail("reachability", text, mend, tuple(details))
     if silent or untried:
-        text = f"{len(answers)} of {len(nodes)} members answered within {ANSWER_LIMIT_S:g} s, and found all open"
-        return warn("reachability", text, "", tuple(details))
+        text = f"{len(answers)} of {len(nodes)} members answered within {ANSWER_LIMIT_S:g} s"
+        return warn("reachability", text + (", and found all open" if answers else ""), "", tuple(details))
     if len(nodes) == 1:
         return ok("reachability", "there is one member")
     return ok("reachability", f"every member reaches every other ({len(nodes)} members)")

@@ -15,7 +15,7 @@ import secrets
 import signal
 import string
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +92,11 @@ class Job:
         settle_s: float = 0.5,
         script: tuple[str, ...] | None = None,
         server: bool = True,
+        environ: Mapping[str, str] | None = None,
     ) -> Node:
         """Start an agent in a folder of its own. Later flags win over the harness's; `server` names the etcd.
+
+        `environ` has further variables.
 
         It dies with the test's process, whatever ends that.
         """
@@ -120,6 +123,7 @@ class Job:
                 "CUDA_VISIBLE_DEVICES": "",
                 "OMP_NUM_THREADS": "1",
                 "TMPDIR": str(self.folder / "tmp"),
+                **(environ or {}),
             },
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
