@@ -321,9 +321,9 @@ class Agent:
             complete, follows = self._scope
             view = self._reader.read(mirror.entries, mirror.revision, complete=complete, follows=follows or None)
             self._events.put_nowait(ae.ViewChanged(view, mirror.listings))
-            probe, lease = self._prober.asked(mirror.entries, self._core.facts.registered), self._core.facts.lease
-            if probe is not None and lease is not None:
-                self._group.create_task(self._prober.answer(probe, lease))
+            facts = self._core.facts
+            if self._prober.asked(mirror.entries, facts.registered, facts.lease):
+                self._group.create_task(self._prober.answer())
             for key in view.damaged:
                 if key not in self._damaged:
                     self._damaged.add(key)

@@ -18,7 +18,7 @@ MEMBERS_MAX = 1000
 
 
 class Prober:
-    """Answers each probe once."""
+    """Answers each probe once, and one at a time: of those that come meanwhile only the newest counts."""
 
     def __init__(self, store: Store, keys: JobKeys, node: str, narrator: Narrator) -> None:
         self._store = store
@@ -26,25 +26,40 @@ class Prober:
         self._node = node
         self._narrator = narrator
         self._seen: Entry | None = None
+        self._wanted: tuple[Entry, int] | None = None
+        self._busy = False
         self._answered = ""
 
-    def asked(self, entries: Mapping[str, Entry], registered: int | None) -> Entry | None:
-        """The probe that waits for this node's answer, None if there is none.
+    def asked(self, entries: Mapping[str, Entry], registered: int | None, lease: int | None) -> bool:
+        """Look whether there is a new probe; True asks for a call of `answer`.
 
-        One that is older than the registration (its revision; None: not registered) was not meant for this node.
+        One that is older than the registration (its revision; None: not registered) was not meant for this node. The
+        answer is written under `lease`.
         """
         entry = entries.get(self._keys.probe)
-        if entry is None or entry == self._seen or registered is None:
-            return None
+        if entry is None or entry == self._seen or registered is None or lease is None:
+            return False
         self._seen = entry
-        return entry if entry.mod_revision > registered else None
+        if entry.mod_revision <= registered:
+            return False
+        self._wanted = (entry, lease)
+        begins, self._busy = not self._busy, True
+        return begins
 
-    async def answer(self, entry: Entry, lease: int) -> None:
-        """Try to reach the others, and write down what came of it, as long as the probe stands."""
+    async def answer(self) -> None:
+        """Answer until no probe is left."""
+        try:
+            while self._wanted is not None:
+                (entry, lease), self._wanted = self._wanted, None
+                await self._answer(entry, lease)
+        finally:
+            self._busy = False
+
+    async def _answer(self, entry: Entry, lease: int) -> None:
+        """Try to reach the others, and write down what came of it if the probe still stands."""
         try:
             probe = read_probe(entry.value)
-            members = await self._others()
-            found = await reach(self._keys.job_id, members)
+            found = await reach(self._keys.job_id, await self._others())
             key = self._keys.answer(probe.id, self._node)
             then: list[Operation] = [Put(key, encode(found), lease)]
             if self._answered not in ("", key):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -42,6 +43,8 @@ async def run(asked: argparse.Namespace, environ: Mapping[str, str], open_store:
     """
     values = named_values(vars(asked), environ, (*JOB_FLAGS, *FLAGS))
     found: list[Check] = []
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # A sign that its encoding does not have is escaped.
     colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     async for check in _checks(values, environ, open_store):
         found.append(check)

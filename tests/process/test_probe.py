@@ -72,11 +72,10 @@ class Hall:
 
     async def look(self, node: str, entries: Mapping[str, Entry]) -> bool:
         """One member looks at what its mirror has; whether it answered."""
-        prober = self.probers[node]
-        probe = prober.asked(entries, self.registered[node])
-        if probe is not None:
-            await prober.answer(probe, 0)
-        return probe is not None
+        asked = self.probers[node].asked(entries, self.registered[node], 0)
+        if asked:
+            await self.probers[node].answer()
+        return asked
 
     async def close(self) -> None:
         """Nothing stays."""
@@ -86,6 +85,11 @@ class Hall:
         for listener in self.listeners:
             await listener.close()
         self.console.close()
+
+    async def probe(self, name: str) -> dict[str, Entry]:
+        """A doctor asks; what a mirror shows then."""
+        await self.store.txn([], [Put(KEYS.probe, encode_probe(Probe(name, 1.0)))])
+        return {KEYS.probe: (await self.store.list(Range.key(KEYS.probe))).entries[0]}
 
     async def left(self) -> list[str]:
         """The keys of probes and answers."""
@@ -135,11 +139,9 @@ def test_who_does_not_answer_in_time_is_left_out(monkeypatch: pytest.MonkeyPatch
 def test_an_answer_after_the_doctors_end_is_not_written() -> None:
     async def story(hall: Hall) -> None:
         await hall.member("a")
-        wrote = await hall.store.txn([], [Put(KEYS.probe, encode_probe(Probe("0123456789abcdef", 1.0)))])
-        entry = (await hall.store.list(Range.key(KEYS.probe))).entries[0]
-        assert entry.mod_revision == wrote.revision
-        await hall.store.txn([], [Put(KEYS.probe, encode_probe(Probe("fedcba9876543210", 1.0)))])
-        assert await hall.look("a", {KEYS.probe: entry})
+        old = await hall.probe("0123456789abcdef")
+        await hall.probe("fedcba9876543210")
+        assert await hall.look("a", old)
         assert await hall.left() == [KEYS.probe]
 
     played(story)
@@ -147,15 +149,37 @@ def test_an_answer_after_the_doctors_end_is_not_written() -> None:
 
 def test_a_probe_is_answered_once_and_one_from_before_the_registration_never() -> None:
     async def story(hall: Hall) -> None:
-        await hall.store.txn([], [Put(KEYS.probe, encode_probe(Probe("0123456789abcdef", 1.0)))])
-        stale = {KEYS.probe: (await hall.store.list(Range.key(KEYS.probe))).entries[0]}
+        stale = await hall.probe("0123456789abcdef")
         await hall.member("a")
         assert not await hall.look("a", stale)
-        await hall.store.txn([], [Put(KEYS.probe, encode_probe(Probe("fedcba9876543210", 1.0)))])
-        fresh = {KEYS.probe: (await hall.store.list(Range.key(KEYS.probe))).entries[0]}
+        fresh = await hall.probe("fedcba9876543210")
         assert await hall.look("a", fresh)
         assert not await hall.look("a", fresh)
-        assert hall.probers["a"].asked(fresh, None) is None
+
+    played(story)
+
+
+def test_a_node_that_is_not_registered_answers_nothing_and_looks_again_when_it_is() -> None:
+    async def story(hall: Hall) -> None:
+        await hall.member("a")
+        fresh = await hall.probe("0123456789abcdef")
+        assert not hall.probers["a"].asked(fresh, None, 0)
+        assert not hall.probers["a"].asked(fresh, 1, None)
+        assert hall.probers["a"].asked(fresh, 1, 0)
+
+    played(story)
+
+
+def test_of_many_probes_at_once_the_newest_is_answered_and_never_two_at_a_time() -> None:
+    async def story(hall: Hall) -> None:
+        await hall.member("a")
+        prober = hall.probers["a"]
+        for number in range(50):
+            begins = prober.asked(await hall.probe(f"{number:016x}"), hall.registered["a"], 0)
+            assert begins is (number == 0)
+        await prober.answer()
+        assert await hall.left() == [KEYS.answer(f"{49:016x}", "a"), KEYS.probe]
+        assert prober.asked(await hall.probe(f"{50:016x}"), hall.registered["a"], 0)
 
     played(story)
 
@@ -164,8 +188,7 @@ def test_a_member_keeps_one_answer_at_most() -> None:
     async def story(hall: Hall) -> None:
         await hall.member("a")
         for name in ("0123456789abcdef", "fedcba9876543210"):
-            await hall.store.txn([], [Put(KEYS.probe, encode_probe(Probe(name, 1.0)))])
-            await hall.look("a", {KEYS.probe: (await hall.store.list(Range.key(KEYS.probe))).entries[0]})
+            await hall.look("a", await hall.probe(name))
         assert await hall.left() == [KEYS.answer("fedcba9876543210", "a"), KEYS.probe]
 
     played(story)
@@ -199,7 +222,7 @@ def test_a_second_doctor_waits_for_the_first_and_gives_up_in_a_sentence(monkeypa
         both = await asyncio.gather(*(asking.ask(hall.store, KEYS, ["a"]) for _ in range(2)))
         assert both == [{"a": Answer(0)}] * 2
         monkeypatch.setattr(asking, "PROBE_TTL_S", 0.2)
-        await hall.store.txn([], [Put(KEYS.probe, encode_probe(Probe("0123456789abcdef", 1.0)))])
+        await hall.probe("0123456789abcdef")
         with pytest.raises(asking.Busy, match="another doctor"):
             await asking.ask(hall.store, KEYS, ["a"])
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
 from pathlib import Path
 
 import pytest
 
 from launcher import ports
-from launcher.doctor import machine, torchimport
+from launcher.doctor import machine
 from launcher.doctor.checks import DETAILS_MAX, Check, Level, fail, lines, ok, warn
 from launcher.doctor.machine import folder_check, port_check, python_check, shared_memory_check
-from launcher.doctor.torchimport import Torch, import_failure, judged, torch_checks
+from launcher.doctor.torchimport import Torch, import_failure, judged
 from launcher.doctor.variables import DEAD, variable_checks
 
 GB = 10**9
@@ -76,30 +75,6 @@ def test_a_failing_import_shows_the_linkers_error_and_the_mend_that_fits_it(erro
 
 def test_an_import_that_dies_of_a_signal_names_it() -> None:
     assert "SIGILL" in import_failure(-4, "").text
-
-
-def test_a_real_import_that_the_linker_refuses_is_shown_as_the_linker_said_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "torch.py").write_text("import ctypes\nctypes.CDLL('libssl.so.99')\n")
-    (check,) = torch_checks({"PYTHONPATH": str(tmp_path), "PATH": ""}, 0)
-    assert check.level is Level.FAIL
-    assert "libssl.so.99: cannot open shared object file" in check.text
-    assert "apt-get install libssl3" in check.mend
-
-
-def test_an_import_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torchimport, "LIMIT_S", 0.5)
-    (tmp_path / "torch.py").write_text("import time\ntime.sleep(1000)\n")
-    (check,) = torch_checks({"PYTHONPATH": str(tmp_path)}, 0)
-    assert (check.level, check.name) == (Level.FAIL, "torch")
-
-
-def test_the_torch_that_is_here_imports_and_has_gloo() -> None:
-    checks = torch_checks(os.environ, 0)
-    assert checks[0].level is Level.OK
-    assert checks[0].text.startswith("2.")
-    assert checks[1].text.startswith("gloo")
 
 
 def test_torch_that_cannot_use_the_cards_is_told_with_the_reason() -> None:

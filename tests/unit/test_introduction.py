@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher import introduction
+from launcher.config import parse
 from launcher.container import bridge_hint, in_container
-from launcher.introduction import network_line
+from launcher.introduction import introduce, network_line
+from launcher.logs import Narrator
 
 HOST = "10.0.0.7"
 BOTH = {"NCCL_SOCKET_IFNAME": "ib0", "GLOO_SOCKET_IFNAME": "ib0"}
@@ -90,3 +93,46 @@ def test_an_address_of_dockers_bridge_with_a_store_elsewhere_is_told_with_both_m
 )
 def test_there_is_no_hint_where_nothing_is_wrong(host: str, servers: tuple[str, ...], inside: bool) -> None:
     assert bridge_hint(host, servers, inside=inside) == ""
+
+
+class Told(Narrator):
+    """Keeps what is said, with how loud it is."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str]] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(("say", text))
+
+    def detail(self, text: str) -> None:
+        self.said.append(("detail", text))
+
+    def warn(self, text: str) -> None:
+        self.said.append(("warn", text))
+
+
+def told(host: str, monkeypatch: pytest.MonkeyPatch, inside: bool = False, **environ: str) -> list[tuple[str, str]]:
+    """What a node with this address says of itself."""
+    monkeypatch.setattr(introduction, "in_container", lambda: inside)
+    monkeypatch.setattr("launcher.addresses.interface", lambda host: "eth0")
+    config = parse(["--elastic_server", "10.0.0.5:2379", "--job_id", "j1", "train.py"], {})
+    narrator = Told()
+    introduce(narrator, config, host, environ)
+    return [
+        (how, text.partition(" names a proxy")[0].partition(" is an address of docker")[0])
+        for how, text in narrator.said
+    ]
+
+
+def test_a_node_says_its_address_once_and_warnings_are_never_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "this node is 172.17.0.3 on eth0; NCCL and gloo use eth0"
+    assert told("172.17.0.3", monkeypatch) == [("say", line)]
+    assert told("172.17.0.3", monkeypatch, inside=True, http_proxy="p") == [
+        ("say", line),
+        ("warn", "http_proxy"),
+        ("warn", "172.17.0.3"),
+    ]
+
+
+def test_on_the_loopback_the_address_is_a_detail(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told("127.0.0.1", monkeypatch) == [("detail", "this node is 127.0.0.1 on eth0; NCCL and gloo use eth0")]
