@@ -20,7 +20,16 @@ CANDIDATES_MAX = 8
 
 LOOPBACK = "127.0.0.1"
 
-__all__ = ["advertised", "candidates", "interface", "is_loopback", "join_host_port", "nic_address", "parse_endpoint"]
+__all__ = [
+    "advertised",
+    "candidates",
+    "interface",
+    "is_loopback",
+    "join_host_port",
+    "nic_address",
+    "parse_endpoint",
+    "resolves",
+]
 
 
 def is_loopback(host: str) -> bool:
@@ -58,6 +67,11 @@ def advertised(host_flag: str, environ: Mapping[str, str], endpoints: Sequence[s
             return found
     names = ", ".join(join_host_port(host, port) for host, port in remote)
     raise StoreUnavailable(f"no route to {names}; check the name and the network, or name this node with --host")
+
+
+def resolves(host: str) -> bool:
+    """Tell whether this machine finds an address for `host`; an address is its own."""
+    return bool(_resolve(host))
 
 
 def interface(host: str) -> str | None:

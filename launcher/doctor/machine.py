@@ -79,7 +79,9 @@ def network_checks(asked: Asked, environ: Mapping[str, str]) -> Iterator[Check]:
     except (ConfigError, StoreUnavailable) as error:
         yield fail("address", str(error))
         return
-    if asked.servers or asked.host or asked.nic:
+    if not addresses.resolves(host):
+        yield warn("address", f"the name {host} is not known here", "put it into DNS or /etc/hosts, or give an address")
+    elif asked.servers or asked.host or asked.nic:
         yield ok("address", network_line(host, addresses.interface(host), asked.nic, environ))
     else:
         others = ", ".join(addresses.candidates()) or "none"

@@ -11,7 +11,7 @@ import pytest
 from launcher import ports
 from launcher.doctor import machine
 from launcher.doctor.checks import DETAILS_MAX, Check, Level, fail, lines, ok, warn
-from launcher.doctor.machine import folder_check, port_check, python_check, shared_memory_check
+from launcher.doctor.machine import Asked, folder_check, network_checks, port_check, python_check, shared_memory_check
 from launcher.doctor.torchimport import Torch, import_failure, judged
 from launcher.doctor.variables import DEAD, variable_checks
 
@@ -129,6 +129,28 @@ def test_an_interface_that_is_named_and_not_there_fails(variable: str, value: st
     if not fits:
         assert f"{variable} is {value}" in check.text
         assert "lo, eth0, eth1" in check.mend
+
+
+# The address
+
+
+def test_a_name_that_is_not_known_here_is_told() -> None:
+    check = next(network_checks(Asked(host="no-such-host.invalid"), {}))
+    assert (check.level, check.text) == (Level.WARN, "the name no-such-host.invalid is not known here")
+
+
+def test_an_address_that_others_do_not_reach_fails_with_those_that_they_may() -> None:
+    (check,) = network_checks(Asked(servers=("203.0.113.77:2379",), host="127.0.0.1"), {})
+    assert check.level is Level.FAIL
+    assert "--host 127.0.0.1 reaches only this machine" in check.text
+
+
+def test_a_container_on_dockers_bridge_is_told_with_the_mends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "in_container", lambda: True)
+    address, container = network_checks(Asked(servers=("203.0.113.77:2379",), host="172.17.0.9"), {})
+    assert address.text.startswith("this node is 172.17.0.9")
+    assert (container.level, container.name) == (Level.WARN, "container")
+    assert "--network host" in container.text
 
 
 # Ports
