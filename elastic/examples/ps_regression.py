@@ -22,7 +22,6 @@ import os
 
 import torch
 from sklearn.datasets import load_diabetes
-from torch.nn.functional import mse_loss
 
 from elastic.train import ps
 
@@ -51,8 +50,8 @@ def train(args: argparse.Namespace, index: int) -> None:
     model = torch.nn.Linear(10, 1)
     worker = ps.Worker(model, lr=args.lr, mode=args.mode)
     for epoch in range(args.epochs):
-        for batch_id, batch in enumerate(torch.randperm(len(x)).split(BATCH_SIZE)):
-            loss = mse_loss(model(x[batch]), y[batch])
+        for batch_id, batch in enumerate(torch.split(torch.randperm(len(x)), BATCH_SIZE)):
+            loss = (model(x[batch]) - y[batch]).square().mean()
             loss.backward()
             worker.step()
             if (batch_id + 1) % 10 == 0:
@@ -60,7 +59,7 @@ def train(args: argparse.Namespace, index: int) -> None:
     if index == 0:
         worker.pull()
         with torch.no_grad():
-            print(f"final loss: {mse_loss(model(x), y).item():.4f}", flush=True)
+            print(f"final loss: {(model(x) - y).square().mean().item():.4f}", flush=True)
         if args.save:
             worker.save(args.save)
     # Every worker tells the servers that it has ended; they end after the last one.

@@ -47,13 +47,14 @@ class Embedding(torch.nn.Module):
             if self._table is None:
                 raise ConfigError("this ps.Embedding has no rows yet; make a ps.Worker with the model first")
             return embedding(ids.to(self._table.device), self._table).to(ids.device)
-        unique, inverse = ids.detach().reshape(-1).to("cpu", torch.int64).unique(return_inverse=True)
+        unique, inverse = torch.unique(ids.detach().reshape(-1).to("cpu", torch.int64), return_inverse=True)
         if len(unique) and not 0 <= int(unique[0]) <= int(unique[-1]) < self.num:
             raise IndexError(f"ids are from 0 to {self.num - 1}, not {int(unique[0])} to {int(unique[-1])}")
         rows = self.fetch(unique).to(ids.device)
         if torch.is_grad_enabled():
             rows.requires_grad_()
-            rows.register_hook(lambda gradient: self._gathered.append((unique, gradient.detach())))
+            hook: Any = rows.register_hook
+            hook(lambda gradient: self._gathered.append((unique, gradient.detach())))
         return embedding(inverse.view(ids.shape).to(ids.device), rows)
 
     def gathered(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,7 +62,7 @@ class Embedding(torch.nn.Module):
         parts, self._gathered = self._gathered, []
         if not parts:
             return torch.empty(0, dtype=torch.int64), torch.empty((0, self.dim), dtype=self.dtype)
-        ids, inverse = torch.cat([ids for ids, _ in parts]).unique(return_inverse=True)
+        ids, inverse = torch.unique(torch.cat([ids for ids, _ in parts]), return_inverse=True)
         total = torch.zeros((len(ids), self.dim), dtype=self.dtype)
         return ids, total.index_add_(0, inverse, torch.cat([gradient.cpu() for _, gradient in parts]).to(self.dtype))
 

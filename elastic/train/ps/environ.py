@@ -2,8 +2,9 @@
 
 By hand the `PADDLE_` variables say it, one line for each process::
 
-    PADDLE_TRAINING_ROLE=PSERVER PADDLE_CURRENT_IP=127.0.0.1 PADDLE_PSERVER_IPS=127.0.0.1 PADDLE_TRAINERS=1 python train.py
-    PADDLE_TRAINING_ROLE=TRAINER PADDLE_TRAINER_ID=0         PADDLE_PSERVER_IPS=127.0.0.1 PADDLE_TRAINERS=1 python train.py
+    export PADDLE_PSERVER_IPS=ps0,ps1 PADDLE_PSERVER_PORT=6174 PADDLE_TRAINERS=2
+    PADDLE_TRAINING_ROLE=PSERVER PADDLE_CURRENT_IP=ps0 python train.py
+    PADDLE_TRAINING_ROLE=TRAINER PADDLE_TRAINER_ID=0 python train.py
 
 Under elastic-launch the launcher sets them, and `ELASTIC_` variables that count before them.
 """

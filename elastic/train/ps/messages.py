@@ -79,7 +79,7 @@ class TableSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
         return f"table {self.name} of {self.rows} rows of {self.width} {self.dtype}, seed {self.seed}, std {self.std}"
 
 
-class Hello(Header):
+class Hello(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A worker opens its session. Another `session` of the same worker number replaces the older one."""
 
     version: int
@@ -90,7 +90,7 @@ class Hello(Header):
     session: Word
 
 
-class Notice(Header):
+class Notice(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a server says on its own: first that the session is open, later whom everybody waits for.
 
     `life` is another one after each start of the server.
@@ -100,7 +100,7 @@ class Notice(Header):
     text: Text = ""
 
 
-class Register(Header):
+class Register(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The part of the model that belongs to this server, and how it is trained."""
 
     session: Word
@@ -110,21 +110,21 @@ class Register(Header):
     tables: tuple[TableSpec, ...]
 
 
-class Registered(Header):
+class Registered(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`wanted`: these pieces have no values, and this worker is to give its own. `step`: the one being gathered."""
 
     wanted: tuple[Index, ...] = ()
     step: Count = 0
 
 
-class Give(Header):
+class Give(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Values for these pieces; those that have some by now keep them."""
 
     session: Word
     pieces: tuple[Index, ...]
 
 
-class Push(Header):
+class Push(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Gradients: first those of `pieces`, then ids and rows for each of `tables`.
 
     `number` counts a session's pushes; a number that was applied is not applied again. `step` is the synchronous step
@@ -141,30 +141,30 @@ class Push(Header):
     pull: bool
 
 
-class Pull(Header):
+class Pull(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All values, please."""
 
     session: Word
 
 
-class Rows(Header):
+class Rows(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rows of a table with the ids that follow."""
 
     session: Word
     table: Index
 
 
-class Values(Header):
+class Values(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The values asked for, and the step that is being gathered now."""
 
     step: Count = 0
 
 
-class Close(Header):
+class Close(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """This worker has done its work and will not come back."""
 
     session: Word
 
 
-class Done(Header):
+class Done(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Nothing more to say."""

@@ -189,7 +189,7 @@ class Server:
 
 
 def load(path: str | os.PathLike[str], names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
-    """Read parameters from a plain file of tensors by name. `ConfigError` says what is wrong with it, or with a name."""
+    """Read parameters from a plain file of tensors by name. `ConfigError` says what is wrong with file or names."""
     try:
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, RuntimeError, pickle.UnpicklingError) as error:

@@ -47,7 +47,7 @@ def place(extents: Sequence[Extent], servers: int) -> tuple[Piece, ...]:
     for extent in extents:
         if servers > 1 and extent.size * extent.width >= CUT_BYTES and extent.size >= servers:
             bounds = [extent.size * part // servers for part in range(servers + 1)]
-            placed[extent.name] = tuple(Piece(extent.name, *bounds[n : n + 2], n) for n in range(servers))
+            placed[extent.name] = tuple(Piece(extent.name, bounds[n], bounds[n + 1], n) for n in range(servers))
             for piece in placed[extent.name]:
                 load[piece.server] += (piece.stop - piece.start) * extent.width
         else:

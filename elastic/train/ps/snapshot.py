@@ -84,7 +84,7 @@ class Snapshots:
                     continue
                 if (meta.servers, meta.index) != (self._servers, self._index):
                     log.warning(
-                        "%s is of server %d of %d, this is server %d of %d: not loaded; start from a saved model instead",
+                        "%s is of server %d of %d, this is server %d of %d: it is not loaded; use load_from= instead",
                         self._path(number),
                         meta.index,
                         meta.servers,

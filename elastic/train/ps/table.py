@@ -67,7 +67,7 @@ class Table:
         Momentum of a row moves only when the row has a gradient, and weight decay does not touch tables: both would
         otherwise change every row of the table at each step.
         """
-        unique, inverse = ids.unique(return_inverse=True)
+        unique, inverse = torch.unique(ids, return_inverse=True)
         total = torch.zeros((len(unique), self.spec.width), dtype=self.dtype)
         total.index_add_(0, inverse, gradients.to(self.dtype))
         at = self._keep(unique)

@@ -37,7 +37,9 @@ log = logging.getLogger("elastic.train.ps")
 
 
 class Worker:
-    """One worker's side of the servers::
+    """One worker's side of the servers.
+
+    ::
 
         worker = ps.Worker(model, lr=0.01)      # registers the parameters, and has the servers' values in the model
         for batch in batches:
@@ -116,7 +118,7 @@ class Worker:
         self._lives = lives
 
     def push(self, weight: float = 1.0) -> None:
-        """Send the gradients of the model to the servers, and clear them. In sync mode wait for the step's other workers.
+        """Send the gradients of the model to the servers, and clear them. In sync mode wait for the other workers.
 
         `weight` is the share in the average of a synchronous step, for instance the number of samples. Parameters
         without a gradient count as zero.
