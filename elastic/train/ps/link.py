@@ -102,8 +102,8 @@ class Link:
                 channel = await self._connected()
                 try:
                     return await self._once(channel, method, request, kind, tensors, check)
-                except _Away:
-                    self._drop(channel)
+                except _Away as error:
+                    self._drop(channel, error)
                     raise
         raise AssertionError("tenacity ends by a result or an error")
 
@@ -216,9 +216,7 @@ class Link:
             return
         if isinstance(reason, ParameterServerError):
             self._failure = reason
-        self._drop(channel)
-        if isinstance(reason, _Away):
-            self._missed(reason)
+        self._drop(channel, reason)
         if self._failure is None:
             try:
                 await self.open()
@@ -248,15 +246,17 @@ class Link:
         finally:
             call.cancel()
 
-    def _drop(self, channel: Any) -> None:
+    def _drop(self, channel: Any, reason: Exception) -> None:
         """Give up a channel, if it is still the one in use."""
         if self._channel is channel:
             self._channel = None
-            self._away_since = self._away_since or self._now()
+            self._missed(reason)
 
     def _missed(self, reason: Exception) -> None:
         if self._away_since is None:
             self._away_since = self._now()
+            if not self._closing:
+                log.warning("%s does not answer (%s); it is asked again for %.0f s", self, reason, self._patience_s)
 
     def _find(self) -> None:
         """Look where the launcher says that the server is now."""

@@ -71,6 +71,7 @@ class Snapshots:
             for old in sorted(self._numbers())[:-KEEP]:
                 durable.discard(self._path(old))
             durable.sweep(self.folder, (_STAGED, ".removed-"), now)
+        log.debug("%s is written", target.name.replace("-", " "))
         return target
 
     def load(self) -> tuple[dict[str, Any], Meta] | None:
