@@ -118,15 +118,13 @@ class Job:
         return self._start(f"worker {index}", more, role | environ)
 
     def _start(self, name: str, more: tuple[str, ...], environ: Mapping[str, str]) -> Process:
-        process = Process(name, (*self.command, *more), self.environ | environ)
+        process = Process(name, (*self.command, *more), {**self.environ, **environ})
         self.processes.append(process)
         return process
 
 
 @contextmanager
-def job(
-    folder: Path, *, servers: int = 2, trainers: int = 2, command: tuple[str, ...] = PUPPET
-) -> Iterator[Job]:
+def job(folder: Path, *, servers: int = 2, trainers: int = 2, command: tuple[str, ...] = PUPPET) -> Iterator[Job]:
     """A job whose processes have all ended by themselves when the story is over."""
     made = Job(folder, servers, trainers, command)
     try:

@@ -32,7 +32,7 @@ class Counters(torch.nn.Module):
 def step(worker: ps.Worker, model: Counters, count: int) -> str:
     """Push ones, count times; row 3 and row 4 of the table get them, too."""
     for _ in range(count):
-        (model.first.sum() + model.second.sum() + model.rows(torch.tensor([3, 4])).sum()).backward()  # type: ignore[no-untyped-call]
+        (model.first.sum() + model.second.sum() + model.rows(torch.tensor([3, 4])).sum()).backward()
         worker.step()
     return shown(worker, model)
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import signal
 from pathlib import Path
 
-import pytest
 import torch
 
 from tests.process.ps_jobs import Job, Process, job

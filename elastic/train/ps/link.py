@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,7 @@ class Link:
         self._closing = False
         self._failure: ParameterServerError | None = None
         self._holding: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def __str__(self) -> str:
         """Name the server."""
@@ -126,13 +127,12 @@ class Link:
     async def abandon(self) -> None:
         """Let go without a word: the server takes this worker for lost in a while."""
         self._closing = True
-        channel, holding = self._channel, self._holding
-        self._channel = self._holding = None
-        if holding is not None:
-            holding.cancel()
-            await asyncio.wait([holding])
-        if channel is not None:
-            await channel.close()
+        self._channel = None
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     def _tries(self) -> AsyncIterator[Any]:
         async def tries() -> AsyncIterator[Any]:
@@ -167,8 +167,8 @@ class Link:
     async def _connect(self) -> Any:
         self._find()
         channel = grpc.aio.insecure_channel(self.address, options=OPTIONS)
+        stream = channel.unary_stream(f"/{m.PACKAGE}/Session")(b"".join(frames(self._hello)))
         try:
-            stream = channel.unary_stream(f"/{m.PACKAGE}/Session")(b"".join(frames(self._hello)))
             try:
                 async with asyncio.timeout(CONNECT_S):
                     life = self._notice(await stream.read()).life
@@ -176,20 +176,27 @@ class Link:
                 raise _Away("no answer") from None
             except grpc.aio.AioRpcError as error:
                 raise _meaning(error) from None
-            await self._registered(channel)
-        except _Away as error:
+        except BaseException as error:
             await channel.close()
-            self._missed(error)
+            if isinstance(error, _Away):
+                self._missed(error)
             raise
-        except BaseException:
-            await channel.close()
+        holding = self._begin(self._hold(stream, channel))
+        try:
+            await self._registered(channel)
+            if holding.done():
+                raise _Away("the session broke")
+        except BaseException as error:
+            holding.cancel()
+            if isinstance(error, _Away):
+                self._missed(error)
             raise
         if self._away_since is not None and self.lives:
             log.warning("%s is back%s", self, "" if life in self.lives else ", as a new process")
         self._away_since = None
         if life not in self.lives:
             self.lives.append(life)
-        self._holding = asyncio.create_task(self._hold(stream, channel))
+        self._holding = holding
         return channel
 
     async def _registered(self, channel: Any) -> None:
@@ -205,23 +212,34 @@ class Link:
             await self._once(channel, "Give", give, m.Done, self._values(answer.wanted))
 
     async def _hold(self, stream: Any, channel: Any) -> None:
-        """Listen until the session breaks, and then open it again."""
+        """Listen until the session breaks, then open it again. Owns the channel, and closes it."""
+        reason: Exception = _Away("it has ended the session")
         try:
             while (frame := await stream.read()) is not grpc.aio.EOF:
                 log.warning("%s", self._notice(frame).text)
-            reason: Exception = _Away("it has ended the session")
         except grpc.aio.AioRpcError as error:
             reason = _meaning(error)
+        except MessageError as error:
+            reason = error
+        finally:
+            await channel.close()
         if self._channel is not channel or self._closing:
             return
-        if isinstance(reason, ParameterServerError):
-            self._failure = reason
         self._drop(channel, reason)
-        if self._failure is None:
-            try:
-                await self.open()
-            except ParameterServerError as error:
-                self._failure = error  # The next call says it.
+        if isinstance(reason, ParameterServerError):
+            self._failure = reason  # The next call says it.
+            return
+        try:
+            await self.open()
+        except ParameterServerError as error:
+            self._failure = error
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a task that `abandon` ends."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _once(
         self,
@@ -251,6 +269,8 @@ class Link:
         if self._channel is channel:
             self._channel = None
             self._missed(reason)
+            if self._holding is not None and self._holding is not asyncio.current_task():
+                self._holding.cancel()
 
     def _missed(self, reason: Exception) -> None:
         if self._away_since is None:

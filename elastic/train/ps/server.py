@@ -93,11 +93,11 @@ class Server:
             # A script that has set up no logging still shows what its server does.
             logger.addHandler(logging.StreamHandler(sys.stderr))
             logger.setLevel(logging.INFO)
-        if asyncio.run(self._serve()):
-            raise SystemExit(128 + signal.SIGTERM)
+        if signum := asyncio.run(self._serve()):
+            raise SystemExit(128 + signum)
 
-    async def _serve(self) -> bool:
-        """Serve; whether SIGTERM was the end."""
+    async def _serve(self) -> int:
+        """Serve; the signal that was the end, or 0."""
         holdings = Holdings(self.env.index, len(self.env.servers), self._initial)
         service = Service(
             holdings,
@@ -109,9 +109,10 @@ class Server:
             lost_after_s=self._lost_after_s,
         )
         self._restore(holdings, service)
-        told = asyncio.Event()
+        told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if threading.current_thread() is threading.main_thread():
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+            for signum in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(signum, _tell, told, signum)
         server = grpc.aio.server(options=OPTIONS)
         server.add_generic_rpc_handlers((service.handlers(),))
         try:
@@ -130,22 +131,24 @@ class Server:
             self.env.trainers,
         )
         tasks = [asyncio.create_task(service.tell()), asyncio.create_task(self._keep(service))]
-        ends = [asyncio.create_task(service.finished.wait()), asyncio.create_task(told.wait())]
-        done, _ = await asyncio.wait([*tasks, *ends], return_when=asyncio.FIRST_COMPLETED)
+        finished = asyncio.create_task(service.finished.wait())
+        ends: list[asyncio.Future[Any]] = [*tasks, finished, told]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         # Nothing is acknowledged any more before the last snapshot is written.
-        await server.stop(0 if told.is_set() else GOODBYE_S)
-        for task in [*tasks, *ends]:
+        await server.stop(0 if told.done() else GOODBYE_S)
+        for task in [*tasks, finished]:
             task.cancel()
-        await asyncio.wait([*tasks, *ends])
-        for task in done:
-            task.result()  # One of `tasks` ends by an error only.
+        for ended in await asyncio.gather(*tasks, finished, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
         if self._snapshots is not None and service.changed.is_set():
-            self._snapshots.write(self._state(service), time.time())
-        if told.is_set():
-            log.info("server %d ends: SIGTERM", self.env.index)
-        else:
-            log.info("server %d ends: every worker has closed or is lost", self.env.index)
-        return told.is_set()
+            try:
+                self._snapshots.write(self._state(service), time.time())
+            except CheckpointError as error:
+                log.error("no snapshot: %s", error)
+        why = signal.Signals(told.result()).name if told.done() else "every worker has closed or is lost"
+        log.info("server %d ends: %s", self.env.index, why)
+        return told.result() if told.done() else 0
 
     async def _keep(self, service: Service) -> None:
         """Write snapshots whenever something changed. A full disk is said, and tried again: training goes on."""
@@ -186,6 +189,13 @@ class Server:
             max(0.0, time.time() - meta.written_at),
             state["step"],
         )
+
+
+def _tell(told: asyncio.Future[int], signum: int) -> None:
+    """Take the first signal as a wish to end. A second one is not waited with."""
+    told.set_result(signum)
+    for one in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().remove_signal_handler(one)
 
 
 def load(path: str | os.PathLike[str], names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:

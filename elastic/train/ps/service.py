@@ -74,12 +74,12 @@ class Service:
     def handlers(self) -> grpc.GenericRpcHandler:
         """What gRPC calls: bytes in, bytes out."""
         answers = {
-            "Register": self._answering(m.Register, self._register),
+            "Register": self._answering(m.Register, self._register, self._check_bare),
             "Give": self._answering(m.Give, self._give, self._check_give),
             "Push": self._answering(m.Push, self._push, self._check_push),
-            "Pull": self._answering(m.Pull, self._pull),
-            "Rows": self._answering(m.Rows, self._rows),
-            "Close": self._answering(m.Close, self._close),
+            "Pull": self._answering(m.Pull, self._pull, self._check_bare),
+            "Rows": self._answering(m.Rows, self._rows, self._check_rows),
+            "Close": self._answering(m.Close, self._close, self._check_bare),
         }
         table = {name: grpc.stream_stream_rpc_method_handler(handler) for name, handler in answers.items()}
         table["Session"] = grpc.unary_stream_rpc_method_handler(self._session)
@@ -212,14 +212,6 @@ class Service:
         self._change()
         return m.Done(), ()
 
-    def _check_give(self, given: m.Give) -> None:
-        self._at_work(given.session, complete=False)
-        self.holdings.check_give(given)
-
-    def _check_push(self, pushed: m.Push) -> None:
-        self._at_work(pushed.session)
-        self.holdings.check_push(pushed)
-
     async def _push(self, pushed: m.Push, tensors: Sequence[torch.Tensor]) -> Answer:
         worker = self._at_work(pushed.session)
         gradients = self.holdings.gradients(pushed, tensors)
@@ -244,12 +236,30 @@ class Service:
     async def _rows(self, asked: m.Rows, tensors: Sequence[torch.Tensor]) -> Answer:
         self._at_work(asked.session)
         table = self.holdings.table(asked.table)
-        if len(tensors) != 1 or tensors[0].dtype != torch.int64 or tensors[0].dim() != 1:
-            raise MessageError("rows are asked for with one list of int64 ids")
-        if len(tensors[0]) * table.row_bytes > ROWS_BYTES_MAX:
-            raise MessageError(f"{len(tensors[0])} rows are more than {ROWS_BYTES_MAX} bytes; ask for fewer at once")
         table.check(tensors[0])
         return m.Values(step=self.barrier.step), (table.rows(tensors[0]),)
+
+    # What is refused before the tensors of a message are read.
+
+    def _check_bare(self, asked: Header) -> None:
+        if asked.shapes:
+            raise MessageError(f"a {type(asked).__name__} has no tensors")
+
+    def _check_give(self, given: m.Give) -> None:
+        self._at_work(given.session, complete=False)
+        self.holdings.check_give(given)
+
+    def _check_push(self, pushed: m.Push) -> None:
+        self._at_work(pushed.session)
+        self.holdings.check_push(pushed)
+
+    def _check_rows(self, asked: m.Rows) -> None:
+        self._at_work(asked.session)
+        if len(asked.shapes) != 1 or asked.shapes[0].dtype != "int64" or len(asked.shapes[0].sizes) != 1:
+            raise MessageError("rows are asked for with one list of int64 ids")
+        count, width = asked.shapes[0].numbers, self.holdings.table(asked.table).row_bytes
+        if count * max(width, 8) > ROWS_BYTES_MAX:
+            raise MessageError(f"{count} rows of {width} bytes are more than {ROWS_BYTES_MAX}; ask for fewer at once")
 
     # What follows from every change.
 
