@@ -127,7 +127,7 @@ class Holdings:
             value = self._value(index)
             gradient = given.to(value.dtype)
             if self.sgd.weight_decay:
-                gradient = gradient + self.sgd.weight_decay * value
+                gradient = gradient.add(value, alpha=self.sgd.weight_decay)
             if self.sgd.momentum:
                 velocity = self._velocity[index]
                 gradient = gradient.clone() if velocity is None else velocity.mul_(self.sgd.momentum).add_(gradient)
@@ -224,6 +224,10 @@ def _check_specs(asked: Register, index: int, servers: int) -> None:
     for table in asked.tables:
         if table.dtype not in DTYPES or not DTYPES[table.dtype].is_floating_point:
             raise MessageError(f"a table has floating-point numbers: {table}")
+        if not math.isfinite(table.std):
+            raise MessageError(f"a deviation is a number: {table}")
+    if not (math.isfinite(asked.sgd.momentum) and math.isfinite(asked.sgd.weight_decay)):
+        raise MessageError(f"momentum and weight decay are numbers: {asked.sgd}")
     if len({(piece.name, piece.start, piece.stop) for piece in asked.pieces}) != len(asked.pieces):
         raise MessageError("a piece is registered twice")
 
