@@ -225,10 +225,11 @@ class RunUntil:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """One line for people. `detail` lines are shown with --verbose only."""
+    """One line for people. `detail` lines are shown with --verbose only, `warn` lines also with --quiet."""
 
     text: str
     detail: bool = False
+    warn: bool = False
 
 
 @dataclass(frozen=True, slots=True)

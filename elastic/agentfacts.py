@@ -62,6 +62,7 @@ class Me:
     incarnation: str
     force: bool = False
     rerun: bool = False
+    allow_mismatch: bool = False
 
 
 @dataclass(frozen=True, slots=True)

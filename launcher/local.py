@@ -72,7 +72,8 @@ def node_argv(config: Config, server: str) -> tuple[str, ...]:
         ips = (f"--ips={','.join(config.ips)}",) if config.ips else ()
         flags = _flags(config, server, _np(config), REPLACED | FROM_THE_LIST)
         return (*flags, *ips, "--host", config.host, *_script(config))
-    host = () if config.servers or any(name == "host" for name, _ in config.given) else ("--host", _host(config))
+    named = config.servers or config.nic or any(name == "host" for name, _ in config.given)
+    host = () if named else ("--host", _host(config))
     return (*_flags(config, server, _np(config), REPLACED), *host, *_script(config))
 
 

@@ -56,8 +56,8 @@ class NodeWorkers:
         self._stderr = console
         self._put = put
         self._private = Path(tempfile.mkdtemp(prefix="elastic-launch-"))
-        self._interface = addresses.interface(host)
-        if static_hosts(config) and (self._interface is None or addresses.is_loopback(host)):
+        self._interface = config.nic or addresses.interface(host)
+        if not config.nic and static_hosts(config) and (self._interface is None or addresses.is_loopback(host)):
             self._interface = addresses.interface_towards(static_hosts(config)) or self._interface
         self._roster_file = self._private / "roster.json"
         self._running: _Running | None = None
@@ -167,6 +167,7 @@ class NodeWorkers:
             cards=config.shown_cards,
             one_card=config.one_card_per_worker,
             no_card=not config.cards,
+            servers=config.servers,
         )
         environment["ELASTIC_PROGRESS_FILE"] = str(self._progress_file(generation.g, rank))
         return workers.WorkerSpec(
@@ -210,6 +211,7 @@ class NodeWorkers:
             roster_file=str(self._roster_file),
             error_file=str(self._private / f"error.{generation.g}.{name}.json"),
             interface=self._interface,
+            servers=config.servers,
         )
         environment["ELASTIC_PROGRESS_FILE"] = str(self._private / f"progress.{generation.g}.{name}")
         first = next((number for number, one in enumerate(place.seats) if one.role is not Role.SERVER), -1)
