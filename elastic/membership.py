@@ -38,6 +38,7 @@ from elastic.model import (
     Verdict,
     Why,
 )
+from elastic.naming import failed_words
 from elastic.right import CLOCK_ERROR
 
 __all__ = ["Conclude", "Decision", "Form", "Memory", "Open", "Policy", "Reason", "Wait", "decide", "remember"]
@@ -423,13 +424,12 @@ def _lost(q: _Question, lost: Iterable[str]) -> str:
 
 def _failed(q: _Question, generation: Generation, nodes: Iterable[str]) -> str:
     """Say which ranks failed, where, and in which log that stands."""
-    found = [(node, outcome) for node in nodes if (outcome := q.outcome(generation.g, node)) is not None]
-    ranks = [worker.rank for _, outcome in found for worker in outcome.exits]
-    named = f"rank={ranks}".replace(" ", "")
-    hosts = ", ".join(dict.fromkeys(outcome.host for _, outcome in found))
-    return (
-        f"{named} failed on host {hosts}, see workerlog.{ranks[0]}" if ranks else f"a worker failed on {_names(nodes)}"
-    )
+    found = [outcome for node in nodes if (outcome := q.outcome(generation.g, node)) is not None and outcome.exits]
+    if not found:
+        return f"a worker failed on {_names(nodes)}"
+    told = [outcome for outcome in found if not outcome.exits[0].consequence] or found
+    hosts = ", ".join(dict.fromkeys(outcome.host for outcome in told))
+    return failed_words([worker for outcome in told for worker in outcome.exits], hosts)
 
 
 def _place(node: str, member: Member) -> Place:

@@ -38,16 +38,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(config: Config) -> int:
     """Hand over. What runs is imported only here: a wrong command line is told without waiting for it."""
-    from launcher import logs
+    from launcher.folder import LogFolder
 
-    logs.check_log_dir(Path(config.log_dir))
-    if config.local_nodes:
-        from launcher import local
+    with LogFolder(Path(config.log_dir), overwrite=config.log_overwrite) as folder:
+        if folder.note:
+            sys.stderr.write(f"elastic-launch: --log_overwrite: {folder.note}\n")
+        if config.local_nodes:
+            from launcher import local
 
-        return local.run(config)
-    from launcher import agent
+            return local.run(config)
+        from launcher import agent
 
-    return agent.run(config)
+        return agent.run(config)
 
 
 def _version() -> str:

@@ -24,8 +24,11 @@ from launcher.cards import share, visible_cards
 from launcher.config import Config
 from launcher.signals import HEARD
 
-REPLACED: Final = frozenset({"local_nodes", "elastic_server", "job_id", "np", "nproc_per_node"})
+REPLACED: Final = frozenset({"local_nodes", "elastic_server", "job_id", "np", "nproc_per_node", "log_overwrite"})
 """Flags whose value the parent decides for its children."""
+
+NOT_FOR_NODES: Final = frozenset({"ELASTIC_LOCAL_NODES", "ELASTIC_LOG_OVERWRITE"})
+"""Variables of the parent that its nodes must not read: what they say is done already."""
 
 NOT_FOR_JOINERS: Final = frozenset({"rerun", "force", "host"})
 """Flags that a further node in another terminal does not repeat."""
@@ -84,7 +87,7 @@ def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[
 
     When there are fewer cards than workers no node gets any: two workers on one card cannot talk over NCCL.
     """
-    base = {name: text for name, text in environ.items() if name != "ELASTIC_LOCAL_NODES"}
+    base = {name: text for name, text in environ.items() if name not in NOT_FOR_NODES}
     cards = visible_cards(environ)
     if config.local_nodes == 1 or not cards:
         return tuple(dict(base) for _ in range(config.local_nodes))

@@ -6,16 +6,17 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from elastic.agentevents import Event, Exited, Gone, StartWorkers
 from elastic.errors import CheckpointError, NurseryLost
-from elastic.model import Generation, WorkerExit
+from elastic.model import Cause, Generation, WorkerExit
+from elastic.naming import failed_words, process_name
 from elastic.train import fence
-from launcher import addresses, exits, locks, logs, workers
+from launcher import addresses, envlog, exits, locks, logs, report, workers
 from launcher.config import Config, worker_argv
 from launcher.console import Console
 from launcher.endpoints import join_host_port
@@ -30,11 +31,16 @@ NURSERY_TRIES_MAX = 5
 
 @dataclass
 class _Running:
-    """The workers that run now: their specs, and which have not been heard of yet."""
+    """The workers of a generation: their specs, which have not been heard of yet, and which ended by losing a peer.
+
+    Workers are known by their local rank.
+    """
 
     g: int
     specs: dict[int, workers.WorkerSpec]
     waiting: set[int] = field(default_factory=set)
+    echoes: set[int] = field(default_factory=set)
+    why_stopped: str = ""
 
 
 class NodeWorkers:
@@ -54,6 +60,7 @@ class NodeWorkers:
         self._private = Path(tempfile.mkdtemp(prefix="elastic-launch-"))
         self._interface = addresses.interface(host)
         self._running: _Running | None = None
+        self._newest: _Running | None = None
         self._nursery = self._new_nursery()
         self._nursery_died = asyncio.Event()
 
@@ -97,11 +104,13 @@ class NodeWorkers:
         self._nursery.run_until(t_s)
 
     def stop(self, grace_s: float, why: str) -> None:
-        """SIGTERM, then SIGKILL after `grace_s`; with 0.0 SIGKILL at once. `why` is a line for the workers' logs."""
+        """SIGTERM, then SIGKILL after `grace_s`; with 0.0 SIGKILL at once. `why` is for the workers' logs."""
+        if self._running is not None:
+            self._running.why_stopped = self._running.why_stopped or why
         if grace_s > 0:
-            self._nursery.stop(grace_s, f"==== stopped: {why} ====")
+            self._nursery.stop(grace_s, report.stopped_line(why))
         else:
-            self._nursery.kill()
+            self._nursery.kill(report.stopped_line(why))
 
     def begin(self, action: StartWorkers, run_until_s: float) -> None:
         """Start the workers of a generation; they may run until `run_until_s`."""
@@ -115,12 +124,29 @@ class NodeWorkers:
         if action.m_id == 0:
             self._claim(f"{action.incarnation}/{generation.g}")
         specs = {local: self._spec(action, local) for local in range(generation.slots)}
-        self._running = _Running(generation.g, specs, set(specs))
+        self._write_envlogs(log_dir, specs.values())
+        self._running = self._newest = _Running(generation.g, specs, set(specs))
         self._nursery.run_until(run_until_s)
         try:
             self._nursery.spawn(generation.g, list(specs.values()))
         except NurseryLost:
             self._all_lost()
+
+    def name_first_cause(self, cause: Cause) -> None:
+        """Say in the logs of workers that ended because of another which one failed first, if they do not say so."""
+        newest = self._newest
+        if newest is None or newest.g != cause.g:
+            return
+        failed = {(worker.role, worker.rank) for worker in cause.exits if not worker.consequence}
+        failed |= {(other.role, other.rank) for other in cause.others}
+        said = newest.why_stopped == f"because {failed_words([cause.first], cause.host)}"
+        for local, spec in newest.specs.items():
+            if (spec.role, spec.rank) in failed or (said and local not in newest.echoes):
+                continue
+            try:
+                logs.append_line(spec.log, report.first_cause_line(cause))
+            except OSError as error:
+                self._narrator.detail(f"{spec.log} does not say which worker failed first ({error.strerror})")
 
     def _claim(self, mark: str) -> None:
         """Fence the checkpoint folder: from now on only this generation writes there."""
@@ -168,6 +194,13 @@ class NodeWorkers:
             prefix=f"[{rank}] " if self._several(generation) else "",
         )
 
+    def _write_envlogs(self, log_dir: Path, specs: Iterable[workers.WorkerSpec]) -> None:
+        try:
+            for spec in specs:
+                envlog.write(log_dir, spec.role, spec.rank, spec.env)
+        except OSError as error:
+            self._narrator.warn(f"envlog.<rank> cannot be written ({error.strerror}); training goes on")
+
     def _shown(self, rank: int, local: int) -> bool:
         console = self._config.console
         return console == "all" or (console == "rank0" and rank == 0) or (console == "local0" and local == 0)
@@ -203,9 +236,16 @@ class NodeWorkers:
         spec = running.specs[event.local_rank]
         running.waiting.discard(event.local_rank)
         lines = logs.tail(spec.log, event.log_from, lines=SIGNS_LINES)
-        exit_ = exits.worker_exit(spec.rank, event.code, str(spec.log), lines, stopped=event.stopped)
-        self._narrator.detail(f"rank {spec.rank} ended: {exit_.words}")
-        self._put(Exited(event.g, exit_, own=not event.stopped))
+        log = str(spec.log)
+        exit_ = exits.worker_exit(spec.rank, event.code, log, lines, stopped=event.stopped, role=spec.role)
+        if exit_.consequence:
+            running.echoes.add(event.local_rank)
+        also = None
+        if event.stopped and event.stop_at is not None:
+            lines = logs.tail(spec.log, event.log_from, lines=SIGNS_LINES, to_offset=event.stop_at)
+            also = exits.stopped_while_ending(spec.rank, event.code, log, lines, role=spec.role)
+        self._narrator.detail(f"{process_name(spec.role, spec.rank)} ended: {(also or exit_).words}")
+        self._put(Exited(event.g, also or exit_, own=not event.stopped, also=also is not None))
 
     def _gone(self, g: int) -> None:
         running = self._running
