@@ -206,7 +206,9 @@ class NodeWorkers:
         return console == "all" or (console == "rank0" and rank == 0) or (console == "local0" and local == 0)
 
     def _several(self, generation: Generation) -> bool:
-        return self._config.console == "all" and generation.world_size > 1
+        """Tell whether several workers are shown on this console, which the agents of one machine may share."""
+        here = sum(place.host == self._host for place in generation.members)
+        return {"all": here * generation.slots, "local0": here}.get(self._config.console, 1) > 1
 
     def _progress_file(self, g: int, rank: int) -> Path:
         return self._private / f"progress.{g}.{rank}"

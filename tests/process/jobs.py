@@ -15,7 +15,7 @@ import secrets
 import signal
 import string
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,17 +92,22 @@ class Job:
         settle_s: float = 0.5,
         script: tuple[str, ...] | None = None,
         server: bool = True,
+        beside: Node | None = None,
+        env: Mapping[str, str] | None = None,
+        within: tuple[str, ...] = (),
     ) -> Node:
-        """Start an agent in a folder of its own. Later flags win over the harness's; `server` names the etcd.
+        """Start an agent in a folder of its own, or in that of the node `beside`.
 
-        It dies with the test's process, whatever ends that.
+        Later flags win over the harness's; `server` names the etcd; `env` is added to the environment; `within` is a
+        command that runs the agent's. It dies with the test's process, whatever ends that.
         """
         name = next(self._names)
-        folder = self.folder / name
-        folder.mkdir()
+        folder = self.folder / name if beside is None else beside.folder
+        folder.mkdir(exist_ok=True)
         mark = f"{self._socket}-{name}."
         kept = {key: text for key, text in os.environ.items() if not key.startswith(("ELASTIC_", "PADDLE_"))}
         command = (
+            *within,
             *(sys.executable, "-P", "-m", "launcher"),
             *(("--elastic_server", self.etcd.endpoint) if server else ()),
             *("--job_id", self.job_id, "--lease_ttl", str(ttl_s), "--settle", str(settle_s)),
@@ -120,6 +125,7 @@ class Job:
                 "CUDA_VISIBLE_DEVICES": "",
                 "OMP_NUM_THREADS": "1",
                 "TMPDIR": str(self.folder / "tmp"),
+                **(env or {}),
             },
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
