@@ -112,13 +112,18 @@ class EventLog:
 
     def _append(self, line: bytes) -> None:
         """Open, append, close: another agent of this folder may have renamed the file."""
-        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        fd = self._open()
         try:
-            os.write(fd, line)
             if os.fstat(fd).st_size > BYTES_MAX:
                 self._set_aside(fd)
+                os.close(fd)
+                fd = self._open()
+            os.write(fd, line)
         finally:
             os.close(fd)
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
     def _set_aside(self, fd: int) -> None:
         """Rename the full file, unless another agent is about to, or has just done it."""

@@ -58,6 +58,8 @@ _NOISE = re.compile(r"^(?:\[rank\d+\]:)?\s*(?:\[W\d|frame #\d|Exception raised f
 
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 _EXCEPTION = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?::\s.*)?$")
+_TERMINATE = "terminate called without an active exception"
+"""What C++ says when torch shuts down in disorder, after an error or without one."""
 _TRACEBACK = "Traceback (most recent call last):"
 _ASKED_FOR = ("KeyboardInterrupt", "SystemExit")
 """Exceptions that end a script without anything being wrong with it."""
@@ -92,7 +94,7 @@ def raised(tail: Sequence[str]) -> str:
     Python writes the traceback of an exception that nobody caught, and then takes a while to end. A script that says
     something after it has caught it. torch's prefix of ranks, warnings and C++ frames do not count.
     """
-    lines = [_RANK_PREFIX.sub("", line) for line in tail if not _NOISE.match(line)]
+    lines = [_RANK_PREFIX.sub("", line) for line in tail if not _NOISE.match(line) and line != _TERMINATE]
     starts = [place for place, line in enumerate(lines) if line.endswith(_TRACEBACK)]
     if not starts:
         return ""

@@ -107,10 +107,11 @@ class NodeWorkers:
         """SIGTERM, then SIGKILL after `grace_s`; with 0.0 SIGKILL at once. `why` is for the workers' logs."""
         if self._running is not None:
             self._running.why_stopped = self._running.why_stopped or why
+        line = logs.clean(report.stopped_line(why))
         if grace_s > 0:
-            self._nursery.stop(grace_s, report.stopped_line(why))
+            self._nursery.stop(grace_s, line)
         else:
-            self._nursery.kill(report.stopped_line(why))
+            self._nursery.kill(line)
 
     def begin(self, action: StartWorkers, run_until_s: float) -> None:
         """Start the workers of a generation; they may run until `run_until_s`."""
@@ -144,7 +145,7 @@ class NodeWorkers:
             if (spec.role, spec.rank) in failed or (said and local not in newest.echoes):
                 continue
             try:
-                logs.append_line(spec.log, report.first_cause_line(cause))
+                logs.append_line(spec.log, logs.clean(report.first_cause_line(cause)))
             except OSError as error:
                 self._narrator.detail(f"{spec.log} does not say which worker failed first ({error.strerror})")
 

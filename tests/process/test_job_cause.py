@@ -32,7 +32,7 @@ def raised(*what):
     if os.environ["RANK"] in bad:
         (marks / os.environ["RANK"]).touch()
         while not all((marks / rank).exists() for rank in bad):
-            pass
+            os.sched_yield()
 
 sys.excepthook = raised
 dist.init_process_group("gloo")

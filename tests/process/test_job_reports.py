@@ -164,8 +164,7 @@ async def test_workers_stopped_because_another_failed_say_so_and_where_to_look(j
 
 @story
 async def test_workers_stopped_by_a_planned_change_or_a_loss_read_other_words(job: Job) -> None:
-    first = await job.node("--np", "3", ttl_s=QUICK_TTL_S)
-    for _ in range(2):
+    for _ in range(3):
         await job.node("--np", "3", ttl_s=QUICK_TTL_S)
     world = await job.world(1, 3)
     draining = node_of(job, world[2])
@@ -175,7 +174,6 @@ async def test_workers_stopped_by_a_planned_change_or_a_loss_read_other_words(jo
     kept = node_of(job, world[0])
     await lost.killed()
     await job.world(3, 1)
-    assert kept is first or lost is first
     stops = re.findall(r"^==== stopped .*$", kept.text("workerlog.0"), re.MULTILINE)
     assert stops == [
         f"==== stopped for a planned change: {draining.id} drains ====",
