@@ -84,9 +84,12 @@ class EventLog:
         try:
             self._append(line)
         except OSError as error:
-            if not self._complained:
-                self._complained = True
-                self._complain(f"{self._path} cannot be written ({error.strerror}); it is not complete")
+            self._complain_once(f"cannot be written ({error.strerror}); it is not complete")
+
+    def _complain_once(self, text: str) -> None:
+        if not self._complained:
+            self._complained = True
+            self._complain(f"{self._path} {text}")
 
     def _look(self, facts: Facts, taken: Sequence[str]) -> None:
         """Write what the store shows anew."""
@@ -127,8 +130,13 @@ class EventLog:
 
     def _set_aside(self, fd: int) -> None:
         """Rename the full file, unless another agent is about to, or has just done it."""
-        with contextlib.suppress(BlockingIOError, FileNotFoundError):
+        try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._complain_once("cannot be locked: agents that share it may lose events when it is full")
+        with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(fd), os.stat(self._path)):
                 os.replace(self._path, self._full)
 

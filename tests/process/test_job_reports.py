@@ -9,7 +9,7 @@ from signal import SIGKILL, SIGTERM
 from elastic.keys import JobKeys
 from elastic.store.etcd import EtcdStore
 from launcher.history import read
-from tests.process.jobs import QUICK_TTL_S, Job, story
+from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
 from tests.process.nodes import Node
 from tests.process.puppets import Worker
 
@@ -77,6 +77,20 @@ async def test_a_failure_is_told_while_a_worker_elsewhere_still_takes_its_grace_
         assert await node.exits() == 0
         await node.says(r"restart 1 of 3; the job goes on")
         assert node.lines.count(abort(2, "1")) == 1
+
+
+@story_with_its_own_etcd
+async def test_a_failure_is_told_also_when_etcd_does_not_answer(job: Job) -> None:
+    node = await job.node("--np", "1", "--nproc_per_node", "2")
+    _, failing = await job.world(1, 2)
+    job.etcd.freeze()
+    await failing.exits(1)
+    await node.says(re.escape(abort(2, "1")))
+    job.etcd.thaw()
+    for worker in await job.newest_world(2):
+        await worker.exits(0)
+    assert await node.exits() == 0
+    assert node.lines.count(abort(2, "1")) == 1
 
 
 @story
