@@ -47,9 +47,13 @@ class FailureReports:
         self._awaited = 0
         self._told_g = 0
         self._early: Cause | None = None
+        self._incarnation = core.facts.incarnation
 
     def after_event(self) -> None:
         """Notice a failure that has not been judged yet."""
+        if self._core.facts.incarnation != self._incarnation:  # Another store counts its generations anew.
+            self._incarnation = self._core.facts.incarnation
+            self._awaited = self._told_g = 0
         g = self._failed()
         if g > self._awaited:
             self._awaited = g

@@ -14,7 +14,7 @@ from pathlib import Path
 from elastic.agentevents import Event, Exited, Gone, StartWorkers
 from elastic.errors import CheckpointError, NurseryLost
 from elastic.model import Cause, Generation, WorkerExit
-from elastic.naming import failed_words, process_name
+from elastic.naming import process_name
 from elastic.train import fence
 from launcher import addresses, envlog, exits, locks, logs, report, workers
 from launcher.config import Config, worker_argv
@@ -136,16 +136,17 @@ class NodeWorkers:
     def name_first_cause(self, cause: Cause) -> None:
         """Say in the logs of workers that ended because of another which one failed first, if they do not say so."""
         newest = self._newest
-        if newest is None or newest.g != cause.g:
+        if newest is None or newest.g != cause.g or cause.first.consequence:
             return
         failed = {(worker.role, worker.rank) for worker in cause.exits if not worker.consequence}
         failed |= {(other.role, other.rank) for other in cause.others}
-        said = newest.why_stopped == f"because {failed_words([cause.first], cause.host)}"
+        why = report.because(cause)
         for local, spec in newest.specs.items():
-            if (spec.role, spec.rank) in failed or (said and local not in newest.echoes):
+            echo = local in newest.echoes
+            if (spec.role, spec.rank) in failed or (newest.why_stopped == why and not echo):
                 continue
             try:
-                logs.append_line(spec.log, logs.clean(report.first_cause_line(cause)))
+                logs.append_line(spec.log, logs.clean(report.echo_line(cause) if echo else report.stopped_line(why)))
             except OSError as error:
                 self._narrator.detail(f"{spec.log} does not say which worker failed first ({error.strerror})")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elastic.model import Cause, FailedToo, Role, Status, Verdict, WorkerExit
-from elastic.naming import listed, log_name, process_name
+from elastic.naming import failed_words, listed, process_name
 
 INDENT = "    "
 
@@ -68,11 +68,14 @@ def stopped_line(why: str) -> str:
     return f"==== stopped {why} ===="
 
 
-def first_cause_line(cause: Cause) -> str:
-    """The line for the log of a worker that ended because of another, once it is known which one failed first."""
-    first = cause.first
-    where = f"on host {cause.host}, see {log_name(first.role, first.rank)}"
-    return f"==== the first to fail was {process_name(first.role, first.rank)} {where} ===="
+def because(cause: Cause) -> str:
+    """Why workers were stopped, or ended with it, once the first cause of a failure is known."""
+    return f"because {failed_words([cause.first], cause.host)}"
+
+
+def echo_line(cause: Cause) -> str:
+    """The line for the log of a worker that ended because it lost the one that failed first."""
+    return f"==== ended {because(cause)} ===="
 
 
 def ended_lines(verdict: Verdict, job_id: str, now: float) -> list[str]:

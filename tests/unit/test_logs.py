@@ -43,8 +43,8 @@ class TestTheFrameOfAStart:
     def test_a_line_of_ours_can_follow_when_the_log_is_closed(self, tmp_path: Path) -> None:
         path = tmp_path / "workerlog.0"
         path.write_text("unfinished")
-        append_line(path, "==== the first to fail was rank 1 ====")
-        assert path.read_text() == "unfinished\n==== the first to fail was rank 1 ====\n"
+        append_line(path, "==== ended because ====")
+        assert path.read_text() == "unfinished\n==== ended because ====\n"
         with pytest.raises(FileNotFoundError):
             append_line(tmp_path / "never.was", "line")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic.model import Cause, FailedToo, Role, Status, Verdict, WorkerExit
-from launcher.report import abort_line, ended_lines, failure_lines, first_cause_line, stopped_line
+from launcher.report import abort_line, echo_line, ended_lines, failure_lines, stopped_line
 
 FIRST = WorkerExit(
     rank=2,
@@ -64,7 +64,7 @@ def test_a_server_that_failed_is_called_a_server_and_not_counted_among_the_train
         "Its log is /log/serverlog.1 on host h.",
         "Server 1 wrote nothing to its log.",
     ]
-    assert first_cause_line(cause) == "==== the first to fail was server 1 on host h, see serverlog.1 ===="
+    assert echo_line(cause) == "==== ended because server=[1] failed on host h, see serverlog.1 ===="
 
 
 def test_a_trainer_and_a_server_that_failed_have_a_sentence_each() -> None:
