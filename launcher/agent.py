@@ -29,7 +29,10 @@ from elastic.store.mirror import Mirror
 from launcher import addresses, locks, report, serving
 from launcher.config import Config
 from launcher.console import Console
+from launcher.events import EventLog
+from launcher.failures import FailureReports
 from launcher.hello import Hello
+from launcher.history import History
 from launcher.introduction import introduce
 from launcher.logs import Level, Narrator
 from launcher.node import NodeWorkers
@@ -183,6 +186,7 @@ class Agent:
         self._keys = JobKeys(config.job_id, config.key_prefix)
         self._events: asyncio.Queue[ae.Event] = asyncio.Queue()
         self._workers = NodeWorkers(config, node, host, narrator, console, self._events.put_nowait)
+        self._event_log = EventLog(Path(config.log_dir), config.job_id, node, narrator.warn)
         self._store: Store | None = None
         self._hello: Hello | None = None
         self._reader = ViewReader(self._keys)
@@ -211,6 +215,10 @@ class Agent:
                 store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error)
             )
             self._lines = WaitingLines(self._core, store, self._keys, self._narrator, boottime)
+            self._failures = FailureReports(
+                self._core, store, self._keys, self._narrator, self._tell_early, self._told_cause
+            )
+            self._history = History(store, self._keys, self._node, self._narrator)
             try:
                 async with asyncio.TaskGroup() as self._group:
                     await self._live()
@@ -219,7 +227,7 @@ class Agent:
             except* ElasticError as failed:
                 raise _first(failed) from failed
             finally:
-                self._workers.stop(0.0, "the agent ends")
+                self._workers.stop(0.0, "because the agent ends")
                 await self._give_back_lease()
         assert self._exit_code is not None
         return self._exit_code
@@ -299,7 +307,13 @@ class Agent:
 
     async def _live(self) -> None:
         """Read events until the core ends the agent."""
-        for coroutine in (self._mirror.run(), self._workers.tend(), self._lines.run(), self._hear_signal()):
+        for coroutine in (
+            self._mirror.run(),
+            self._workers.tend(),
+            self._lines.run(),
+            self._hear_signal(),
+            self._history.run(),
+        ):
             self._group.create_task(coroutine)
         self._perform(ae.Follow(complete=False))
         while True:
@@ -310,7 +324,10 @@ class Agent:
             for action in actions:
                 self._perform(action)
             self._lines.after_event()
+            self._failures.after_event()
+            self._event_log.observe(self._core.facts, event, actions, self._core.taken)
             if self._exit_code is not None:
+                await self._history.settle(CLOSING_LIMIT_S)
                 raise _Finished
             self._plan_wake()
             self._look_for_proof()
@@ -431,6 +448,8 @@ class Agent:
         else:
             self._narrator.detail(f"{transaction.kind}: {'done' if result.succeeded else 'something has changed'}")
             self._events.put_nowait(ae.Answered(transaction, result.succeeded, result.revision))
+            if result.succeeded:
+                self._history.add(transaction)
 
     async def _find_older(self, before: int) -> None:
         assert self._store is not None
@@ -486,8 +505,15 @@ class Agent:
     # --- what people read -----------------------------------------------------------------------------------------
 
     def _report_failure(self, cause: Cause, note: str) -> None:
-        self._narrator.report(report.failure_lines(cause))
+        self._failures.judged(cause)
         self._narrator.say(f"{note}; the job goes on" if note else "the job goes on")
+
+    def _tell_early(self, g: int) -> None:
+        self._group.create_task(self._failures.tell_early(g))
+
+    def _told_cause(self, cause: Cause) -> None:
+        self._workers.name_first_cause(cause)
+        self._event_log.failure(cause)
 
     def _report_verdict(self, verdict: Verdict, *, late: bool) -> None:
         if late:
@@ -497,6 +523,5 @@ class Agent:
             self._narrator.say(f"the job has completed: {verdict.reason}")
             return
         if verdict.cause is not None:
-            self._narrator.report([report.abort_line(verdict.cause.world_size, verdict.cause.ranks)])
-            self._narrator.report(report.failure_lines(verdict.cause))
+            self._failures.judged(verdict.cause)
         self._narrator.warn(f"the job has failed: {verdict.reason}")

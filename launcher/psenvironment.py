@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from elastic import naming
 from elastic.model import Generation, Place, Role, Seat, Seated
 from launcher import proxies
 from launcher.endpoints import join_host_port, parse_endpoint
@@ -22,8 +23,6 @@ PADDLE_ROLES: Final[Mapping[Role, str]] = {
     Role.WORKER: "TRAINER",
     Role.HETER: "HETER_TRAINER",
 }
-
-LOGS: Final[Mapping[Role, str]] = {Role.SERVER: "serverlog", Role.WORKER: "workerlog", Role.HETER: "heterlog"}
 
 OF_SOME: Final = frozenset(
     {
@@ -56,7 +55,7 @@ OF_SOME: Final = frozenset(
 
 def log_name(seat: Seat) -> str:
     """The file in the log folder for the process of a seat."""
-    return f"{LOGS[seat.role]}.{seat.index}"
+    return naming.log_name(seat.role, seat.index)
 
 
 def roster_document(generation: Generation) -> bytes:

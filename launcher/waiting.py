@@ -56,18 +56,24 @@ class WaitingLines:
                     self._narrator.detail(f"proposer: {decision.reason}")
 
     async def run(self) -> None:
-        """Every 10 s, while this node has no work, say why."""
+        """Every 10 s, while this node has no work, say why, and for how long that has been so."""
         pause = FIRST_S
+        since: float | None = None
         while True:
             await asyncio.sleep(pause)
             pause = EVERY_S
-            if self._core.phase in WAITING:
+            if self._core.phase not in WAITING:
+                since = None
+            else:
+                since = self._clock() if since is None else since
                 code, reason = await self._reason()
                 if code in AT_WORK:
                     pause = SPARE_EVERY_S
                 if reason and self._core.phase in WAITING:
                     spare = code in AT_WORK and self._core.phase is Phase.SPARE
-                    self._narrator.say(f"spare: {reason}" if spare else reason)
+                    waited_s = self._clock() - since
+                    so_far = f" ({waited_s:.0f} s so far)" if waited_s >= EVERY_S / 2 else ""
+                    self._narrator.say(f"{'spare: ' if spare else ''}{reason}{so_far}")
 
     async def _reason(self) -> tuple[Reason | None, str]:
         facts = self._core.facts
