@@ -84,6 +84,8 @@ class FailureReports:
             self._early = cause
             self._tell(cause)
             return
+        if before.why is not Why.FAILURE:
+            return  # A loss or a planned change: what stopped the workers is known.
         over = {node for node, stored in outcomes.items() if stored.value.over}
         missing = [node for node in before.nodes if node not in over]
         self._narrator.say(
