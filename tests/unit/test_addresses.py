@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
+from pathlib import Path
 
 import psutil
 import pytest
@@ -10,8 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.errors import ConfigError, StoreUnavailable
-from launcher.addresses import _route, advertised, candidates, interface, is_loopback
+from launcher import addresses
+from launcher.addresses import (
+    _route,
+    advertised,
+    candidates,
+    interface,
+    interface_towards,
+    is_loopback,
+)
 from launcher.endpoints import join_host_port, parse_endpoint
+
+ROOT = Path(__file__).parents[2]
 
 REMOTE = ("203.0.113.77:2379",)
 """An address of the documentation's network: a route leads there, nobody answers."""
@@ -128,6 +140,23 @@ def test_every_address_of_this_machine_has_its_interface() -> None:
 
 def test_an_address_of_another_machine_has_no_interface_here() -> None:
     assert interface("203.0.113.77") is None
+
+
+def test_the_way_to_other_hosts_tells_the_interface_of_a_node_that_calls_itself_a_loopback_address() -> None:
+    assert interface_towards(("localhost", "127.0.1.1", "etcd.invalid")) is None
+    for own in candidates():
+        assert interface_towards(("localhost", own)) == interface(own)
+
+
+def test_every_address_of_this_machine_is_its_own() -> None:
+    assert {str(address) for address in addresses.owned()} >= {"127.0.0.1", *candidates()}
+
+
+def test_no_address_is_found_by_looking_a_name_up_backwards() -> None:
+    """On many machines that gives 127.0.1.1, which no other machine can use."""
+    backwards = re.compile(r"\b(gethostbyaddr|gethostbyname(_ex)?|getfqdn|getnameinfo)\b")
+    sources = [path for package in ("launcher", "elastic") for path in (ROOT / package).rglob("*.py")]
+    assert [path.name for path in sources if backwards.search(path.read_text())] == []
 
 
 def test_the_source_of_a_bad_address_is_named() -> None:
