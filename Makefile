@@ -1,10 +1,12 @@
-# make setup | test | demo | bench. Everything is installed into .venv, once.
+# make setup | test | demo | bench. Everything is installed into .venv, once. make paddle: Paddle into .venv-paddle.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup test lint demo bench clean
+PADDLE := .venv-paddle
+
+.PHONY: setup test lint demo bench paddle clean
 
 setup: $(STAMP)
 
@@ -28,5 +30,13 @@ demo: setup
 bench: setup
 	$(BIN)/python -m tests.bench.recovery
 
+# Paddle and torch do not share a process, so neither do they share an environment. Tests marked paddle use it.
+paddle: $(PADDLE)/.installed
+
+$(PADDLE)/.installed: constraints.txt
+	test -x $(PADDLE)/bin/python || "$(PYTHON)" -m venv $(PADDLE)
+	$(PADDLE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt paddlepaddle
+	touch $@
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv $(PADDLE) .mypy_cache .ruff_cache .pytest_cache .hypothesis

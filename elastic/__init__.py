@@ -1,1 +1,46 @@
-"""The elastic-launch library: what a training script imports, and the core that the launcher runs on."""
+"""The elastic-launch library: what a training script imports, and the core that the launcher runs on.
+
+The names below are loaded when they are used: `import elastic` alone loads neither torch nor grpc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from elastic.environ import Environ
+    from elastic.relaunch import config as config
+    from elastic.train.start import init as init
+
+LAZY: Final[Mapping[str, str]] = {
+    "config": "elastic.relaunch",
+    "init": "elastic.train.start",
+}
+"""What `elastic.<name>` is, and the module that has it."""
+
+__all__ = ["config", "env", "init"]
+
+
+def env() -> Environ:
+    """What this process is told of its place in the job: role, rank, servers, job id and more.
+
+    It reads the environment anew at each call. Raises `elastic.errors.ConfigError` if a variable is wrong or missing.
+    """
+    import os
+
+    from elastic.environ import read
+
+    return read(os.environ)
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name at its first use."""
+    if name not in LAZY:
+        raise AttributeError(f"module 'elastic' has no attribute {name!r}")
+    return getattr(import_module(LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *LAZY})

@@ -7,9 +7,12 @@
     <prefix>/<job>/members/<node>       model.Member, under the node's lease
     <prefix>/<job>/generation           model.Generation, the one document that the proposer writes
     <prefix>/<job>/go                   model.Go
-    <prefix>/<job>/outcomes/<g>/<node>  model.Outcome; g with ten digits, so that keys sort by it
+    <prefix>/<job>/outcomes/<g>/<node>  model.Outcome; g with ten digits, so that keys sort by it. Of a later start in
+                                        the same generation (a roster's revision) the node is <node>/<since>
     <prefix>/<job>/verdict              model.Verdict
     <prefix>/<job>/events/<at>-<tag>    one line for people
+    <prefix>/<job>/probe                probe.Probe, under the asker's lease: everybody is to try to reach everybody
+    <prefix>/<job>/answers/<id>/<node>  probe.Answer to that probe, under the node's lease; nobody mirrors it
 
 Documents are JSON with a schema: a document that does not fit raises `DocumentError` and nothing else can happen.
 """
@@ -89,14 +92,24 @@ class JobKeys:
         self.outcomes: Final = self.root + "outcomes/"
         self.verdict: Final = self.root + "verdict"
         self.events: Final = self.root + "events/"
+        self.probe: Final = self.root + "probe"
+        self.answers: Final = self.root + "answers/"
 
     def member(self, node: str) -> str:
         """The key of a member."""
         return self.members + node
 
-    def outcome(self, g: int, node: str) -> str:
-        """The key of a node's outcome of generation g."""
-        return f"{self.outcomes}{g:010d}/{node}"
+    def outcome(self, g: int, node: str, since: int = 0) -> str:
+        """The key of a node's outcome of generation g, of the start that revision `since` asked for."""
+        return f"{self.outcomes}{g:010d}/{node}" + (f"/{since}" if since else "")
+
+    def later_outcomes(self, g: int, node: str) -> Range:
+        """A node's outcomes of every later start in generation g."""
+        return Range.prefix(self.outcome(g, node) + "/")
+
+    def answer(self, probe: str, node: str) -> str:
+        """The key of a node's answer to a probe."""
+        return f"{self.answers}{probe}/{node}"
 
     def outcomes_below(self, g: int) -> Range:
         """Every outcome of the generations before g."""
@@ -108,7 +121,7 @@ class JobKeys:
 
     @property
     def everything(self) -> tuple[Range, ...]:
-        """What the proposer follows: everything but the history for people, which sorts first."""
+        """What the proposer follows: everything but the history for people and the answers, which sort first."""
         return (Range(self.generation, self._end),)
 
     def followed(self, *members: str) -> tuple[Range, ...]:
@@ -149,8 +162,11 @@ class ViewReader:
             elif key.startswith(keys.members):
                 members[key[len(keys.members) :]] = stored
             elif key.startswith(keys.outcomes):
-                g, _, node = key[len(keys.outcomes) :].partition("/")
-                outcomes[int(g), node] = stored
+                g, _, start = key[len(keys.outcomes) :].partition("/")
+                at = (int(g), start.partition("/")[0])
+                known_end = outcomes.get(at)
+                if known_end is None or known_end.value.since <= stored.value.since:
+                    outcomes[at] = stored
             else:
                 single[key] = stored
         self._decoded = decoded

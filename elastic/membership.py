@@ -41,6 +41,7 @@ from elastic.model import (
     Verdict,
     Why,
 )
+from elastic.naming import failed_words
 from elastic.question import (
     BATCH_S,
     Question,
@@ -93,9 +94,9 @@ def _of_roster(q: Question, roles: Roles) -> tuple[Decision, Memory]:
         return roster.running(q, roles, generation)
     if not roster.standing(q, generation):
         return roster.reform(q, roles, generation), q.memory
-    if generation.before is not None and (busy := roster.still_running(q, generation.before)):
-        return Wait(Reason.STOPPING, f"waiting for {named(busy)} to stop the old processes"), q.memory
-    return _open(q, generation, generation.before, None)
+    if generation.before is not None and (closed := roster.closed(q, generation.before)) is not None:
+        return closed, q.memory
+    return _open(q, generation, generation.before, None, charge=False)  # Its revisions were paid for one by one.
 
 
 def remember(view: View, memory: Memory, now: float) -> Memory:
@@ -274,7 +275,7 @@ def _closed(
 
 
 def _open(
-    q: Question, generation: Generation, before: Before | None, newcomers_at: float | None
+    q: Question, generation: Generation, before: Before | None, newcomers_at: float | None, *, charge: bool = True
 ) -> tuple[Decision, Memory]:
     """The gate can open: judge what ended the world before, then go, pause, or end the job."""
     gate_since = q.memory.gate_since
@@ -285,6 +286,7 @@ def _open(
     absent: tuple[str, ...] = ()
     if before is not None:
         absent = tuple(node for node in before.nodes if node not in q.view.members)
+    if before is not None and charge:
         known = {node: stored for (g, node), stored in q.view.outcomes.items() if g == before.g}
         lost = frozenset(node for node in before.nodes if node not in known)
         healthy = max((stored.value.ran_s for stored in known.values()), default=0.0) >= HEALTHY_S
@@ -395,10 +397,9 @@ def _lost(q: Question, lost: Iterable[str]) -> str:
 
 def _failed(q: Question, generation: Generation, nodes: Iterable[str]) -> str:
     """Say which ranks failed, where, and in which log that stands."""
-    found = [(node, outcome) for node in nodes if (outcome := q.outcome(generation.g, node)) is not None]
-    ranks = [worker.rank for _, outcome in found for worker in outcome.exits]
-    which = f"rank={ranks}".replace(" ", "")
-    hosts = ", ".join(dict.fromkeys(outcome.host for _, outcome in found))
-    return (
-        f"{which} failed on host {hosts}, see workerlog.{ranks[0]}" if ranks else f"a worker failed on {named(nodes)}"
-    )
+    found = [outcome for node in nodes if (outcome := q.outcome(generation.g, node)) is not None and outcome.exits]
+    if not found:
+        return f"a worker failed on {named(nodes)}"
+    own = [outcome for outcome in found if not outcome.exits[0].consequence] or found
+    hosts = ", ".join(dict.fromkeys(outcome.host for outcome in own))
+    return failed_words([worker for outcome in own for worker in outcome.exits], hosts)

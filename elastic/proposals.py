@@ -54,9 +54,11 @@ def propose(
         g = view.generation.value.g if view.generation is not None else 0
         if decision.planned:
             compares.append(Compare.empty(keys.outcome(g, "")))
-        compares += [Compare.absent(keys.outcome(g, node)) for node in decision.unfinished[:LOST_COMPARED_MAX]]
+        since = {place.node: place.since for place in view.generation.value.members} if view.generation else {}
+        at_work = [keys.outcome(g, one, since.get(one, 0)) for one in decision.unfinished[:LOST_COMPARED_MAX]]
+        compares += [Compare.absent(key) for key in at_work]
         for lost in decision.lost[:LOST_COMPARED_MAX]:
-            compares.append(Compare.absent(keys.outcome(g, lost)))
+            compares.append(Compare.absent(keys.outcome(g, lost, since.get(lost, 0))))
             if lost not in view.members:
                 compares.append(Compare.absent(keys.member(lost)))
         oldest = generation.before.g if generation.before is not None else generation.g
@@ -64,7 +66,8 @@ def propose(
             Put(keys.generation, encode(generation)),
             Delete(keys.outcomes_below(oldest)),
         )
-        then += tuple(Delete(Range.key(keys.outcome(g, node))) for node in decision.forget[:FORGET_MAX])
+        for old in decision.forget[:FORGET_MAX]:
+            then = (*then, Delete(Range.key(keys.outcome(g, old))), Delete(keys.later_outcomes(g, old)))
         if view.go is not None and view.go.value.g >= generation.g and not generation.rev:
             then = (*then, Delete(Range.key(keys.go)))  # Left over from a generation that somebody deleted.
         return Transaction("form", tuple(compares), then)
@@ -136,7 +139,7 @@ def record(keys: JobKeys, view: View, node: str, g: int, outcome: Outcome) -> Tr
 
     The first word about a failure is never written over the last one, however late it arrives.
     """
-    key = keys.outcome(g, node)
+    key = keys.outcome(g, node, outcome.since)
     compares = _same_store(keys, view) if outcome.over else (*_same_store(keys, view), Compare.absent(key))
     return Transaction("record", compares, (Put(key, encode(outcome)),), outcome=(g, outcome))
 

@@ -8,12 +8,14 @@ not disturbed, because workers talk to servers and not to each other. The rules,
 3. Nobody of the roster is here: the next generation, as soon as there are servers and workers again.
 4. A lost node leaves the roster. One whose processes failed or were stopped gets its seats again, in a new start that
    the budget pays for.
-5. A node that drains, or is not wanted any more, is asked to leave; it keeps its seats until it has stopped.
+5. A node that drains, or is not wanted any more, is asked to leave; it keeps its seats until it has stopped. Those of
+   a lost node are kept for the length of a lease: it is not registered, but somebody may have revoked its lease, and
+   then it still has a right to run for that long.
 6. A free server's seat goes to the oldest node that can have it; new nodes get workers while np has room. None comes
    once a worker has ended well.
 
-A seat is never had by two nodes: the right to run of such a job is never longer than the lease (`agentduties`), so that
-a node that is not registered has no process left.
+A seat is never had by two nodes: the right to run of such a job is never longer than the lease (`agentduties`). What a
+link shows of a death is not believed here, because it can be wrong.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from elastic.model import (
     Why,
 )
 from elastic.question import BATCH_S, Question, counted, earliest, named, settling
+from elastic.right import CLOCK_ERROR
 from elastic.seats import (
     Candidate,
     give,
@@ -74,7 +77,7 @@ def running(q: Question, roles: Roles, generation: Generation) -> tuple[Decision
         reason = f"every worker of generation {generation.g} ended with exit code 0"
         verdict = Verdict(status=Status.COMPLETED, reason=reason, run=q.spec.run, g=generation.g, tag="", at=0.0)
         return Conclude(Reason.COMPLETED, reason, verdict), q.memory
-    if not any(q.here(place.node) for place in generation.members):
+    if not standing(q, generation):
         gone = f"{named([place.node for place in generation.members])} left, nobody of this roster remains"
         return _assemble(q, roles, q.spec.np.low, Reason.REFORMED, Why.REFORMED, gone), q.memory
     change = _Change(q, roles, generation, ends, finished)
@@ -87,16 +90,32 @@ def running(q: Question, roles: Roles, generation: Generation) -> tuple[Decision
 
 def standing(q: Question, generation: Generation) -> bool:
     """Tell whether anybody of a roster that waits at the gate is still here."""
-    return any(q.here(place.node) for place in generation.members)
+    return any(_here(q, place.node) for place in generation.members)
 
 
-def still_running(q: Question, before: Before) -> list[str]:
-    """Registered nodes of an older generation that have not said yet that their processes are gone."""
-    return [
-        node
-        for node in before.nodes
-        if node in q.view.members and ((end := q.outcome(before.g, node)) is None or not end.over)
-    ]
+def closed(q: Question, before: Before) -> Wait | None:
+    """Why the next generation may not start: a node of the old one may still run its processes."""
+    open_ends = [node for node in before.nodes if (end := q.outcome(before.g, node)) is None or not end.over]
+    busy = [node for node in open_ends if node in q.view.members]
+    if busy:
+        return Wait(Reason.STOPPING, f"waiting for {named(busy)} to stop the old processes")
+    free_at = max((_free_at(q, node) for node in open_ends), default=q.now)
+    if q.now < free_at:
+        text = f"{named(open_ends)} vanished and may still run for {free_at - q.now:.0f} s"
+        return Wait(Reason.UNPROVEN, text, free_at)
+    return None
+
+
+def _here(q: Question, node: str) -> bool:
+    """Tell whether a node is registered, and not certainly dead."""
+    return node in q.view.members and node not in q.memory.dead
+
+
+def _free_at(q: Question, node: str) -> float:
+    """When a node that is not registered has certainly no process left."""
+    if node in q.memory.dead:
+        return q.now
+    return q.memory.absent_since.get(node, q.now) + q.spec.lease_ttl_s * (1 + CLOCK_ERROR) + q.policy.kill_s
 
 
 def reform(q: Question, roles: Roles, generation: Generation) -> Decision:
@@ -180,15 +199,13 @@ class _Change:
         """Who is lost, has stopped or has failed."""
         ended = []
         for place in self.generation.members:
-            end, here = self.ends.get(place.node), self.q.here(place.node)
+            end, here = self.ends.get(place.node), _here(self.q, place.node)
             over = end is not None and end.over
+            free_at = self.q.now if here or over else _free_at(self.q, place.node)
             if place.node in self.finished:
-                stays = here or not serves(place)
-                self.places.append(place if stays else without_servers(place))
-                if not stays:
-                    self.told.lost.append(place)
+                self._done(place, free_at, here=here)
             elif not here:
-                (self.told.left if place.leaving else self.told.lost).append(place)
+                self._absent(place, free_at)
             elif over and (place.leaving or (self.q.draining(place.node) and not _ended(self.ends, place, Ended.OK))):
                 self.told.left.append(place)
             elif over and not _ended(self.ends, place, Ended.OK):
@@ -198,12 +215,35 @@ class _Change:
         for place in ended:
             self._again(place)
 
+    def _done(self, place: Place, free_at: float, *, here: bool) -> None:
+        """A node whose workers ended well counts as done whatever becomes of it; its servers may be needed."""
+        if here or not serves(place) or (_ended(self.ends, place, Ended.OK) and self.ends[place.node].over):
+            self.places.append(place)
+        elif self.q.now < free_at:
+            self.places.append(place)
+            self.until.append(free_at)
+        else:
+            self.places.append(without_servers(place))
+            self.told.lost.append(place)
+
+    def _absent(self, place: Place, free_at: float) -> None:
+        """A lost node is out at once; its seats are free when nothing of it can run any more."""
+        if not place.leaving:
+            self.told.lost.append(place)
+        if self.q.now >= free_at:
+            if place.leaving:
+                self.told.left.append(place)
+            return
+        self.places.append(msgspec.structs.replace(place, leaving=True))
+        self.until.append(free_at)
+
     def _again(self, place: Place) -> None:
         """A node whose processes failed or were stopped: its seats again, when the budget and its pause allow it."""
         q, g = self.q, self.generation.g
         stored = q.view.outcomes[g, place.node]
         if stored.value.ended is Ended.FAILED:
-            lost = frozenset(one.node for one in self.told.lost) | frozenset(
+            gone = {one.node for one in self.generation.members if not _here(q, one.node)}
+            lost = frozenset(gone) | frozenset(
                 f"server {index}" for index in vacant_servers(self.roles, self.generation.members)
             )
             before = Before(g, (place.node,), Why.FAILURE)
@@ -301,7 +341,8 @@ class _Change:
         )
         moved = [*self.told.lost, *self.told.left, *self.told.failed, *self.told.stopped]
         kept = {place.node for place in members if place.node in self.finished}
-        forget = [place.node for place in moved if place.node in self.ends and place.node not in kept]
+        said = {node for g, node in q.view.outcomes if g == old.g}
+        forget = [place.node for place in moved if place.node in said and place.node not in kept]
         planned = bool(self.told.joined or self.told.draining or self.told.surplus)
         at_work = [place.node for place in old.members if works(place) and place.node not in self.ends]
         return Form(
@@ -311,7 +352,7 @@ class _Change:
             lost=tuple(place.node for place in self.told.lost if place.node not in self.ends),
             revoke=_revoked(q),
             forget=tuple(forget),
-            unfinished=tuple(node for node in at_work if q.here(node)) if planned else (),
+            unfinished=tuple(node for node in at_work if _here(q, node)) if planned else (),
         )
 
     def _wait(self) -> Wait:
@@ -319,6 +360,10 @@ class _Change:
         vacant = vacant_servers(self.roles, self.places)
         if self.waiting:
             return Wait(Reason.BACKOFF, self.waiting, until)
+        away = [place for place in self.places if place.leaving and serves(place) and not _here(q, place.node)]
+        if away:
+            text = f"{away[0].node} ({seats_in_words(away[0])}) was lost; its seats are free in a moment"
+            return Wait(Reason.VACANT, text, until)
         if vacant:
             text = f"the workers wait for {_servers_in_words(self.roles, vacant)}"
             return Wait(Reason.VACANT, text, until)
@@ -429,9 +474,5 @@ def _candidates(q: Question, inside: frozenset[str]) -> list[Candidate]:
 
 
 def _revoked(q: Question) -> tuple[int, ...]:
-    """The leases of nodes whose death is proven."""
-    return tuple(
-        stored.lease
-        for node, stored in q.view.members.items()
-        if stored.lease and ((node, stored.create_revision) in q.memory.gone or node in q.memory.dead)
-    )
+    """The leases of nodes whose death is certain."""
+    return tuple(stored.lease for node, stored in q.view.members.items() if stored.lease and node in q.memory.dead)

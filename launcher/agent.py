@@ -20,23 +20,29 @@ from elastic.agentstate import AgentCore
 from elastic.errors import ElasticError, OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable
 from elastic.keys import JobKeys, ViewReader
 from elastic.membership import Policy, Reason
-from elastic.model import Cause, Member, Mode, Roles, Spec, Status, Verdict
+from elastic.model import Cause, Member, Mode, Spec, Status, Verdict
 from elastic.proposals import Transaction
 from elastic.right import KILL_S
 from elastic.store import session
 from elastic.store.base import Range, Store
 from elastic.store.mirror import Mirror
-from launcher import addresses, locks, ports, report, serving
+from launcher import addresses, locks, report, serving
 from launcher.config import Config
 from launcher.console import Console
+from launcher.events import EventLog
+from launcher.failures import FailureReports
+from launcher.hello import Hello
+from launcher.history import History
+from launcher.introduction import introduce
 from launcher.logs import Level, Narrator
 from launcher.node import NodeWorkers
+from launcher.ports import NodePorts
+from launcher.probing import Prober
 from launcher.roles import split_endpoint, static_hosts, wanted_ports
 from launcher.signals import Signals
+from launcher.versions import own_versions
 from launcher.waiting import WaitingLines
 
-MASTERS = 3
-"""Ports held for torch's store, used in turn, so that a straggler of an older world finds nobody at its own."""
 CLOSING_LIMIT_S = 1.0
 """Giving back the lease takes at most this long; otherwise it ends by itself."""
 CONNECT_PAUSE_S = 0.5
@@ -81,6 +87,7 @@ async def _work(config: Config, signals: Signals) -> int:
         node = f"{host}-{secrets.token_hex(2)}"
         narrator = Narrator(node, console, level=level)
         narrator.keep_in(Path(config.log_dir))
+        introduce(narrator, config, host, os.environ)
         agent = Agent(config, node, host, narrator, console, signals)
         try:
             return await agent.run(connecting)
@@ -97,7 +104,7 @@ async def _work(config: Config, signals: Signals) -> int:
 async def _resolve(config: Config) -> str:
     if config.host in static_hosts(config):
         return config.host  # It was found in the list, as it is written there.
-    return addresses.advertised(config.host, os.environ, config.servers)
+    return addresses.advertised(config.host, os.environ, config.servers, config.nic)
 
 
 class Interrupted(Exception):
@@ -176,10 +183,14 @@ class Agent:
         self._host = host
         self._narrator = narrator
         self._signals = signals
+        # Several nodes of one machine that have loopback addresses of their own can each hold the control port there.
+        self._listening = host if addresses.only_here(host, static_hosts(config)) else ""
         self._keys = JobKeys(config.job_id, config.key_prefix)
         self._events: asyncio.Queue[ae.Event] = asyncio.Queue()
         self._workers = NodeWorkers(config, node, host, narrator, console, self._events.put_nowait)
+        self._event_log = EventLog(Path(config.log_dir), config.job_id, node, narrator.warn)
         self._store: Store | None = None
+        self._hello: Hello | None = None
         self._reader = ViewReader(self._keys)
         self._scope = (False, "")
         self._session: asyncio.Task[None] | None = None
@@ -192,17 +203,24 @@ class Agent:
 
     async def run(self, connecting: Connecting) -> int:
         """Join, take part, leave; the exit code."""
+        self._say_cards()
         await self._workers.start()
         from elastic.store.etcd import EtcdStore  # Only now: the nursery stands, and grpc brings threads.
 
         store = self._store = EtcdStore(self._config.endpoints)
         await connecting.until(self._ask, store)
         with self._hold_ports() as held:
-            self._core = AgentCore(self._facts(held.ports))
+            self._hello = await Hello.listen(self._listening, self._config.job_id, self._node, held.link)
+            self._prober = Prober(store, self._keys, self._node, self._narrator)
+            self._core = AgentCore(self._facts(held))
             self._mirror = Mirror(
                 store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error)
             )
             self._lines = WaitingLines(self._core, store, self._keys, self._narrator, boottime)
+            self._failures = FailureReports(
+                self._core, store, self._keys, self._narrator, self._tell_early, self._told_cause
+            )
+            self._history = History(store, self._keys, self._node, self._narrator)
             try:
                 async with asyncio.TaskGroup() as self._group:
                     await self._live()
@@ -211,7 +229,7 @@ class Agent:
             except* ElasticError as failed:
                 raise _first(failed) from failed
             finally:
-                self._workers.stop(0.0, "the agent ends")
+                self._workers.stop(0.0, "because the agent ends")
                 await self._give_back_lease()
         assert self._exit_code is not None
         return self._exit_code
@@ -219,6 +237,8 @@ class Agent:
     async def close(self) -> None:
         """Kill what runs, and let go of the store."""
         await self._workers.close()
+        if self._hello is not None:
+            await self._hello.close()
         if self._store is not None:
             await self._store.close()
 
@@ -229,20 +249,23 @@ class Agent:
             raise StoreUnavailable(serving.not_there(self._config.served_by, self._config.job_id))
         return ""
 
-    def _hold_ports(self) -> ports.HeldPorts:
-        """The ports of the masters, then those of the processes, for as long as this node lives."""
-        roles = self._config.roles
+    def _say_cards(self) -> None:
+        cards = self._config.cards[: self._config.slots]
+        if cards and (self._config.shown_cards or "CUDA_VISIBLE_DEVICES" in os.environ):
+            self._narrator.say(f"cards of this node, in the order of the local ranks: {', '.join(cards)}")
+
+    def _hold_ports(self) -> NodePorts:
+        config, roles, host = self._config, self._config.roles, self._listening
         if roles is None:
-            return ports.hold("", self._config.slots + MASTERS)
-        masters = (roles.http_port,) if roles.http_port and self._may_meet_here(roles) else (0,) * MASTERS
-        return ports.hold_these((*masters, *wanted_ports(roles, self._host)))
+            return NodePorts((0,) * config.slots, within=config.port_range, control=config.ctrl_port, host=host)
+        meets = not roles.servers or split_endpoint(roles.servers[0])[0] == self._host  # Server 0 may be here.
+        control = roles.http_port if meets else 0
+        wanted = wanted_ports(roles, self._host)
+        return NodePorts(wanted, within=config.port_range, control=control, flag="--http_port", host=host)
 
-    def _may_meet_here(self, roles: Roles) -> bool:
-        """Tell whether server 0 may be on this node."""
-        return not roles.servers or split_endpoint(roles.servers[0])[0] == self._host
-
-    def _facts(self, held: tuple[int, ...]) -> Facts:
+    def _facts(self, held: NodePorts) -> Facts:
         config = self._config
+        versions = own_versions(config)
         spec = Spec(
             np=config.np,
             slots=config.slots,
@@ -255,10 +278,26 @@ class Agent:
             mode=Mode(config.run_mode),
             ips=config.ips,
             roles=config.roles,
+            versions=versions,
         )
-        count = len(wanted_ports(config.roles, self._host)) if config.roles is not None else config.slots
-        member = Member(host=self._host, slots=count, masters=held[:-count], ports=held[-count:])
-        me = Me(self._node, member, spec, secrets.token_hex(8), force=config.force, rerun=config.rerun)
+        self._narrator.detail(f"on this node: {', '.join(f'{name} {text}' for name, text in versions.items())}")
+        member = Member(
+            host=self._host,
+            slots=len(held.workers),
+            masters=held.masters,
+            ports=held.workers,
+            versions=versions,
+            link=held.link,
+        )
+        me = Me(
+            self._node,
+            member,
+            spec,
+            secrets.token_hex(8),
+            force=config.force,
+            rerun=config.rerun,
+            allow_mismatch=config.allow_mismatch,
+        )
         limits = Limits(config.grace_s, config.loss_grace_s, config.elastic_timeout_s)
         now = boottime()
         facts = Facts(me, self._keys, limits, Policy(self._node, kill_s=2 * KILL_S), now=now)
@@ -268,7 +307,13 @@ class Agent:
 
     async def _live(self) -> None:
         """Read events until the core ends the agent."""
-        for coroutine in (self._mirror.run(), self._workers.tend(), self._lines.run(), self._hear_signal()):
+        for coroutine in (
+            self._mirror.run(),
+            self._workers.tend(),
+            self._lines.run(),
+            self._hear_signal(),
+            self._history.run(),
+        ):
             self._group.create_task(coroutine)
         self._perform(ae.Follow(complete=False))
         while True:
@@ -279,7 +324,10 @@ class Agent:
             for action in actions:
                 self._perform(action)
             self._lines.after_event()
+            self._failures.after_event()
+            self._event_log.observe(self._core.facts, event, actions, self._core.taken)
             if self._exit_code is not None:
+                await self._history.settle(CLOSING_LIMIT_S)
                 raise _Finished
             self._plan_wake()
             self._look_for_proof()
@@ -318,6 +366,9 @@ class Agent:
             complete, follows = self._scope
             view = self._reader.read(mirror.entries, mirror.revision, complete=complete, follows=follows or None)
             self._events.put_nowait(ae.ViewChanged(view, mirror.listings))
+            facts = self._core.facts
+            if self._prober.asked(mirror.entries, facts.registered, facts.lease):
+                self._group.create_task(self._prober.answer())
             for key in view.damaged:
                 if key not in self._damaged:
                     self._damaged.add(key)
@@ -373,7 +424,8 @@ class Agent:
             case ae.RunUntil():
                 self._workers.run_until(action.t)
             case ae.Say():
-                (self._narrator.detail if action.detail else self._narrator.say)(action.text)
+                narrator = self._narrator
+                (narrator.warn if action.warn else narrator.detail if action.detail else narrator.say)(action.text)
             case ae.ReportFailure():
                 self._report_failure(action.cause, action.note)
             case ae.ReportVerdict():
@@ -396,6 +448,8 @@ class Agent:
         else:
             self._narrator.detail(f"{transaction.kind}: {'done' if result.succeeded else 'something has changed'}")
             self._events.put_nowait(ae.Answered(transaction, result.succeeded, result.revision))
+            if result.succeeded:
+                self._history.add(transaction)
 
     async def _find_older(self, before: int) -> None:
         assert self._store is not None
@@ -451,8 +505,15 @@ class Agent:
     # --- what people read -----------------------------------------------------------------------------------------
 
     def _report_failure(self, cause: Cause, note: str) -> None:
-        self._narrator.report(report.failure_lines(cause))
+        self._failures.judged(cause)
         self._narrator.say(f"{note}; the job goes on" if note else "the job goes on")
+
+    def _tell_early(self, g: int) -> None:
+        self._group.create_task(self._failures.tell_early(g))
+
+    def _told_cause(self, cause: Cause) -> None:
+        self._workers.name_first_cause(cause)
+        self._event_log.failure(cause)
 
     def _report_verdict(self, verdict: Verdict, *, late: bool) -> None:
         if late:
@@ -462,6 +523,5 @@ class Agent:
             self._narrator.say(f"the job has completed: {verdict.reason}")
             return
         if verdict.cause is not None:
-            self._narrator.report([report.abort_line(verdict.cause.world_size, verdict.cause.ranks)])
-            self._narrator.report(report.failure_lines(verdict.cause))
+            self._failures.judged(verdict.cause)
         self._narrator.warn(f"the job has failed: {verdict.reason}")

@@ -1,12 +1,81 @@
-"""The cards of this machine, counted without importing torch and without touching CUDA."""
+"""The cards of this machine, found without importing torch and without touching CUDA.
+
+A card has a number, which is the one of `nvidia-smi` and of CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID, and a UUID. What is
+named with --gpus is handed to CUDA as it was written; it is only compared here.
+"""
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from elastic.errors import ConfigError
 
 PROBE_TIMEOUT_S = 20.0
 """nvidia-smi takes some seconds on a machine with many cards and no persistence daemon."""
+
+_GPU_LINE = re.compile(r"GPU (\d+): .*?(?:\(UUID: (GPU-[^)\s]+)\))?\s*")
+_MIG_LINE = re.compile(r"\s+MIG .*\(UUID: (MIG-[^)\s]+)\)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One card as `nvidia-smi -L` lists it. `uuid` is "" if it shows none; `migs` are the parts that it is cut into."""
+
+    number: str
+    uuid: str
+    migs: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What stands for this card, however it was named."""
+        return self.uuid or self.number
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The cards that are there, by number; `trouble` says why there are none."""
+
+    cards: tuple[Card, ...]
+    trouble: str = ""
+
+
+def installed(environ: Mapping[str, str]) -> Installed:
+    """Ask `nvidia-smi` for the cards of this machine, those included that CUDA_VISIBLE_DEVICES hides."""
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PROBE_TIMEOUT_S,
+            check=False,
+            text=True,
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired:
+        return Installed((), f"nvidia-smi does not answer within {PROBE_TIMEOUT_S:g} s")
+    except OSError as error:
+        return Installed((), f"nvidia-smi: {error.strerror}")
+    if listed.returncode:
+        words = " ".join((listed.stderr or listed.stdout).split())
+        return Installed((), f"nvidia-smi: {words or f'exit code {listed.returncode}'}")
+    cards = read_list(listed.stdout)
+    return Installed(cards, "" if cards else "nvidia-smi lists no card")
+
+
+def read_list(text: str) -> tuple[Card, ...]:
+    """The cards in the output of `nvidia-smi -L`."""
+    cards: list[Card] = []
+    for line in text.splitlines():
+        if gpu := _GPU_LINE.fullmatch(line):
+            cards.append(Card(gpu[1], gpu[2] or ""))
+        elif (mig := _MIG_LINE.fullmatch(line)) and cards:
+            last = cards[-1]
+            cards[-1] = Card(last.number, last.uuid, (*last.migs, mig[1]))
+    return tuple(cards)
 
 
 def visible_cards(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -16,13 +85,42 @@ def visible_cards(environ: Mapping[str, str]) -> tuple[str, ...]:
     """
     named = environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
-        return tuple(str(index) for index in range(_count_installed(environ)))
+        return tuple(card.number for card in installed(environ).cards)
     cards: list[str] = []
     for card in (part.strip() for part in named.split(",")):
         if not card or card.startswith("-") or card == "NoDevFiles":
             break
         cards.append(card)
     return tuple(cards)
+
+
+def check_named(named: Sequence[str], here: Sequence[Card], environ: Mapping[str, str]) -> None:
+    """Raise `ConfigError` unless the cards named with --gpus are there, are visible, and are different ones.
+
+    `here` are the installed cards. A part of a card (MIG) is visible when it or its card is.
+    """
+    shown = environ.get("CUDA_VISIBLE_DEVICES")
+    visible = None if shown is None else {_find(one, here)[0] for one in visible_cards(environ)}
+    found: dict[str, str] = {}
+    for one in named:
+        name, card = _find(one, here)
+        if not name:
+            raise ConfigError(f"--gpus: there is no card {one} here; {_there_is(one, here)}")
+        if name in found:
+            raise ConfigError(f"--gpus: {found[name]} and {one} are the same card; name each card once")
+        found[name] = one
+        if visible is not None and not visible & {name, card}:
+            raise ConfigError(
+                f"--gpus: card {one} is not in CUDA_VISIBLE_DEVICES ({shown or 'empty, which hides every card'}); "
+                "name cards of that list, or unset it"
+            )
+
+
+def spare_cards(used: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The visible cards of this machine that are not among `used`, however those are named."""
+    here = installed(environ).cards
+    names = {_find(one, here)[0] for one in used}
+    return tuple(one for one in visible_cards(environ) if _find(one, here)[0] not in names)
 
 
 def share(cards: Sequence[str], nodes: int, slots: int) -> tuple[tuple[str, ...], ...] | None:
@@ -32,18 +130,29 @@ def share(cards: Sequence[str], nodes: int, slots: int) -> tuple[tuple[str, ...]
     return tuple(tuple(cards[node * slots : (node + 1) * slots]) for node in range(nodes))
 
 
-def _count_installed(environ: Mapping[str, str]) -> int:
-    try:
-        listed = subprocess.run(
-            ["nvidia-smi", "-L"],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=PROBE_TIMEOUT_S,
-            check=True,
-            text=True,
-            errors="replace",
-        )
-    except (OSError, subprocess.SubprocessError):  # No driver, or one that does not answer: no card can be used.
-        return 0
-    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+def _find(named: str, here: Sequence[Card]) -> tuple[str, str]:
+    """What `named` is, and the card that it is or belongs to; "" if it is not there.
+
+    Like CUDA, a UUID may be cut short as long as only one card begins so. The old way to name a MIG device,
+    MIG-GPU-<uuid>/<instance>/<instance>, is taken when the card is there.
+    """
+    if named.isdecimal():
+        matching = [(card.name, card.name) for card in here if card.number == str(int(named))]
+    elif named.startswith("MIG-GPU-"):
+        old = named.removeprefix("MIG-").partition("/")[0]
+        matching = [(named, card.name) for card in here if card.uuid == old or named in card.migs]
+    elif named.startswith("MIG-"):
+        matching = [(mig, card.name) for card in here for mig in card.migs if mig.startswith(named)]
+    else:
+        matching = [(card.name, card.name) for card in here if card.uuid.startswith(named)]
+    return matching[0] if len(matching) == 1 else ("", "")
+
+
+def _there_is(wanted: str, here: Sequence[Card]) -> str:
+    """The cards that are there, in the way in which `wanted` is written."""
+    if wanted.isdecimal():
+        return "there are: " + ", ".join(card.number for card in here)
+    if wanted.startswith("MIG-"):
+        migs = [mig for card in here for mig in card.migs]
+        return "there are: " + ", ".join(migs) if migs else "no card is cut into MIG devices"
+    return "there are: " + ", ".join(card.uuid or card.number for card in here)

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from elastic.errors import ElasticError
-from launcher import commandline
+from launcher import commandline, variables
 from launcher.config import Config, build, check
 from launcher.descriptors import open_standard
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         line = commandline.cut(sys.argv[1:] if argv is None else argv)
         if line.asks:
-            sys.stdout.write(commandline.help_text() if line.asks == "help" else f"elastic-launch {_version()}\n")
+            sys.stdout.write(_answer(line.asks))
             return 0
         return _run(check(build(line, os.environ), os.environ))
     except ElasticError as error:
@@ -38,18 +38,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(config: Config) -> int:
     """Hand over. What runs is imported only here: a wrong command line is told without waiting for it."""
-    from launcher import logs, paddlecloud
+    from launcher import paddlecloud
+    from launcher.folder import LogFolder
 
     if config.paddlecloud and not config.quiet:
         sys.stderr.write(f"elastic-launch: {paddlecloud.line(config.ips, config.host)}\n")
-    logs.check_log_dir(Path(config.log_dir))
-    if config.local_nodes:
-        from launcher import local
+    with LogFolder(Path(config.log_dir), overwrite=config.log_overwrite) as folder:
+        if folder.note:
+            sys.stderr.write(f"elastic-launch: --log_overwrite: {folder.note}\n")
+        for line in config.warnings:
+            sys.stderr.write(f"elastic-launch: warning: {line}\n")
+        if config.local_nodes:
+            from launcher import local
 
-        return local.run(config)
-    from launcher import agent
+            return local.run(config)
+        from launcher import agent
 
-    return agent.run(config)
+        return agent.run(config)
+
+
+def _answer(asked: str) -> str:
+    if asked == "help":
+        return commandline.help_text()
+    return variables.help_text() if asked == "help_env" else f"elastic-launch {_version()}\n"
 
 
 def _version() -> str:

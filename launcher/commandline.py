@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from elastic.errors import ConfigError
 from launcher import values
-from launcher.flags import BASE, BY_NAME, FLAGS, Flag
+from launcher.endpoints import PORT_MAX
+from launcher.flags import BASE, BY_NAME, FLAGS, Flag, by_group
 
 SUGGESTION_CUTOFF = 0.7
 """How alike (0 to 1) a mistyped flag must be to a real one for it to be proposed."""
@@ -23,7 +24,45 @@ WORKER_MARK = "ELASTIC_FENCE"
 SET_FOR_WORKERS: Final = frozenset({"ELASTIC_JOB_ID", "ELASTIC_CHECKPOINT_DIR"})
 """Variables of flags that we set for workers: a launcher that a worker starts does not read them."""
 
+START_PORTS: Final = ("FLAGS_START_PORT", "PADDLE_PORT")
+"""Paddle's variables for the first of a node's ports; the second counts beside TRAINER_PORTS_NUM only."""
+
 HINTS: Final[Mapping[str, str]] = {
+    # Paddle's launchers, the older ones first.
+    "cluster_node_ips": "use --ips",
+    "selected_gpus": "use --gpus",
+    "node_ip": "use --host",
+    "use_paddlecloud": "leave it out: the variables of PaddleCloud are read where they are set",
+    "started_port": "use --port_range LOW:HIGH",
+    "start_port": "use --port_range LOW:HIGH",
+    "log_level": "use --verbose or --quiet",
+    "print_config": "leave it out; --verbose says more",
+    "endpoints": "use --servers",
+    "devices": "use --gpus",
+    "xpus": "leave it out: the cards are NVIDIA's (--gpus), or none",
+    "npus": "leave it out: the cards are NVIDIA's (--gpus), or none",
+    "mlus": "leave it out: the cards are NVIDIA's (--gpus), or none",
+    "selected_xpus": "leave it out: the cards are NVIDIA's (--gpus), or none",
+    "selected_npus": "leave it out: the cards are NVIDIA's (--gpus), or none",
+    "master": "use --elastic_server HOST:PORT",
+    "rank": "leave it out: the nodes agree on their order in etcd, or take it from --ips",
+    "ranks": "leave it out: a rank is M_id * N + N_id",
+    "trainers": "use --workers",
+    "trainer_num": "use --worker_num",
+    "coordinators": "leave it out: there is no such role here",
+    "coordinator_num": "leave it out: there is no such role here",
+    "heter_devices": "use --gpus; heterogeneous workers take the cards of their node",
+    "gloo_port": "use --http_port",
+    "with_gloo": "leave it out: the script chooses its backend",
+    "backend": "leave it out: the script chooses its backend",
+    "scale": "use --np with --force",
+    "max_restart": "use --max_restarts",
+    "elastic_level": "leave it out: --np MIN:MAX says how far a job may shrink and grow",
+    "elastic_pre_hook": "leave it out: run it before the launcher",
+    "sort_ip": "use --ips for an order of your own",
+    "enable_gpu_log": "leave it out",
+    "legacy": "leave it out",
+    # torchrun.
     "nnodes": "use --np (2, or 1:4)",
     "rdzv_endpoint": "use --elastic_server HOST:PORT",
     "rdzv_id": "use --job_id",
@@ -32,18 +71,27 @@ HINTS: Final[Mapping[str, str]] = {
     "standalone": "leave it out: without --elastic_server the job runs on this machine alone",
     "node_rank": "leave it out: the nodes agree on their order in etcd",
     "master_addr": "leave it out: the nodes agree on the master in etcd",
-    "master_port": "leave it out: the nodes agree on the master in etcd",
+    "master_port": "use --ctrl_port, or leave it out: any free port will do",
     "monitor_interval": "leave it out: an exit is noticed at once",
+    "start_method": "leave it out: workers are processes of their own",
+    "event_log_handler": "leave it out",
+    "role": "leave it out: ROLE_NAME is always default",
     "no_python": "leave it out: a script that does not end in .py is run as it is",
+    "run_path": "leave it out: a script that ends in .py is run by this python",
     "module": "use -m",
     "redirects": "leave it out: each worker has a log in --log_dir; --console says what is shown",
+    "r": "leave it out: each worker has a log in --log_dir; --console says what is shown",
     "tee": "use --console",
+    "t": "use --console",
     "local_ranks_filter": "use --console",
+    "logs_specs": "use --log_dir and --console",
+    "duplicate_stdout_filters": "leave it out",
+    "duplicate_stderr_filters": "leave it out",
     "local_addr": "use --host",
-    "node_ip": "use --host",
-    "log_level": "use --verbose or --quiet",
-    "use_paddlecloud": "leave it out",
-    "print_config": "leave it out; --verbose says more",
+    "numa_binding": "leave it out: bind in the script, or start it under numactl",
+    "signals_to_handle": "leave it out: SIGTERM, SIGINT and SIGHUP are heard",
+    "virtual_local_rank": "use --one_card_per_worker; LOCAL_RANK stays the place on the node",
+    "shutdown_timeout": "use --grace",
 }
 """Flags of other launchers, and of older ones, with what to write instead."""
 
@@ -57,7 +105,7 @@ class CommandLine:
     script_args: tuple[str, ...]
     module: bool
     asks: str = ""
-    """"help" or "version" when one of them was asked for, which then is all that counts."""
+    """"help", "help_env" or "version" when one of them was asked for, which then is all that counts."""
 
 
 def cut(argv: Sequence[str]) -> CommandLine:
@@ -78,6 +126,8 @@ def cut(argv: Sequence[str]) -> CommandLine:
         rest.pop(0)
         if word in ("-h", "--help"):
             return CommandLine((), "", (), False, asks="help")
+        if word in ("--help-env", "--help_env"):
+            return CommandLine((), "", (), False, asks="help_env")
         if word == "--version":
             return CommandLine((), "", (), False, asks="version")
         if word == "-m":
@@ -93,9 +143,9 @@ def cut(argv: Sequence[str]) -> CommandLine:
 def _flag(word: str, rest: list[str]) -> tuple[str, str]:
     """Read one flag; takes its value from `rest` unless it came with "="."""
     written, equals, text = word.partition("=")
-    name = written[2:].replace("-", "_") if written.startswith("--") else ""
+    name = written.lstrip("-").replace("-", "_")
     flag = BY_NAME.get(name)
-    if flag is None:
+    if flag is None or not written.startswith("--"):
         raise ConfigError(_unknown(written, name))
     if flag.switch:
         if equals:
@@ -147,6 +197,17 @@ def sources(line: CommandLine, environ: Mapping[str, str]) -> dict[str, str]:
     return {name: source for name, source in found.items() if source}
 
 
+def named_values(asked: Mapping[str, str | None], environ: Mapping[str, str], names: Sequence[str]) -> dict[str, Any]:
+    """The values of some flags alone, by field, for other commands: `asked` (by name) first, then the environment.
+
+    Inside a worker the job is the worker's. Raises `ConfigError` that names what is wrong.
+    """
+    flags = tuple((name, text) for name in names if (text := asked.get(name)) is not None)
+    others = {variable for flag in FLAGS if flag.name not in names for variable in flag.variables}
+    ours = {name: text for name, text in environ.items() if name not in others and name != WORKER_MARK}
+    return given_values(CommandLine(flags, "", (), False), ours)
+
+
 def _from_environment(flag: Flag, environ: Mapping[str, str]) -> tuple[str, str]:
     for variable in flag.variables:
         if variable in SET_FOR_WORKERS and WORKER_MARK in environ:
@@ -162,6 +223,21 @@ def _from_environment(flag: Flag, environ: Mapping[str, str]) -> tuple[str, str]
                 "PADDLE_ELASTIC_ETCD_SERVICE_HOST and …_PORT",
                 f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
             )
+    if flag.name == "port_range" and WORKER_MARK not in environ:
+        return _start_port(environ)
+    return "", ""
+
+
+def _start_port(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Paddle's variables for the first of a node's ports, as a range."""
+    on_cloud = environ.get("TRAINER_PORTS_NUM", "").strip()
+    for variable in START_PORTS if on_cloud else START_PORTS[:1]:
+        text = environ.get(variable, "").strip()
+        if text:
+            try:
+                return variable, f"{values.port(text)}:{PORT_MAX}"
+            except ValueError as error:
+                raise ConfigError(f"{variable}: {error}") from error
     return "", ""
 
 
@@ -170,9 +246,15 @@ def help_text() -> str:
     parser = argparse.ArgumentParser(
         prog="elastic-launch",
         usage="elastic-launch [flags] script.py [arguments of the script]\n"
-        "       elastic-launch [flags] -m module [arguments of the module]",
+        "       elastic-launch [flags] -m module [arguments of the module]\n\n"
+        "examples:\n"
+        "  elastic-launch --gpus 0,1,2,3 train.py --batch_size=64\n"
+        '  elastic-launch --gpus=2,3 --ips="192.168.0.1,192.168.0.2" train.py --batch_size=64\n'
+        "  elastic-launch --server_num 2 --worker_num 2 train.py\n"
+        "  elastic-launch --elastic_server 127.0.0.1:2379 --job_id job1 --np 2 train.py",
         description="Run a PyTorch training script on nodes that come and go. The same command on every node.",
-        epilog="Precedence: flag, ELASTIC_<FLAG>, PADDLE_..., default. Dashes in names work, abbreviations do not. "
+        epilog="Precedence: flag, ELASTIC_<FLAG>, PADDLE_..., default; --help-env lists the variables. "
+        "Dashes in names work, abbreviations do not. "
         "Exit codes: 0 completed, 1 training failed, 2 wrong command line or set-up, 3 refused by the job, "
         "4 nothing wrong here, try again, 128+n this agent was ended by signal n.",
         add_help=False,
@@ -180,11 +262,12 @@ def help_text() -> str:
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=110),
     )
     groups: dict[str, argparse._ArgumentGroup] = {}
-    for flag in FLAGS:
+    for flag in by_group():
         if flag.group not in groups:
             groups[flag.group] = parser.add_argument_group(flag.group)
             if flag.group == BASE:
                 groups[BASE].add_argument("-h", "--help", action="store_true", help="show this help")
+                groups[BASE].add_argument("--help-env", action="store_true", help="show every variable, read or set")
                 groups[BASE].add_argument("--version", action="store_true", help="show the version")
                 groups[BASE].add_argument("-m", metavar="MODULE", help="run a module as a script, like python -m")
         text = f"{flag.help} (default: {_shown(flag)}; {', '.join(_shown_variables(flag))})".replace("%", "%%")

@@ -20,13 +20,12 @@ from typing import Any, Final
 
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.model import Np, Roles
-from launcher import addresses, ownentry, paddlecloud, serving
-from launcher.cards import visible_cards
+from launcher import addresses, ownentry, paddlecloud, serving, slots
 from launcher.commandline import CommandLine, cut, given_values, sources
 from launcher.endpoints import as_ip, join_host_port
 from launcher.flags import FLAGS
 from launcher.roles import listed_hosts, own_host, static_hosts, with_roles
-from launcher.values import SLOTS_MAX, Servers
+from launcher.values import Servers
 
 LOSS_GRACE_S = 2.0
 PYTHON_ENDINGS: Final = (".py", ".pyc", ".pyz")
@@ -44,7 +43,8 @@ class Config:
     this node (0 until `check`; with parameter servers 1, and `roles` says what runs where); `np_given` tells whether
     the user named np; `host` is what others are to use, "" to find it by the route to the store. `script` is a path, a
     module (`module`) or an executable. `given` are the flags of the command line as they were read, for the command
-    lines of further nodes.
+    lines of further nodes. `cards` are those that this machine is to use, as CUDA_VISIBLE_DEVICES names them, () for
+    the CPU; `warnings` are lines to say once at the start.
 
     Where all hosts are named (`launcher.roles.static_hosts`) and there is no server, `served_by` is the host that
     serves etcd for all, and `servers` is the endpoint there; `serves` tells whether that is this node. `paddlecloud`:
@@ -110,6 +110,13 @@ class Config:
     quiet: bool = False
 
     given: tuple[tuple[str, str], ...] = ()
+    cards: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def shown_cards(self) -> tuple[str, ...]:
+        """The cards that workers are to see, by local rank; () leaves CUDA_VISIBLE_DEVICES alone."""
+        return self.cards if self.gpus or self.one_card_per_worker else ()
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -139,8 +146,8 @@ def build(line: CommandLine, environ: Mapping[str, str]) -> Config:
     fields.update(given)
     servers = given.get("servers", Servers((), tls=False))
     fields["servers"], fields["tls"] = servers.endpoints, servers.tls
-    slots = fields["slots"]
-    fields["slots"], fields["slots_word"] = (slots, "") if isinstance(slots, int) else (0, slots)
+    workers = fields["slots"]
+    fields["slots"], fields["slots_word"] = (workers, "") if isinstance(workers, int) else (0, workers)
     if not servers.endpoints:
         fields["local_nodes"] = fields["local_nodes"] or 1
     named = sources(line, environ)
@@ -182,6 +189,12 @@ def _check_relations(config: Config) -> None:
             f"--loss_grace {config.loss_grace_s:g} is longer than --grace {config.grace_s:g}, but after a loss nothing "
             f"can be saved; use --loss_grace {config.grace_s:g} or less, or a longer --grace"
         )
+    slots.check_relations(config)
+    if config.ctrl_port and config.local_nodes > 1:
+        raise ConfigError(
+            f"--ctrl_port {config.ctrl_port} and --local_nodes {config.local_nodes} contradict each other: this "
+            "machine has that port once; leave out --ctrl_port, each node finds free ports"
+        )
     if config.verbose and config.quiet:
         raise ConfigError("--verbose and --quiet contradict each other; leave one out")
 
@@ -203,9 +216,9 @@ def _check_list(config: Config) -> None:
 def check(config: Config, environ: Mapping[str, str]) -> Config:
     """Look at this machine; the config with what was found there.
 
-    It fills in the number of workers, a random job id when there is no server, the folders as full paths, and an
-    executable's full path. Raises `ConfigError` for a system that is not Linux, a script that cannot be read, and an
-    address that other nodes cannot use. It changes nothing on the machine.
+    It fills in the cards and the number of workers, a random job id when there is no server, the folders as full
+    paths, and an executable's full path. Raises `ConfigError` for a system that is not Linux, a script that cannot be
+    read, a card that is not there, and an address that other nodes cannot use. It changes nothing on the machine.
     """
     if sys.platform != "linux":
         raise ConfigError(f"elastic-launch runs on Linux, and this is {sys.platform}; use a container or a Linux host")
@@ -213,18 +226,19 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
     config = replace(config, host=_listed_host(config, environ))
     job_id = config.job_id or f"local-{secrets.token_hex(3)}"
     serves = config.served_by != "" and config.host == config.served_by
+    if config.nic:
+        addresses.nic_address(config.nic)
     # A name of the list may well stand for a loopback address here, and for a real one elsewhere (Debian's 127.0.1.1).
     if config.servers and (config.host not in static_hosts(config) or as_ip(config.host) is not None):
         # A name may not resolve yet. The agent asks again while it connects, and says so.
         with contextlib.suppress(StoreUnavailable):
-            addresses.advertised(config.host, environ, config.servers)
+            addresses.advertised(config.host, environ, config.servers, config.nic)
     return replace(
-        config,
+        slots.found(config, environ),
         script=script,
         job_id=job_id,
         serves=serves,
         local_nodes=1 if serves else config.local_nodes,
-        slots=config.slots or _count_slots(config.slots_word, environ, config.local_nodes or 1),
         checkpoint_dir=os.path.abspath(config.checkpoint_dir or Path("checkpoints", job_id)),
         log_dir=os.path.abspath(config.log_dir),
     )
@@ -251,16 +265,6 @@ def worker_argv(config: Config) -> tuple[str, ...]:
     if config.python:
         return (sys.executable, config.script, *config.script_args)
     return (config.script, *config.script_args)
-
-
-def _count_slots(word: str, environ: Mapping[str, str], nodes: int) -> int:
-    """Workers on each node, when `nodes` nodes share this machine."""
-    if word == "cpu":
-        return min(len(os.sched_getaffinity(0)) // nodes, SLOTS_MAX) or 1
-    cards = len(visible_cards(environ))
-    if word == "gpu" and not cards:
-        raise ConfigError("--nproc_per_node gpu: no card is visible here; check nvidia-smi -L and CUDA_VISIBLE_DEVICES")
-    return min(cards // nodes, SLOTS_MAX) or 1
 
 
 def _check_script(config: Config, environ: Mapping[str, str]) -> str:

@@ -15,20 +15,21 @@ HOST_LENGTH_MAX = 253
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 
 
-def parse_endpoint(text: str) -> tuple[str, int]:
+def parse_endpoint(text: str, *, example: int = 2379) -> tuple[str, int]:
     """Read `host:port` or `[v6]:port`.
 
-    The host comes back without brackets. Raises ValueError with one clear sentence.
+    The host comes back without brackets. Raises ValueError with one clear sentence; where the port is missing it shows
+    how to write it, with the port `example`.
     """
     bracketed = re.fullmatch(r"\[([^\[\]]*)\]:([0-9]+)", text)
     plain = re.fullmatch(r"([^:\[\]]*):([0-9]+)", text)
     match = bracketed or plain
     if match is None:
         if is_v6(text.strip("[]")):
-            raise ValueError(f"{text!r} has no port, or no brackets; write [{text.strip('[]')}]:2379")
+            raise ValueError(f"{text!r} has no port, or no brackets; write [{text.strip('[]')}]:{example}")
         if ":" in text:
             raise ValueError(f"{text!r} is not host:port")
-        raise ValueError(f"{text!r} has no port; write {text or 'host'}:2379")
+        raise ValueError(f"{text!r} has no port; write {text or 'host'}:{example}")
     host, port = match[1], int(match[2])
     if not 1 <= port <= PORT_MAX:
         raise ValueError(f"{text!r}: a port is 1 to {PORT_MAX}")

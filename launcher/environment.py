@@ -6,10 +6,11 @@ What an outer launcher may have left under the same names is replaced or taken o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from elastic.model import Generation
+from launcher import proxies
 from launcher.endpoints import join_host_port, parse_endpoint
 
 LIST_BYTES_MAX = 64 * 1024
@@ -47,11 +48,18 @@ def worker_environment(
     endpoints_file: str,
     error_file: str,
     interface: str | None = None,
+    cards: Sequence[str] = (),
+    one_card: bool = False,
+    no_card: bool = False,
+    servers: Sequence[str] = (),
 ) -> dict[str, str]:
     """The whole environment of worker `local_rank` of member `m_id` in `generation`.
 
     `base` is the agent's own environment. `master` is the `host:port` of the go; `restarts` are those charged so far;
-    `interface` is the network interface of the advertised address, None to let NCCL and gloo choose.
+    `interface` is the network interface of the advertised address, None to let NCCL and gloo choose. `cards` are this
+    node's, in the order of the local ranks; () leaves the choice to what `base` says. With `one_card` each worker sees
+    its own alone. `no_card` says that there is none on this node. `servers` are etcd's endpoints, which no proxy
+    serves.
     """
     slots, nodes = generation.slots, len(generation.members)
     place = generation.members[m_id]
@@ -88,11 +96,24 @@ def worker_environment(
         "PADDLE_TRAINERS_NUM": str(world_size),
         "PADDLE_CURRENT_ENDPOINT": join_host_port(place.host, place.ports[local_rank]),
         "PADDLE_RANK_IN_NODE": str(local_rank),
-        "FLAGS_selected_gpus": str(local_rank),
+        "PADDLE_GLOBAL_RANK": str(rank),
+        "PADDLE_GLOBAL_SIZE": str(world_size),
+        "PADDLE_LOCAL_RANK": str(local_rank),
+        "PADDLE_LOCAL_SIZE": str(slots),
+        "PADDLE_NNODES": str(nodes),
+        "FLAGS_selected_gpus": "0" if one_card else str(local_rank),
     }
+    if cards:
+        made["CUDA_VISIBLE_DEVICES"] = cards[local_rank] if one_card else ",".join(cards)
+        made["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # So that CUDA counts the cards as nvidia-smi does.
     made |= short(dict.fromkeys(LISTS, endpoints))
     made |= short({"PADDLE_TRAINERS": ",".join(one.host for one in generation.members)})
-    return wishes(slots, interface) | made
+    hosts = [one.host for one in generation.members] + [parse_endpoint(server)[0] for server in servers]
+    made |= proxies.exceptions(base, hosts)
+    wished = wishes(slots, interface)
+    if no_card:
+        wished["PADDLE_DISTRI_BACKEND"] = "gloo"  # Paddle looks for NCCL otherwise, also where there is no card.
+    return wished | made
 
 
 def without(base: Mapping[str, str], names: Collection[str]) -> dict[str, str]:

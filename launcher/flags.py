@@ -45,6 +45,8 @@ class Flag:
 
 BASE, COLLECTIVE, SERVERS, ELASTIC = "Base", "Collective", "Parameter-Server", "Elastic"
 WORKERS, LOGS = "Workers", "Logs"
+GROUPS: Final = (BASE, COLLECTIVE, SERVERS, ELASTIC, WORKERS, LOGS)
+"""The groups of the help, in their order."""
 
 FLAGS: Final[tuple[Flag, ...]] = (
     Flag(
@@ -79,7 +81,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="nproc_per_node",
         group=BASE,
         field="slots",
-        help="workers on each node: a number, auto (one for each card, else 1), gpu or cpu; the same on every node",
+        help="workers on each node: a number, auto (one for each card, else 1), gpu or cpu; the same on every node; "
+        "not with parameter servers",
         read=values.nproc,
         default="auto",
         shown="auto",
@@ -97,7 +100,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     ),
     Flag(
         name="host",
-        group=BASE,
+        group=ELASTIC,
         field="host",
         help="the name or address under which the other nodes reach this one",
         read=values.host,
@@ -120,7 +123,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="port_range",
         group=BASE,
         field="port_range",
-        help="take every port from this range, for firewalls: LOW:HIGH",
+        help="take every port from this range, for firewalls: LOW:HIGH; a node needs one for each worker and 4 more",
         read=values.port_range,
         default=None,
         shown="any free ports",
@@ -141,7 +144,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="ctrl_port",
         group=COLLECTIVE,
         field="ctrl_port",
-        help="the port where the workers meet (MASTER_PORT), the same on every node",
+        help="the port where the workers meet (MASTER_PORT) in every generation, the same on every node",
         read=values.port,
         default=0,
         shown="any free port",
@@ -190,7 +193,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="server_num",
         group=SERVERS,
         field="server_num",
-        help="parameter servers; on one machine all of them here, with --np one on each of the first nodes",
+        help="parameter servers; without --np and lists all of them here, with --np one on each of the first nodes",
         read=values.count(1, values.SLOTS_MAX),
         default=0,
         shown="the length of --servers",
@@ -200,7 +203,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="worker_num",
         group=SERVERS,
         field="worker_num",
-        help="workers; on one machine all of them here, with --np on every node that has no server",
+        help="workers; without --np and lists all of them here, with --np as many on every node that has no server",
         read=values.count(1, values.SLOTS_MAX),
         default=0,
         shown="the length of --workers",
@@ -220,7 +223,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="http_port",
         group=SERVERS,
         field="http_port",
-        help="the port on the first server's host where workers can meet (PADDLE_GLOO_HTTP_ENDPOINT, MASTER_PORT)",
+        help="the port on server 0's host where workers can meet (PADDLE_GLOO_HTTP_ENDPOINT, MASTER_PORT)",
         read=values.port,
         default=0,
         shown="any free port",
@@ -252,7 +255,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="np",
         group=ELASTIC,
         field="np",
-        help="nodes: N starts with N and goes on with what remains; MIN:MAX runs any number between; N:N needs all",
+        help="nodes: N starts with N and goes on with what remains; MIN:MAX runs any number between; N:N needs all; "
+        "with parameter servers the nodes of workers alone, and then servers have nodes of their own",
         read=values.np,
         default=None,
         shown="the number of --ips or --local_nodes, else 1",
@@ -395,7 +399,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     ),
     Flag(
         name="log_dir",
-        group=LOGS,
+        group=BASE,
         field="log_dir",
         help="the folder for workerlog.<rank> and endpoints.log",
         read=values.folder,
@@ -423,3 +427,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
 )
 
 BY_NAME: Final[Mapping[str, Flag]] = {flag.name: flag for flag in FLAGS}
+
+
+def by_group() -> tuple[Flag, ...]:
+    """Every flag, in the order of the help."""
+    return tuple(sorted(FLAGS, key=lambda flag: GROUPS.index(flag.group)))

@@ -23,16 +23,21 @@ from elastic.keys import JobKeys
 from elastic.store.base import Range, Store
 from launcher import serving
 from launcher.addresses import LOOPBACK
-from launcher.cards import share, visible_cards
+from launcher.cards import share, spare_cards
 from launcher.config import Config
 from launcher.endpoints import join_host_port
 from launcher.roles import listed_hosts, static_hosts
 from launcher.signals import HEARD
 
-REPLACED: Final = frozenset({"local_nodes", "elastic_server", "job_id", "np", "nproc_per_node"})
+REPLACED: Final = frozenset(
+    {"local_nodes", "elastic_server", "job_id", "np", "nproc_per_node", "gpus", "log_overwrite"}
+)
 """Flags whose value the parent decides for its children."""
 
-NOT_FOR_JOINERS: Final = frozenset({"rerun", "force", "host"})
+NOT_FOR_NODES: Final = frozenset({"ELASTIC_LOCAL_NODES", "ELASTIC_GPUS", "ELASTIC_LOG_OVERWRITE"})
+"""Variables of the parent that its nodes must not read: what they say is done already."""
+
+NOT_FOR_JOINERS: Final = frozenset({"rerun", "force", "host", "ctrl_port"})
 """Flags that a further node in another terminal does not repeat."""
 
 FROM_THE_LIST: Final = frozenset({"ips", "host", "serve_port"})
@@ -72,7 +77,8 @@ def node_argv(config: Config, server: str) -> tuple[str, ...]:
         ips = (f"--ips={','.join(config.ips)}",) if config.ips else ()
         flags = _flags(config, server, _np(config), REPLACED | FROM_THE_LIST)
         return (*flags, *ips, "--host", config.host, *_script(config))
-    host = () if config.servers or any(name == "host" for name, _ in config.given) else ("--host", _host(config))
+    named = config.servers or config.nic or any(name == "host" for name, _ in config.given)
+    host = () if named else ("--host", _host(config))
     return (*_flags(config, server, _np(config), REPLACED), *host, *_script(config))
 
 
@@ -93,24 +99,27 @@ def joiner_line(config: Config, server: str, environ: Mapping[str, str]) -> str:
     """
     np, force = (str(config.np), ()) if config.np_given else (str(config.np.high + 1), ("--force",))
     command = ("elastic-launch", *_flags(config, server, np, REPLACED | NOT_FOR_JOINERS), *force, *_script(config))
-    line = shlex.join(command)
-    cards = visible_cards(environ)
-    if config.local_nodes > 1 and cards:
-        spare = cards[config.local_nodes * config.slots :][: config.slots]
-        line = f"CUDA_VISIBLE_DEVICES={shlex.quote(','.join(spare))} {line}"
-    return line
+    if config.gpus and config.cards:
+        spare = spare_cards(config.cards, environ)[: config.slots]
+        if len(spare) == config.slots:
+            return shlex.join((command[0], "--gpus", ",".join(spare), *command[1:]))
+        return f"CUDA_VISIBLE_DEVICES= {shlex.join(command)}"  # No card is left for it.
+    if config.local_nodes > 1 and config.cards:
+        spare = config.cards[config.local_nodes * config.slots :][: config.slots]
+        return f"CUDA_VISIBLE_DEVICES={shlex.quote(','.join(spare))} {shlex.join(command)}"
+    return shlex.join(command)
 
 
 def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[str, str], ...]:
-    """The environment of each node's agent: this one, with the cards shared out among several nodes.
+    """The environment of each node's agent: this one, with the named cards, or all, shared out among the nodes.
 
     When there are fewer cards than workers no node gets any: two workers on one card cannot talk over NCCL.
     """
-    base = {name: text for name, text in environ.items() if name != "ELASTIC_LOCAL_NODES"}
-    cards = visible_cards(environ)
-    if config.local_nodes == 1 or not cards:
+    base = {name: text for name, text in environ.items() if name not in NOT_FOR_NODES}
+    if not config.cards or (config.local_nodes == 1 and not config.gpus):
         return tuple(dict(base) for _ in range(config.local_nodes))
-    shares = share(cards, config.local_nodes, config.slots) or ((),) * config.local_nodes
+    base["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    shares = share(config.cards, config.local_nodes, config.slots) or ((),) * config.local_nodes
     return tuple({**base, "CUDA_VISIBLE_DEVICES": ",".join(own)} for own in shares)
 
 
@@ -118,7 +127,7 @@ def _flags(config: Config, server: str, np: str, without: frozenset[str]) -> tup
     made = ["--elastic_server", server, "--job_id", config.job_id]
     if np:
         made += ["--np", np]
-    many = config.slots != 1 or config.slots_word != "auto" or config.local_nodes > 1
+    many = config.slots != 1 or config.slots_word != "auto" or config.local_nodes > 1 or config.gpus
     if many and config.roles is None:
         made += ["--nproc_per_node", str(config.slots)]
     for name, text in config.given:
@@ -218,9 +227,9 @@ class _Parent:
 
     def _introduce(self, server: str, environments: Sequence[Mapping[str, str]]) -> None:
         config = self._config
-        if config.local_nodes > 1 and visible_cards(os.environ) and not environments[0]["CUDA_VISIBLE_DEVICES"]:
+        if config.local_nodes > 1 and config.cards and not environments[0]["CUDA_VISIBLE_DEVICES"]:
             _say(
-                f"{len(visible_cards(os.environ))} cards are not enough for {config.local_nodes} nodes of "
+                f"{len(config.cards)} cards are not enough for {config.local_nodes} nodes of "
                 f"{config.slots}: the workers run on the CPU; use fewer nodes or a smaller --nproc_per_node"
             )
         one_machine = config.roles is not None and not config.roles.apart

@@ -4,33 +4,58 @@ A port that was looked for and then let go can be taken by anybody before it is 
 are bound *without* SO_REUSEADDR, so that two agents never get the same port, and have it set *afterwards*, so that the
 worker's listening socket (torch's TCPStore sets SO_REUSEADDR) can bind beside ours, which never listens. Linux looks at
 the flag of the socket that is already there when another one binds, which is what makes the second step work.
+
+A port where an earlier job met lingers for a minute: Linux keeps its closed connections, and refuses a bind without
+SO_REUSEADDR. Such a port is bound with it when it is named or no other is left, and a mark (a name among the abstract
+Unix sockets, which belong to the same network namespace as ports) keeps other agents off.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
+from typing import Final
+
+import psutil
 
 from elastic.errors import ConfigError
 
 PORTS_MAX = 4096
 """More than this on one node is a mistake in the command line."""
+MASTERS = 3
+"""Ports held for torch's store, used in turn, so that a straggler of an older world finds nobody at its own."""
+BUSY: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
+"""Why a port of a range is passed over: somebody has it, or only root may have it."""
+MARK: Final = "elastic-launch port"
+"""How the marks of held ports begin."""
+CLOSED: Final = frozenset(
+    {
+        psutil.CONN_TIME_WAIT,
+        psutil.CONN_FIN_WAIT1,
+        psutil.CONN_FIN_WAIT2,
+        psutil.CONN_CLOSING,
+        psutil.CONN_LAST_ACK,
+        psutil.CONN_CLOSE,
+    }
+)
+"""States of a connection whose process has closed it, or is gone."""
 
 
 class HeldPorts:
     """Ports that this process holds until `close`. They are not listening and no child inherits them."""
 
-    def __init__(self, sockets: tuple[socket.socket, ...]) -> None:
-        """Take over sockets that are bound."""
-        self._sockets = sockets
+    def __init__(self, sockets: Sequence[socket.socket], stack: contextlib.ExitStack) -> None:
+        """Take over sockets that are bound; `stack` closes them."""
+        self._stack = stack
         self.ports: tuple[int, ...] = tuple(int(held.getsockname()[1]) for held in sockets)
 
     def close(self) -> None:
         """Let go of every port. A second call does nothing."""
-        for held in self._sockets:
-            held.close()
+        self._stack.close()
 
     def __enter__(self) -> HeldPorts:
         """Hold the ports for the length of a `with` block."""
@@ -43,71 +68,176 @@ class HeldPorts:
         self.close()
 
 
-def hold(host: str, count: int, *, first: int = 0) -> HeldPorts:
+class NodePorts:
+    """Every port of one node: one for each process, those of torch's store, and one for the agent itself."""
+
+    def __init__(
+        self,
+        wanted: Sequence[int],
+        *,
+        within: tuple[int, int] | None = None,
+        control: int = 0,
+        flag: str = "--ctrl_port",
+        host: str = "",
+    ) -> None:
+        """Hold them.
+
+        `wanted` are the ports of the processes, 0 for any. `within` is the range to take the others from, in its
+        order, the processes' first. `control` is the one port that torch's store is to use, as `flag` named it; it and
+        those that are wanted are held on `host` ("": on every address). Raises `ConfigError` when one of them is busy
+        or there are not enough others; then none is held.
+        """
+        free, masters = wanted.count(0), 0 if control else MASTERS
+        with contextlib.ExitStack() as stack:
+            if control:
+                stack.push(hold_named(control, flag, host))
+            for port in filter(None, wanted):
+                stack.push(hold_named(port, "port", host))
+            ports = stack.enter_context(hold("", free + masters + 1, within=within)).ports
+            self._held = stack.pop_all()
+        others = iter(ports)
+        self.workers = tuple(port or next(others) for port in wanted)
+        self.masters = (control,) if control else ports[free:-1]
+        self.link = ports[-1]
+
+    def close(self) -> None:
+        """Let go of every port. A second call does nothing."""
+        self._held.close()
+
+    def __enter__(self) -> NodePorts:
+        """Hold the ports for the length of a `with` block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let go of every port."""
+        self.close()
+
+
+def hold(host: str, count: int, *, within: tuple[int, int] | None = None) -> HeldPorts:
     """Hold `count` free TCP ports on `host`; "" is every address of this machine, IPv4 and IPv6.
 
-    The kernel picks the ports, or, with `first`, they are the `count` ports from there on. Raises `ConfigError` when
-    there are not enough; then none is held.
+    The kernel picks the ports, or, with `within`, they are the first free ones from the lower to the upper bound, both
+    inside. Raises `ConfigError` when there are not enough; then none is held.
     """
     if not 0 <= count <= PORTS_MAX:
         raise ConfigError(f"{count} ports on one node are more than {PORTS_MAX}; use fewer workers on each node")
-    held: list[socket.socket] = []
-    try:
-        while len(held) < count:
-            held.append(_bind(host, first + len(held) if first else 0))
-    except OSError as error:
-        for one in held:
-            one.close()
-        raise ConfigError(_refusal(host, count, len(held), first, error)) from error
-    for one in held:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return HeldPorts(tuple(held))
+    with contextlib.ExitStack() as stack:
+        held: list[socket.socket] = []
+        try:
+            if within is None:
+                held += (_take(host, 0, stack) for _ in range(count))
+            else:
+                held += _taken(host, range(within[0], within[1] + 1), count, stack)
+        except OSError as error:
+            where = f" on {host}" if host else ""
+            raise ConfigError(
+                f"need {count} free ports{where}, found {len(held)} ({error.strerror or error}); free some first"
+            ) from error
+        if len(held) < count:
+            raise ConfigError(_too_few(count, len(held), within or (0, 0)))
+        return HeldPorts(held, stack.pop_all())
 
 
-def hold_these(ports: Sequence[int]) -> HeldPorts:
-    """Hold exactly these ports on every address of this machine; 0 is any free one.
+def hold_named(port: int, flag: str, host: str = "") -> HeldPorts:
+    """Hold the one port that was named with `flag`, on `host` ("": every address).
 
-    Raises `ConfigError` that names the first that somebody else has; then none is held.
+    Nodes of one machine that have loopback addresses of their own share it: where a worker of one of them listens, on
+    every address as torch's store does, another one only marks it. Raises `ConfigError` when somebody else has it.
     """
-    held: list[socket.socket] = []
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            held = _taken(host, range(port, port + 1), 1, stack)
+            if not held and host and _shared(port, host):
+                stack.enter_context(_mark(port, host))
+            elif not held:
+                held = [_take(host, port, stack)]  # It says what is wrong.
+        except OSError as error:
+            raise ConfigError(
+                f"{flag} {port} cannot be used on this machine ({error.strerror or error}); free it, or use "
+                f"another {flag}"
+            ) from error
+        return HeldPorts(held, stack.pop_all())
+
+
+def _taken(host: str, candidates: range, count: int, stack: contextlib.ExitStack) -> list[socket.socket]:
+    """The first free ports, at most `count`, in their order; those that linger only if there are not enough others."""
+    held: dict[int, socket.socket] = {}
+
+    def fill(ports: Iterable[int], *, beside: bool) -> None:
         for port in ports:
+            if len(held) == count:
+                return
             try:
-                held.append(_bind("", port))
+                held[port] = _take(host, port, stack, beside=beside)
             except OSError as error:
-                reason = error.strerror or str(error)
-                text = f"port {port} of this machine cannot be had ({reason}); free it, or name another"
-                raise ConfigError(text) from error
-    except ConfigError:
-        for one in held:
-            one.close()
+                if error.errno not in BUSY:
+                    raise
+
+    fill(candidates, beside=False)
+    if len(held) < count:
+        fill(sorted(_lingering() & {*candidates}), beside=True)
+    return [held[port] for port in sorted(held)]
+
+
+def _take(host: str, port: int, stack: contextlib.ExitStack, *, beside: bool = False) -> socket.socket:
+    """Bind one port and mark it as ours until `stack` is closed; OSError if it is busy."""
+    with contextlib.ExitStack() as mine:
+        made = mine.enter_context(_bind(host, port, beside=beside))
+        mine.enter_context(_mark(int(made.getsockname()[1]), host))
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        stack.push(mine.pop_all())
+    return made
+
+
+def _mark(port: int, host: str) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.bind(f"\0{MARK} {port} {host}")
+    except OSError:
+        made.close()
         raise
-    for one in held:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return HeldPorts(tuple(held))
+    return made
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _shared(port: int, host: str) -> bool:
+    """Tell whether an agent holds the port for another address of this machine alone."""
+    mark = f"@{MARK} {port} "
+    lines = Path("/proc/net/unix").read_text(errors="replace").splitlines()
+    return bool({line.partition(mark)[2] for line in lines if mark in line} - {"", host})
+
+
+def _bind(host: str, port: int, *, beside: bool = False) -> socket.socket:
+    """A bound socket; `beside` lets it bind where others that do not listen are bound, too."""
     if host:
         family, kind, protocol, _, target = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return _bound(family, target, kind, protocol)
+        return _bound(family, target, kind, protocol, beside=beside)
     try:
-        return _bound(socket.AF_INET6, ("::", port), both=True)
+        return _bound(socket.AF_INET6, ("::", port), both=True, beside=beside)
     except OSError as error:
         if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
             raise
-        return _bound(socket.AF_INET, ("0.0.0.0", port))  # This machine has no IPv6.
+        return _bound(socket.AF_INET, ("0.0.0.0", port), beside=beside)  # This machine has no IPv6.
 
 
 def _bound(
-    family: int, target: object, kind: int = socket.SOCK_STREAM, protocol: int = 0, *, both: bool = False
+    family: int,
+    target: object,
+    kind: int = socket.SOCK_STREAM,
+    protocol: int = 0,
+    *,
+    both: bool = False,
+    beside: bool = False,
 ) -> socket.socket:
     made = socket.socket(family, kind, protocol)  # Python's sockets are not inheritable.
     try:
         if both:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if beside:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(target)  # type: ignore[arg-type]  # getaddrinfo's own address, whatever its family
     except OSError:
         made.close()
@@ -115,7 +245,17 @@ def _bound(
     return made
 
 
-def _refusal(host: str, count: int, found: int, first: int, error: OSError) -> str:
-    where = f" in {first}:{first + count - 1}" if first else ""
-    reason = error.strerror or str(error)
-    return f"need {count} free ports{where} on {host or 'this machine'}, found {found} ({reason}); free some first"
+def _lingering() -> frozenset[int]:
+    """The ports of this machine where nothing is left but connections that this end has closed."""
+    closed: set[int] = set()
+    alive: set[int] = set()
+    for one in psutil.net_connections("tcp"):
+        if one.laddr:
+            (closed if one.status in CLOSED else alive).add(one.laddr.port)
+    return frozenset(closed - alive)
+
+
+def _too_few(count: int, found: int, within: tuple[int, int]) -> str:
+    low, high = within
+    mend = "widen --port_range, or free some" if high - low + 1 >= count else f"widen --port_range to {count} ports"
+    return f"need {count} free ports in {low}:{high}, found {found}; {mend}"

@@ -128,7 +128,7 @@ def own_host(config: Config, matching: Sequence[str], candidates: Sequence[str])
         return config.host
     flags = "--servers, --workers" + (", --heter_workers" if config.roles.heters else "")
     if config.host:
-        raise ConfigError(f"this node is {config.host} (--host), but {flags} name {_few(hosts)}")
+        raise ConfigError(f"this node is {config.host} (--host, or POD_IP), but {flags} name {_few(hosts)}")
     here = f", whose addresses are {', '.join(candidates)}" if candidates else ""
     raise ConfigError(
         f"{flags} name {_few(hosts)}, and none of them is this machine{here}; mend the lists, or say with --host which "

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from elastic.keys import JOB_ID
 from elastic.model import Np
-from launcher.endpoints import PORT_MAX, as_ip, bare_host, check_host, join_host_port, parse_endpoint
+from launcher.endpoints import PORT_MAX, as_ip, bare_host, check_host, is_v6, join_host_port, parse_endpoint
 
 NODES_MAX = 100_000
 """No job has more nodes; above it a number is a typing error."""
@@ -23,6 +23,8 @@ SETTLE_MAX_S = 15.0
 LEASE_TTL_MIN_S = 2
 LEASE_TTL_MAX_S = 600
 SERVERS_MAX = 64
+PS_PORT_EXAMPLE = 6170
+"""The port of a parameter server in the examples of Paddle's documentation."""
 PREFIX_LENGTH_MAX = 512
 
 _SWITCH_WORDS = {
@@ -211,7 +213,7 @@ def cards(text: str) -> tuple[str, ...]:
 
 def endpoint_list(text: str) -> tuple[str, ...]:
     """HOST:PORT with commas between them, each once, blanks allowed."""
-    found = tuple(join_host_port(*parse_endpoint(part.strip())) for part in text.split(","))
+    found = tuple(join_host_port(*parse_endpoint(part.strip(), example=PS_PORT_EXAMPLE)) for part in text.split(","))
     for one in found:
         if found.count(one) > 1:
             raise ValueError(f"{one} is there twice; name each endpoint once")
@@ -225,12 +227,13 @@ def worker_list(text: str) -> tuple[str, ...]:
     """
     found: list[str] = []
     for part in (part.strip() for part in text.split(",")):
-        try:
-            bare = host(part)
-        except ValueError:
-            bare = join_host_port(*parse_endpoint(part))
+        bare = bare_host(part)
+        if ":" not in part or is_v6(bare):
+            check_host(bare)
+        else:
+            bare = join_host_port(*parse_endpoint(part, example=PS_PORT_EXAMPLE))
             if bare in found:
-                raise ValueError(f"{bare} is there twice; name each endpoint once") from None
+                raise ValueError(f"{bare} is there twice; name each endpoint once")
         found.append(bare)
     return tuple(found)
 

@@ -58,7 +58,7 @@ class Worker:
 
     @property
     def rank(self) -> int:
-        return int(self.env["RANK"])
+        return int(self.env.get("RANK", self.env.get("ELASTIC_INDEX", "0")))
 
     @property
     def generation(self) -> int:

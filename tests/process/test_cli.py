@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher import cli, commandline
+from tests.unit.test_cards import LISTED, smi
 
 SERVER = ("--elastic_server", "203.0.113.77:2379", "--job_id", "j1", "--host", "203.0.113.7")
 LIMIT_S = 30.0
@@ -66,12 +67,34 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ((*SERVER, "--log_dir", "/proc/none/log", "train.py"), "--log_dir"),
         ((*SERVER, "--log_dir", "train.py", "train.py"), "--log_dir"),
         (("-m", "no_such_module"), "no_such_module"),
+        (("--gpus", "0,0", "train.py"), "card 0 is there twice"),
+        (("--gpus", "one", "train.py"), "'one' is not a card"),
+        (("--gpus=", "train.py"), "--gpus"),
+        (("--gpus", "0,1", "--nproc_per_node", "3", "train.py"), "--nproc_per_node says 3"),
+        (("--gpus", "0", "--nproc_per_node", "cpu", "train.py"), "contradict"),
+        (("--port_range", "35000", "train.py"), "35000:35099"),
+        (("--port_range", "35005:35000", "train.py"), "35000:35005"),
+        (("--ctrl_port", "0", "train.py"), "--ctrl_port"),
+        (("--ctrl_port", "9988", "--local_nodes", "2", "train.py"), "--ctrl_port 9988"),
+        (("--cluster_node_ips=10.0.0.1", "train.py"), "no such argument: --cluster_node_ips; use --ips"),
+        (("--selected_gpus", "0,1", "train.py"), "no such argument: --selected_gpus; use --gpus"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_that_names_what_is_wrong(
     argv: tuple[str, ...], names: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert names in refused(argv, capsys)
+
+
+def test_a_card_that_is_not_there_is_one_line_that_names_those_that_are(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in smi(folder, LISTED).items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert "there is no card 7 here; there are: 0, 1, 2, 3\n" in refused(("--gpus", "0,7", "train.py"), capsys)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    assert "card 0 is not in CUDA_VISIBLE_DEVICES (2,3)" in refused(("--gpus", "0", "train.py"), capsys)
 
 
 def test_another_system_than_linux_is_refused(
@@ -102,7 +125,7 @@ def test_nothing_is_left_behind_by_a_wrong_command_line(folder: Path) -> None:
 def test_help_goes_to_stdout_in_groups_and_needs_no_script(folder: Path) -> None:
     ran = launched(("--help",), folder)
     assert (ran.returncode, ran.stderr) == (0, "")
-    for group in ("Base:", "Elastic:", "Workers:", "Logs:"):
+    for group in ("Base:", "Collective:", "Parameter-Server:", "Elastic:", "Workers:", "Logs:"):
         assert f"\n{group}\n" in ran.stdout
     assert cli.main(["-h"]) == 0
 

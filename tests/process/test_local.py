@@ -24,6 +24,7 @@ from elastic.store.base import Delete, Put, Range
 from elastic.store.etcd import EtcdStore
 from launcher.config import check, parse
 from launcher.local import exit_code, joiner_line, node_argv, node_environments
+from tests.unit.test_cards import LISTED, smi
 
 LIMIT_S = 30.0
 
@@ -233,6 +234,12 @@ def test_a_node_gets_the_users_other_flags_and_the_script() -> None:
     assert len(environments) == 3
 
 
+def test_a_node_on_an_interface_that_the_user_names_is_not_sent_to_the_loopback() -> None:
+    argv, _, _ = command("--nic", "lo", environ={"CUDA_VISIBLE_DEVICES": ""})
+    config = parse(argv, {})
+    assert (config.nic, config.host) == ("lo", "")
+
+
 @pytest.mark.parametrize("nodes", [(), ("--local_nodes", "3")])
 def test_a_further_node_makes_a_job_without_np_one_larger(nodes: tuple[str, ...]) -> None:
     environ = {"CUDA_VISIBLE_DEVICES": ""}
@@ -240,6 +247,12 @@ def test_a_further_node_makes_a_job_without_np_one_larger(nodes: tuple[str, ...]
     first, further = parse(argv, environ), parse(shlex.split(line)[1:], environ)
     assert (str(first.np), str(further.np)) == (f"{len(environments)}", f"{len(environments) + 1}")
     assert (first.force, further.force) == (False, True)
+
+
+def test_a_further_node_of_this_machine_does_not_get_its_control_port() -> None:
+    argv, line, _ = command("--ctrl_port", "9988", environ={"CUDA_VISIBLE_DEVICES": ""})
+    assert parse(argv, {}).ctrl_port == 9988
+    assert "--ctrl_port" not in line
 
 
 def test_cards_are_shared_out_to_the_nodes_and_the_rest_is_offered_to_a_further_one() -> None:
@@ -253,3 +266,74 @@ def test_cards_are_shared_out_to_the_nodes_and_the_rest_is_offered_to_a_further_
 def test_with_fewer_cards_than_workers_nobody_gets_one() -> None:
     _, _, environments = command("--local_nodes", "2", environ={"CUDA_VISIBLE_DEVICES": "0"})
     assert [one["CUDA_VISIBLE_DEVICES"] for one in environments] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--server_num=2", "--worker_num=2"),
+        ("--server_num=1", "--worker_num=2", "--heter_worker_num=1", "--run_mode=ps-heter"),
+        ("--servers=127.0.0.2:6170", "--workers=127.0.0.2:6171,127.0.0.2"),
+        ("--servers=127.0.0.2:6170", "--workers=127.0.0.2", "--np=1"),
+        ("--np=2", "--server_num=1", "--worker_num=2"),
+        ("--local_nodes=3", "--server_num=1", "--worker_num=2"),
+    ],
+)
+def test_a_node_has_the_roles_that_its_parent_read(flags: tuple[str, ...]) -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": ""}
+    config = check(parse([*flags, "-m", "json.tool"], environ), environ)
+    child = check(parse(node_argv(config, "127.0.0.1:1234"), environ), environ)
+    assert (child.run_mode, child.roles, child.np) == (config.run_mode, config.roles, config.np)
+    assert child.host == (config.host or "127.0.0.1")
+
+
+def test_the_line_for_another_node_of_workers_makes_the_job_one_larger() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": ""}
+    _, line, _ = command("--local_nodes=3", "--server_num=1", "--worker_num=2", environ=environ)
+    assert "--np 3 " in line
+    assert "--force" in line
+    assert "--nproc_per_node" not in line
+
+
+def test_named_cards_are_shared_out_and_not_named_again_to_each_node(tmp_path: Path) -> None:
+    environ = {**smi(tmp_path, LISTED), "ELASTIC_GPUS": "0"}
+    argv, line, environments = command("--gpus", "3,0", "--local_nodes", "2", environ=environ)
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in environments] == ["3", "0"]
+    assert {one["CUDA_DEVICE_ORDER"] for one in environments} == {"PCI_BUS_ID"}
+    for environment in environments:
+        config = check(parse(argv, environment), environment)
+        assert (config.gpus, config.slots) == ((), 1)
+        assert config.cards == (environment["CUDA_VISIBLE_DEVICES"],)
+    further = check(parse(shlex.split(line)[1:], smi(tmp_path, LISTED)), smi(tmp_path, LISTED))
+    assert (further.gpus, further.slots) == (("1",), 1), "the first card that nobody uses"
+
+
+def test_one_local_node_has_its_named_cards_too(tmp_path: Path) -> None:
+    argv, line, (environment,) = command("--gpus", "3,2", environ=smi(tmp_path, LISTED))
+    assert environment["CUDA_VISIBLE_DEVICES"] == "3,2"
+    assert check(parse(argv, environment), environment).slots == 2
+    assert "--gpus 0,1 " in line
+
+
+def test_where_no_card_is_left_a_further_node_is_told_to_use_none(tmp_path: Path) -> None:
+    _, line, _ = command("--gpus", "3,2,1", environ=smi(tmp_path, LISTED))
+    assert line.startswith("CUDA_VISIBLE_DEVICES= elastic-launch ")
+    assert "--gpus" not in line
+
+
+def test_without_a_driver_each_node_has_its_share_of_cpu_workers(tmp_path: Path) -> None:
+    environ = {"PATH": str(tmp_path)}
+    argv, line, environments = command("--gpus", "4,5,6,7", "--local_nodes", "2", environ=environ)
+    for environment in environments:
+        assert "CUDA_VISIBLE_DEVICES" not in environment
+        assert check(parse(argv, environment), environment).slots == 2
+    assert "--gpus" not in line
+    argv, _, (alone,) = command("--gpus", "4", environ={**environ, "CUDA_VISIBLE_DEVICES": "0,1"})
+    assert check(parse(argv, alone), alone).slots == 1
+
+
+def test_a_node_that_sees_its_own_card_alone_is_told_so_by_its_parent(tmp_path: Path) -> None:
+    flags = ("--gpus", "3,2", "--one_card_per_worker")
+    argv, _, (environment,) = command(*flags, environ=smi(tmp_path, LISTED))
+    config = check(parse(argv, environment), environment)
+    assert (config.one_card_per_worker, config.shown_cards) == (True, ("3", "2"))

@@ -1,7 +1,7 @@
 """The core over the in-memory store, on a virtual clock, under seeded faults.
 
-`pytest tests/sim --seed N` replays one run exactly and prints it; without it, `SEEDS` runs are made on every core, and
-the counts of rows, reasons and faults are printed. A violation names its seed.
+`pytest tests/sim --seed N` replays one run exactly and prints it; without it, `SEEDS` runs and those of `ROSTERS` are
+made on every core, and the counts of rows, reasons and faults are printed. A violation names its seed.
 """
 
 from __future__ import annotations
@@ -12,21 +12,25 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from elastic import membership
+from elastic import membership, roster
 from elastic.agentstate import TABLE
 from elastic.membership import Reason
 from tests.sim import faults
 from tests.sim.faults import FAULTS, run_seed
 from tests.sim.nodes import Violation
+from tests.sim.rosters import RosterWorld, live_roster, make_roster, run_roster_seed
+from tests.sim.world import World
 
 SEEDS = 2_000
+ROSTERS = range(1_000_000, 1_000_500)
+"""Seeds of parameter-server jobs; from the first of them on, every seed is one."""
 TEETH_SEEDS = 1_500
 STEPS_OF_A_PROPOSAL = ("register", "form", "go", "record", "verdict")
 
 
 def _one(seed: int) -> tuple[Counter[str], int, str]:
     try:
-        world = run_seed(seed)
+        world = run_roster_seed(seed) if seed >= ROSTERS.start else run_seed(seed)
     except Violation as violation:
         return Counter(), 0, str(violation)
     return world.counts, world.steps, ""
@@ -44,7 +48,7 @@ def test_every_seed_keeps_every_promise_and_everything_is_taken(
     steps = 0
     violations = []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for taken, made, violation in pool.map(_one, range(SEEDS), chunksize=25):
+        for taken, made, violation in pool.map(_one, [*range(SEEDS), *ROSTERS], chunksize=25):
             counts.update(taken)
             steps += made
             if violation:
@@ -62,7 +66,7 @@ def test_every_seed_keeps_every_promise_and_everything_is_taken(
         "nursery killed overdue workers",
     ]
     with capsys.disabled():
-        print(f"\n{SEEDS} seeds, {steps} events, {len(violations)} violations")
+        print(f"\n{SEEDS} + {len(ROSTERS)} seeds, {steps} events, {len(violations)} violations")
         for name in expected:
             print(f"{counts[name]:8d}  {name}")
     assert not violations, "\n".join(violations[:10])
@@ -70,9 +74,9 @@ def test_every_seed_keeps_every_promise_and_everything_is_taken(
 
 
 def _replay(seed: int) -> None:
-    world = faults.make(seed)
+    world: World = make_roster(seed) if seed >= ROSTERS.start else faults.make(seed)
     try:
-        faults.live(world)
+        live_roster(world) if isinstance(world, RosterWorld) else faults.live(world)
     finally:
         print(f"seed {seed}: --np {world.np}, links {'on' if world.links else 'off'}, {world.spec}")
         print("\n".join(world.trace))
@@ -101,3 +105,17 @@ def _first_violation(defect: str) -> str:
         except Violation as violation:
             return str(violation)
     return ""
+
+
+@pytest.mark.timeout(300)
+def test_a_seed_finds_seats_that_are_free_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roster, "_free_at", lambda q, node: q.now)
+    found = ""
+    for seed in ROSTERS:
+        try:
+            run_roster_seed(seed)
+        except Violation as violation:
+            found = str(violation)
+            break
+    assert "promise 1" in found
+    print(found)

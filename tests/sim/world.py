@@ -71,7 +71,7 @@ class World(Nurseries):
             host = self.spec.ips[len(self.nodes) % len(self.spec.ips)]
         name = f"{host}-{self.random.getrandbits(16):04x}"
         number = len(self.nodes)
-        member = Member(host=host, slots=slots, masters=(7000, 7001, 7002), ports=(8000 + number,) * slots)
+        member = self.member_of(host, number, slots)
         spec = self.spec if slots == 1 else msgspec.structs.replace(self.spec, slots=slots)
         me = Me(name, member, spec, incarnation=f"i{self.random.getrandbits(32):08x}")
         offset = self.random.uniform(0, 1000)
@@ -86,6 +86,10 @@ class World(Nurseries):
         self._tick_relist(node)
         self._perform(node, [Follow(False, None)])
         return node
+
+    def member_of(self, host: str, number: int, slots: int) -> Member:
+        """What a node registers."""
+        return Member(host=host, slots=slots, masters=(7000, 7001, 7002), ports=(8000 + number,) * slots)
 
     def set_rate(self, node: Node, rate: float) -> None:
         """Let a node's clock run at another speed from now on, without a jump."""

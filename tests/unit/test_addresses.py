@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -18,8 +19,12 @@ from launcher.addresses import (
     advertised,
     candidates,
     interface,
-    interface_towards,
+    interface_among,
     is_loopback,
+    nic_address,
+    only_here,
+    own,
+    same,
 )
 from launcher.endpoints import join_host_port, parse_endpoint
 
@@ -143,9 +148,20 @@ def test_an_address_of_another_machine_has_no_interface_here() -> None:
 
 
 def test_the_way_to_other_hosts_tells_the_interface_of_a_node_that_calls_itself_a_loopback_address() -> None:
-    assert interface_towards(("localhost", "127.0.1.1", "etcd.invalid")) is None
-    for own in candidates():
-        assert interface_towards(("localhost", own)) == interface(own)
+    alone = interface("127.0.0.1")
+    assert interface_among("localhost", ()) == interface_among("localhost", ("127.0.1.1", "etcd.invalid")) == alone
+    assert interface_among("127.0.1.1", ("localhost",)) is None
+    for peer in candidates():
+        assert interface_among("localhost", ("localhost", peer)) == interface(peer)
+        assert interface_among("127.0.1.1", ("127.0.1.1", peer)) == interface(peer)
+        assert interface_among("203.0.113.77", (peer,)) == interface(peer), "an address in front of this machine"
+
+
+def test_a_host_is_only_here_when_all_hosts_that_are_with_it_are() -> None:
+    assert only_here("localhost", ())
+    assert only_here("127.0.0.2", ("127.0.0.2", "localhost"))
+    assert not only_here("127.0.1.1", ("127.0.1.1", "203.0.113.77"))
+    assert not only_here("203.0.113.77", ())
 
 
 def test_every_address_of_this_machine_is_its_own() -> None:
@@ -171,5 +187,80 @@ def test_the_source_of_a_bad_address_is_named() -> None:
 
 def test_the_kernel_is_asked_for_the_route() -> None:
     assert _route("127.0.0.1", 9) == "127.0.0.1"
-    for own in candidates():  # The way to one's own address begins at that address.
-        assert advertised("", {}, (join_host_port(own, 2379),)) == own
+    for mine in candidates():  # The way to one's own address begins at that address.
+        assert advertised("", {}, (join_host_port(mine, 2379),)) == mine
+
+
+# Which of several hosts this machine is
+
+
+def test_a_host_is_this_machines_by_its_address() -> None:
+    assert own(("203.0.113.77", "127.0.0.1")) == ("127.0.0.1",)
+    assert own(("203.0.113.77", "nowhere.invalid")) == ()
+
+
+def test_a_name_that_does_not_resolve_yet_is_this_machines_if_it_begins_with_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "ps-0")
+    assert own(("ps-0.ps.invalid", "ps-1.ps.invalid")) == ("ps-0.ps.invalid",)
+    assert own(("ps-0.ps.invalid", "127.0.0.1")) == ("127.0.0.1",)
+
+
+def test_two_names_are_the_same_host_if_they_share_an_address() -> None:
+    assert same(("localhost", "203.0.113.77", "nowhere.invalid"), "127.0.0.1") == ("localhost",)
+    assert same(("nowhere.invalid",), "nowhere.invalid") == ("nowhere.invalid",)
+
+
+# An interface that is named.
+
+CARDS = {
+    "lo": ("127.0.0.1", "::1"),
+    "eth0": ("10.0.0.7", "fe80::1%eth0", "fd00::7"),
+    "ib0": ("fe80::2%ib0",),
+    "net1": ("fd00::9",),
+}
+
+
+@pytest.fixture
+def interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with these network interfaces."""
+    owned = {
+        name: [SimpleNamespace(family=socket.AF_INET6 if ":" in text else socket.AF_INET, address=text) for text in one]
+        for name, one in CARDS.items()
+    }
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: owned)
+
+
+@pytest.mark.usefixtures("interfaces")
+def test_the_address_of_an_interface_is_its_ipv4_one_unless_the_servers_speak_ipv6() -> None:
+    assert nic_address("eth0") == "10.0.0.7"
+    assert nic_address("eth0", ["[fd00::1]:2379"]) == "fd00::7"
+    assert nic_address("eth0", ["[fd00::1]:2379", "h:2379"]) == "10.0.0.7"
+    assert nic_address("net1", REMOTE) == "fd00::9"
+
+
+@pytest.mark.usefixtures("interfaces")
+def test_an_interface_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(ConfigError, match=r"no such interface here; use one of lo \(127.*\), eth0 \(10.0.0.7\), ib0"):
+        nic_address("eth9")
+
+
+@pytest.mark.usefixtures("interfaces")
+def test_an_interface_without_an_address_is_refused_with_those_that_have_one() -> None:
+    with pytest.raises(ConfigError, match=r"--nic ib0 has no address.*lo \(127.0.0.1\), eth0 \(10.0.0.7\), net1"):
+        nic_address("ib0")
+
+
+@pytest.mark.usefixtures("interfaces", "a_route")
+def test_the_interface_gives_the_address_unless_a_host_is_named() -> None:
+    assert advertised("", {}, REMOTE) == "10.9.8.7"
+    assert advertised("", {}, REMOTE, "eth0") == "10.0.0.7"
+    assert advertised("203.0.113.5", {}, REMOTE, "eth0") == "203.0.113.5"
+    assert advertised("", {"POD_IP": "10.1.1.1"}, REMOTE, "eth0") == "10.1.1.1"
+
+
+@pytest.mark.usefixtures("interfaces")
+def test_the_loopback_is_no_interface_for_a_store_elsewhere() -> None:
+    with pytest.raises(ConfigError, match=r"--nic lo: 127.0.0.1 reaches only this machine"):
+        advertised("", {}, REMOTE, "lo")

@@ -138,7 +138,9 @@ def test_a_node_that_is_refused_says_why_and_exits_with_3_and_gives_its_lease_ba
     late.look()
     late.at(1)
     assert late.exit_code == 3
-    assert late.lines == ["node c offers 4 cards, job j1 uses 2 on every node; use --nproc_per_node 2"]
+    assert late.lines == [
+        "node c offers 4 cards, job j1 uses 2 on every node; use --nproc_per_node 2, or as many cards with --gpus"
+    ]
     assert len(late.every(CloseSession)) == 1
 
 
@@ -245,7 +247,10 @@ def test_a_spare_says_that_it_is_one_and_what_it_is_for() -> None:
 
 def test_a_node_says_which_ranks_it_has() -> None:
     bench = gated(slots=4)
-    assert bench.lines[-1] == "generation 1: 2 nodes, world size 8, this is M_id 1 (ranks 4-7): because of first"
+    assert (
+        bench.lines[-1]
+        == "generation 1: 2 nodes of 4 workers, world size 8, this is M_id 1 (ranks 4-7): because of first"
+    )
 
 
 def test_the_go_of_another_generation_starts_nothing() -> None:

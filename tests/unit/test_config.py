@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import shlex
 
 import pytest
 
@@ -78,15 +80,39 @@ def test_a_flag_cannot_be_abbreviated(flag: str) -> None:
         ("--rdzv-endpoint=h:1", "--elastic_server"),
         ("--rdzv_id", "--job_id"),
         ("--rdzv_backend", "leave it out"),
+        ("--cluster_node_ips=10.0.0.1", "--ips"),
+        ("--selected_gpus", "--gpus"),
         ("--node_ip", "--host"),
+        ("--use_paddlecloud", "leave it out"),
+        ("--started_port", "--port_range"),
         ("--log_level", "--verbose"),
+        ("--print_config", "leave it out"),
+        ("--devices", "--gpus"),
+        ("--master", "--elastic_server"),
+        ("--rank", "leave it out"),
+        ("--trainers", "--workers"),
+        ("--trainer-num", "--worker_num"),
+        ("--start_port", "--port_range"),
+        ("--max_restart", "--max_restarts"),
+        ("--master-port", "--ctrl_port"),
+        ("-t", "--console"),
+        ("-np", "--np"),
         ("--elastic_servre", "--elastic_server"),
     ],
 )
 def test_a_flag_of_another_launcher_or_a_mistyped_one_is_answered_with_ours(flag: str, mend: str) -> None:
     text = refusal(flag, "2", "t.py")
-    assert text.startswith("no such argument: --")
+    assert text.startswith(f"no such argument: {flag.partition('=')[0]}; ")
     assert mend in text
+
+
+def test_every_flag_of_torchrun_is_ours_or_is_answered_with_ours() -> None:
+    from torch.distributed.run import get_args_parser
+
+    for word in (word for action in get_args_parser()._actions for word in action.option_strings):
+        name = word.lstrip("-").replace("-", "_")
+        if name not in flags.BY_NAME and word not in ("-h", "--help", "-m"):
+            assert commandline.HINTS[name] in refusal(word, "2", "t.py"), word
 
 
 def test_a_switch_takes_no_value_and_a_flag_needs_one() -> None:
@@ -97,6 +123,7 @@ def test_a_switch_takes_no_value_and_a_flag_needs_one() -> None:
 def test_no_hint_names_a_flag_that_does_not_exist() -> None:
     for name, hint in commandline.HINTS.items():
         assert name not in flags.BY_NAME
+        assert hint.startswith(("use ", "leave it out")), name
         for word in hint.replace(",", " ").replace(":", " ").replace(";", " ").split():
             if word.startswith("--"):
                 assert word[2:] in flags.BY_NAME, (name, word)
@@ -300,6 +327,36 @@ def test_a_switch_can_come_from_the_environment() -> None:
     assert refusal("t.py", environ={"ELASTIC_VERBOSE": "maybe"}).startswith("ELASTIC_VERBOSE: ")
 
 
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"FLAGS_START_PORT": "6070"}, (6070, 65535)),
+        ({"FLAGS_START_PORT": " 6070 ", "PADDLE_PORT": "7000", "TRAINER_PORTS_NUM": "2"}, (6070, 65535)),
+        ({"PADDLE_PORT": "7000", "TRAINER_PORTS_NUM": "2"}, (7000, 65535)),
+        ({"PADDLE_PORT": "7000"}, None),
+        ({"PADDLE_PORT": "6174,6175"}, None),
+        ({"ELASTIC_PORT_RANGE": "35000:35099", "FLAGS_START_PORT": "6070"}, (35000, 35099)),
+        ({"ELASTIC_FENCE": "x/1", "FLAGS_START_PORT": "6070"}, None),
+        ({"ELASTIC_FENCE": "x/1", "PADDLE_PORT": "7000", "TRAINER_PORTS_NUM": "2"}, None),
+    ],
+)
+def test_ports_begin_where_paddles_variables_say_unless_a_worker_or_a_range_says_otherwise(
+    environ: dict[str, str], expected: tuple[int, int] | None
+) -> None:
+    assert parse(["t.py"], environ).port_range == expected
+    assert parse(["--port_range", "40000:40009", "t.py"], environ).port_range == (40000, 40009)
+
+
+def test_a_wrong_start_port_is_named() -> None:
+    assert refusal("t.py", environ={"FLAGS_START_PORT": "x"}) == "FLAGS_START_PORT: 'x' is not a whole number"
+    assert refusal("t.py", environ={"PADDLE_PORT": "0", "TRAINER_PORTS_NUM": "1"}).startswith("PADDLE_PORT: ")
+
+
+def test_a_control_port_and_several_nodes_on_one_machine_exclude_each_other() -> None:
+    assert "leave out --ctrl_port" in refusal("--ctrl_port", "9988", "--local_nodes", "2", "t.py")
+    assert parse(["--ctrl_port", "9988", "t.py"], {}).ctrl_port == 9988
+
+
 def test_the_host_of_a_pod_is_its_ip() -> None:
     assert parse(["t.py"], {"POD_IP": "10.1.2.3"}).host == "10.1.2.3"
     assert parse(["--host", "[fd00::1]", "t.py"], {"POD_IP": "10.1.2.3"}).host == "fd00::1"
@@ -323,6 +380,27 @@ def test_every_flag_fills_a_field_and_shows_its_default_and_variable() -> None:
         assert flag.variables[0] in text
     assert text.count("(default: ") == len(flags.FLAGS)
     assert text.isascii()
+
+
+def test_the_groups_of_the_help_are_those_of_the_seed_and_two_more() -> None:
+    text = commandline.help_text()
+    found = [line[:-1] for line in text.splitlines() if re.fullmatch(r"[A-Z][A-Za-z-]*:", line)]
+    assert found == ["Base", "Collective", "Parameter-Server", "Elastic", "Workers", "Logs"]
+    where = {flag.name: flag.group for flag in flags.FLAGS}
+    for group, names in {
+        "Base": "log_dir run_mode gpus",
+        "Collective": "ips",
+        "Parameter-Server": "servers workers heter_workers worker_num server_num heter_worker_num http_port",
+        "Elastic": "elastic_server job_id np host",
+    }.items():
+        assert {where[name] for name in names.split()} == {group}
+
+
+def test_the_examples_of_the_help_can_be_read() -> None:
+    examples = re.findall(r"^  elastic-launch (.*)$", commandline.help_text(), re.MULTILINE)
+    assert len(examples) >= 4
+    for example in examples:
+        assert commandline.cut(shlex.split(example)).script == "train.py"
 
 
 def test_the_defaults_of_the_table_are_those_of_the_config() -> None:

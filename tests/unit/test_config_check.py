@@ -118,6 +118,32 @@ def test_a_job_without_a_server_gets_a_random_name(script: Path) -> None:
     assert first != second
 
 
+# Lists of servers and workers
+
+
+def test_a_node_takes_the_name_that_the_lists_have_for_it(script: Path) -> None:
+    lists = ("--servers=127.0.0.1:6170,203.0.113.77:6170", "--workers=127.0.0.1,203.0.113.77")
+    assert checked(*lists, str(script)).host == "127.0.0.1"
+    assert checked(*lists, "--host", "203.0.113.77", str(script)).host == "203.0.113.77"
+
+
+def test_a_pods_address_is_looked_up_in_the_lists(script: Path) -> None:
+    lists = ("--servers=localhost:6170,203.0.113.77:6170", "--workers=localhost")
+    assert checked(*lists, str(script), environ={**NO_CARDS, "POD_IP": "127.0.0.1"}).host == "localhost"
+
+
+def test_a_machine_that_is_in_none_of_the_lists_is_refused(script: Path) -> None:
+    with pytest.raises(ConfigError, match="none of them is this machine"):
+        checked("--servers=203.0.113.77:6170", "--workers=203.0.113.78", str(script))
+    with pytest.raises(ConfigError, match=r"this node is 203\.0\.113\.79"):
+        checked("--servers=127.0.0.1:6170", "--workers=127.0.0.1", "--host", "203.0.113.79", str(script))
+
+
+def test_a_process_of_a_parameter_server_job_is_not_counted_by_cards(script: Path) -> None:
+    environ = {**NO_CARDS, "CUDA_VISIBLE_DEVICES": "0,1,2"}
+    assert checked("--server_num=1", "--worker_num=2", str(script), environ=environ).slots == 1
+
+
 # Cards
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -18,9 +19,11 @@ from elastic import errors, keys, membership, model, roster
 from elastic.agentstate import TABLE
 from elastic.errors import ElasticError
 from elastic.membership import Reason
-from launcher import commandline, ctl, node
+from launcher import commandline, ctl, node, variables
 from launcher.environment import worker_environment
-from launcher.flags import FLAGS
+from launcher.flags import BY_NAME, by_group
+from launcher.psenvironment import ps_environment
+from launcher.variables import Variables
 from tests.sim.faults import FAULTS as FAULTS_OF_THE_SIMULATION
 
 ROOT = Path(__file__).parents[2]
@@ -91,9 +94,18 @@ def flags() -> str:
                 ", ".join(map(code, commandline._shown_variables(flag))),
                 plain(flag.help),
             )
-            for flag in FLAGS
+            for flag in by_group()
         ),
     )
+
+
+def variables_table(rows: Sequence[Variables]) -> str:
+    return table(("variable", "value"), ((", ".join(map(code, row.names)), plain(row.meaning)) for row in rows))
+
+
+def foreign_flags() -> str:
+    rows = ((f"-{name}" if len(name) == 1 else f"--{name}", hint) for name, hint in commandline.HINTS.items())
+    return table(("flag", "here"), ((code(flag), plain(hint)) for flag, hint in rows))
 
 
 def what_goes_wrong() -> str:
@@ -112,11 +124,22 @@ def plain(text: str) -> str:
     return text.replace("<", "&lt;")
 
 
+def process_variables() -> str:
+    return table(
+        ("variable", "who", "value"),
+        ((", ".join(map(code, row.names)), row.who, plain(row.meaning)) for row in variables.SET_BY_ROLE),
+    )
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "agent table": agent_table,
     "agent figure": agent_figure,
     "reasons": reasons,
     "flags": flags,
+    "foreign flags": foreign_flags,
+    "read variables": lambda: variables_table(variables.READ),
+    "worker variables": lambda: variables_table(variables.SET),
+    "process variables": process_variables,
     "faults": what_goes_wrong,
 }
 
@@ -165,7 +188,7 @@ def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
     place = model.Place("h-1", "h", (7000,), (8000, 8001))
     world = model.Generation(g=1, run=1, tag="", why=model.Why.FIRST, reason="", members=(place,), slots=2)
     made = worker_environment(
-        base={},
+        base={"http_proxy": "http://p:1"},
         generation=world,
         m_id=0,
         local_rank=0,
@@ -179,11 +202,52 @@ def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
         endpoints_file="e",
         error_file="x",
         interface="eth0",
+        cards=("3", "2"),
+        no_card=True,
     )
     added = re.findall(r'environment\["(\w+)"\]', Path(node.__file__).read_text())
     cells = first_cells(section("reference.md", "Environment of a worker"))
     explained = [name for cell in cells for name in quoted(cell)]
-    assert sorted(explained) == sorted({*made, *added})
+    assert sorted(explained) == sorted({*made, *added} - {"http_proxy"})
+
+
+def test_every_variable_of_a_parameter_server_process_is_explained_and_no_other() -> None:
+    seats = tuple(model.Seat(role, 0) for role in (model.Role.SERVER, model.Role.HETER, model.Role.WORKER))
+    place = model.Place("h-1", "h", (7000,), (8000, 8001, 8002), seats)
+    world = model.Generation(g=1, run=1, tag="", why=model.Why.FIRST, reason="", members=(place,), slots=1)
+    made = {
+        seat.role: ps_environment(
+            base={},
+            generation=world,
+            place=place,
+            seat_index=number,
+            master="h:7000",
+            restarts=0,
+            restarts_max=3,
+            job_id="j",
+            node_id="h-1",
+            incarnation="i",
+            checkpoint_dir="c",
+            endpoints_file="e",
+            roster_file="r",
+            error_file="x",
+            interface="eth0",
+        )
+        for number, seat in enumerate(seats)
+    }
+    added = re.findall(r'environment\["(\w+)"\]', Path(node.__file__).read_text())
+    assert made[model.Role.HETER].keys() == made[model.Role.WORKER].keys()
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:4]]
+        for line in section("reference.md", "Environment of a parameter-server process").splitlines()
+        if line.startswith("| `")
+    ]
+    for role, words in (
+        (model.Role.SERVER, ("all", "servers")),
+        (model.Role.WORKER, ("all", "workers, heterogeneous")),
+    ):
+        explained = [name for variables, who, _ in rows for name in quoted(variables) if who in words]
+        assert sorted(explained) == sorted({*made[role], *added})
 
 
 def test_every_exit_code_of_an_error_is_explained() -> None:
@@ -202,3 +266,35 @@ def test_links_between_the_pages_lead_somewhere() -> None:
     for page in pages():
         for target in re.findall(r"\]\(([^)#:]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} points to {target}"
+
+
+def flags_of_torchrun() -> set[str]:
+    """Every long flag of the torchrun that is installed, without its dashes."""
+    from torch.distributed.run import get_args_parser
+
+    actions = get_args_parser()._actions
+    written = {flag for action in actions for flag in action.option_strings if flag.startswith("--")}
+    return {flag.removeprefix("--").replace("-", "_") for flag in written} - {"help"}
+
+
+def test_every_flag_of_torchrun_stands_on_its_page_and_is_ours_or_has_a_hint() -> None:
+    rows = [line.split("|")[1:3] for line in (DOCS / "from-torchrun.md").read_text().splitlines() if line[:1] == "|"]
+    of_torchrun, ours = (
+        {name.removeprefix("--").replace("-", "_") for row in rows for name in quoted(row[column]) if "--" in name}
+        for column in (0, 1)
+    )
+    assert of_torchrun == flags_of_torchrun()
+    assert of_torchrun <= {*BY_NAME, *commandline.HINTS}
+    assert ours <= set(BY_NAME)
+
+
+def test_every_command_line_for_people_from_paddle_can_be_read() -> None:
+    lines = [line for line in section("from-paddle-launch.md", "The same command lines").splitlines() if "`" in line]
+    texts = [text for line in lines for text in quoted(line.split("|")[2])]
+    commands = [words for text in texts if len(words := shlex.split(text)) > 1]
+    assert len(commands) >= len(lines) - 1, "one row says: the same"
+    for words in commands:
+        rest = words[3:] if words[0] == "python" else words[1:]
+        assert commandline.cut(rest).script == "train.py", words
+    same = section("from-paddle-launch.md", "The same flags")
+    assert {name.removeprefix("--") for name in quoted(same) if name.startswith("--")} <= BY_NAME.keys()

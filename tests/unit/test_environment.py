@@ -39,6 +39,10 @@ def environment(
     base: Mapping[str, str] | None = None,
     interface: str | None = None,
     master: str = "10.0.0.0:5000",
+    cards: tuple[str, ...] = (),
+    one_card: bool = False,
+    no_card: bool = False,
+    servers: tuple[str, ...] = (),
 ) -> dict[str, str]:
     return worker_environment(
         base=base or {},
@@ -55,6 +59,10 @@ def environment(
         endpoints_file="/data/log/endpoints.log",
         error_file="/data/log/error.3.json",
         interface=interface,
+        cards=cards,
+        one_card=one_card,
+        no_card=no_card,
+        servers=servers,
     )
 
 
@@ -90,10 +98,22 @@ def test_a_worker_finds_what_paddle_sets() -> None:
         "PADDLE_TRAINER_ENDPOINTS": "10.0.0.0:6000,10.0.0.0:6001,10.0.0.1:6002,10.0.0.1:6003",
         "PADDLE_CURRENT_ENDPOINT": "10.0.0.1:6003",
         "PADDLE_RANK_IN_NODE": "1",
+        "PADDLE_GLOBAL_RANK": "3",
+        "PADDLE_GLOBAL_SIZE": "4",
+        "PADDLE_LOCAL_RANK": "1",
+        "PADDLE_LOCAL_SIZE": "2",
+        "PADDLE_NNODES": "2",
         "PADDLE_MASTER": "10.0.0.0:5000",
         "FLAGS_selected_gpus": "1",
     }
     assert found | expected == found
+
+
+def test_paddle_uses_gloo_where_there_is_no_card_unless_the_user_says_otherwise() -> None:
+    assert "PADDLE_DISTRI_BACKEND" not in environment(generation())
+    assert environment(generation(), no_card=True)["PADDLE_DISTRI_BACKEND"] == "gloo"
+    mine = {"PADDLE_DISTRI_BACKEND": "xccl"}
+    assert environment(generation(), base=mine, no_card=True)["PADDLE_DISTRI_BACKEND"] == "xccl"
 
 
 def test_a_worker_finds_our_own_variables() -> None:
@@ -170,3 +190,29 @@ def test_a_process_can_be_started_with_the_longest_lists() -> None:
     found = environment(generation(nodes=3800, slots=1, host="10.100.{}"), 0, 0)
     assert len(found["ELASTIC_ENDPOINTS"]) > LIST_BYTES_MAX * 3 // 4
     subprocess.run(["true"], env={**found, "PATH": "/usr/bin:/bin"}, check=True)
+
+
+# Cards
+
+
+def test_every_worker_sees_the_chosen_cards_in_their_order_and_its_local_rank_picks_one() -> None:
+    base = {"CUDA_VISIBLE_DEVICES": "0,1,2,3", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+    for local_rank in range(2):
+        found = environment(generation(), 1, local_rank, base=base, cards=("3", "2"))
+        assert (found["CUDA_VISIBLE_DEVICES"], found["CUDA_DEVICE_ORDER"]) == ("3,2", "PCI_BUS_ID")
+        assert found["LOCAL_RANK"] == found["FLAGS_selected_gpus"] == str(local_rank)
+
+
+def test_with_one_card_per_worker_each_sees_its_own_alone_and_keeps_its_local_rank() -> None:
+    for local_rank, card in enumerate(("3", "2")):
+        found = environment(generation(), 1, local_rank, cards=("3", "2"), one_card=True)
+        assert (found["CUDA_VISIBLE_DEVICES"], found["CUDA_DEVICE_ORDER"]) == (card, "PCI_BUS_ID")
+        assert (found["LOCAL_RANK"], found["FLAGS_selected_gpus"]) == (str(local_rank), "0")
+
+
+@pytest.mark.parametrize("one_card", [False, True])
+def test_without_chosen_cards_the_users_choice_stays(one_card: bool) -> None:
+    mine = {"CUDA_VISIBLE_DEVICES": "5", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+    found = environment(generation(), base=mine, one_card=one_card)
+    assert found | mine == found
+    assert not {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"} & environment(generation(), one_card=one_card).keys()

@@ -266,7 +266,7 @@ def test_a_view_has_every_document_with_its_revisions_and_lease() -> None:
     assert view.incarnation == Stored("abc", 1, 2)
     assert view.spec == Stored(SPEC, 2, 3)
     assert view.members == {"a": Stored(member(), 3, 4, 77)}
-    assert view.outcomes == {(12, "a/b"): Stored(OK, 4, 5)}
+    assert view.outcomes == {(12, "a"): Stored(OK, 4, 5)}
     assert (view.generation, view.go, view.verdict, view.damaged, view.unreadable) == (None, None, None, (), ())
     assert view.complete
 

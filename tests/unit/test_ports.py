@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import subprocess
 from datetime import timedelta
@@ -9,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from elastic.errors import ConfigError
-from launcher.ports import hold
+from launcher.ports import MASTERS, NodePorts, hold, hold_named
 
 
 def listening(port: int, host: str = "0.0.0.0", *, reuse: bool) -> socket.socket:
@@ -61,7 +62,7 @@ def test_torchs_older_store_listens_on_a_held_port_too() -> None:
 @pytest.mark.parametrize(("first", "second"), [("", ""), ("127.0.0.1", "127.0.0.1"), ("", "127.0.0.1"), ("", "::1")])
 def test_a_held_port_cannot_be_held_again(first: str, second: str) -> None:
     with hold(first, 1) as held, pytest.raises(ConfigError, match="need 1 free port"):
-        hold(second, 1, first=held.ports[0])
+        hold(second, 1, within=(held.ports[0], held.ports[0]))
 
 
 def test_a_port_on_which_a_store_listens_cannot_be_taken() -> None:
@@ -69,7 +70,7 @@ def test_a_port_on_which_a_store_listens_cannot_be_taken() -> None:
         with pytest.raises(OSError, match="in use"):
             listening(held.ports[0], reuse=True)
         with pytest.raises(ConfigError):
-            hold("", 1, first=held.ports[0])
+            hold("", 1, within=(held.ports[0], held.ports[0]))
 
 
 def test_the_kernel_gives_a_held_port_to_nobody() -> None:
@@ -84,18 +85,8 @@ def test_a_port_is_free_again_after_close() -> None:
     held = hold("", 1)
     held.close()
     held.close()
-    with hold("", 1, first=held.ports[0]) as again:
+    with hold("", 1, within=(held.ports[0], held.ports[0])) as again:
         assert again.ports == held.ports
-
-
-def test_too_few_free_ports_say_how_many_there_were_and_hold_none() -> None:
-    with hold("", 1) as taken:
-        first = taken.ports[0] - 1
-        with pytest.raises(ConfigError, match=f"need 2 free ports in {first}:{first + 1}") as caught:
-            hold("", 2, first=first)
-        assert "found" in str(caught.value)
-    with hold("", 2, first=first) as held:
-        assert held.ports == (first, first + 1)
 
 
 def test_a_host_that_is_not_of_this_machine_is_refused() -> None:
@@ -109,4 +100,162 @@ def test_a_process_that_we_start_does_not_inherit_the_ports() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, close_fds=False):
         held.close()
         for port in held.ports:
-            hold("", 1, first=port).close()
+            hold("", 1, within=(port, port)).close()
+
+
+# A range
+
+
+def free_range(width: int) -> tuple[int, int]:
+    """A range of ports that were all free a moment ago, below those that the kernel gives out by itself."""
+    for _ in range(100):
+        low = 20_000 + secrets.randbelow(12_000)
+        try:
+            hold("", width, within=(low, low + width - 1)).close()
+        except ConfigError:
+            continue
+        return low, low + width - 1
+    raise AssertionError("no free ports")
+
+
+def test_ports_of_a_range_are_the_first_free_ones_from_its_lower_end() -> None:
+    low, high = free_range(5)
+    with hold("", 1, within=(low + 1, low + 1)), hold("", 3, within=(low, high)) as held:
+        assert held.ports == (low, low + 2, low + 3)
+
+
+def test_too_few_free_ports_say_how_many_there_were_and_none_is_held() -> None:
+    low, high = free_range(5)
+    with hold("", 3, within=(low, low + 2)):
+        with pytest.raises(ConfigError) as caught:
+            hold("", 4, within=(low, high))
+        assert str(caught.value) == (f"need 4 free ports in {low}:{high}, found 2; widen --port_range, or free some")
+        hold("", 2, within=(low, high)).close()
+
+
+def test_a_range_that_is_too_narrow_says_how_wide_it_must_be() -> None:
+    low, high = free_range(5)
+    with pytest.raises(
+        ConfigError, match=f"need 6 free ports in {low}:{high}, found 5; widen --port_range to 6 ports$"
+    ):
+        hold("", 6, within=(low, high))
+
+
+def test_a_port_that_an_earlier_job_has_just_let_go_is_taken_when_no_other_is_left() -> None:
+    low, high = free_range(3)
+    leave_closed_connections(low)
+    with hold("", 2, within=(low, high)) as held:
+        assert held.ports == (low + 1, high)
+    with hold("", 3, within=(low, high)) as held:
+        assert held.ports == (low, low + 1, high)
+        listening(low, reuse=True).close()  # As a worker does.
+
+
+def test_a_held_port_that_lingers_cannot_be_held_again() -> None:
+    (port, _) = free_range(1)
+    leave_closed_connections(port)
+    with hold("", 1, within=(port, port)):
+        with pytest.raises(ConfigError):
+            hold("", 1, within=(port, port))
+        with pytest.raises(ConfigError):
+            hold_named(port, "--ctrl_port")
+    hold("", 1, within=(port, port)).close()
+
+
+# Every port of a node
+
+
+def test_a_node_holds_a_port_for_each_worker_three_for_torchs_store_and_one_for_the_agent() -> None:
+    with NodePorts((0,) * 2) as held:
+        assert (len(held.workers), len(held.masters)) == (2, MASTERS)
+        assert len({*held.workers, *held.masters, held.link}) == 2 + MASTERS + 1
+
+
+def test_the_workers_of_a_node_have_the_first_ports_of_its_range() -> None:
+    low, high = free_range(6)
+    with NodePorts((0,) * 2, within=(low, high)) as held:
+        assert held.workers == (low, low + 1)
+        assert held.masters == (low + 2, low + 3, low + 4)
+        assert held.link == high
+
+
+def test_the_control_port_is_the_only_one_where_workers_meet_and_nothing_else_is_there() -> None:
+    low, high = free_range(4)
+    with NodePorts((0,) * 2, within=(low, high), control=low + 1) as held:
+        assert held.masters == (low + 1,)
+        assert (held.workers, held.link) == ((low, low + 2), high)
+        with pytest.raises(ConfigError):
+            hold("", 1, within=(low + 1, low + 1))
+    hold("", 4, within=(low, high)).close()
+
+
+def test_a_busy_control_port_is_named_and_holds_nothing_else() -> None:
+    low, high = free_range(4)
+    with hold("", 1, within=(low, low)):
+        with pytest.raises(ConfigError) as caught:
+            NodePorts((0,), within=(low, high), control=low)
+        assert str(caught.value) == (
+            f"--ctrl_port {low} cannot be used on this machine (Address already in use); free it, or use another "
+            "--ctrl_port"
+        )
+    with pytest.raises(ConfigError, match="need 5 free ports"):
+        NodePorts((0,) * 4, within=(low, high), control=low)
+    hold("", 4, within=(low, high)).close()
+
+
+def test_two_nodes_of_one_machine_with_loopback_addresses_of_their_own_hold_one_control_port() -> None:
+    from torch._C._distributed_c10d import TCPStore
+
+    (port, _) = free_range(1)
+    with (
+        NodePorts((0,), control=port, host="127.0.0.1"),
+        NodePorts((0,), control=port, host="127.0.0.2") as second,
+    ):
+        assert second.masters == (port,)
+        for master in ("127.0.0.1", "127.0.0.2"):  # Whichever of them is M_id 0.
+            server = TCPStore(master, port, is_master=True, wait_for_workers=False, timeout=timedelta(0, 20))
+            client = TCPStore(master, port, is_master=False, timeout=timedelta(0, 20))
+            server.set("key", "value")
+            assert client.get("key") == b"value"
+            del client, server
+
+
+def test_a_node_with_another_loopback_address_comes_while_a_worker_listens_on_the_control_port() -> None:
+    (port, _) = free_range(1)
+    with NodePorts((0,), control=port, host="127.0.0.1"), listening(port, reuse=True):
+        with NodePorts((0,), control=port, host="127.0.0.2") as second:
+            assert second.masters == (port,)
+            with pytest.raises(ConfigError):
+                hold_named(port, "--ctrl_port", "127.0.0.2")
+        with pytest.raises(ConfigError):
+            hold_named(port, "--ctrl_port")
+        hold_named(port, "--ctrl_port", "127.0.0.2").close()
+
+
+def test_the_control_port_of_a_job_that_has_just_ended_can_be_held_again() -> None:
+    (port, _) = free_range(1)
+    leave_closed_connections(port)
+    with pytest.raises(OSError, match="in use"):
+        listening(port, reuse=False)
+    with NodePorts((0,), control=port) as held:
+        assert held.masters == (port,)
+
+
+def test_a_control_port_where_somebody_listens_or_is_connected_is_busy() -> None:
+    (port, _) = free_range(1)
+    leave_closed_connections(port)
+    with listening(port, reuse=True) as server:
+        with pytest.raises(ConfigError, match=f"--ctrl_port {port} cannot be used"):
+            hold_named(port, "--ctrl_port")
+        client = socket.create_connection(("127.0.0.1", port))
+        accepted, _ = server.accept()
+    with client, accepted, pytest.raises(ConfigError, match=f"--ctrl_port {port} cannot be used"):
+        hold_named(port, "--ctrl_port")
+
+
+def leave_closed_connections(port: int) -> None:
+    """Be a server on the port that closes a connection first and ends: the port lingers in TIME_WAIT."""
+    with listening(port, reuse=True) as server, socket.create_connection(("127.0.0.1", port)) as client:
+        accepted, _ = server.accept()
+        accepted.close()
+        assert client.recv(1) == b""

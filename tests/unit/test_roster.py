@@ -9,11 +9,12 @@ import pytest
 from elastic.decisions import Form, Reason, Wait
 from elastic.model import Budget, Ended, Mode, Place, Role, Roles, Seat, Why
 from elastic.proposals import propose
+from elastic.right import CLOCK_ERROR
 from elastic.roster import in_words, seats_in_words
 from elastic.seats import fixed_seats, give, host_of, vacant_servers
 from elastic.store.base import Compare
 from tests.unit.documents import KEYS
-from tests.unit.views import Job, member, worker_exit
+from tests.unit.views import KILL_S, Job, member, worker_exit
 
 APART = Roles(server_num=1, worker_num=2, apart=True)
 NAMED = Roles(servers=("host-s:6170",), worker_num=1, apart=True)
@@ -31,6 +32,17 @@ def started(roles: Roles, np: str, nodes: str, now: float = 0.0, **spec: Any) ->
     made.form(now, Reason.FORMED, Reason.SETTLING)
     made.open(now)
     return made
+
+
+FREE_S = 5.0 * (1 + CLOCK_ERROR) + KILL_S
+"""So long after a node was first seen absent its seats are free."""
+
+
+def lose(job: Job, node: str, now: float) -> Form:
+    """A node is lost, and its seats become free; the revision that gives them away, or only takes them back."""
+    job.vanish(node)
+    job.form(now, Reason.LOST)
+    return job.form(now + FREE_S, Reason.DRAINED, Reason.VACANT)
 
 
 def seats(job: Job) -> dict[str, str]:
@@ -155,22 +167,57 @@ def test_a_lost_worker_is_a_revision_that_disturbs_nobody() -> None:
     apart = started(APART, "2", "a b c")
     before = {place.node: place for place in apart.generation.members}
     apart.vanish("b")
-    form = revised(apart, 1.0, Reason.LOST)
+    form = apart.form(1.0, Reason.LOST)
     assert (form.generation.rev, form.generation.why) == (1, Why.LOSS)
-    assert {place.node: place for place in form.generation.members} == {node: before[node] for node in "ac"}
+    assert {place.node: place for place in form.generation.members if not place.leaving} == {
+        node: before[node] for node in "ac"
+    }
     assert form.reason == "b (workers 0-1) was lost"
     assert form.lost == ("b",)
+    apart.wait(1.0, Reason.TRAINING)
+    apart.form(1.0 + FREE_S, Reason.DRAINED)
+    assert set(seats(apart)) == {"a", "c"}
+
+
+def test_the_seats_of_a_lost_node_are_kept_for_a_lease_because_somebody_may_have_revoked_its_own() -> None:
+    apart = started(APART, "2", "a b c d")
+    apart.vanish("a")
+    apart.form(1.0, Reason.LOST)
+    wait = apart.wait(FREE_S + 0.9, Reason.VACANT)
+    assert "a (server 0) was lost" in wait.reason
+    assert wait.until == pytest.approx(1.0 + FREE_S)
+    assert seats(apart)["a"] == "server 0"
+
+
+def test_the_seats_of_a_node_that_is_certainly_dead_are_free_at_once() -> None:
+    apart = started(APART, "1", "a b c")
+    apart.prove_dead("a")
+    apart.form(1.0, Reason.LOST)
+    assert seats(apart) == {"c": "server 0", "b": "workers 0-1"}
+
+
+def test_what_a_link_shows_of_a_death_is_not_believed() -> None:
+    apart = started(APART, "1", "a b c")
+    apart.prove_gone("a")
     apart.wait(1.0, Reason.TRAINING)
 
 
 def test_a_new_node_gets_the_lowest_free_seats_in_a_new_start() -> None:
     apart = started(APART, "2", "a b c")
-    apart.vanish("b")
-    revised(apart, 1.0, Reason.LOST)
+    lose(apart, "b", 1.0)
     apart.join("d")
-    revised(apart, 2.0, Reason.GROWN)
+    revised(apart, 20.0, Reason.GROWN)
     assert seats(apart) == {"a": "server 0", "d": "workers 0-1", "c": "workers 2-3"}
-    assert {place.node: place.since for place in apart.generation.members} == {"a": 0, "d": 2, "c": 0}
+    assert {place.node: place.since for place in apart.generation.members} == {"a": 0, "d": 3, "c": 0}
+
+
+def test_a_new_node_gets_other_seats_while_those_of_a_lost_one_are_kept() -> None:
+    apart = started(APART, "2", "a b c")
+    apart.vanish("b")
+    apart.join("d")
+    apart.form(1.0, Reason.LOST)
+    apart.form(2.0, Reason.GROWN)
+    assert seats(apart)["d"] == "workers 4-5"
 
 
 def test_newcomers_are_collected_for_a_moment() -> None:
@@ -190,34 +237,31 @@ def test_nobody_joins_once_a_worker_has_ended_well() -> None:
     apart.wait(9.0, Reason.FINISHING)
 
 
-def test_a_lost_server_goes_to_the_oldest_spare_at_once() -> None:
+def test_a_lost_server_goes_to_the_oldest_spare() -> None:
     apart = started(APART, "1", "a b c d")
     assert seats(apart) == {"a": "server 0", "b": "workers 0-1"}
-    apart.vanish("a")
-    form = apart.form(1.0, Reason.LOST)
+    form = lose(apart, "a", 1.0)
     assert seats(apart) == {"c": "server 0", "b": "workers 0-1"}
-    assert form.reason == "a (server 0) was lost, c (server 0) joins"
+    assert form.reason == "a (server 0) has left, c (server 0) joins"
 
 
 def test_without_a_spare_the_workers_wait_for_the_lost_server_and_a_new_node_serves() -> None:
     named = started(NAMED, "1", "s a")
-    named.vanish("s")
-    revised(named, 1.0, Reason.LOST)
-    assert named.wait(1.0, Reason.VACANT).reason == "the workers wait for server 0 on host-s"
+    lose(named, "s", 1.0)
+    assert named.wait(20.0, Reason.VACANT).reason == "the workers wait for server 0 on host-s"
     named.join("b")
-    named.wait(2.0, Reason.VACANT)
+    named.wait(21.0, Reason.VACANT)
     named.vanish("b")
     named.join("s")
-    form = named.form(3.0, Reason.GROWN)
+    form = named.form(22.0, Reason.GROWN)
     assert seats(named) == {"s": "server 0", "a": "worker 0"}
-    assert form.generation.members[0].since == 2
+    assert form.generation.members[0].since == 3
 
 
 def test_a_server_is_replaced_even_when_a_worker_has_ended_well() -> None:
     apart = started(APART, "2", "a b c d")
     apart.ok("b")
-    apart.vanish("a")
-    apart.form(1.0, Reason.LOST)
+    lose(apart, "a", 1.0)
     assert seats(apart)["d"] == "server 0"
 
 
@@ -225,16 +269,16 @@ def test_the_servers_of_a_lost_node_whose_workers_were_done_are_free_and_its_wor
     lists = started(LISTS, "3", "a b c")
     lists.ended("b", Ended.OK, over=False)
     lists.vanish("b")
-    lists.form(1.0, Reason.LOST)
+    lists.wait(1.0, Reason.FINISHING)
+    lists.form(1.0 + FREE_S, Reason.LOST)
     assert seats(lists) == {"a": "server 0, workers 0-1", "b": "worker 2", "c": "worker 3"}
-    assert "server 1 on host-b" in lists.wait(1.0, Reason.VACANT).reason
+    assert "server 1 on host-b" in lists.wait(9.0, Reason.VACANT).reason
 
 
 def test_when_no_worker_is_left_the_servers_stay_and_wait_for_nodes() -> None:
     apart = started(APART, "1", "a b")
-    apart.vanish("b")
-    revised(apart, 1.0, Reason.LOST)
-    assert apart.wait(1.0, Reason.VACANT).reason == "no worker is left; waiting for nodes"
+    lose(apart, "b", 1.0)
+    assert apart.wait(9.0, Reason.VACANT).reason == "no worker is left; waiting for nodes"
 
 
 def test_when_nobody_of_the_roster_is_left_the_next_generation_waits_for_servers_and_workers() -> None:
@@ -246,7 +290,8 @@ def test_when_nobody_of_the_roster_is_left_the_next_generation_waits_for_servers
     assert (form.generation.g, form.generation.rev) == (2, 0)
     assert form.generation.before is not None
     assert form.generation.before.nodes == ("a", "b")
-    apart.open(2.0)
+    assert "a, b vanished" in apart.wait(2.0, Reason.UNPROVEN).reason
+    apart.open(1.0 + FREE_S)
 
 
 def test_the_gate_of_a_new_generation_waits_for_registered_nodes_that_still_run_the_old_one() -> None:
@@ -255,9 +300,9 @@ def test_the_gate_of_a_new_generation_waits_for_registered_nodes_that_still_run_
     apart.join("c d")
     apart.form(2.0, Reason.REFORMED)
     apart.join("a")
-    assert "a" in apart.wait(3.0, Reason.STOPPING).reason
+    assert "a" in apart.wait(30.0, Reason.STOPPING).reason
     apart.stopped("a")
-    apart.open(3.0)
+    apart.open(30.0)
 
 
 def test_a_roster_that_is_gone_before_its_start_is_formed_anew() -> None:
@@ -299,10 +344,13 @@ def test_an_outcome_of_an_older_start_does_not_count() -> None:
 def test_a_failure_while_a_server_is_missing_is_free() -> None:
     named = started(NAMED, "2", "s a b")
     named.vanish("s")
-    revised(named, 1.0, Reason.LOST)
+    named.form(1.0, Reason.LOST)
     named.failed("a")
     form = named.form(2.0, Reason.FAILED)
     assert form.generation.budget.charged == 0
+    named.form(1.0 + FREE_S, Reason.DRAINED)
+    named.failed("b")
+    assert named.form(9.0, Reason.FAILED).generation.budget.charged == 0
 
 
 def test_the_second_failure_without_progress_waits_and_charges_once() -> None:

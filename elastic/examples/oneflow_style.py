@@ -1,0 +1,90 @@
+"""Train on scikit-learn's digits the way OneFlow's page on distributed training does it: the script names its nodes.
+
+On both machines the same line; the first of them shows the result and saves the model:
+
+    python -m elastic.examples.oneflow_style --nodes 192.168.1.12,192.168.1.11
+
+On one machine, with two workers:
+
+    python -m elastic.examples.oneflow_style --gpu_device_num 2
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_digits
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+import elastic
+from elastic import oneflow as flow
+
+BATCH_SIZE = 100
+
+
+def config_distributed(args: argparse.Namespace) -> None:
+    """Say what the job is. Outside a worker this starts the script again in workers; inside one it does nothing."""
+    # Cards, and so workers, on every node.
+    flow.config.gpu_device_num(args.gpu_device_num)
+    # The port where the workers meet; without it any free one.
+    if args.ctrl_port:
+        flow.env.ctrl_port(args.ctrl_port)
+    # The nodes. The first shows the output and saves the model.
+    if args.nodes:
+        flow.env.machine([{"addr": address} for address in args.nodes.split(",")])
+    else:
+        flow.launch()
+
+
+def mlp() -> torch.nn.Module:
+    """A network of one hidden layer."""
+    return torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+
+
+def main() -> None:
+    """Train; show the loss and the accuracy on rank 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", default="", help="the addresses of all nodes, with commas; without, this machine")
+    parser.add_argument("--gpu_device_num", type=int, default=1)
+    parser.add_argument("--ctrl_port", type=int, default=0)
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--model", default="mlp.pt", help="where the first node saves the model")
+    args = parser.parse_args()
+
+    config_distributed(args)
+    here = elastic.init()
+
+    pixels, digits = load_digits(return_X_y=True)
+    images = torch.tensor(pixels / 16, dtype=torch.float32, device=here.device)
+    labels = torch.tensor(digits, device=here.device)
+    shuffled = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    test, train = shuffled[:360], shuffled[360:]
+    # DDP sends the weights of rank 0 to the others, and averages the gradients of all in each step.
+    network = mlp().to(here.device)
+    model = DistributedDataParallel(network)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    for epoch in range(1, args.epochs + 1):
+        order = train[torch.randperm(len(train), generator=torch.Generator().manual_seed(epoch))]
+        for first in range(0, len(order), BATCH_SIZE):
+            mine = order[first : first + BATCH_SIZE][here.rank :: here.world_size]
+            optimizer.zero_grad()
+            loss = cross_entropy(model(images[mine]), labels[mine])
+            torch.autograd.backward(loss)
+            optimizer.step()
+        if here.rank == 0 and epoch % 10 == 0:
+            print(f"epoch {epoch}  loss {loss.item():.4f}  world {here.world_size}", flush=True)
+
+    if here.rank == 0:
+        with torch.no_grad():
+            right = (network(images[test]).argmax(1) == labels[test]).float().mean().item()
+        torch.save(network.state_dict(), args.model)
+        print(f"test accuracy {100 * right:.1f} %; the model is in {args.model}", flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

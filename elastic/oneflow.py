@@ -1,0 +1,88 @@
+"""OneFlow's way to say what a job is, so that a script of OneFlow's keeps its lines.
+
+One import is another::
+
+    from elastic import oneflow as flow
+
+    def config_distributed():
+        flow.config.gpu_device_num(1)
+        flow.env.ctrl_port(9988)
+        flow.env.machine([{"addr": "192.168.1.12"}, {"addr": "192.168.1.11"}])
+
+`gpu_device_num` and `ctrl_port` are collected. `machine` launches with what was collected, so that it comes last.
+A script for one machine has no `machine`; there `flow.launch()` launches, or `elastic.init()`, whichever comes first.
+Inside a worker all of this does nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from elastic import launchline, relaunch
+from elastic.errors import ConfigError
+
+_collected: Final[dict[str, Any]] = {}
+"""What was set so far, by the name of the argument of `elastic.config`."""
+_launched: Final[list[str]] = []
+"""The call that launched; only workers ever see one here."""
+
+
+class config:  # noqa: N801  OneFlow's own name, used as flow.config.gpu_device_num(1).
+    """`flow.config`: numbers of a node."""
+
+    @staticmethod
+    def gpu_device_num(count: int) -> None:
+        """Use so many cards, each with a worker of its own, on every node."""
+        with relaunch.mistakes_told():
+            _collect("gpu_device_num", launchline.whole("gpu_device_num", count, 1))
+
+    @staticmethod
+    def ctrl_port(port: int) -> None:
+        """Meet at this port, the same on every node."""
+        with relaunch.mistakes_told():
+            _collect("ctrl_port", launchline.whole("ctrl_port", port, 1, launchline.PORT_MAX))
+
+
+class env:  # noqa: N801  As above: flow.env.machine(nodes).
+    """`flow.env`: the nodes and how they meet."""
+
+    ctrl_port = config.ctrl_port
+
+    @staticmethod
+    def machine(nodes: Sequence[Mapping[str, str]]) -> None:
+        """Launch on these nodes with what was set before: a list of `{"addr": host}`, the same on every node."""
+        _launch("flow.env.machine", nodes=nodes)
+
+
+def launch(**more: Any) -> None:
+    """Launch on this machine with what was set before; `more` as in `elastic.config`."""
+    _launch("flow.launch", **more)
+
+
+def launch_if_collected() -> None:
+    """Launch if something was set and nothing has launched yet."""
+    if _collected and not _launched:
+        _launch("elastic.init")
+
+
+def _launch(call: str, **more: Any) -> None:
+    _launched.append(call)
+    relaunch.config(**{**_collected, **more})
+
+
+def _collect(name: str, value: Any) -> None:
+    if _launched:
+        raise ConfigError(f"{name} comes after {_launched[0]}, which has started the job without it; call it before")
+    if not _collected and not relaunch.inside_worker():
+        atexit.register(_remind)
+    _collected[name] = value
+
+
+def _remind() -> None:
+    """The script has ended and was never launched."""
+    if not _launched:
+        after = "it" if len(_collected) == 1 else "them"
+        sys.stderr.write(f"elastic: {' and '.join(_collected)} had no effect; call flow.launch() after {after}\n")

@@ -1,0 +1,116 @@
+"""A script that starts itself again under elastic-launch: `elastic.config`.
+
+The user types `python train.py` on every node. Outside a worker `config` replaces this process by the launcher, which
+runs the same script as a worker; there `config` does nothing. So what stands above the call in the script runs once
+more than there are workers, and what stands below it runs in workers only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, NoReturn
+
+from elastic import launchline
+from elastic.errors import ConfigError, ScriptMistake
+
+WORKER_MARKS: Final = ("ELASTIC_FENCE", "TORCHELASTIC_RUN_ID", "RANK")
+"""A process with one of these was started by elastic-launch, by torchrun, or by hand as one of several workers."""
+
+PYTHON_ENDINGS: Final = (".py", ".pyc", ".pyz")
+"""Scripts that the launcher gives to python by itself. A test holds this and the launcher's own list together."""
+
+
+def config(
+    nodes: Sequence[Mapping[str, str]] | None = None,
+    gpu_device_num: int | None = None,
+    ctrl_port: int | None = None,
+    *,
+    elastic_server: str | Sequence[str] | None = None,
+    job_id: str | None = None,
+    np: int | str | None = None,
+    **more: Any,
+) -> None:
+    """Run this script as a job: the same script, with the same call, is started on every node.
+
+    `nodes` names all nodes, `[{"addr": "192.168.1.12"}, {"addr": "192.168.1.11"}]`, the same list on each; the first
+    shows the output. Without it the job is one machine, or, with `elastic_server`, `job_id` and `np`, the nodes that
+    meet there. `gpu_device_num` is the number of workers, and so of cards, on every node; `ctrl_port` the port where
+    the workers meet. `more` are flags of elastic-launch by name: `max_restarts=5`, `log_dir="log"`, `rerun=True`.
+
+    Outside a worker it does not return: this process becomes `python -m launcher`. Inside one it does nothing.
+    Raises `ConfigError`; one that nobody catches is one line on stderr and exit code 2.
+    """
+    if inside_worker():
+        return
+    with mistakes_told():
+        further = {"elastic_server": elastic_server, "job_id": job_id, "np": np, **more}
+        launch(launchline.flags(nodes=nodes, gpu_device_num=gpu_device_num, ctrl_port=ctrl_port, more=further))
+
+
+def inside_worker() -> bool:
+    """Tell whether this process is a worker already, or a child of Python's multiprocessing.
+
+    Such a child may import the main script once more, and with it the call; it must not become a launcher.
+    """
+    importing = getattr(multiprocessing.current_process(), "_inheriting", False)  # parent_process() is not set yet.
+    child = importing or multiprocessing.parent_process() is not None
+    return child or any(mark in os.environ for mark in WORKER_MARKS)
+
+
+def launch(flags: Sequence[str]) -> NoReturn:
+    """Replace this process by elastic-launch with these flags and the script that runs now.
+
+    The interpreter, the working directory, the environment and `sys.argv` stay; options of the interpreter itself
+    (`python -O`) do not reach the workers. Nothing that was registered with atexit runs.
+    """
+    if not sys.executable:
+        raise ConfigError("this python does not know its own path, so that it cannot be started again")
+    # -P: a folder named "launcher" where the user stands is not ours.
+    command = (sys.executable, "-P", "-m", "launcher", *flags, *program(sys.modules["__main__"], sys.argv))
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    try:
+        os.execv(command[0], command)
+    except OSError as error:
+        raise ConfigError(f"{command[0]} cannot be started again: {error.strerror}") from error
+
+
+def program(main: ModuleType, argv: Sequence[str]) -> tuple[str, ...]:
+    """The words for elastic-launch that run `main` again with the arguments it has.
+
+    Raises `ConfigError` when there is no file to run: `python -c`, an interactive session, a notebook.
+    """
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name != "__main__":
+        return ("-m", str(spec.name).removesuffix(".__main__"), *argv[1:])
+    file = getattr(main, "__file__", None)
+    scripts = [name for name in (argv[0], file) if name and Path(name).exists()]
+    if file is None or not scripts:  # A notebook has no __file__, though its argv[0] is a script.
+        raise ConfigError(
+            "a job starts the script again on every node, and here is no script (python -c, an interactive session or "
+            "a notebook); save it as a file and run python train.py"
+        )
+    script = scripts[0]
+    if not script.endswith(PYTHON_ENDINGS):  # The launcher would run it as a program of its own.
+        return (sys.executable, script, *argv[1:])
+    return ("--", script, *argv[1:])
+
+
+@contextlib.contextmanager
+def mistakes_told() -> Iterator[None]:
+    """Say a `ConfigError` on stderr, in one line, and let it end the script without a stack trace."""
+    try:
+        yield
+    except ScriptMistake:
+        raise  # It was said.
+    except ConfigError as error:
+        text = " ".join(str(error).split())
+        sys.stderr.write(f"elastic: error: {text}\n")
+        sys.stderr.flush()
+        raise ScriptMistake(text) from error

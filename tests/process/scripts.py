@@ -1,0 +1,58 @@
+"""Scripts that a user starts with plain python, torchrun or elastic-launch, run to their end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+LIMIT_S = 90.0
+"""How long a script may take on a slow machine."""
+
+LEFT_OUT = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TRAINING_ROLE"})
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment without what any launcher sets, without cards, with one thread."""
+    kept = {
+        name: text
+        for name, text in os.environ.items()
+        if not name.startswith(("ELASTIC_", "PADDLE_", "TORCHELASTIC_")) and name not in LEFT_OUT
+    }
+    return {**kept, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **more}
+
+
+def start(words: Sequence[str], cwd: Path, **environ: str) -> subprocess.Popen[str]:
+    """Start `python` with these words."""
+    return subprocess.Popen(
+        [sys.executable, *words],
+        cwd=cwd,
+        env=environment(**environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Its exit code, and all that it wrote to stdout and stderr."""
+    try:
+        out, err = process.communicate(timeout=LIMIT_S)
+    finally:
+        process.kill()  # If it is an agent that hangs: its nursery then ends the workers.
+    return process.returncode, out, err
+
+
+def run(words: Sequence[str], cwd: Path, **environ: str) -> tuple[int, str, str]:
+    """Run `python` with these words to its end."""
+    return finish(start(words, cwd, **environ))
+
+
+def completed(words: Sequence[str], cwd: Path, **environ: str) -> list[str]:
+    """The lines on stdout of a run that must end with 0."""
+    code, out, err = run(words, cwd, **environ)
+    assert code == 0, f"exit code {code}\n{out}\n{err}"
+    return out.splitlines()

@@ -1,0 +1,107 @@
+"""`elastic.init()` without arguments, wherever a script is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.process.scripts import completed, run
+
+SCRIPT = """
+import dataclasses
+import torch
+import torch.distributed as dist
+import elastic
+
+here = elastic.init()
+assert elastic.init() is here
+total = torch.ones(1, device=here.device)
+dist.all_reduce(total)
+shown = {**dataclasses.asdict(here), "device": str(here.device)}
+said = " ".join(f"{name}={value}" for name, value in shown.items())
+print(f"{said} sum {total.item()}\\n", end="", flush=True)
+dist.destroy_process_group()
+"""
+
+THREE_CHANGES = """
+import torch
+import elastic
+from torch.nn.parallel import DistributedDataParallel
+
+here = elastic.init()
+torch.manual_seed(here.rank)
+model = DistributedDataParallel(torch.nn.Linear(4, 1).to(here.device))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(16, 4, device=here.device)
+for step in range(100):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+    loss.backward()
+    optimizer.step()
+print(f"rank {here.rank} weights {model.module.weight.flatten().tolist()}", flush=True)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return "train.py"
+
+
+def line(rank: int, local_rank: int, world: int, generation: int) -> str:
+    return (
+        f"rank={rank} local_rank={local_rank} world_size={world} device=cpu backend=gloo generation={generation} "
+        f"restarts=0 sum {world}.0"
+    )
+
+
+def test_a_plain_python_command_is_a_world_of_one(script: str, tmp_path: Path) -> None:
+    assert completed(["-W", "error", script], tmp_path) == [line(0, 0, 1, 0)]
+
+
+def test_workers_of_torchrun_join(script: str, tmp_path: Path) -> None:
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", script]
+    assert sorted(completed(torchrun, tmp_path)) == [line(0, 0, 2, 0), line(1, 1, 2, 0)]
+
+
+def test_workers_of_two_nodes_of_ours_join(script: str, tmp_path: Path) -> None:
+    ours = ["-m", "launcher", "--local_nodes", "2", "--console", "all", script]
+    assert sorted(completed(ours, tmp_path)) == [f"[0] {line(0, 0, 2, 1)}", f"[1] {line(1, 0, 2, 1)}"]
+
+
+def test_three_changes_make_a_script_train_together(tmp_path: Path) -> None:
+    """Import, init, wrap; DDP starts all from rank 0's weights and averages the gradients."""
+    (tmp_path / "train.py").write_text(THREE_CHANGES)
+    ours = ["-m", "launcher", "--nproc_per_node", "2", "--console", "all", "train.py"]
+    first, second = sorted(completed(ours, tmp_path))
+    assert first.partition("weights")[2] == second.partition("weights")[2] != ""
+
+
+def test_a_group_that_the_script_started_itself_is_taken_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch.distributed as dist, elastic\n"
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "print(elastic.init().world_size, flush=True)\n"
+    )
+    assert completed(["train.py"], tmp_path) == ["1"]
+
+
+def test_a_group_that_was_ended_can_be_started_anew_with_a_limit_for_its_collectives(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch, torch.distributed as dist, elastic\n"
+        "first = elastic.init()\n"
+        "dist.destroy_process_group()\n"
+        "second = elastic.init(timeout_s=7)\n"
+        "assert second == first and second is not first\n"
+        "gloo = dist.distributed_c10d._get_default_group()._get_backend(torch.device('cpu'))\n"
+        "print(gloo.options._timeout, flush=True)\n"
+    )
+    assert completed(["train.py"], tmp_path) == ["0:00:07"]
+
+
+def test_an_environment_that_does_not_fit_together_is_one_line_and_exit_2(script: str, tmp_path: Path) -> None:
+    code, _, said = run([script], tmp_path, RANK="0")
+    assert code == 2
+    assert said.startswith("elastic: error: RANK is set, but WORLD_SIZE and MASTER_ADDR and MASTER_PORT are not; ")
+    assert said.count("\n") == 1

@@ -1,0 +1,96 @@
+"""Which cards a node uses, in which order, and what its workers see of them; nvidia-smi is a stand-in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.process.jobs import Job, story
+from tests.process.puppets import Worker
+
+VISIBLE = "0,1,2,3"
+
+
+def four_cards(folder: Path) -> dict[str, str]:
+    """What makes a machine with four cards of this one."""
+    program = folder / "bin" / "nvidia-smi"
+    program.parent.mkdir(exist_ok=True)
+    lines = "\n".join(f"echo 'GPU {number}: NVIDIA X (UUID: GPU-{number}aaa-bbb)'" for number in range(4))
+    program.write_text(f"#!/bin/sh\n{lines}\n")
+    program.chmod(0o755)
+    return {"PATH": f"{program.parent}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": VISIBLE}
+
+
+def seen(world: list[Worker]) -> list[tuple[str, str, str]]:
+    """For each worker: its local rank, the cards that it sees, and which of them is its own."""
+    return [(w.env["LOCAL_RANK"], w.env["CUDA_VISIBLE_DEVICES"], w.env["FLAGS_selected_gpus"]) for w in world]
+
+
+@story
+async def test_gpus_3_2_gives_local_rank_0_card_3_and_the_banner_says_m_n_and_world_size(job: Job) -> None:
+    node = await job.node("--gpus", "3,2", environ=four_cards(job.folder))
+    world = await job.world(1, 2)
+    assert seen(world) == [("0", "3,2", "0"), ("1", "3,2", "1")]
+    assert {worker.env["CUDA_DEVICE_ORDER"] for worker in world} == {"PCI_BUS_ID"}
+    await node.says(r"cards of this node, in the order of the local ranks: 3, 2$")
+    await node.says(r"generation 1: 1 node of 2 workers, world size 2, this is M_id 0 \(ranks 0-1\): ")
+
+
+@story
+async def test_with_one_card_per_worker_each_sees_its_own_alone(job: Job) -> None:
+    await job.node("--gpus=GPU-3, 2", "--one_card_per_worker", environ=four_cards(job.folder))
+    assert seen(await job.world(1, 2)) == [("0", "GPU-3", "0"), ("1", "2", "0")]
+
+
+@story
+async def test_without_gpus_there_is_a_worker_for_each_card_and_what_they_see_is_left_alone(job: Job) -> None:
+    node = await job.node(environ=four_cards(job.folder))
+    world = await job.world(1, 4)
+    assert seen(world) == [(str(local), VISIBLE, str(local)) for local in range(4)]
+    assert "CUDA_DEVICE_ORDER" not in world[0].env
+    await node.says("in the order of the local ranks: 0, 1, 2, 3$")
+
+
+@story
+async def test_nodes_may_use_different_cards_but_as_many_and_another_number_is_refused_at_once(job: Job) -> None:
+    cards = four_cards(job.folder)
+    first = await job.node("--np", "1:3", "--settle", "15", "--gpus", "2,3", environ=cards)
+    await first.says("joined")
+    other = await job.node("--np", "1:3", "--gpus", "0,1,2", environ=cards)
+    line = await other.says("offers 3 cards")
+    assert line.string.endswith(
+        f"job {job.job_id} uses 2 on every node; use --nproc_per_node 2, or as many cards with --gpus"
+    )
+    assert await other.exits() == 3
+    third = await job.node("--np", "1:3", "--gpus", "0,1", environ=cards)
+    await third.says("joined")
+    await job.node("--np", "1:3", "--gpus", "1,0", environ=cards)  # With it the most that may run are there.
+    world = await job.world(1, 6)
+    assert [worker.env["CUDA_VISIBLE_DEVICES"] for worker in world] == ["2,3", "2,3", "0,1", "0,1", "1,0", "1,0"]
+    for rank, worker in enumerate(world):
+        m_id, n_id = int(worker.env["GROUP_RANK"]), int(worker.env["LOCAL_RANK"])
+        assert rank == m_id * int(worker.env["LOCAL_WORLD_SIZE"]) + n_id
+        assert worker.env["WORLD_SIZE"] == str(3 * 2)
+    await third.says(r"generation 1: 3 nodes of 2 workers, world size 6, this is M_id 1 \(ranks 2-3\): ")
+
+
+@story
+async def test_local_nodes_share_the_named_cards(job: Job) -> None:
+    parent = await job.node("--gpus", "3,1,0,2", "--local_nodes", "2", server=False, environ=four_cards(job.folder))
+    world = await job.world(1, 4)
+    assert sorted(seen(world)) == [("0", "0,2", "0"), ("0", "3,1", "0"), ("1", "0,2", "1"), ("1", "3,1", "1")]
+    assert {worker.env["CUDA_DEVICE_ORDER"] for worker in world} == {"PCI_BUS_ID"}
+    assert not any("warning" in line for line in parent.lines)
+
+
+@story
+async def test_without_a_driver_there_is_a_cpu_worker_for_each_named_card_and_one_warning(job: Job) -> None:
+    parent = await job.node("--gpus", "1, 3", server=False, environ={"PATH": str(job.folder)})
+    world = await job.world(1, 2)
+    assert {worker.env["CUDA_VISIBLE_DEVICES"] for worker in world} == {""}, "as this test has it"
+    for worker in world:
+        await worker.exits(0)
+    assert await parent.exits() == 0
+    (warning,) = (line for line in parent.lines if "warning" in line)
+    assert warning.startswith("elastic-launch: warning: --gpus 1,3: no NVIDIA driver on this machine (")
+    assert warning.endswith("; 2 workers on the CPU")

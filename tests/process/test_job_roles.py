@@ -1,0 +1,106 @@
+"""Real agents start servers and workers by the command lines of the documentation, and each knows its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from launcher import ports
+from tests.process.jobs import Job, story
+
+TELL = """
+import dataclasses, json, pathlib, signal, sys
+import elastic
+
+me = elastic.env()
+told = {**dataclasses.asdict(me), "roster": json.loads(pathlib.Path(me.roster_file).read_text())}
+pathlib.Path(sys.argv[1], f"{me.role}.{me.index}").write_text(json.dumps(told))
+if me.role == "server":
+    signal.pause()
+"""
+
+MEET = """
+import signal, sys
+import elastic
+
+me = elastic.env()
+if me.role == "server":
+    signal.pause()
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.tensor([10.0**me.rank])
+dist.all_reduce(total)
+sys.stdout.write(f"together {total.item():.0f}\\n")
+"""
+
+
+def told(folder: Path) -> dict[str, Any]:
+    return {path.name: json.loads(path.read_text()) for path in folder.iterdir()}
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    with ports.hold("", count) as held:
+        return held.ports
+
+
+@story
+async def test_two_servers_and_two_workers_start_on_one_machine(job: Job) -> None:
+    places = job.folder / "places"
+    places.mkdir()
+    script = (str(job.write("tell.py", TELL)), str(places))
+    node = await job.node("--server_num", "2", "--worker_num", "2", script=script, server=False)
+    assert await node.exits() == 0
+    found = told(places)
+    assert sorted(found) == ["server.0", "server.1", "worker.0", "worker.1"]
+    servers = [found["server.0"]["current"], found["server.1"]["current"]]
+    assert {tuple(place["servers"]) for place in found.values()} == {tuple(servers)}
+    assert {place["trainers"] for place in found.values()} == {2}
+    assert [found[name]["rank"] for name in sorted(found)] == [-1, -1, 0, 1]
+    assert found["worker.0"]["roster"]["servers"] == servers
+    logs = sorted(path.name for path in (node.folder / "log").iterdir() if "log." in path.name)
+    assert [name for name in logs if name.startswith(("server", "worker"))] == [
+        *("serverlog.0", "serverlog.1", "workerlog.0", "workerlog.1")
+    ]
+
+
+@story
+async def test_lists_start_each_process_on_its_host_and_port(job: Job) -> None:
+    places = job.folder / "places"
+    places.mkdir()
+    first, second, third, fourth = free_ports(4)
+    lists = (
+        f"--servers=127.0.0.1:{first},127.0.0.2:{fourth}",
+        f"--workers=127.0.0.2:{second},127.0.0.1",
+        f"--heter_workers=127.0.0.1:{third}",
+    )
+    script = (str(job.write("tell.py", TELL)), str(places))
+    nodes = [await job.node(*lists, "--host", host, script=script) for host in ("127.0.0.1", "127.0.0.2")]
+    for node in nodes:
+        assert await node.exits() == 0
+    found = told(places)
+    assert {name: place["node_id"].partition("-")[0] for name, place in found.items()} == {
+        "server.0": "127.0.0.1",
+        "server.1": "127.0.0.2",
+        "worker.0": "127.0.0.2",
+        "worker.1": "127.0.0.1",
+        "heter.0": "127.0.0.1",
+    }
+    assert found["server.1"]["current"] == f"127.0.0.2:{fourth}"
+    assert found["worker.0"]["current"] == f"127.0.0.2:{second}"
+    assert found["heter.0"]["current"] == f"127.0.0.1:{third}"
+    assert (found["heter.0"]["rank"], found["heter.0"]["world_size"]) == (2, 3)
+
+
+@story
+async def test_workers_form_torchs_process_group_where_server_0_is_on_another_host(job: Job) -> None:
+    (port,) = free_ports(1)
+    lists = (f"--servers=127.0.0.1:{port}", "--workers=127.0.0.2,127.0.0.1")
+    script = (str(job.write("meet.py", MEET)),)
+    nodes = [await job.node(*lists, "--host", host, script=script) for host in ("127.0.0.1", "127.0.0.2")]
+    for node in nodes:
+        assert await node.exits() == 0
+    assert "together 11" in nodes[1].text("workerlog.0")
+    assert "together 11" in nodes[0].text("workerlog.1")

@@ -1,0 +1,151 @@
+"""Parameter-server jobs of real agents: a roster that changes while its processes go on, and how such a job ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+
+from tests.process.jobs import Job, story
+from tests.process.puppets import Worker
+
+FLAGS = ("--np", "2", "--server_num", "1", "--worker_num", "1", "--lease_ttl", "2")
+
+
+async def roles(job: Job, *wanted: str, generation: int = 1) -> dict[str, Worker]:
+    """Wait until these processes run: "server 0", "worker 1"."""
+
+    def look() -> dict[str, Worker] | None:
+        found = {
+            f"{worker.env['ELASTIC_ROLE']} {worker.env['ELASTIC_INDEX']}": worker
+            for worker in job.workers
+            if not worker.ended and worker.generation == generation
+        }
+        return found if set(wanted) <= set(found) else None
+
+    return await job.told.until(look, f"{', '.join(wanted)} run")
+
+
+def roster(worker: Worker) -> dict[str, list[object]]:
+    found: dict[str, list[object]] = json.loads(Path(worker.env["ELASTIC_ROSTER_FILE"]).read_text())
+    return found
+
+
+@story
+async def test_the_job_is_completed_when_the_workers_are_done_and_the_launcher_ends_the_servers(job: Job) -> None:
+    first = await job.node(*FLAGS)
+    await first.says("waiting for 2 more")
+    second = await job.node(*FLAGS)
+    third = await job.node(*FLAGS)
+    world = await roles(job, "server 0", "worker 0", "worker 1")
+    assert world["server 0"].node == first.id
+    for name in ("worker 0", "worker 1"):
+        assert world[name].env["PADDLE_PSERVERS_IP_PORT_LIST"] == world["server 0"].env["PADDLE_CURRENT_ENDPOINT"]
+        await world[name].exits(0)
+    await world["server 0"].ends()
+    assert [await node.exits() for node in (first, second, third)] == [0, 0, 0]
+    assert "[SignalInfo: *** SIGTERM" in first.text("serverlog.0")
+
+
+@story
+async def test_a_lost_worker_stops_nobody_and_a_new_node_joins_without_a_restart(job: Job) -> None:
+    nodes = [await job.node(*FLAGS) for _ in range(3)]
+    world = await roles(job, "server 0", "worker 0", "worker 1")
+    lost = next(node for node in nodes if node.id == world["worker 1"].node)
+    await lost.killed()
+    kept = next(node for node in nodes if node.id == world["worker 0"].node)
+    await kept.says(r"revision 1 of the roster: .* \(worker 1\) was lost")
+    fresh = await job.node(*FLAGS)
+    await fresh.says(r"this one has worker [12]")
+    after = await roles(job, "server 0", "worker 0")
+    assert (after["server 0"].pid, after["worker 0"].pid) == (world["server 0"].pid, world["worker 0"].pid)
+    newest = await job.told.until(
+        lambda: next((worker for worker in job.workers if worker.node == fresh.id), None), "the new node's worker runs"
+    )
+    assert newest.env["PADDLE_TRAINER_ID"] in ("1", "2")
+    assert newest.generation == 1
+    await world["worker 0"].exits(0)
+    await newest.exits(0)
+    assert await kept.exits() == 0
+    assert await fresh.exits() == 0
+
+
+@story
+async def test_a_lost_server_comes_back_on_a_spare_and_the_workers_learn_where(job: Job) -> None:
+    nodes = [await job.node(*FLAGS) for _ in range(4)]
+    world = await roles(job, "server 0", "worker 0", "worker 1")
+    serving = next(node for node in nodes if node.id == world["server 0"].node)
+    await serving.killed()
+    again = (await roles(job, "server 0"))["server 0"]
+    assert again.node != serving.id
+    worker = world["worker 0"]
+    node = next(node for node in nodes if node.id == worker.node)
+    await node.says(rf"revision \d+ of the roster: .* {again.node} \(server 0\) joins")
+    assert roster(worker)["servers"] == [again.env["PADDLE_CURRENT_ENDPOINT"]]
+    assert not worker.ended
+    for name in ("worker 0", "worker 1"):
+        await world[name].exits(0)
+    assert await node.exits() == 0
+
+
+@story
+async def test_a_failed_worker_starts_again_alone_and_the_budget_pays(job: Job) -> None:
+    nodes = [await job.node(*FLAGS) for _ in range(3)]
+    world = await roles(job, "server 0", "worker 0", "worker 1")
+    failing = world["worker 1"]
+    await failing.exits(3)
+    again = await job.told.until(
+        lambda: next((w for w in job.workers if w.node == failing.node and w is not failing), None),
+        "worker 1 starts again",
+    )
+    assert again.env["PADDLE_TRAINER_ID"] == "1"
+    assert again.env["TORCHELASTIC_RESTART_COUNT"] == "1"
+    assert not world["worker 0"].ended
+    assert not world["server 0"].ended
+    for node in nodes:
+        await node.says("restart 1 of 3")
+        await node.says(r"The first to fail was rank 1 on host 127\.0\.0\.1")
+    await world["worker 0"].exits(0)
+    await again.exits(0)
+    assert [await node.exits() for node in nodes] == [0, 0, 0]
+
+
+@story
+async def test_without_a_restart_left_a_failed_server_ends_the_job_and_is_named(job: Job) -> None:
+    nodes = [await job.node(*FLAGS, "--max_restarts", "0") for _ in range(3)]
+    world = await roles(job, "server 0", "worker 0", "worker 1")
+    await world["server 0"].dies(SIGKILL)
+    for node in nodes:
+        await node.says(r"the job has failed: no restart is left")
+        assert await node.exits() == 1
+
+
+@story
+async def test_a_worker_node_that_drains_leaves_and_the_others_go_on(job: Job) -> None:
+    nodes = [await job.node(*FLAGS) for _ in range(3)]
+    world = await roles(job, "server 0", "worker 0", "worker 1")
+    leaving = next(node for node in nodes if node.id == world["worker 0"].node)
+    leaving.signal(SIGTERM)
+    assert await leaving.exits() == 128 + SIGTERM
+    await leaving.leaves_nothing()
+    assert not world["worker 1"].ended
+    assert not world["server 0"].ended
+    await world["worker 1"].exits(0)
+    assert await next(node for node in nodes if node.id == world["server 0"].node).exits() == 0
+
+
+@story
+async def test_on_one_machine_all_runs_in_one_node_and_a_failure_starts_it_again(job: Job) -> None:
+    node = await job.node("--server_num", "2", "--worker_num", "2")
+    world = await roles(job, "server 0", "server 1", "worker 0", "worker 1")
+    await world["worker 0"].exits(7)
+    again = await job.told.until(
+        lambda: next((w for w in job.workers if w.env["ELASTIC_INDEX"] == "0" and not w.ended), None), "a new start"
+    )
+    assert again.generation == 1
+    world = await roles(job, "server 0", "server 1", "worker 0", "worker 1")
+    for name in ("worker 0", "worker 1"):
+        await world[name].exits(0)
+    assert await node.exits() == 0
+    for name in ("serverlog.0", "serverlog.1", "workerlog.0", "workerlog.1"):
+        assert node.text(name)

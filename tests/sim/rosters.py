@@ -1,0 +1,228 @@
+"""Parameter-server jobs on the virtual clock: the same world and faults, other workers, and the promises of a roster.
+
+Servers run until they are stopped; each node's workers do their own share of work and end by themselves. Nobody breaks
+when another node goes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from elastic.agentevents import Exited, Gone, StartWorkers, StopWorkers
+from elastic.keys import View
+from elastic.model import Ended, Generation, Member, Mode, Np, Place, Role, Roles, Seat, Spec, Status, WorkerExit
+from elastic.proposals import Transaction
+from elastic.seats import servers_wanted, works
+from tests.sim.checks import OPERATOR, Promises
+from tests.sim.faults import CHAOS_S, HEALED_S, _alive, _chaos, _heal, _over, _start
+from tests.sim.nodes import Node, WorkerSet
+from tests.sim.world import World
+
+
+@dataclass
+class Processes(WorkerSet):
+    """One node's processes: what it was given, and whether its workers are done."""
+
+    m_id: int = 0
+    done: bool = False
+
+    @property
+    def place(self) -> Place:
+        """Its seats, as they were when it started."""
+        return self.generation.members[self.m_id]
+
+
+class RosterWorld(World):
+    """A parameter-server job."""
+
+    def __init__(self, seed: int, *, defect: str = "") -> None:
+        super().__init__(seed, defect=defect)
+        rng = self.random
+        kind = rng.choice(["apart", "apart", "named", "alone"])
+        high = 1 if kind == "alone" else rng.randint(1, 3)
+        if kind == "alone":
+            self.roles = Roles(server_num=2, worker_num=2)
+        elif kind == "named":
+            self.roles = Roles(servers=("h0:6170",), worker_num=2, apart=True)
+        else:
+            self.roles = Roles(server_num=rng.randint(1, 2), worker_num=rng.randint(1, 2), apart=True)
+        self.np = Np(low=1, high=high, first=rng.randint(1, high))
+        self.spec: Spec = msgspec.structs.replace(self.spec, np=self.np, mode=Mode.PS, roles=self.roles, slots=1)
+        self.size = 1 if kind == "alone" else high + servers_wanted(self.roles) + rng.randint(0, 1)
+
+    def member_of(self, host: str, number: int, slots: int) -> Member:
+        """A node holds ports enough for every seat that it may get."""
+        ports = tuple(8000 + 10 * number + at for at in range(4))
+        return Member(host=host, slots=4, masters=(7000, 7001, 7002), ports=ports)
+
+    def _start_workers(self, node: Node, action: StartWorkers) -> None:
+        if node.workers is not None:
+            self.fail("1", f"{node.name} starts {action.generation.g} beside {node.workers.generation.g}")
+        place = action.generation.members[action.m_id]
+        workers = Processes(action.incarnation, action.generation, hangs=False, m_id=action.m_id)
+        node.workers = workers
+        node.run_until = node.core.facts.run_until
+        self._plan_deadline(node)
+        for observer in self.observers:
+            observer.after_start(self.whole, node, action.generation)
+        if works(place):
+            self.after(self.random.uniform(0.3, 1.0) * self.job.work_s, lambda: self.end_worker(node, workers, 0))
+
+    def end_worker(self, node: Node, workers: WorkerSet, code: int, *, consequence: bool = False) -> None:
+        """The workers of a node end well, or one process of it fails."""
+        assert isinstance(workers, Processes)
+        if node.workers is not workers or workers.stopping or (code == 0 and workers.done):
+            return
+        if node.frozen:
+            self.after(0.5, lambda: self.end_worker(node, workers, code))
+            return
+        g = workers.generation.g
+        self.log(f"{node.name}: processes of {g} end with {code}")
+        self.job.failures += bool(code)
+        for observer in self.observers:
+            observer.after_exit(self.whole, node, workers, code)
+        if code:
+            seat = workers.place.seats[0]
+            node.workers = None
+            ended = WorkerExit(rank=seat.index, code=code, words=f"exit {code}", role=seat.role)
+            self.feed(node, Exited(g, ended, own=True))
+            self.feed(node, Gone(g))
+            return
+        workers.done = True
+        for seat in workers.place.seats:
+            if seat.role is not Role.SERVER:
+                done = WorkerExit(rank=seat.index, code=0, words="exit 0", role=seat.role)
+                self.feed(node, Exited(g, done, own=True))
+        if all(seat.role is not Role.SERVER for seat in workers.place.seats):
+            node.workers = None
+            self.feed(node, Gone(g))
+
+    def _stop_workers(self, node: Node, action: StopWorkers) -> None:
+        facts, workers = node.core.facts, node.workers
+        asked = (
+            facts.view.verdict is not None
+            or facts.another_store
+            or facts.drain is not None
+            or any(worker.code for worker in facts.own_exits)
+            or facts.now >= facts.right.until()
+        )
+        if (
+            isinstance(workers, Processes)
+            and not asked
+            and facts.place == workers.place
+            and facts.generation is not None
+        ):
+            self.fail("no restart", f"{node.name} keeps its seats and is stopped: {action.why}")
+        super()._stop_workers(node, action)
+
+    def _break(self, workers: WorkerSet, gone: Node) -> None:
+        """Nobody breaks when another is gone."""
+
+
+class RosterPromises(Promises):
+    """A seat is had once; revisions follow each other; who keeps its seats is not stopped; completed means done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._newest: dict[int, Generation] = {}
+        self._done: set[tuple[str, int, int, str]] = set()
+
+    def _formed(self, world: World, view: View, node: Node) -> None:
+        assert view.generation is not None
+        generation = view.generation.value
+        self._writer(world, view, node, generation.tag)
+        self._generations[world.store_number, generation.g] = generation
+        old = self._newest.get(world.store_number)
+        self._newest[world.store_number] = generation
+        if old is not None and (generation.g, generation.rev) not in ((old.g, old.rev + 1), (old.g + 1, 0)):
+            world.fail("2", f"{generation.g}/{generation.rev} follows {old.g}/{old.rev}")
+        seats = [seat for place in generation.members for seat in place.seats]
+        if len(set(seats)) != len(seats):
+            world.fail("2", f"a seat is given twice: {generation.members}")
+        if generation.budget.charged > world.job.failures:
+            world.fail("10", f"{generation.budget.charged} charged, {world.job.failures} failures of scripts")
+        at_work = [place for place in generation.members if works(place) and not place.leaving]
+        before = [place for place in old.members if works(place) and not place.leaving] if old is not None else []
+        if view.spec and len(at_work) > max(view.spec.value.np.high, len(before)):
+            world.fail("2", f"{len(at_work)} nodes with workers, np is {view.spec.value.np}")
+        if old is None or generation.g != old.g:
+            return
+        oks = {n for (g, n), o in view.outcomes.items() if g == old.g and o.value.ended is Ended.OK}
+        known = {place.node for place in old.members}
+        fresh = [place.node for place in generation.members if place.node not in known]
+        done = {place.node for place in before if place.node in oks}
+        if done and any(works(generation.members[generation.index(name) or 0]) for name in fresh):
+            world.fail("14", f"{fresh} join after {sorted(done)} were done")
+
+    def _judged(self, world: World, view: View) -> None:
+        assert view.verdict is not None
+        verdict = view.verdict.value
+        if verdict.status is not Status.COMPLETED:
+            if (verdict.cause is None or world.job.failures == 0) and verdict.tag != OPERATOR:
+                world.fail("4", f"failed without a failure: {verdict.reason}")
+            return
+        generation = self._generations[world.store_number, verdict.g]
+        incarnation = view.incarnation.value if view.incarnation else ""
+        for place in generation.members:
+            start = (incarnation, verdict.g, place.since, place.node)
+            if works(place) and not place.leaving and start not in self._done:
+                world.fail("4", f"completed, but the workers of {place.node} did not end well")
+
+    def _recorded(self, world: World, node: Node, transaction: Transaction) -> None:
+        assert transaction.outcome is not None
+        g, outcome = transaction.outcome
+        workers = node.workers
+        runs = isinstance(workers, Processes) and workers.generation.g == g and workers.place.since == outcome.since
+        if outcome.over and runs:
+            world.fail("1", f"{node.name} recorded the end of {g}/{outcome.since} and still runs it")
+
+    def after_start(self, world: World, node: Node, generation: Generation) -> None:
+        """Nobody else has a process in one of the seats."""
+        assert isinstance(node.workers, Processes)
+        mine: set[Seat] = set(node.workers.place.seats)
+        for other in world.nodes.values():
+            theirs = other.workers
+            if other is node or not isinstance(theirs, Processes) or theirs.incarnation != node.workers.incarnation:
+                continue
+            if mine & set(theirs.place.seats) and not self._excused(world, other):
+                world.fail("1", f"{node.name} and {other.name} both have {mine & set(theirs.place.seats)}")
+
+    def after_exit(self, world: World, node: Node, workers: WorkerSet, code: int) -> None:
+        """Remember who really ended well."""
+        if code == 0 and isinstance(workers, Processes):
+            start = (workers.incarnation, workers.generation.g, workers.place.since, node.name)
+            self._done.add(start)
+
+
+def run_roster_seed(seed: int) -> World:
+    """Run one whole life of a parameter-server job; raises `Violation`. The same seed gives the same run."""
+    world = make_roster(seed)
+    live_roster(world)
+    return world
+
+
+def make_roster(seed: int) -> RosterWorld:
+    """A world before anything has happened, watched by every promise of a roster."""
+    world = RosterWorld(seed)
+    world.observers.append(RosterPromises())
+    return world
+
+
+def live_roster(world: RosterWorld) -> None:
+    """Nodes start, faults strike, all is healed, the job ends."""
+    rng = world.random
+    for number in range(world.size):
+        delay = 0.0 if rng.random() < 0.5 else rng.uniform(0, 6.0)
+        world.after(delay, lambda number=number: _start(world, f"h{number}"))  # type: ignore[misc]
+    _chaos(world, rng)
+    world.run_to(CHAOS_S + 40.0, stop=lambda: _over(world))
+    _heal(world)
+    if not world.verdict_there():
+        for number in range(servers_wanted(world.roles) + 1):
+            _start(world, f"h{number}")
+    world.run_to(world.now + HEALED_S, stop=lambda: _over(world))
+    if not _over(world):
+        waiting = {node.name: f"{node.core.phase} {node.core.facts.decision}" for node in _alive(world)}
+        world.fail("liveness", f"the faults are healed and the job does not end: {waiting}")

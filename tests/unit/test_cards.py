@@ -1,0 +1,120 @@
+"""Cards: what nvidia-smi lists, which of them --gpus may name, and who gets which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elastic.errors import ConfigError
+from launcher.cards import Card, check_named, installed, read_list, spare_cards, visible_cards
+
+A, B, C = "GPU-5d5ba0d6-d33d-2b2c", "GPU-5d77e2ab-0000-1111", "GPU-c0ffee00-2222-3333"
+MIG = "MIG-c6d4f1ef-42e4-5de3"
+OTHER_MIG = "MIG-cba663e8-9bed-5b25"
+LISTED = f"""\
+GPU 0: NVIDIA A100-SXM4-40GB (UUID: {A})
+GPU 1: NVIDIA A100 (odd) name (UUID: {B})
+  MIG 1g.5gb      Device  0: (UUID: {MIG})
+  MIG 1g.5gb      Device  1: (UUID: {OTHER_MIG})
+GPU 2: NVIDIA A100-SXM4-40GB (UUID: {C})
+GPU 3: Orin (nvgpu)
+"""
+HERE = (Card("0", A), Card("1", B, (MIG, OTHER_MIG)), Card("2", C), Card("3", ""))
+
+
+def smi(folder: Path, text: str, code: int = 0) -> dict[str, str]:
+    """An environment in which nvidia-smi says this."""
+    (folder / "listed").write_text(text)
+    program = folder / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\n[ "$*" = -L ] || exit 7\n/bin/cat {folder / "listed"}\nexit {code}\n')
+    program.chmod(0o755)
+    return {"PATH": str(folder)}
+
+
+def refusal(*named: str, **environ: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        check_named(named, HERE, environ)
+    text = str(caught.value)
+    assert text.startswith("--gpus: ")
+    assert "\n" not in text
+    return text
+
+
+# What is there
+
+
+def test_cards_and_their_mig_parts_are_read_from_the_list() -> None:
+    assert read_list(LISTED) == HERE
+    assert read_list("No devices found.\n") == ()
+
+
+def test_nvidia_smi_is_asked_for_the_cards(tmp_path: Path) -> None:
+    assert installed(smi(tmp_path, LISTED)).cards == HERE
+
+
+def test_why_there_is_no_card_is_told(tmp_path: Path) -> None:
+    assert installed({"PATH": str(tmp_path)}).trouble == "nvidia-smi: No such file or directory"
+    broken = installed(smi(tmp_path, "NVIDIA-SMI has failed because it couldn't\ncommunicate with the driver.\n", 9))
+    assert broken.cards == ()
+    assert broken.trouble == "nvidia-smi: NVIDIA-SMI has failed because it couldn't communicate with the driver."
+    assert installed(smi(tmp_path, "")).trouble == "nvidia-smi lists no card"
+
+
+# What may be named
+
+
+@pytest.mark.parametrize(
+    "named",
+    [("0", "1", "2", "3"), ("3", "2"), (A, "2"), ("GPU-c0ff",), (MIG, OTHER_MIG), (f"MIG-{B}/7/0", f"MIG-{B}/8/0")],
+)
+def test_numbers_uuids_and_mig_ids_of_cards_that_are_there_may_be_named(named: tuple[str, ...]) -> None:
+    check_named(named, HERE, {})
+
+
+def test_a_card_that_is_not_there_is_answered_with_those_that_are() -> None:
+    assert refusal("0", "7") == "--gpus: there is no card 7 here; there are: 0, 1, 2, 3"
+    assert refusal("GPU-dead") == f"--gpus: there is no card GPU-dead here; there are: {A}, {B}, {C}, 3"
+    assert refusal("MIG-dead").endswith(f"there are: {MIG}, {OTHER_MIG}")
+    with pytest.raises(ConfigError, match="no card is cut into MIG devices"):
+        check_named(["MIG-dead"], HERE[2:], {})
+    assert "there is no card" in refusal(f"MIG-{A[:-1]}/1/0")
+
+
+def test_the_beginning_of_a_uuid_that_two_cards_share_names_neither() -> None:
+    check_named(["GPU-5d5"], HERE, {})
+    assert "there is no card GPU-5d " in refusal("GPU-5d")
+
+
+@pytest.mark.parametrize("named", [("0", A), (A, "0"), ("2", "GPU-c0ff"), ("1", "01"), (MIG, MIG[:-4])])
+def test_one_card_under_two_names_is_doubled(named: tuple[str, str]) -> None:
+    assert refusal(*named) == f"--gpus: {named[0]} and {named[1]} are the same card; name each card once"
+
+
+@pytest.mark.parametrize("visible", ["2,0", f"{C},0", f" 2 , {A}", "GPU-c0ff,GPU-5d5b"])
+def test_cards_inside_cuda_visible_devices_may_be_named_by_number_or_uuid(visible: str) -> None:
+    for named in (("0", "2"), (A, C), ("2",)):
+        check_named(named, HERE, {"CUDA_VISIBLE_DEVICES": visible})
+    assert f"card 1 is not in CUDA_VISIBLE_DEVICES ({visible})" in refusal("0", "1", CUDA_VISIBLE_DEVICES=visible)
+
+
+def test_a_part_of_a_visible_card_is_visible_and_the_card_of_a_visible_part_is_not() -> None:
+    check_named([MIG], HERE, {"CUDA_VISIBLE_DEVICES": "1"})
+    check_named([MIG], HERE, {"CUDA_VISIBLE_DEVICES": MIG})
+    assert "not in CUDA_VISIBLE_DEVICES" in refusal(OTHER_MIG, CUDA_VISIBLE_DEVICES=MIG)
+    assert "not in CUDA_VISIBLE_DEVICES" in refusal("1", CUDA_VISIBLE_DEVICES=MIG)
+
+
+def test_where_every_card_is_hidden_none_may_be_named() -> None:
+    assert "empty, which hides every card" in refusal("0", CUDA_VISIBLE_DEVICES="")
+    assert "CUDA_VISIBLE_DEVICES (-1)" in refusal("0", CUDA_VISIBLE_DEVICES="-1")
+
+
+# What is left
+
+
+def test_spare_cards_are_the_visible_ones_that_nobody_uses(tmp_path: Path) -> None:
+    environ = smi(tmp_path, LISTED)
+    assert visible_cards(environ) == ("0", "1", "2", "3")
+    assert spare_cards(["2", A], environ) == ("1", "3")
+    assert spare_cards(["2"], {**environ, "CUDA_VISIBLE_DEVICES": f"{C},{B}"}) == (B,)

@@ -1,0 +1,176 @@
+"""What a script says in Python about its job, as flags; and how the program that runs is named for the launcher."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from elastic import launchline, relaunch
+from elastic.errors import ConfigError, ScriptMistake
+from launcher.config import PYTHON_ENDINGS, parse
+from launcher.flags import FLAGS
+
+NODES = [{"addr": "192.168.1.12"}, {"addr": "192.168.1.11"}]
+
+
+def refused(**said: Any) -> str:
+    with pytest.raises(ConfigError) as told:
+        launchline.flags(**said)
+    text = str(told.value)
+    assert "\n" not in text
+    return text
+
+
+def test_what_the_page_of_oneflow_says_becomes_the_flags_of_the_launcher() -> None:
+    made = launchline.flags(nodes=NODES, gpu_device_num=1, ctrl_port=9988)
+    assert made == ("--ips=192.168.1.12,192.168.1.11", "--nproc_per_node=1", "--ctrl_port=9988")
+    config = parse([*made, "train.py"], {})
+    assert config.ips == ("192.168.1.12", "192.168.1.11")
+    assert (config.slots, config.ctrl_port) == (1, 9988)
+
+
+def test_without_nodes_the_number_of_cards_is_all_that_is_said() -> None:
+    assert launchline.flags(gpu_device_num=2) == ("--nproc_per_node=2",)
+    assert launchline.flags() == ()
+
+
+def test_further_flags_keep_their_names_and_switches_take_no_value() -> None:
+    more = {
+        "elastic_server": ["a:2379", "b:2379"],
+        "np": "1:4",
+        "grace": 2.5,
+        "rerun": True,
+        "quiet": False,
+        "host": None,
+    }
+    made = launchline.flags(more=more)
+    assert made == ("--elastic_server=a:2379,b:2379", "--np=1:4", "--grace=2.5", "--rerun")
+    assert parse([*made, "--job_id=j", "train.py"], {}).rerun
+
+
+def test_every_switch_of_the_launcher_is_known_and_no_other_flag() -> None:
+    assert {flag.name for flag in FLAGS if flag.switch} == launchline.SWITCHES
+
+
+def test_an_address_of_ipv6_may_have_brackets() -> None:
+    assert launchline.addresses([{"addr": "[fd00::1]"}, {"addr": " fd00::2 "}]) == ("fd00::1", "fd00::2")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "says"),
+    [
+        ([], "nodes is empty"),
+        ("192.168.1.12", "not a list"),
+        ({"addr": "a"}, "not a list"),
+        (["a"], 'write {"addr": "a"}'),
+        ([{"addr": "a"}, 3], "nodes[1] is 3, not a dict"),
+        ([{}], 'nodes[0] has no "addr"'),
+        ([{"address": "a"}], 'nodes[0] has no "addr"'),
+        ([{"addr": 12}], "nodes[0]: the address is 12, not a text"),
+        ([{"addr": " "}], "nodes[0]: the address is empty"),
+        ([{"addr": "a,b"}], "more than one address"),
+        ([{"addr": "a", "port": 1}], "nodes[0] has 'port'"),
+        ([{"addr": "a"}, {"addr": "b"}, {"addr": "a"}], "nodes[2] has the address of nodes[0], a; name each once"),
+        ([{"addr": "::1"}, {"addr": "[::1]"}], "nodes[1] has the address of nodes[0]"),
+    ],
+)
+def test_a_wrong_list_of_nodes_is_one_line_that_names_the_place(nodes: Any, says: str) -> None:
+    assert says in refused(nodes=nodes)
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ({"gpu_device_num": 0}, "gpu_device_num is 0; it is 1 or more"),
+        ({"gpu_device_num": "2"}, "gpu_device_num is '2', not a whole number"),
+        ({"gpu_device_num": True}, "gpu_device_num is True, not a whole number"),
+        ({"ctrl_port": 0}, "ctrl_port is 0; it is 1 to 65535"),
+        ({"ctrl_port": 65536}, "ctrl_port is 65536"),
+        ({"more": {"rerun": 1}}, "rerun is 1, but it is a switch: True or False"),
+        ({"more": {"log_dir": True}}, "log_dir is True"),
+        ({"more": {"np": {}}}, "np is {}"),
+        ({"more": {"elastic_server": []}}, "elastic_server is []"),
+        ({"nodes": NODES, "more": {"ips": "a,b"}}, "ips and nodes say the same"),
+        ({"gpu_device_num": 1, "more": {"nproc_per_node": 1}}, "nproc_per_node and gpu_device_num say the same"),
+    ],
+)
+def test_a_wrong_value_is_one_line_that_names_the_argument(said: dict[str, Any], says: str) -> None:
+    assert says in refused(**said)
+
+
+def test_a_long_value_is_cut_in_a_message() -> None:
+    assert len(refused(nodes=[["x" * 1000]])) < 200
+
+
+def main(file: str | None = None, spec: str | None = None) -> ModuleType:
+    made = ModuleType("__main__")
+    if file is not None:
+        made.__file__ = file
+    made.__spec__ = None if spec is None else ModuleSpec(spec, None)
+    return made
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    (tmp_path / "train.py").write_text("")
+    return str(tmp_path / "train.py")
+
+
+def test_a_script_is_started_again_as_it_was_typed_with_its_arguments(script: str) -> None:
+    assert relaunch.program(main(script), [script, "--np", "a b"]) == ("--", script, "--np", "a b")
+
+
+def test_a_script_that_changed_its_own_name_is_found_by_its_file(script: str) -> None:
+    assert relaunch.program(main(script), ["my program", "x"]) == ("--", script, "x")
+
+
+def test_a_module_is_started_again_as_a_module(script: str) -> None:
+    assert relaunch.program(main(script, "pkg.train"), [script, "x"]) == ("-m", "pkg.train", "x")
+    assert relaunch.program(main(script, "pkg.__main__"), [script]) == ("-m", "pkg")
+
+
+def test_what_the_launcher_would_not_give_to_python_is_given_to_it_here(tmp_path: Path) -> None:
+    (tmp_path / "train").write_text("")
+    named = str(tmp_path / "train")
+    assert relaunch.program(main(named), [named, "x"]) == (sys.executable, named, "x")
+    assert relaunch.PYTHON_ENDINGS == PYTHON_ENDINGS
+
+
+@pytest.mark.parametrize(
+    ("file", "argv"),
+    [(None, ["-c"]), (None, [""]), (None, [__file__]), ("<stdin>", [""]), ("/nowhere/train.py", ["x"])],
+)
+def test_without_a_script_there_is_nothing_to_start_again(file: str | None, argv: list[str]) -> None:
+    with pytest.raises(ConfigError, match="here is no script"):
+        relaunch.program(main(file), argv)
+
+
+def test_a_mistake_is_said_once_in_one_line_and_ends_the_script_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ScriptMistake) as told, relaunch.mistakes_told(), relaunch.mistakes_told():
+        raise ConfigError("nodes is\nempty")
+    assert isinstance(told.value, ConfigError)
+    assert isinstance(told.value, SystemExit)
+    assert (told.value.code, told.value.exit_code, str(told.value)) == (2, 2, "nodes is empty")
+    assert capsys.readouterr().err == "elastic: error: nodes is empty\n"
+
+
+@pytest.mark.parametrize("mark", ["ELASTIC_FENCE", "TORCHELASTIC_RUN_ID", "RANK"])
+def test_a_worker_of_any_launcher_is_known_by_its_environment(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in relaunch.WORKER_MARKS:
+        monkeypatch.delenv(name, raising=False)
+    assert not relaunch.inside_worker()
+    monkeypatch.setenv(mark, "0")
+    assert relaunch.inside_worker()
+    relaunch.config(nodes=NODES, gpu_device_num=1)  # It does nothing: this test goes on.
+
+
+@pytest.mark.parametrize("python", ["", "/nowhere/python"])
+def test_a_python_that_cannot_be_started_again_is_one_line(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", python)
+    with pytest.raises(ConfigError, match="cannot be started again"):
+        relaunch.launch(())
