@@ -21,16 +21,17 @@ def in_order(ips: tuple[str, ...], places: Iterable[Place]) -> list[Place]:
 
 def one_for_each(ips: tuple[str, ...], taken: Collection[str], nodes: Iterable[tuple[str, str]]) -> list[str]:
     """Of these nodes, as (node, host), the first of each host that the list names and that is not taken."""
+    free = frozenset(ips).difference(taken)
     first: dict[str, str] = {}
     for node, host in nodes:
-        if host in ips and host not in taken:
+        if host in free:
             first.setdefault(host, node)
     return list(first.values())
 
 
 def awaited(ips: tuple[str, ...], here: Collection[str], missing: int) -> str:
     """Say for whom a start waits that needs `missing` more than the hosts that are here."""
-    absent = [host for host in ips if host not in here]
+    absent = _absent(ips, here)
     if not ips or missing > len(absent):
         return f"{missing} more"
     if missing == len(absent):
@@ -40,8 +41,13 @@ def awaited(ips: tuple[str, ...], here: Collection[str], missing: int) -> str:
 
 def others(ips: tuple[str, ...], here: Collection[str]) -> str:
     """Say who may still come within a settling window."""
-    absent = [host for host in ips if host not in here]
+    absent = _absent(ips, here)
     return _some(absent) if absent else "others to join"
+
+
+def _absent(ips: tuple[str, ...], here: Collection[str]) -> list[str]:
+    present = frozenset(here)
+    return [host for host in ips if host not in present]
 
 
 def _some(hosts: list[str]) -> str:

@@ -30,10 +30,11 @@ __all__ = [
     "advertised",
     "candidates",
     "interface",
-    "interface_towards",
+    "interface_among",
     "is_loopback",
     "join_host_port",
     "nic_address",
+    "only_here",
     "own",
     "owned",
     "parse_endpoint",
@@ -100,16 +101,28 @@ def interface(host: str) -> str | None:
     return None
 
 
-def interface_towards(peers: Sequence[str]) -> str | None:
-    """The network interface on the way to the first of `peers` that is not this machine alone, None if there is none.
+def only_here(host: str, peers: Sequence[str]) -> bool:
+    """Tell whether `host`, and all hosts that it is to work with, are this machine alone.
 
-    For a node whose own name stands for a loopback address on its own machine.
+    A host with a loopback address at home may have a real one elsewhere (Debian's 127.0.1.1).
     """
+    return is_loopback(host) and all(map(is_loopback, peers))
+
+
+def interface_among(host: str, peers: Sequence[str]) -> str | None:
+    """The network interface with which `host`, this machine, works with `peers`; None if it is not known.
+
+    It is the one that owns its address. Where that is none, or reaches this machine alone while the peers are
+    elsewhere, it is the one on the way to the first of them that is.
+    """
+    owner = interface(host)
+    if owner is not None and not is_loopback(host):
+        return owner
     for peer in peers:
         local = None if is_loopback(peer) else _route(peer, ANY_PORT)
         if local is not None:
-            return interface(local)
-    return None
+            return interface(local) or owner
+    return owner
 
 
 def owned() -> frozenset[Address]:

@@ -183,6 +183,8 @@ class Agent:
         self._host = host
         self._narrator = narrator
         self._signals = signals
+        # Several nodes of one machine that have loopback addresses of their own can each hold the control port there.
+        self._listening = host if addresses.only_here(host, static_hosts(config)) else ""
         self._keys = JobKeys(config.job_id, config.key_prefix)
         self._events: asyncio.Queue[ae.Event] = asyncio.Queue()
         self._workers = NodeWorkers(config, node, host, narrator, console, self._events.put_nowait)
@@ -208,7 +210,7 @@ class Agent:
         store = self._store = EtcdStore(self._config.endpoints)
         await connecting.until(self._ask, store)
         with self._hold_ports() as held:
-            self._hello = await Hello.listen(self._host, self._config.job_id, self._node, held.link)
+            self._hello = await Hello.listen(self._listening, self._config.job_id, self._node, held.link)
             self._prober = Prober(store, self._keys, self._node, self._narrator)
             self._core = AgentCore(self._facts(held))
             self._mirror = Mirror(
@@ -253,9 +255,7 @@ class Agent:
             self._narrator.say(f"cards of this node, in the order of the local ranks: {', '.join(cards)}")
 
     def _hold_ports(self) -> NodePorts:
-        # Several nodes of one machine that have loopback addresses of their own can each hold the control port there.
-        host = self._host if addresses.is_loopback(self._host) else ""
-        config, roles = self._config, self._config.roles
+        config, roles, host = self._config, self._config.roles, self._listening
         if roles is None:
             return NodePorts((0,) * config.slots, within=config.port_range, control=config.ctrl_port, host=host)
         meets = not roles.servers or split_endpoint(roles.servers[0])[0] == self._host  # Server 0 may be here.

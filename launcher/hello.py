@@ -41,14 +41,14 @@ class Hello:
 
     @classmethod
     async def listen(cls, host: str, job_id: str, node: str, port: int = 0) -> Hello:
-        """Listen on every address of this machine, or on the node's alone if it is one of the loopback.
+        """Listen on every address of this machine (`host` may be ""), or on `host` alone if it is of the loopback.
 
         A port that is named is one that this process holds (`launcher.ports`); 0 is any.
         """
         line = f"{PROTOCOL} {job_id} {node}\n".encode()
         local = host if as_ip(host) is not None else "127.0.0.1"
         try:
-            bound = _bound(local if is_loopback(host) else "", port)
+            bound = _bound(local if host and is_loopback(host) else "", port)
         except OSError as error:
             raise ConfigError(f"this agent cannot listen on any port ({error.strerror}); free some first") from error
         server = await asyncio.get_running_loop().create_server(lambda: _Greeter(line), sock=bound, backlog=BACKLOG)

@@ -8,6 +8,7 @@ from launcher import addresses, proxies
 from launcher.config import Config
 from launcher.container import bridge_hint, in_container
 from launcher.logs import Narrator
+from launcher.roles import static_hosts
 
 USERS = {"NCCL": "NCCL_SOCKET_IFNAME", "gloo": "GLOO_SOCKET_IFNAME"}
 """Who needs an interface, and the variable that names it."""
@@ -15,8 +16,9 @@ USERS = {"NCCL": "NCCL_SOCKET_IFNAME", "gloo": "GLOO_SOCKET_IFNAME"}
 
 def introduce(narrator: Narrator, config: Config, host: str, environ: Mapping[str, str]) -> None:
     """Say once where this node is, and warn of proxies and of an address that nobody else reaches."""
-    local = addresses.is_loopback(host)
-    line = network_line(host, addresses.interface(host), config.nic, environ)
+    hosts = static_hosts(config)
+    local = addresses.only_here(host, hosts)
+    line = network_line(host, addresses.interface_among(host, hosts), config.nic, environ)
     (narrator.detail if local else narrator.say)(line)
     if warning := proxies.warning(environ):
         narrator.warn(warning)

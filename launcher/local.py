@@ -234,7 +234,7 @@ class _Parent:
             )
         one_machine = config.roles is not None and not config.roles.apart
         if config.serves:
-            _say(serving.introduction(config.host, config.serve_port))
+            _say(serving.introduction(config.host, config.serve_port, config.job_id))
         elif not config.servers and not one_machine and not config.ips:
             _say(f"one more node, in another terminal of this machine: {joiner_line(config, server, os.environ)}")
 

@@ -60,9 +60,7 @@ class NodeWorkers:
         self._stderr = console
         self._put = put
         self._private = Path(tempfile.mkdtemp(prefix="elastic-launch-"))
-        self._interface = config.nic or addresses.interface(host)
-        if not config.nic and static_hosts(config) and (self._interface is None or addresses.is_loopback(host)):
-            self._interface = addresses.interface_towards(static_hosts(config)) or self._interface
+        self._interface = config.nic or addresses.interface_among(host, static_hosts(config))
         self._roster_file = self._private / "roster.json"
         self._running: _Running | None = None
         self._newest: _Running | None = None

@@ -6,12 +6,14 @@ the addresses of its own network interfaces.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from elastic.errors import ConfigError
 from launcher import addresses
 from launcher.addresses import Address
+from launcher.endpoints import as_ip
 
 LOOKUPS_AT_ONCE = 32
 """Names are looked up side by side, so that one that is not known does not hold up the others."""
@@ -23,8 +25,8 @@ def own_entry(hosts: Sequence[str], host: str, *, flag: str, source: str) -> str
     """The entry that is this node, exactly as it is written in the list.
 
     `host` is the name that the node was given (by `source`), "" if it was given none; it is an entry itself, or has
-    an address of one. Without it the entry counts that has an address of this machine. `flag` is where the list came
-    from. Raises `ConfigError` when no entry fits, and when several do.
+    an address of one. Without it the entry counts that has an address of this machine, or else begins with its name.
+    `flag` is where the list came from. Raises `ConfigError` when no entry fits, and when several do.
     """
     if host in hosts:
         return host
@@ -44,6 +46,9 @@ def own_entry(hosts: Sequence[str], host: str, *, flag: str, source: str) -> str
         )
     own = addresses.owned()
     mine = [one for one in hosts if any(address.is_loopback or address in own for address in found[one])]
+    if not mine:  # A name may not resolve yet, but this machine knows what it is called.
+        here = socket.gethostname().partition(".")[0].lower()
+        mine = [one for one in hosts if as_ip(one) is None and one.partition(".")[0].lower() == here]
     if len(mine) == 1:
         return mine[0]
     if mine:

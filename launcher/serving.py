@@ -84,11 +84,11 @@ def check_port(where: Listening, port: int) -> None:
                 ) from error
 
 
-def introduction(host: str, port: int) -> str:
+def introduction(host: str, port: int, job_id: str) -> str:
     """What the host that serves says first."""
     return (
-        f"this host serves the job's etcd for the others, on {join_host_port(host, port)}, and must not be lost: "
-        "without it the job stops until it is back (with --elastic_server any host may be lost)"
+        f"this host serves the etcd of job {job_id} for the others, on {join_host_port(host, port)}, and must not be "
+        "lost: without it the job stops until it is back (with --elastic_server any host may be lost)"
     )
 
 

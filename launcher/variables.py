@@ -34,6 +34,10 @@ READ: Final[tuple[Variables, ...]] = (
         "the same from PADDLE_PORT, if both are set, as on PaddleCloud; after FLAGS_START_PORT; not inside a worker",
     ),
     Variables(
+        ("PADDLE_TRAINERS", "PADDLE_TRAINER_ID", "PADDLE_TRAINER_ENDPOINTS", "PADDLE_TRAINERS_NUM"),
+        "with those two and POD_IP PaddleCloud's list of hosts, PADDLE_TRAINERS is then --ips; not inside a worker",
+    ),
+    Variables(
         ("CUDA_VISIBLE_DEVICES",),
         "without --gpus the cards to use; with it the cards that it may name, by their numbers in nvidia-smi, or UUIDs",
     ),

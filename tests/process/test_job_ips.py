@@ -85,7 +85,9 @@ async def test_without_a_server_the_nodes_meet_at_the_host_that_sorts_first(job:
     second = await static(job, SECOND, port)
     await second.says(rf"waiting for etcd at {FIRST}:{port}, which {FIRST} serves \(.*\); giving up in \d+ s$")
     first = await static(job, FIRST, port)
-    await first.says(f"this host serves the job's etcd for the others, on {FIRST}:{port}, and must not be lost")
+    await first.says(
+        f"this host serves the etcd of job {job.job_id} for the others, on {FIRST}:{port}, and must not be lost"
+    )
     world = await job.world(1, 2)
     assert [worker.node for worker in world] == [second.id, first.id]
     assert endpoints(first) == endpoints(second)
@@ -174,6 +176,31 @@ async def test_a_node_that_several_entries_could_be_is_asked_for_its_host(job: J
     node = await job.node("--ips", SWAPPED, server=False)
     await node.says(f"{SECOND} and {FIRST} of --ips {SWAPPED} are all this machine; say with --host which")
     assert await node.exits() == 2
+
+
+ROLES = """
+import os, signal
+print(os.environ["TRAINING_ROLE"], os.environ["POD_IP"], "of", os.environ["PADDLE_PSERVERS_IP_PORT_LIST"], flush=True)
+if os.environ["TRAINING_ROLE"] == "PSERVER":
+    signal.pause()
+"""
+"""Servers stay until they are stopped, workers are done at once."""
+
+
+@story
+async def test_hosts_that_are_named_as_servers_and_workers_meet_in_the_same_way(job: Job) -> None:
+    port, one, two = free_ports(3)
+    script = (str(job.write("roles.py", ROLES)),)
+    lists = ("--servers", f"{SECOND}:{two},{FIRST}:{one}", "--workers", f"{FIRST},{SECOND}", "--console", "all")
+    nodes = {}
+    for host in (SECOND, FIRST):
+        flags = (*lists, "--host", host, "--serve_port", str(port))
+        nodes[host] = await job.node(*flags, server=False, script=script)
+    await nodes[FIRST].says(f"this host serves the etcd of job {job.job_id} for the others, on {FIRST}:{port}")
+    for host, node in nodes.items():
+        for role in ("TRAINER", "PSERVER"):
+            await node.shows(f"{role} {host} of {SECOND}:{two},{FIRST}:{one}$")
+        assert await node.exits() == 0
 
 
 # --- PaddleCloud --------------------------------------------------------------------------------------------------

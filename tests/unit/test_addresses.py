@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -11,8 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.errors import ConfigError, StoreUnavailable
-from launcher.addresses import _route, advertised, candidates, interface, is_loopback, nic_address, own, same
+from launcher import addresses
+from launcher.addresses import (
+    _route,
+    advertised,
+    candidates,
+    interface,
+    interface_among,
+    is_loopback,
+    nic_address,
+    only_here,
+    own,
+    same,
+)
 from launcher.endpoints import join_host_port, parse_endpoint
+
+ROOT = Path(__file__).parents[2]
 
 REMOTE = ("203.0.113.77:2379",)
 """An address of the documentation's network: a route leads there, nobody answers."""
@@ -129,6 +145,34 @@ def test_every_address_of_this_machine_has_its_interface() -> None:
 
 def test_an_address_of_another_machine_has_no_interface_here() -> None:
     assert interface("203.0.113.77") is None
+
+
+def test_the_way_to_other_hosts_tells_the_interface_of_a_node_that_calls_itself_a_loopback_address() -> None:
+    alone = interface("127.0.0.1")
+    assert interface_among("localhost", ()) == interface_among("localhost", ("127.0.1.1", "etcd.invalid")) == alone
+    assert interface_among("127.0.1.1", ("localhost",)) is None
+    for peer in candidates():
+        assert interface_among("localhost", ("localhost", peer)) == interface(peer)
+        assert interface_among("127.0.1.1", ("127.0.1.1", peer)) == interface(peer)
+        assert interface_among("203.0.113.77", (peer,)) == interface(peer), "an address in front of this machine"
+
+
+def test_a_host_is_only_here_when_all_hosts_that_are_with_it_are() -> None:
+    assert only_here("localhost", ())
+    assert only_here("127.0.0.2", ("127.0.0.2", "localhost"))
+    assert not only_here("127.0.1.1", ("127.0.1.1", "203.0.113.77"))
+    assert not only_here("203.0.113.77", ())
+
+
+def test_every_address_of_this_machine_is_its_own() -> None:
+    assert {str(address) for address in addresses.owned()} >= {"127.0.0.1", *candidates()}
+
+
+def test_no_address_is_found_by_looking_a_name_up_backwards() -> None:
+    """On many machines that gives 127.0.1.1, which no other machine can use."""
+    backwards = re.compile(r"\b(gethostbyaddr|gethostbyname(_ex)?|getfqdn|getnameinfo)\b")
+    sources = [path for package in ("launcher", "elastic") for path in (ROOT / package).rglob("*.py")]
+    assert [path.name for path in sources if backwards.search(path.read_text())] == []
 
 
 def test_the_source_of_a_bad_address_is_named() -> None:

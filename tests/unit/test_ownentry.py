@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from elastic.errors import ConfigError
@@ -38,6 +40,11 @@ def test_an_entry_that_is_a_name_counts_with_its_address_and_stays_as_it_is_writ
 
 def test_a_name_that_cannot_be_resolved_is_some_other_node() -> None:
     assert found(("node-b.invalid", "localhost")) == "localhost"
+
+
+def test_a_name_that_begins_with_this_machines_name_is_this_node_although_it_cannot_be_resolved() -> None:
+    own = f"{socket.gethostname().partition('.')[0].upper()}.job.invalid"
+    assert found(("node-b.invalid", own)) == own
 
 
 def test_the_given_name_is_taken_as_it_is_in_the_list_even_where_it_cannot_be_resolved() -> None:
