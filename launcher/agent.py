@@ -32,6 +32,7 @@ from launcher.console import Console
 from launcher.hello import Hello
 from launcher.introduction import introduce
 from launcher.logs import Level, Narrator
+from launcher.neighbours import Neighbours
 from launcher.node import NodeWorkers
 from launcher.probing import Prober
 from launcher.signals import Signals
@@ -200,6 +201,7 @@ class Agent:
         with ports.hold("", self._config.slots + MASTERS) as held:
             self._hello = await Hello.listen(self._host, self._config.job_id, self._node)
             self._prober = Prober(store, self._keys, self._node, self._narrator)
+            self._neighbours = Neighbours(store, self._keys, self._node, self._narrator)
             self._core = AgentCore(self._facts(held.ports, self._hello.port))
             self._mirror = Mirror(
                 store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error)
@@ -372,6 +374,7 @@ class Agent:
                 self._group.create_task(self._revoke(action.lease))
             case ae.StartWorkers():
                 self._workers.begin(action, self._core.facts.run_until)
+                self._group.create_task(self._neighbours.look(action.generation))
             case ae.StopWorkers():
                 self._workers.stop(action.grace_s, action.why)
             case ae.RunUntil():

@@ -22,7 +22,7 @@ PURE = (
         if path.stem not in SHELLS_OF_THE_LIBRARY
     ),
     "elastic/store/base.py",
-    *(f"launcher/{name}.py" for name in ("endpoints", "environment", "exits", "proxies", "report")),
+    *(f"launcher/{name}.py" for name in ("endpoints", "environment", "exits", "interfaces", "proxies", "report")),
 )
 """Modules that take time and randomness as arguments."""
 
