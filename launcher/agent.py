@@ -35,6 +35,7 @@ from launcher.hello import Hello
 from launcher.history import History
 from launcher.introduction import introduce
 from launcher.logs import Level, Narrator
+from launcher.neighbours import Neighbours
 from launcher.node import NodeWorkers
 from launcher.ports import NodePorts
 from launcher.probing import Prober
@@ -212,6 +213,7 @@ class Agent:
         with self._hold_ports() as held:
             self._hello = await Hello.listen(self._listening, self._config.job_id, self._node, held.link)
             self._prober = Prober(store, self._keys, self._node, self._narrator)
+            self._neighbours = Neighbours(store, self._keys, self._node, self._narrator)
             self._core = AgentCore(self._facts(held))
             self._mirror = Mirror(
                 store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error)
@@ -417,6 +419,7 @@ class Agent:
                 self._group.create_task(self._revoke(action.lease))
             case ae.StartWorkers():
                 self._workers.begin(action, self._core.facts.run_until)
+                self._group.create_task(self._neighbours.look(action.generation))
             case ae.TellRoster():
                 self._workers.tell_roster(action.generation)
             case ae.StopWorkers():

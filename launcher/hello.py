@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import threading
+from contextlib import suppress
 from dataclasses import dataclass
 
 from elastic.errors import ConfigError
@@ -80,10 +82,20 @@ class _Greeter(asyncio.Protocol):
 async def ask(host: str, port: int) -> Greeting:
     """Who listens there? `OSError` when nobody can be reached, `ValueError` when something else than an agent answers.
 
-    `TimeoutError`, an `OSError` too, comes after `ASK_LIMIT_S`.
+    `TimeoutError`, an `OSError` too, comes after `ASK_LIMIT_S`, `socket.gaierror` for a name that is not known. Of a
+    name with several addresses each gets its share of the time.
     """
     async with asyncio.timeout(ASK_LIMIT_S):
-        reader, writer = await asyncio.open_connection(host, port, limit=LINE_BYTES_MAX)
+        found = await _resolved(host)
+        for address in found[:-1]:
+            with suppress(OSError):
+                return await _ask(address, port, ASK_LIMIT_S / len(found))
+        return await _ask(found[-1], port, ASK_LIMIT_S)
+
+
+async def _ask(address: str, port: int, limit_s: float) -> Greeting:
+    async with asyncio.timeout(limit_s):
+        reader, writer = await asyncio.open_connection(address, port, limit=LINE_BYTES_MAX)
         try:
             line = await reader.readline()
         except ValueError:
@@ -94,6 +106,39 @@ async def ask(host: str, port: int) -> Greeting:
     if len(words) != 4 or " ".join(words[:2]) != PROTOCOL:
         raise ValueError("something that is not elastic-launch answers there")
     return Greeting(words[2], words[3])
+
+
+async def _resolved(host: str) -> tuple[str, ...]:
+    """The addresses of a name.
+
+    It is looked up in a thread that nobody waits for at the end: a resolver that is away must not hold an agent back,
+    as the event loop's own threads would.
+    """
+    if as_ip(host) is not None:
+        return (host,)
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[tuple[str, ...]] = loop.create_future()
+
+    def tell(found: tuple[str, ...] | OSError | UnicodeError) -> None:
+        if answer.done():
+            return
+        if isinstance(found, tuple):
+            answer.set_result(found)
+        else:
+            answer.set_exception(found)
+
+    def look() -> None:
+        found: tuple[str, ...] | OSError | UnicodeError
+        try:
+            known = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            found = tuple(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in known))
+        except (OSError, UnicodeError) as error:
+            found = error
+        with suppress(RuntimeError):  # The loop has ended.
+            loop.call_soon_threadsafe(tell, found)
+
+    threading.Thread(target=look, name="resolver", daemon=True).start()
+    return await answer
 
 
 def _bound(host: str, port: int) -> socket.socket:

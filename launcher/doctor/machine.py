@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import platform
 import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +16,14 @@ from elastic.errors import ConfigError, StoreUnavailable
 from launcher import __version__, addresses, ports, proxies
 from launcher.cards import visible_cards
 from launcher.container import bridge_hint, in_container
+from launcher.doctor import folders
 from launcher.doctor.checks import Check, fail, ok, warn
+from launcher.doctor.folders import folder_check, gigabytes
 from launcher.doctor.torchimport import torch_checks
 from launcher.doctor.variables import variable_checks
-from launcher.introduction import network_line
+from launcher.interfaces import network_line
 
 PYTHON_MIN = (3, 11)
-FREE_MIN = 1_000_000_000
-FREE_SHARE_MIN = 0.05
-"""Below either of them a disk counts as nearly full."""
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_MIN = 64 << 20
 """Docker's default, in which the batches of a few DataLoader workers do not fit."""
@@ -58,8 +54,8 @@ def machine_checks(asked: Asked, environ: Mapping[str, str]) -> Iterator[Check]:
     yield proxy_check(environ)
     yield from variable_checks(environ, tuple(psutil.net_if_addrs()))
     yield port_check(asked.port_range)
-    yield folder_check("log folder", Path(asked.log_dir), "--log_dir")
-    yield folder_check("checkpoint folder", Path(asked.checkpoint_dir), "--checkpoint_dir")
+    yield folder_check(folders.LOG, Path(asked.log_dir))
+    yield folder_check(folders.CHECKPOINTS, Path(asked.checkpoint_dir))
     yield shared_memory_check(SHARED_MEMORY)
 
 
@@ -129,33 +125,7 @@ def _free(port: int) -> bool:
     return True
 
 
-def folder_check(
-    name: str, folder: Path, flag: str, usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage
-) -> Check:
-    """Whether a folder can be written, or made, and whether its disk has room."""
-    folder = Path(os.path.abspath(folder))
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    mend = f"name another one with {flag}, or mend its owner"
-    if not there.is_dir():
-        return fail(name, f"{there} is a file", mend)
-    try:
-        with tempfile.TemporaryFile(dir=there) as file:
-            file.write(b"x")
-            file.flush()
-        total, _, free = usage(there)
-    except OSError as error:
-        room = "delete something" if error.errno in (errno.ENOSPC, errno.EDQUOT) else mend
-        return fail(name, f"{there} cannot be written ({error.strerror})", room)
-    state = "is writable" if there == folder else "can be made"
-    text = f"{folder} {state}, {_gigabytes(free)} free of {_gigabytes(total)}"
-    if free < FREE_MIN or free < FREE_SHARE_MIN * total:
-        return warn(name, text, "its disk is nearly full")
-    return ok(name, text)
-
-
-def shared_memory_check(folder: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage) -> Check:
+def shared_memory_check(folder: Path, usage: folders.Usage = shutil.disk_usage) -> Check:
     """Whether DataLoader workers and NCCL have room for what they share."""
     total = free = 0
     with suppress(OSError):
@@ -165,8 +135,4 @@ def shared_memory_check(folder: Path, usage: Callable[[Path], tuple[int, int, in
         return warn(
             "shared memory", text, "DataLoader workers and NCCL need more; docker run --shm-size 8g, or --ipc host"
         )
-    return ok("shared memory", f"{_gigabytes(free)} free of {_gigabytes(total)}")
-
-
-def _gigabytes(amount: int) -> str:
-    return f"{amount / 1e9:.1f} GB"
+    return ok("shared memory", f"{gigabytes(free)} free of {gigabytes(total)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from launcher.doctor.checks import Check, fail, ok, warn
-from launcher.introduction import USERS
+from launcher.interfaces import misnamed
 
 DEAD: Mapping[str, str] = {
     "FLAGS_sync_nccl_allreduce": "torch orders its collectives by itself; unset it",
@@ -24,23 +24,7 @@ def variable_checks(environ: Mapping[str, str], interfaces: Sequence[str]) -> li
     checks = [
         warn("variables", f"{name} is set and has no effect", mend) for name, mend in DEAD.items() if name in environ
     ]
-    for variable in USERS.values():
-        wanted = environ.get(variable, "")
-        if wanted and not _matches(wanted, interfaces, prefixes=variable.startswith("NCCL")):
-            names = ", ".join(interfaces)
-            checks.append(
-                fail(
-                    "variables",
-                    f"{variable} is {wanted}, and no interface here fits",
-                    f"use one of {names}, or unset it",
-                )
-            )
+    for variable, wanted in misnamed(environ, interfaces).items():
+        mend = f"use one of {', '.join(interfaces)}, or unset it"
+        checks.append(fail("variables", f"{variable} is {wanted}, and no interface here fits", mend))
     return checks or [ok("variables", "none that is set in vain")]
-
-
-def _matches(wanted: str, interfaces: Sequence[str], *, prefixes: bool) -> bool:
-    """Tell whether an interface fits. NCCL takes prefixes, exact names after "=", and what is not there after "^"."""
-    exact = wanted.startswith(("=", "^=")) or not prefixes
-    names = wanted.lstrip("^=").split(",")
-    found = any(one == name if exact else one.startswith(name) for one in interfaces for name in names if name)
-    return found or wanted.startswith("^")

@@ -34,7 +34,8 @@ def test_the_doctor_finds_all_ways_open_then_a_firewall_in_one_direction_then_on
             machines = [cluster.host() for _ in range(2)]
             agent = await cluster.agent(machines[0], *JOB, *SCRIPT)
             first = await node_of(agent)
-            second = await node_of(await cluster.agent(machines[1], *JOB, *SCRIPT))
+            other = await cluster.agent(machines[1], *JOB, *SCRIPT)
+            second = await node_of(other)
             await agent.says(rf"this node is {re.escape(machines[0].address)} on eth0; NCCL and gloo use eth0")
 
             code, said = await cluster.doctor(machines[0], "--job_id", "doctor")
@@ -64,5 +65,11 @@ def test_the_doctor_finds_all_ways_open_then_a_firewall_in_one_direction_then_on
                 rf"2 of 3 nodes are here; waiting for 1 more; {re.escape(second)} is registered but cannot be reached "
                 "from here: no answer within 2 s"
             )
+
+            # And each node does, of its neighbours, when workers start.
+            third = await cluster.agent(cluster.host(), *JOB, *SCRIPT)
+            await agent.says(rf"this node does not reach {re.escape(second)}: no answer within 2 s")
+            await other.says(rf"this node does not reach {re.escape(first)}: no answer within 2 s")
+            assert not any("does not reach" in line for line in third.lines)
 
     asyncio.run(story())

@@ -7,6 +7,8 @@ import contextlib
 import os
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -181,6 +183,29 @@ def test_who_refuses_says_nothing_or_has_an_unknown_name_is_not_reached_and_the_
         assert why("n-1", member(bound.getsockname()[1])).startswith("refused")
     assert why("n-1", member(0)) == "it does not listen"
     assert why("n-1", member(9, "no-such-host.invalid")).startswith("the name no-such-host.invalid is not known here")
+
+
+def test_a_name_with_several_addresses_is_reached_if_one_of_them_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in ("127.0.0.9", "127.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *words, **more: known)
+
+    async def story() -> None:
+        async with listening() as agent:
+            assert await hello.ask("a-name", agent.port) == Greeting("j1", "n-1")
+
+    played(story)
+
+
+def test_a_resolver_that_is_away_holds_nobody_back_at_the_end() -> None:
+    code = (
+        "import asyncio, socket, threading\n"
+        "from launcher import hello\n"
+        "socket.getaddrinfo = lambda *words, **more: threading.Event().wait()\n"
+        "hello.ASK_LIMIT_S = 0.1\n"
+        "try:\n    asyncio.run(hello.ask('a-name', 1))\nexcept TimeoutError:\n    print('no answer')\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    assert (ran.stdout, ran.stderr) == ("no answer\n", "")
 
 
 def test_all_members_are_counted_also_those_that_there_was_no_time_for() -> None:

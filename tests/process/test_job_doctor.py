@@ -149,6 +149,7 @@ async def test_the_interface_that_is_named_is_what_workers_use_unless_the_user_s
     (worker,) = await job.world(1, 1)
     assert (worker.env["NCCL_SOCKET_IFNAME"], worker.env["GLOO_SOCKET_IFNAME"]) == ("lo", "eth7")
     await node.says(r"this node is 127\.0\.0\.1 on lo; NCCL uses lo, gloo uses eth7, as GLOO_SOCKET_IFNAME says")
+    await node.says("GLOO_SOCKET_IFNAME is eth7, and no interface here fits")
 
 
 @story
@@ -156,6 +157,23 @@ async def test_an_interface_that_is_not_there_is_exit_2_with_those_that_are(job:
     node = await job.node("--nic", "nope0")
     assert await node.exits() == 2
     await node.says(r"--nic nope0: there is no such interface here; use one of .*lo \(127\.0\.0\.1\)")
+
+
+@story
+async def test_a_member_that_its_neighbour_cannot_reach_is_warned_of_when_workers_start(job: Job) -> None:
+    first = await job.node("--np", "2:2")
+    await first.says("1 of 2 nodes is here")
+    store, keys = EtcdStore([job.etcd.endpoint]), JobKeys(job.job_id)
+    (entry,) = (await store.list(Range.prefix(keys.members))).entries
+    moved = msgspec.structs.replace(decode(keys, entry.key, entry.value), link=free_ports(1)[0])
+    await store.txn([], [Put(entry.key, encode(moved), entry.lease)])
+    second = await job.node("--np", "2:2", "--quiet")
+    world = await job.world(1, 2)
+    line = await second.says(rf"this node does not reach {re.escape(first.id)}: refused; .*")
+    assert line.string.endswith("if workers wait for each other, elastic-ctl doctor shows every way that is closed")
+    assert not any("does not reach" in said for said in first.lines)
+    assert not any(worker.ended for worker in world)
+    await store.close()
 
 
 # --- the doctor -------------------------------------------------------------------------------------------------------

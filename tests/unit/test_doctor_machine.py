@@ -11,7 +11,8 @@ import pytest
 from launcher import ports
 from launcher.doctor import machine
 from launcher.doctor.checks import DETAILS_MAX, Check, Level, fail, lines, ok, warn
-from launcher.doctor.machine import Asked, folder_check, network_checks, port_check, python_check, shared_memory_check
+from launcher.doctor.folders import CHECKPOINTS, LOG, folder_check
+from launcher.doctor.machine import Asked, network_checks, port_check, python_check, shared_memory_check
 from launcher.doctor.torchimport import Torch, import_failure, judged
 from launcher.doctor.variables import DEAD, variable_checks
 
@@ -182,9 +183,9 @@ def test_a_range_with_some_taken_ports_warns_and_one_without_is_fine(monkeypatch
 
 def test_a_folder_that_can_be_written_is_fine_and_nothing_is_made(tmp_path: Path) -> None:
     room = lambda folder: (100 * GB, 0, 50 * GB)  # noqa: E731
-    check = folder_check("log folder", tmp_path / "a" / "b", "--log_dir", room)
+    check = folder_check(LOG, tmp_path / "a" / "b", room)
     assert (check.level, check.text) == (Level.OK, f"{tmp_path}/a/b can be made, 50.0 GB free of 100.0 GB")
-    assert folder_check("log folder", tmp_path, "--log_dir", room).text.startswith(f"{tmp_path} is writable")
+    assert folder_check(LOG, tmp_path, room).text.startswith(f"{tmp_path} is writable")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -192,22 +193,22 @@ def test_a_folder_that_can_be_written_is_fine_and_nothing_is_made(tmp_path: Path
     (100 * GB, 4 * GB, Level.WARN), (10 * GB, GB - 1, Level.WARN), (10 * GB, GB, Level.OK)
 ])  # fmt: skip
 def test_a_disk_below_1_gb_or_5_percent_is_told(tmp_path: Path, total: int, free: int, level: Level) -> None:
-    check = folder_check("log folder", tmp_path, "--log_dir", lambda folder: (total, total - free, free))
+    check = folder_check(LOG, tmp_path, lambda folder: (total, total - free, free))
     assert check.level is level
 
 
 def test_a_folder_that_is_a_file_or_on_a_full_disk_fails_with_the_flag(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    check = folder_check("checkpoint folder", tmp_path / "file" / "x", "--checkpoint_dir")
+    check = folder_check(CHECKPOINTS, tmp_path / "file" / "x")
     assert check.level is Level.FAIL
     assert "file is a file" in check.text
     assert "--checkpoint_dir" in check.mend
-    assert folder_check("log folder", Path("/proc/x"), "--log_dir").level is Level.FAIL
+    assert folder_check(LOG, Path("/proc/x")).level is Level.FAIL
 
     def full(folder: Path) -> tuple[int, int, int]:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    assert folder_check("log folder", tmp_path, "--log_dir", full).mend == "delete something"
+    assert folder_check(LOG, tmp_path, full).mend == "delete something"
 
 
 def test_dockers_own_64_mb_of_shared_memory_are_told_with_the_flags_that_give_more() -> None:

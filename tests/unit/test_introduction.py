@@ -1,7 +1,8 @@
-"""What an agent says of its address, its interface and its container when it joins."""
+"""What an agent says of its address, its interface, its container and its folders when it joins."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from launcher import introduction
 from launcher.config import parse
 from launcher.container import bridge_hint, in_container
-from launcher.introduction import introduce, network_line
+from launcher.interfaces import network_line
+from launcher.introduction import introduce
 from launcher.logs import Narrator
 
 HOST = "10.0.0.7"
@@ -111,15 +113,19 @@ class Told(Narrator):
         self.said.append(("warn", text))
 
 
-def told(host: str, monkeypatch: pytest.MonkeyPatch, inside: bool = False, **environ: str) -> list[tuple[str, str]]:
-    """What a node with this address says of itself."""
+def told(
+    host: str, monkeypatch: pytest.MonkeyPatch, *, inside: bool = False, folder: str = "", **environ: str
+) -> list[tuple[str, str]]:
+    """What a node with this address says of itself, without the mends; its disk has room."""
     monkeypatch.setattr(introduction, "in_container", lambda: inside)
     monkeypatch.setattr("launcher.addresses.interface", lambda host: "eth0")
-    config = parse(["--elastic_server", "10.0.0.5:2379", "--job_id", "j1", "train.py"], {})
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: (10**12, 0, 10**12))
+    flags = ["--checkpoint_dir", folder] if folder else []
+    config = parse(["--elastic_server", "10.0.0.5:2379", "--job_id", "j1", *flags, "train.py"], {})
     narrator = Told()
     introduce(narrator, config, host, environ)
     return [
-        (how, text.partition(" names a proxy")[0].partition(" is an address of docker")[0])
+        (how, re.split(" names a proxy| is an address of docker|, and no|; name", text)[0])
         for how, text in narrator.said
     ]
 
@@ -136,3 +142,14 @@ def test_a_node_says_its_address_once_and_warnings_are_never_hidden(monkeypatch:
 
 def test_on_the_loopback_the_address_is_a_detail(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told("127.0.0.1", monkeypatch) == [("detail", "this node is 127.0.0.1 on eth0; NCCL and gloo use eth0")]
+
+
+def test_an_interface_that_is_not_there_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = told("127.0.0.1", monkeypatch, NCCL_SOCKET_IFNAME="nope0", GLOO_SOCKET_IFNAME="lo")
+    assert said[1:] == [("warn", "NCCL_SOCKET_IFNAME is nope0")]
+
+
+def test_a_checkpoint_folder_that_cannot_be_made_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said = told("127.0.0.1", monkeypatch, folder=str(tmp_path / "file" / "checkpoints"))
+    assert said[1:] == [("warn", f"checkpoint folder: {tmp_path}/file is a file")]

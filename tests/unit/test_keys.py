@@ -342,3 +342,10 @@ def test_every_entry_of_this_version_is_read_or_named(raw: dict[str, bytes]) -> 
     read = sum(document is not None for document in single) + len(view.members) + len(view.outcomes)
     assert read + len(view.damaged) == sum(map(KEYS.known, raw))
     assert set(view.unreadable) <= set(view.damaged)
+
+
+def test_a_probe_is_seen_by_everybody_and_an_answer_by_nobody_who_did_not_ask() -> None:
+    for ranges in (KEYS.everything, KEYS.followed("a", "b")):
+        assert any(KEYS.probe in span for span in ranges)
+        assert not any(KEYS.answer("0123456789abcdef", "a") in span for span in ranges)
+    assert not KEYS.known(KEYS.probe)

@@ -1,0 +1,52 @@
+"""Folders that must be written to, and the room on their disks. No folder is made."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from launcher.doctor.checks import Check, fail, ok, warn
+
+FREE_MIN = 1_000_000_000
+FREE_SHARE_MIN = 0.05
+"""Below either of them a disk counts as nearly full."""
+LOG = ("log folder", "--log_dir")
+CHECKPOINTS = ("checkpoint folder", "--checkpoint_dir")
+"""The name of each check, and its flag."""
+
+Usage = Callable[[Path], tuple[int, int, int]]
+"""Bytes in all, used, and free."""
+
+
+def folder_check(which: tuple[str, str], folder: Path, usage: Usage | None = None) -> Check:
+    """Whether a folder can be written, or made, and whether its disk has room."""
+    name, flag = which
+    folder = Path(os.path.abspath(folder))
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    mend = f"name another one with {flag}, or mend its owner"
+    if not there.is_dir():
+        return fail(name, f"{there} is a file", mend)
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"x")
+            file.flush()
+        total, _, free = (usage or shutil.disk_usage)(there)
+    except OSError as error:
+        room = "delete something" if error.errno in (errno.ENOSPC, errno.EDQUOT) else mend
+        return fail(name, f"{there} cannot be written ({error.strerror})", room)
+    state = "is writable" if there == folder else "can be made"
+    text = f"{folder} {state}, {gigabytes(free)} free of {gigabytes(total)}"
+    if free < FREE_MIN or free < FREE_SHARE_MIN * total:
+        return warn(name, text, "its disk is nearly full")
+    return ok(name, text)
+
+
+def gigabytes(amount: int) -> str:
+    """An amount of bytes for people."""
+    return f"{amount / 1e9:.1f} GB"

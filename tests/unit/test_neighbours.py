@@ -1,0 +1,39 @@
+"""Which members a node looks at before its workers need them."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic.model import Generation, Place, Why
+from launcher.neighbours import beside
+
+
+def world(names: str) -> Generation:
+    members = tuple(Place(name, f"host-{name}", (7000,), (8000,)) for name in names)
+    return Generation(g=1, run=1, tag="t", why=Why.FIRST, reason="", members=members, slots=1)
+
+
+@pytest.mark.parametrize(
+    ("names", "node", "looked_at"),
+    [
+        ("a", "a", ""),
+        ("ab", "a", "b"),
+        ("ab", "b", "a"),
+        ("abc", "a", "cb"),
+        ("abcde", "c", "abd"),
+        ("abcde", "e", "ad"),
+        ("ab", "z", ""),
+    ],
+)
+def test_a_node_looks_at_the_first_and_at_those_beside_it(names: str, node: str, looked_at: str) -> None:
+    assert beside(world(names), node) == tuple(looked_at)
+
+
+@pytest.mark.parametrize("size", range(2, 9))
+def test_together_they_look_at_every_way_to_the_first_and_round_the_ring_in_both_directions(size: int) -> None:
+    names = "abcdefgh"[:size]
+    ways = {(node, other) for node in names for other in beside(world(names), node)}
+    for m_id, name in enumerate(names):
+        after = names[(m_id + 1) % size]
+        assert {(name, after), (after, name)} <= ways
+        assert name == "a" or (name, "a") in ways
