@@ -209,10 +209,10 @@ def _join(f: Facts) -> None:
         again=f.may_run_again,
         fresh=f.joined_at is None,
     )
-    for line in plan.lines:
+    for line in (*plan.lines, *plan.warnings):
         if line not in f.told:
             f.told = (*f.told, line)
-            f.act(Say(line))
+            f.act(Say(line, warn=line in plan.warnings))
     if plan.refusal:
         f.refusal = plan.refusal
     elif plan.transaction is not None:

@@ -76,11 +76,15 @@ class Older:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """A worker ended. `own`: by itself, before a signal of ours reached it."""
+    """A worker ended. `own`: by itself, before a signal of ours reached it.
+
+    `also`: it had raised an exception by itself before it was signalled, and was about to end.
+    """
 
     g: int
     exit: WorkerExit
     own: bool
+    also: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +213,10 @@ class TellRoster:
 
 @dataclass(frozen=True, slots=True)
 class StopWorkers:
-    """SIGTERM to the workers' groups, SIGKILL after `grace_s`. Answered by `Gone`. `why` goes into their logs."""
+    """SIGTERM to the workers' groups, SIGKILL after `grace_s`. Answered by `Gone`.
+
+    `why` goes into their logs, after the word "stopped": "because rank=[4] failed on host h, see workerlog.4".
+    """
 
     g: int
     grace_s: float
@@ -225,10 +232,11 @@ class RunUntil:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """One line for people. `detail` lines are shown with --verbose only."""
+    """One line for people. `detail` lines are shown with --verbose only, `warn` lines also with --quiet."""
 
     text: str
     detail: bool = False
+    warn: bool = False
 
 
 @dataclass(frozen=True, slots=True)

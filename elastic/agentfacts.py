@@ -62,6 +62,7 @@ class Me:
     incarnation: str
     force: bool = False
     rerun: bool = False
+    allow_mismatch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,7 @@ class Facts:
     forced: bool = False
     hurried: bool = False
     own_exits: list[WorkerExit] = field(default_factory=list)
+    also_exits: list[WorkerExit] = field(default_factory=list)
     started_at: float = 0.0
     step: int = -1
     finished: Stamp = (0, 0)
@@ -248,8 +250,8 @@ def absorb(f: Facts, event: Event) -> None:
         case Older():
             _older(f, event)
         case Exited():
-            if event.g == f.workers_g and not f.workers_gone and event.own:
-                f.own_exits.append(event.exit)
+            if event.g == f.workers_g and not f.workers_gone and (event.own or event.also):
+                (f.own_exits if event.own else f.also_exits).append(event.exit)
         case Gone():
             if event.g == f.workers_g:
                 f.workers_gone = True

@@ -36,7 +36,8 @@ from elastic.agentevents import (
     StopWorkers,
 )
 from elastic.agentfacts import Facts, Phase, absorb
-from elastic.model import Ended, Generation, Outcome, Place, Role, Status, Why, WorkerExit
+from elastic.model import Ended, Generation, Outcome, Place, Role, Status, Why
+from elastic.naming import failed_words, process_name
 from elastic.roster import seats_in_words
 
 STEPS_MAX = 12
@@ -330,7 +331,7 @@ def _start(f: Facts) -> None:
     f.seats = generation.members[m_id].seats
     f.roster_rev = generation.rev
     f.workers_gone = False
-    f.own_exits = []
+    f.own_exits, f.also_exits = [], []
     f.forced = f.hurried = False
     f.step = -1
     f.started_at = f.now
@@ -341,14 +342,14 @@ def _start(f: Facts) -> None:
 def _stop_overdue(f: Facts) -> None:
     f.forced = True
     f.act(Say("the right to run ended (no word from the store): stopping this node's workers"))
-    f.act(StopWorkers(f.workers_g, 0.0, "the right to run ended"))
+    f.act(StopWorkers(f.workers_g, 0.0, "because the right to run ended"))
 
 
 def _stop_superseded(f: Facts) -> None:
     generation = f.generation
     if generation is None or f.another_store:
         f.act(Say("the store is another one than before: stopping the workers, the job forms again"))
-        f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, "the store is another one than before"))
+        f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, "because the store is another one than before"))
         return
     if generation.g == f.workers_g:  # A revision without this node: it was asked to leave, or was thought lost.
         planned = generation.index(f.me.node) is not None
@@ -356,30 +357,32 @@ def _stop_superseded(f: Facts) -> None:
         planned = generation.why in PLANNED and generation.g == f.workers_g + 1
     f.hurried = not planned
     f.act(Say(f"{generation.reason}: stopping this node's workers"))
-    f.act(StopWorkers(f.workers_g, f.limits.grace_s if planned else f.limits.loss_grace_s, generation.reason))
+    grace_s = f.limits.grace_s if planned else f.limits.loss_grace_s
+    f.act(StopWorkers(f.workers_g, grace_s, _stopped(generation)))
+
+
+def _stopped(generation: Generation) -> str:
+    """Why a generation stopped the workers of the one before, in words that go after "stopped"."""
+    return f"{'for a planned change:' if generation.why in PLANNED else 'because'} {generation.reason}"
 
 
 def _stop_faster(f: Facts) -> None:
     assert f.generation is not None
     f.hurried = True
-    f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, f.generation.reason))
+    f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, _stopped(f.generation)))
 
 
 def _stop_verdict(f: Facts) -> None:
-    f.act(StopWorkers(f.workers_g, f.limits.grace_s, "the job has ended"))
+    f.act(StopWorkers(f.workers_g, f.limits.grace_s, "because the job has ended"))
 
 
 def _stop_failed(f: Facts) -> None:
-    worker = next(worker for worker in f.own_exits if worker.code != 0)
-    who = f"rank {worker.rank}" if worker.role is Role.WORKER else f"{worker.role} {worker.rank}"
-    f.act(Say(f"{who} ended: {worker.words}; stopping this node's workers"))
+    failed = [worker for worker in f.own_exits if worker.code != 0]
+    worker = failed[0]
+    f.act(Say(f"{process_name(worker.role, worker.rank)} ended: {worker.words}; stopping this node's workers"))
     f.want_outcome(f.workers_g, _outcome(f, over=False))
-    why = f"{_failed_in_words(worker)} failed on host {f.me.member.host}, see {worker.role}log.{worker.rank}"
+    why = f"because {failed_words(failed, f.me.member.host)}"
     f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, why))
-
-
-def _failed_in_words(worker: WorkerExit) -> str:
-    return f"rank=[{worker.rank}]" if worker.role is Role.WORKER else f"{worker.role} {worker.rank}"
 
 
 def _say_workers_done(f: Facts) -> None:
@@ -389,7 +392,7 @@ def _say_workers_done(f: Facts) -> None:
 def _stop_drained(f: Facts) -> None:
     f.forced = True
     f.act(Say("nobody took notice of the drain: stopping this node's workers"))
-    f.act(StopWorkers(f.workers_g, f.limits.grace_s, "this node drains"))
+    f.act(StopWorkers(f.workers_g, f.limits.grace_s, "for a planned change: this node drains"))
 
 
 def _finish_killed(f: Facts) -> None:
@@ -418,6 +421,7 @@ def _outcome(f: Facts, *, over: bool) -> Outcome:
         host=f.me.member.host,
         forced=f.forced,
         exits=tuple(failed),
+        also=tuple(f.also_exits),
         step=f.step,
         since=f.workers_since,
         ran_s=round(f.now - f.started_at, 3),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from elastic.keys import Stored
-from elastic.model import Before, Budget, Cause, Ended, Outcome, Spec, Why, WorkerExit
+from elastic.model import Before, Budget, Cause, Ended, FailedToo, Outcome, Role, Spec, Why, WorkerExit
 
 RESTART_ASKED = 101
 """A worker that exits with this code asks for a restart; Paddle's elastic mode uses the same number."""
@@ -23,6 +23,8 @@ CRASH_LOOP_MAX = 10
 INFRA_MAX = 3
 """So many failures of the machine in a row without progress are free."""
 BACKOFF_MAX_S = 60.0
+OTHERS_MAX = 64
+"""Failures on other nodes whose logs a cause names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +59,23 @@ def judge(
     fruitless, infra = (0, 0) if progress else (budget.fruitless, budget.infra)
     kept = Budget(charged=charged, fruitless=fruitless, step=max(step, budget.step), infra=infra)
 
-    failures = sorted(
-        ((stored.create_revision, node, stored.value) for node, stored in outcomes.items()
-         if stored.value.ended is Ended.FAILED and stored.value.exits),
-        key=lambda failure: (failure[2].exits[0].consequence, failure[0], failure[1]),
-    )  # fmt: skip
+    failures = [
+        outcome.value for outcome in outcomes.values() if outcome.value.ended is Ended.FAILED and outcome.value.exits
+    ]
     if not failures:
         return Judgement(kept)
-    cause = _cause(before, failures, spec)
-    own = [worker for _, _, outcome in failures for worker in outcome.exits if not worker.consequence]
+    cause = cause_of(before, outcomes, spec)
+    own = [worker for outcome in failures for worker in outcome.exits if not worker.consequence]
 
     fatal = next((worker for worker in own if worker.code in spec.fatal_exit_codes), None)
     if fatal is not None:
         return Judgement(kept, cause=cause, fatal=f"{fatal.words} of rank {fatal.rank} is one of --fatal_exit_codes")
     if lost:
-        return Judgement(kept, cause=cause if own else None, note=f"not charged: {_names(lost)} was lost")
+        return Judgement(
+            kept,
+            cause=cause if cause and not cause.first.consequence else None,
+            note=f"not charged: {_names(lost)} was lost",
+        )
     forced = frozenset(node for node, stored in outcomes.items() if stored.value.forced)
     if forced and not own:
         return Judgement(kept, note=f"not charged: {_names(forced)} had to stop its workers")
@@ -93,21 +97,60 @@ def judge(
     return Judgement(spent, pause_s, cause, f"restart {charged + 1} of {spec.restarts_max}")
 
 
-def _cause(before: Before, failures: list[tuple[int, str, Outcome]], spec: Spec) -> Cause:
-    """The earliest failure that is not the echo of another, with every rank that failed by itself."""
-    _, node, outcome = failures[0]
-    own: tuple[WorkerExit, ...] = tuple(
-        worker for _, _, other in failures for worker in other.exits if not worker.consequence
-    )
-    ranks = tuple(sorted({worker.rank for worker in own or outcome.exits}))
+def cause_of(before: Before, outcomes: Mapping[str, Stored[Outcome]], spec: Spec) -> Cause | None:
+    """The earliest failure that is not the echo of another, with all that failed by themselves; None without a failure.
+
+    A worker that had raised an exception before it was stopped (`Outcome.also`) is asked after those that ended by
+    themselves: the end of a large process takes longer than the echo of it in another. It counts only where a failure
+    was what ended the generation; otherwise our own signal may have made the script raise.
+    """
+    found = sorted(
+        (_Failure(weight, stored.create_revision, node, order, stored.value.host, worker)
+         for node, stored in outcomes.items()
+         for order, (weight, worker) in enumerate(_weighed(stored.value, before.why))),
+        key=lambda failure: (failure.weight, failure.revision, failure.node, failure.order),
+    )  # fmt: skip
+    if not any(stored.value.ended is Ended.FAILED for stored in outcomes.values()) or not found:
+        return None
+    first = found[0]
+    named = [failure for failure in found if failure.weight < ECHO] or [
+        failure for failure in found if failure.node == first.node
+    ]
+    others = sorted((failure for failure in named if failure.node != first.node), key=lambda other: other.worker.rank)
     return Cause(
         g=before.g,
-        host=outcome.host,
-        node=node,
-        exits=outcome.exits,
-        ranks=ranks,
+        host=first.host,
+        node=first.node,
+        exits=tuple(failure.worker for failure in found if failure.node == first.node),
+        ranks=tuple(sorted({failure.worker.rank for failure in named if failure.worker.role is Role.WORKER})),
         world_size=len(before.nodes) * spec.slots,
+        others=tuple(
+            FailedToo(other.worker.rank, other.host, other.worker.words, other.worker.log, other.worker.role)
+            for other in others[:OTHERS_MAX]
+        ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """One worker that failed; `order` is its place in its node's outcome."""
+
+    weight: int
+    revision: int
+    node: str
+    order: int
+    host: str
+    worker: WorkerExit
+
+
+OWN, RAISED, ECHO = range(3)
+"""How much a failure tells: it ended by itself, it was about to, it only lost a peer."""
+
+
+def _weighed(outcome: Outcome, why: Why) -> list[tuple[int, WorkerExit]]:
+    exits = outcome.exits if outcome.ended is Ended.FAILED else ()
+    also = outcome.also if why is Why.FAILURE else ()
+    return [(ECHO if worker.consequence else OWN, worker) for worker in exits] + [(RAISED, worker) for worker in also]
 
 
 def _names(nodes: frozenset[str]) -> str:

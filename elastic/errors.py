@@ -14,9 +14,14 @@ Each class says whose fault it is and what to do about it::
     │   └── WatchLost          the watch ended without a word of ours: list and watch again
     ├── DocumentError          a document in the store does not fit its schema: ignored and named
     ├── NurseryLost            the process that guards the workers is gone, and so are they
-    └── CheckpointError
-        ├── CheckpointFenced   another generation owns the folder: this worker is of an old world
-        └── CheckpointDamaged  a file is missing or its checksum is wrong: an older one is taken
+    ├── CheckpointError
+    │   ├── CheckpointFenced   another generation owns the folder: this worker is of an old world
+    │   └── CheckpointDamaged  a file is missing or its checksum is wrong: an older one is taken
+    └── ParameterServerError
+        ├── MessageError       a message does not fit its schema: it is refused and changes nothing
+        ├── ModelMismatch      this worker's model is not the one that the servers hold: mend the script
+        ├── SessionReplaced    a newer worker with the same number has come: this one must end
+        └── ServerLost         a server did not answer for too long: start it again
 """
 
 from __future__ import annotations
@@ -108,3 +113,23 @@ class CheckpointFenced(CheckpointError):
 
 class CheckpointDamaged(CheckpointError):
     """A checkpoint is incomplete or does not match its checksum."""
+
+
+class ParameterServerError(ElasticError):
+    """Anything that goes wrong between a worker and the parameter servers."""
+
+
+class MessageError(ParameterServerError):
+    """A message of the network is not what its schema allows. The text says what is wrong with it."""
+
+
+class ModelMismatch(ParameterServerError):
+    """A worker registers other parameters, or another way to train them, than the servers have."""
+
+
+class SessionReplaced(ParameterServerError):
+    """Another process has come with this worker's number, and the servers listen to that one."""
+
+
+class ServerLost(ParameterServerError):
+    """A parameter server was away for longer than the worker's patience. The text names it."""

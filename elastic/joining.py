@@ -11,6 +11,7 @@ import msgspec
 from elastic.keys import JobKeys, View
 from elastic.model import SCHEMA, Roles, Spec
 from elastic.proposals import Transaction, register, run_again
+from elastic.versions import Difference, differences
 
 if TYPE_CHECKING:
     from elastic.agentfacts import Me
@@ -27,18 +28,21 @@ SPEC_FLAGS = {
     "mode": "--run_mode",
     "ips": "--ips",
     "roles": "--servers, --workers",
-    "versions": "versions",
 }
-"""The parts of the spec, and the flag that gives each."""
+"""The parts of the spec, and the flag that gives each. The versions are apart: no node follows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinPlan:
-    """One of: a transaction to send, a refusal, or neither: first it must be known whether any member lives."""
+    """One of: a transaction to send, a refusal, or neither: first it must be known whether any member lives.
+
+    `lines` are for people; `warnings`, too, and --quiet does not hide them.
+    """
 
     transaction: Transaction | None = None
     refusal: str = ""
     lines: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def join(
@@ -85,26 +89,31 @@ def join(
         line = f"--rerun: run {mine.run} of the job begins" + (f": {_becomes(changes)}" if changes else "")
         return JoinPlan(run_again(keys, view, me.node, me.member, lease, mine), lines=(line,))
     changes = _changes(stored, mine)
-    if not changes:
+    others = differences(stored.versions, mine.versions)
+    if not changes and stored.versions == mine.versions:
         return JoinPlan(_register(keys, view, me, incarnation, lease, None))
     if somebody_lives is None:
         return JoinPlan()
     if not somebody_lives:
         line = f"nobody is registered, so this node's settings are the job's: {_becomes(changes)}"
-        return JoinPlan(_register(keys, view, me, incarnation, lease, mine, nobody_lives=True), lines=(line,))
+        lines = (line,) if changes else ()
+        return JoinPlan(_register(keys, view, me, incarnation, lease, mine, nobody_lives=True), lines=lines)
     if stored.slots != mine.slots:
         return JoinPlan(
             refusal=f"node {me.node} offers {mine.slots} cards, job {keys.job_id} uses {stored.slots} on every node; "
             f"use --nproc_per_node {stored.slots}, or as many cards with --gpus"
         )
-    if refusal := _misfit(keys, me, stored, mine):
+    if refusal := _misfit(keys, me, stored, mine) or _mismatch(keys, me, others):
         return JoinPlan(refusal=refusal)
+    warnings = _warnings(others)
     if me.force and stored.np != mine.np:
         line = f"--force: the job's --np {stored.np} becomes {mine.np}"
         forced: Spec = msgspec.structs.replace(stored, np=mine.np)
-        others = [change for change in changes if change[0] != "np"]
-        return JoinPlan(_register(keys, view, me, incarnation, lease, forced), lines=(line, *_follows(others)))
-    return JoinPlan(_register(keys, view, me, incarnation, lease, None), lines=_follows(changes))
+        follows = _follows([change for change in changes if change[0] != "np"])
+        return JoinPlan(
+            _register(keys, view, me, incarnation, lease, forced), lines=(line, *follows), warnings=warnings
+        )
+    return JoinPlan(_register(keys, view, me, incarnation, lease, None), lines=_follows(changes), warnings=warnings)
 
 
 def _misfit(keys: JobKeys, me: Me, stored: Spec, mine: Spec) -> str:
@@ -126,6 +135,24 @@ def _misfit(keys: JobKeys, me: Me, stored: Spec, mine: Spec) -> str:
             f"{_words(stored.roles)}; the same flags on every node"
         )
     return ""
+
+
+def _mismatch(keys: JobKeys, me: Me, others: tuple[Difference, ...]) -> str:
+    """Say which versions keep this node out of the job; "" if none does, or if it is to join all the same."""
+    apart = [one for one in others if one.refused]
+    if not apart or me.allow_mismatch:
+        return ""
+    values = ", ".join(one.words(f"in job {keys.job_id}", "on this node") for one in apart)
+    return f"{values}; {apart[0].mend}, or join all the same with --allow_mismatch"
+
+
+def _warnings(others: tuple[Difference, ...]) -> tuple[str, ...]:
+    """One line that says what differs although this node joins, if anything."""
+    if not others:
+        return ()
+    values = ", ".join(one.words("in the job", "on this node") for one in others)
+    allowed = " (--allow_mismatch)" if any(one.refused for one in others) else ""
+    return (f"this node joins although {values}{allowed}; {others[0].mend}",)
 
 
 def _other_version(schema: int) -> str:

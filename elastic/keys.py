@@ -11,6 +11,8 @@
                                         the same generation (a roster's revision) the node is <node>/<since>
     <prefix>/<job>/verdict              model.Verdict
     <prefix>/<job>/events/<at>-<tag>    one line for people
+    <prefix>/<job>/probe                probe.Probe, under the asker's lease: everybody is to try to reach everybody
+    <prefix>/<job>/answers/<id>/<node>  probe.Answer to that probe, under the node's lease; nobody mirrors it
 
 Documents are JSON with a schema: a document that does not fit raises `DocumentError` and nothing else can happen.
 """
@@ -90,6 +92,8 @@ class JobKeys:
         self.outcomes: Final = self.root + "outcomes/"
         self.verdict: Final = self.root + "verdict"
         self.events: Final = self.root + "events/"
+        self.probe: Final = self.root + "probe"
+        self.answers: Final = self.root + "answers/"
 
     def member(self, node: str) -> str:
         """The key of a member."""
@@ -103,6 +107,10 @@ class JobKeys:
         """A node's outcomes of every later start in generation g."""
         return Range.prefix(self.outcome(g, node) + "/")
 
+    def answer(self, probe: str, node: str) -> str:
+        """The key of a node's answer to a probe."""
+        return f"{self.answers}{probe}/{node}"
+
     def outcomes_below(self, g: int) -> Range:
         """Every outcome of the generations before g."""
         return Range(self.outcomes, f"{self.outcomes}{g:010d}/")
@@ -113,7 +121,7 @@ class JobKeys:
 
     @property
     def everything(self) -> tuple[Range, ...]:
-        """What the proposer follows: everything but the history for people, which sorts first."""
+        """What the proposer follows: everything but the history for people and the answers, which sort first."""
         return (Range(self.generation, self._end),)
 
     def followed(self, *members: str) -> tuple[Range, ...]:

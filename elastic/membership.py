@@ -41,6 +41,7 @@ from elastic.model import (
     Verdict,
     Why,
 )
+from elastic.naming import failed_words
 from elastic.question import (
     BATCH_S,
     Question,
@@ -396,10 +397,9 @@ def _lost(q: Question, lost: Iterable[str]) -> str:
 
 def _failed(q: Question, generation: Generation, nodes: Iterable[str]) -> str:
     """Say which ranks failed, where, and in which log that stands."""
-    found = [(node, outcome) for node in nodes if (outcome := q.outcome(generation.g, node)) is not None]
-    ranks = [worker.rank for _, outcome in found for worker in outcome.exits]
-    which = f"rank={ranks}".replace(" ", "")
-    hosts = ", ".join(dict.fromkeys(outcome.host for _, outcome in found))
-    return (
-        f"{which} failed on host {hosts}, see workerlog.{ranks[0]}" if ranks else f"a worker failed on {named(nodes)}"
-    )
+    found = [outcome for node in nodes if (outcome := q.outcome(generation.g, node)) is not None and outcome.exits]
+    if not found:
+        return f"a worker failed on {named(nodes)}"
+    own = [outcome for outcome in found if not outcome.exits[0].consequence] or found
+    hosts = ", ".join(dict.fromkeys(outcome.host for outcome in own))
+    return failed_words([worker for outcome in own for worker in outcome.exits], hosts)

@@ -219,8 +219,22 @@ class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     role: Role = Role.WORKER
 
 
+class FailedToo(msgspec.Struct, frozen=True, array_like=True):
+    """A process that failed by itself on another node than the first one, and where its log is."""
+
+    rank: int
+    host: str
+    words: str
+    log: str = ""
+    role: Role = Role.WORKER
+
+
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """The first failure of a generation: where, who, how, and the last lines of its log."""
+    """The first failure of a generation: where, who, how, and the last lines of its log.
+
+    `exits` are those of the first node. `ranks` are the workers of all nodes that failed by themselves; `others` says
+    where the logs of those are that ran on other nodes.
+    """
 
     g: int
     host: str
@@ -228,6 +242,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     exits: Annotated[tuple[WorkerExit, ...], msgspec.Meta(min_length=1)]
     ranks: tuple[int, ...]
     world_size: int
+    others: tuple[FailedToo, ...] = ()
 
     @property
     def first(self) -> WorkerExit:
@@ -293,7 +308,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     A node whose worker failed writes it at once with `over` false, and again with `over` true when all its workers
     are gone: the gate waits for the second, everybody else acts on the first. `forced`: the node had to stop them for
-    a reason of its own (its right to run ended), so that failures of its peers are an echo of that.
+    a reason of its own (its right to run ended), so that failures of its peers are an echo of that. `also` are workers
+    that had raised an exception by themselves before they were stopped: they are named, and cost nothing.
     """
 
     ended: Ended
@@ -301,6 +317,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     forced: bool = False
     exits: tuple[WorkerExit, ...] = ()
+    also: tuple[WorkerExit, ...] = ()
     step: Step = -1
     since: Amount = 0
     ran_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0

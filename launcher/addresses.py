@@ -33,10 +33,12 @@ __all__ = [
     "interface_towards",
     "is_loopback",
     "join_host_port",
+    "nic_address",
     "own",
     "owned",
     "parse_endpoint",
     "resolve",
+    "resolves",
     "same",
     "source_of",
 ]
@@ -48,12 +50,12 @@ def is_loopback(host: str) -> bool:
     return bool(found) and all(address.is_loopback for address in found)
 
 
-def advertised(host_flag: str, environ: Mapping[str, str], endpoints: Sequence[str]) -> str:
+def advertised(host_flag: str, environ: Mapping[str, str], endpoints: Sequence[str], nic: str = "") -> str:
     """The address under which the other nodes reach this one.
 
-    It is `host_flag` (`Config.host`), else POD_IP, else the local end of the route to the store (a UDP socket is
-    connected; nothing is sent). With a store on the loopback interface all nodes are on this machine, and the answer
-    is 127.0.0.1.
+    It is `host_flag` (`Config.host`), else POD_IP, else the address of the interface `nic`, else the local end of the
+    route to the store (a UDP socket is connected; nothing is sent). With a store on the loopback interface all nodes
+    are on this machine, and the answer is 127.0.0.1.
 
     Raises `ConfigError` when the address cannot be used by others, naming the addresses that could be, and
     `StoreUnavailable` when there is no route to any endpoint (yet).
@@ -63,6 +65,10 @@ def advertised(host_flag: str, environ: Mapping[str, str], endpoints: Sequence[s
     if given:
         _check_usable(given, source_of(given, environ), servers)
         return given
+    if nic:
+        address = nic_address(nic, endpoints)
+        _check_usable(address, f"--nic {nic}:", servers)
+        return address
     remote = [(host, port) for host, port in servers if not is_loopback(host)]
     if not remote:
         return LOOPBACK
@@ -77,6 +83,11 @@ def advertised(host_flag: str, environ: Mapping[str, str], endpoints: Sequence[s
 def source_of(host: str, environ: Mapping[str, str]) -> str:
     """What named this node `host`: a variable or the flag."""
     return next((name for name in ("POD_IP", "ELASTIC_HOST") if bare_host(environ.get(name, "")) == host), "--host")
+
+
+def resolves(host: str) -> bool:
+    """Tell whether this machine finds an address for `host`; an address is its own."""
+    return bool(resolve(host))
 
 
 def interface(host: str) -> str | None:
@@ -130,6 +141,40 @@ def same(hosts: Sequence[str], host: str) -> tuple[str, ...]:
     """Those of `hosts` that are written like `host` or have an address of it."""
     wanted = set(resolve(host))
     return tuple(one for one in hosts if one == host or wanted.intersection(resolve(one)))
+
+
+def nic_address(nic: str, endpoints: Sequence[str] = ()) -> str:
+    """The address of a network interface: IPv4 if it has one, unless every server is an IPv6 address.
+
+    Raises `ConfigError` that lists the interfaces there are when this one is not there or has no address.
+    """
+    owned = _interfaces()
+    if nic not in owned:
+        raise ConfigError(f"--nic {nic}: there is no such interface here; use one of {_listed(owned)}")
+    found = [ip for ip in owned[nic] if not ip.is_link_local]
+    if not found:
+        usable = {name: ips for name, ips in owned.items() if any(not ip.is_link_local for ip in ips)}
+        raise ConfigError(f"--nic {nic} has no address; is it up? Those that have one: {_listed(usable)}")
+    servers = [as_ip(parse_endpoint(endpoint)[0]) for endpoint in endpoints]
+    version = 6 if servers and all(ip is not None and ip.version == 6 for ip in servers) else 4
+    return str(next((ip for ip in found if ip.version == version), found[0]))
+
+
+def _interfaces() -> dict[str, list[ipaddress.IPv4Address | ipaddress.IPv6Address]]:
+    """The addresses of every network interface of this machine."""
+    return {
+        name: [
+            ipaddress.ip_address(address.address.partition("%")[0])
+            for address in owned
+            if address.family in (socket.AF_INET, socket.AF_INET6)
+        ]
+        for name, owned in psutil.net_if_addrs().items()
+    }
+
+
+def _listed(owned: Mapping[str, Sequence[object]]) -> str:
+    named = [f"{name} ({ips[0]})" if ips else name for name, ips in owned.items()]
+    return ", ".join(named[:CANDIDATES_MAX]) or "none"
 
 
 def candidates() -> tuple[str, ...]:

@@ -29,11 +29,18 @@ from elastic.store.mirror import Mirror
 from launcher import addresses, locks, report, serving
 from launcher.config import Config
 from launcher.console import Console
+from launcher.events import EventLog
+from launcher.failures import FailureReports
+from launcher.hello import Hello
+from launcher.history import History
+from launcher.introduction import introduce
 from launcher.logs import Level, Narrator
 from launcher.node import NodeWorkers
 from launcher.ports import NodePorts
+from launcher.probing import Prober
 from launcher.roles import split_endpoint, static_hosts, wanted_ports
 from launcher.signals import Signals
+from launcher.versions import own_versions
 from launcher.waiting import WaitingLines
 
 CLOSING_LIMIT_S = 1.0
@@ -80,6 +87,7 @@ async def _work(config: Config, signals: Signals) -> int:
         node = f"{host}-{secrets.token_hex(2)}"
         narrator = Narrator(node, console, level=level)
         narrator.keep_in(Path(config.log_dir))
+        introduce(narrator, config, host, os.environ)
         agent = Agent(config, node, host, narrator, console, signals)
         try:
             return await agent.run(connecting)
@@ -96,7 +104,7 @@ async def _work(config: Config, signals: Signals) -> int:
 async def _resolve(config: Config) -> str:
     if config.host in static_hosts(config):
         return config.host  # It was found in the list, as it is written there.
-    return addresses.advertised(config.host, os.environ, config.servers)
+    return addresses.advertised(config.host, os.environ, config.servers, config.nic)
 
 
 class Interrupted(Exception):
@@ -178,7 +186,9 @@ class Agent:
         self._keys = JobKeys(config.job_id, config.key_prefix)
         self._events: asyncio.Queue[ae.Event] = asyncio.Queue()
         self._workers = NodeWorkers(config, node, host, narrator, console, self._events.put_nowait)
+        self._event_log = EventLog(Path(config.log_dir), config.job_id, node, narrator.warn)
         self._store: Store | None = None
+        self._hello: Hello | None = None
         self._reader = ViewReader(self._keys)
         self._scope = (False, "")
         self._session: asyncio.Task[None] | None = None
@@ -198,11 +208,17 @@ class Agent:
         store = self._store = EtcdStore(self._config.endpoints)
         await connecting.until(self._ask, store)
         with self._hold_ports() as held:
+            self._hello = await Hello.listen(self._host, self._config.job_id, self._node, held.link)
+            self._prober = Prober(store, self._keys, self._node, self._narrator)
             self._core = AgentCore(self._facts(held))
             self._mirror = Mirror(
                 store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error)
             )
             self._lines = WaitingLines(self._core, store, self._keys, self._narrator, boottime)
+            self._failures = FailureReports(
+                self._core, store, self._keys, self._narrator, self._tell_early, self._told_cause
+            )
+            self._history = History(store, self._keys, self._node, self._narrator)
             try:
                 async with asyncio.TaskGroup() as self._group:
                     await self._live()
@@ -211,7 +227,7 @@ class Agent:
             except* ElasticError as failed:
                 raise _first(failed) from failed
             finally:
-                self._workers.stop(0.0, "the agent ends")
+                self._workers.stop(0.0, "because the agent ends")
                 await self._give_back_lease()
         assert self._exit_code is not None
         return self._exit_code
@@ -219,6 +235,8 @@ class Agent:
     async def close(self) -> None:
         """Kill what runs, and let go of the store."""
         await self._workers.close()
+        if self._hello is not None:
+            await self._hello.close()
         if self._store is not None:
             await self._store.close()
 
@@ -247,6 +265,7 @@ class Agent:
 
     def _facts(self, held: NodePorts) -> Facts:
         config = self._config
+        versions = own_versions(config)
         spec = Spec(
             np=config.np,
             slots=config.slots,
@@ -259,9 +278,26 @@ class Agent:
             mode=Mode(config.run_mode),
             ips=config.ips,
             roles=config.roles,
+            versions=versions,
         )
-        member = Member(host=self._host, slots=len(held.workers), masters=held.masters, ports=held.workers)
-        me = Me(self._node, member, spec, secrets.token_hex(8), force=config.force, rerun=config.rerun)
+        self._narrator.detail(f"on this node: {', '.join(f'{name} {text}' for name, text in versions.items())}")
+        member = Member(
+            host=self._host,
+            slots=len(held.workers),
+            masters=held.masters,
+            ports=held.workers,
+            versions=versions,
+            link=held.link,
+        )
+        me = Me(
+            self._node,
+            member,
+            spec,
+            secrets.token_hex(8),
+            force=config.force,
+            rerun=config.rerun,
+            allow_mismatch=config.allow_mismatch,
+        )
         limits = Limits(config.grace_s, config.loss_grace_s, config.elastic_timeout_s)
         now = boottime()
         facts = Facts(me, self._keys, limits, Policy(self._node, kill_s=2 * KILL_S), now=now)
@@ -271,7 +307,13 @@ class Agent:
 
     async def _live(self) -> None:
         """Read events until the core ends the agent."""
-        for coroutine in (self._mirror.run(), self._workers.tend(), self._lines.run(), self._hear_signal()):
+        for coroutine in (
+            self._mirror.run(),
+            self._workers.tend(),
+            self._lines.run(),
+            self._hear_signal(),
+            self._history.run(),
+        ):
             self._group.create_task(coroutine)
         self._perform(ae.Follow(complete=False))
         while True:
@@ -282,7 +324,10 @@ class Agent:
             for action in actions:
                 self._perform(action)
             self._lines.after_event()
+            self._failures.after_event()
+            self._event_log.observe(self._core.facts, event, actions, self._core.taken)
             if self._exit_code is not None:
+                await self._history.settle(CLOSING_LIMIT_S)
                 raise _Finished
             self._plan_wake()
             self._look_for_proof()
@@ -321,6 +366,9 @@ class Agent:
             complete, follows = self._scope
             view = self._reader.read(mirror.entries, mirror.revision, complete=complete, follows=follows or None)
             self._events.put_nowait(ae.ViewChanged(view, mirror.listings))
+            facts = self._core.facts
+            if self._prober.asked(mirror.entries, facts.registered, facts.lease):
+                self._group.create_task(self._prober.answer())
             for key in view.damaged:
                 if key not in self._damaged:
                     self._damaged.add(key)
@@ -376,7 +424,8 @@ class Agent:
             case ae.RunUntil():
                 self._workers.run_until(action.t)
             case ae.Say():
-                (self._narrator.detail if action.detail else self._narrator.say)(action.text)
+                narrator = self._narrator
+                (narrator.warn if action.warn else narrator.detail if action.detail else narrator.say)(action.text)
             case ae.ReportFailure():
                 self._report_failure(action.cause, action.note)
             case ae.ReportVerdict():
@@ -399,6 +448,8 @@ class Agent:
         else:
             self._narrator.detail(f"{transaction.kind}: {'done' if result.succeeded else 'something has changed'}")
             self._events.put_nowait(ae.Answered(transaction, result.succeeded, result.revision))
+            if result.succeeded:
+                self._history.add(transaction)
 
     async def _find_older(self, before: int) -> None:
         assert self._store is not None
@@ -454,8 +505,15 @@ class Agent:
     # --- what people read -----------------------------------------------------------------------------------------
 
     def _report_failure(self, cause: Cause, note: str) -> None:
-        self._narrator.report(report.failure_lines(cause))
+        self._failures.judged(cause)
         self._narrator.say(f"{note}; the job goes on" if note else "the job goes on")
+
+    def _tell_early(self, g: int) -> None:
+        self._group.create_task(self._failures.tell_early(g))
+
+    def _told_cause(self, cause: Cause) -> None:
+        self._workers.name_first_cause(cause)
+        self._event_log.failure(cause)
 
     def _report_verdict(self, verdict: Verdict, *, late: bool) -> None:
         if late:
@@ -465,6 +523,5 @@ class Agent:
             self._narrator.say(f"the job has completed: {verdict.reason}")
             return
         if verdict.cause is not None:
-            self._narrator.report([report.abort_line(verdict.cause.world_size, verdict.cause.ranks)])
-            self._narrator.report(report.failure_lines(verdict.cause))
+            self._failures.judged(verdict.cause)
         self._narrator.warn(f"the job has failed: {verdict.reason}")

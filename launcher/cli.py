@@ -38,20 +38,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(config: Config) -> int:
     """Hand over. What runs is imported only here: a wrong command line is told without waiting for it."""
-    from launcher import logs, paddlecloud
+    from launcher import paddlecloud
+    from launcher.folder import LogFolder
 
     if config.paddlecloud and not config.quiet:
         sys.stderr.write(f"elastic-launch: {paddlecloud.line(config.ips, config.host)}\n")
-    logs.check_log_dir(Path(config.log_dir))
-    for line in config.warnings:
-        sys.stderr.write(f"elastic-launch: warning: {line}\n")
-    if config.local_nodes:
-        from launcher import local
+    with LogFolder(Path(config.log_dir), overwrite=config.log_overwrite) as folder:
+        if folder.note:
+            sys.stderr.write(f"elastic-launch: --log_overwrite: {folder.note}\n")
+        for line in config.warnings:
+            sys.stderr.write(f"elastic-launch: warning: {line}\n")
+        if config.local_nodes:
+            from launcher import local
 
-        return local.run(config)
-    from launcher import agent
+            return local.run(config)
+        from launcher import agent
 
-    return agent.run(config)
+        return agent.run(config)
 
 
 def _answer(asked: str) -> str:

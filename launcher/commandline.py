@@ -197,6 +197,17 @@ def sources(line: CommandLine, environ: Mapping[str, str]) -> dict[str, str]:
     return {name: source for name, source in found.items() if source}
 
 
+def named_values(asked: Mapping[str, str | None], environ: Mapping[str, str], names: Sequence[str]) -> dict[str, Any]:
+    """The values of some flags alone, by field, for other commands: `asked` (by name) first, then the environment.
+
+    Inside a worker the job is the worker's. Raises `ConfigError` that names what is wrong.
+    """
+    flags = tuple((name, text) for name in names if (text := asked.get(name)) is not None)
+    others = {variable for flag in FLAGS if flag.name not in names for variable in flag.variables}
+    ours = {name: text for name, text in environ.items() if name not in others and name != WORKER_MARK}
+    return given_values(CommandLine(flags, "", (), False), ours)
+
+
 def _from_environment(flag: Flag, environ: Mapping[str, str]) -> tuple[str, str]:
     for variable in flag.variables:
         if variable in SET_FOR_WORKERS and WORKER_MARK in environ:

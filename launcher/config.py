@@ -226,11 +226,13 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
     config = replace(config, host=_listed_host(config, environ))
     job_id = config.job_id or f"local-{secrets.token_hex(3)}"
     serves = config.served_by != "" and config.host == config.served_by
+    if config.nic:
+        addresses.nic_address(config.nic)
     # A name of the list may well stand for a loopback address here, and for a real one elsewhere (Debian's 127.0.1.1).
     if config.servers and (config.host not in static_hosts(config) or as_ip(config.host) is not None):
         # A name may not resolve yet. The agent asks again while it connects, and says so.
         with contextlib.suppress(StoreUnavailable):
-            addresses.advertised(config.host, environ, config.servers)
+            addresses.advertised(config.host, environ, config.servers, config.nic)
     return replace(
         slots.found(config, environ),
         script=script,

@@ -3,7 +3,8 @@
 Every subcommand is a row of `COMMANDS`. The flags that name the job are those of `elastic-launch`, with their
 environment variables.
 
-Exit codes: 0 done, 1 there is no such job, 2 wrong command line, 3 the store says no, 4 the store does not answer.
+Exit codes: 0 done, 1 there is no such job or, of doctor, a check failed, 2 wrong command line, 3 the store says no,
+4 the store does not answer.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from elastic.errors import ConfigError, ElasticError
 from elastic.keys import JobKeys, View, ViewReader
 from elastic.store.base import Store
 from launcher import __version__, status
-from launcher.commandline import START_PORTS, WORKER_MARK, CommandLine, given_values
+from launcher.commandline import named_values
 from launcher.descriptors import open_standard
-from launcher.flags import BY_NAME, FLAGS
+from launcher.doctor import command as doctor
+from launcher.flags import BY_NAME
 from launcher.status import NodeState
 from launcher.values import Servers
 
@@ -74,12 +76,16 @@ class NoSuchJob(ElasticError):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A subcommand. `arguments` adds what it takes beside the flags of the job; `run` gives the exit code."""
+    """A subcommand. `arguments` adds what it takes beside the flags of the job; `run` gives the exit code.
+
+    One with `alone` instead of `run` needs no job, and opens the store itself if it is given one.
+    """
 
     name: str
     help: str
     arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[Job, argparse.Namespace], Awaitable[int]]
+    run: Callable[[Job, argparse.Namespace], Awaitable[int]] | None = None
+    alone: Callable[[argparse.Namespace, Mapping[str, str], Callable[[Servers], Store]], Awaitable[int]] | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,16 +108,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    servers, job_id, key_prefix = named_job(vars(asked), environ)
-    from elastic.store.etcd import EtcdStore  # Only now: a wrong command line is told without waiting for grpc.
-
-    endpoints = tuple(f"https://{server}" for server in servers.endpoints) if servers.tls else servers.endpoints
-    store = EtcdStore(endpoints)
     command: Command = asked.command
+    if command.run is None:
+        assert command.alone is not None
+        return await command.alone(asked, environ, open_store)
+    servers, job_id, key_prefix = named_job(vars(asked), environ)
+    store = open_store(servers)
     try:
         return await command.run(Job(job_id, JobKeys(job_id, key_prefix), store, servers.endpoints), asked)
     finally:
         await store.close()
+
+
+def open_store(servers: Servers) -> Store:
+    """A client of these servers; nothing is connected yet."""
+    from elastic.store.etcd import EtcdStore  # Only now: a wrong command line is told without waiting for grpc.
+
+    return EtcdStore([f"https://{server}" for server in servers.endpoints] if servers.tls else servers.endpoints)
 
 
 def named_job(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[Servers, str, str]:
@@ -119,10 +132,7 @@ def named_job(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tu
 
     Inside a worker the job is the worker's. Raises `ConfigError` that names what is missing or wrong.
     """
-    flags = tuple((name, text) for name in JOB_FLAGS if (text := asked.get(name)) is not None)
-    others = {variable for flag in FLAGS if flag.name not in JOB_FLAGS for variable in flag.variables} | {*START_PORTS}
-    ours = {name: text for name, text in environ.items() if name not in others and name != WORKER_MARK}
-    given = given_values(CommandLine(flags, "", (), False), ours)
+    given = named_values(asked, environ, JOB_FLAGS)
     for name in ("elastic_server", "job_id"):
         flag = BY_NAME[name]
         if not given.get(flag.field):
@@ -213,6 +223,12 @@ def _write(lines: Iterable[str]) -> None:
 
 COMMANDS: Final[tuple[Command, ...]] = (
     Command("status", "show a job: its generation, its nodes, and what it waits for", _status_arguments, _status),
+    Command(
+        "doctor",
+        "look for what is wrong: on this machine, with --elastic_server also with etcd, with --job_id also in the job",
+        doctor.arguments,
+        alone=doctor.run,
+    ),
 )
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from elastic.model import Generation
+from launcher import proxies
 from launcher.endpoints import join_host_port, parse_endpoint
 
 LIST_BYTES_MAX = 64 * 1024
@@ -50,13 +51,15 @@ def worker_environment(
     cards: Sequence[str] = (),
     one_card: bool = False,
     no_card: bool = False,
+    servers: Sequence[str] = (),
 ) -> dict[str, str]:
     """The whole environment of worker `local_rank` of member `m_id` in `generation`.
 
     `base` is the agent's own environment. `master` is the `host:port` of the go; `restarts` are those charged so far;
     `interface` is the network interface of the advertised address, None to let NCCL and gloo choose. `cards` are this
     node's, in the order of the local ranks; () leaves the choice to what `base` says. With `one_card` each worker sees
-    its own alone. `no_card` says that there is none on this node.
+    its own alone. `no_card` says that there is none on this node. `servers` are etcd's endpoints, which no proxy
+    serves.
     """
     slots, nodes = generation.slots, len(generation.members)
     place = generation.members[m_id]
@@ -105,6 +108,8 @@ def worker_environment(
         made["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # So that CUDA counts the cards as nvidia-smi does.
     made |= short(dict.fromkeys(LISTS, endpoints))
     made |= short({"PADDLE_TRAINERS": ",".join(one.host for one in generation.members)})
+    hosts = [one.host for one in generation.members] + [parse_endpoint(server)[0] for server in servers]
+    made |= proxies.exceptions(base, hosts)
     wished = wishes(slots, interface)
     if no_card:
         wished["PADDLE_DISTRI_BACKEND"] = "gloo"  # Paddle looks for NCCL otherwise, also where there is no card.

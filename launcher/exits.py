@@ -10,7 +10,7 @@ import re
 import signal
 from collections.abc import Sequence
 
-from elastic.model import WorkerExit
+from elastic.model import Role, WorkerExit
 
 TAIL_LINES = 20
 """Lines of a log that are kept in the store and shown."""
@@ -56,6 +56,15 @@ _NOISE = re.compile(r"^(?:\[rank\d+\]:)?\s*(?:\[W\d|frame #\d|Exception raised f
 """Warnings (a client that tries again and succeeds warns too) and the C++ frames after an error."""
 
 
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
+_EXCEPTION = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?::\s.*)?$")
+_TERMINATE = "terminate called without an active exception"
+"""What C++ says when torch shuts down in disorder, after an error or without one."""
+_TRACEBACK = "Traceback (most recent call last):"
+_ASKED_FOR = ("KeyboardInterrupt", "SystemExit")
+"""Exceptions that end a script without anything being wrong with it."""
+
+
 def describe(code: int, *, stopped: bool = False) -> str:
     """An exit code, or minus a signal, in words. `stopped`: we had signalled the worker ourselves."""
     if stopped:
@@ -79,21 +88,57 @@ def infra(tail: Sequence[str]) -> str:
     return "address in use" if any(_IN_USE.search(line) for line in _significant(tail)) else ""
 
 
-def worker_exit(rank: int, code: int, log: str, lines: Sequence[str], *, stopped: bool = False) -> WorkerExit:
+def raised(tail: Sequence[str]) -> str:
+    """The name of the exception with whose traceback a log ends, "" if it ends otherwise.
+
+    Python writes the traceback of an exception that nobody caught, and then takes a while to end. A script that says
+    something after it has caught it. torch's prefix of ranks, warnings and C++ frames do not count.
+    """
+    lines = [_RANK_PREFIX.sub("", line) for line in tail if not _NOISE.match(line) and line != _TERMINATE]
+    starts = [place for place, line in enumerate(lines) if line.endswith(_TRACEBACK)]
+    if not starts:
+        return ""
+    outside = [line for line in lines[starts[-1] + 1 :] if not line.startswith((" ", "\t"))]
+    match = _EXCEPTION.match(outside[0]) if len(outside) == 1 else None
+    return match["name"] if match is not None and match["name"] not in _ASKED_FOR else ""
+
+
+def stopped_while_ending(
+    rank: int, code: int, log: str, lines: Sequence[str], *, role: Role = Role.WORKER
+) -> WorkerExit | None:
+    """What is recorded of a worker that had failed by itself before we stopped it, None if it had not.
+
+    `lines` are the end of its log as it was before the signal.
+    """
+    name = raised(lines)
+    if not name or consequence(lines):
+        return None
+    words = f"raised {name}, and was stopped while it ended"
+    return WorkerExit(rank=rank, code=code, words=words, log=log, tail=_shown(lines), role=role)
+
+
+def worker_exit(
+    rank: int, code: int, log: str, lines: Sequence[str], *, stopped: bool = False, role: Role = Role.WORKER
+) -> WorkerExit:
     """All that is recorded of an exit. `lines`: the end of the log, best some hundred lines, for the signs.
 
     The tail that is kept leaves C++ frames out, so that it still has the error that they belong to.
     """
-    shown = [line for line in lines if not _NOISE.match(line)] or lines
     return WorkerExit(
         rank=rank,
         code=code,
         words=describe(code, stopped=stopped),
         log=log,
-        tail=tuple(shown[-TAIL_LINES:]),
+        tail=_shown(lines),
         consequence=code != 0 and not stopped and consequence(lines),
         infra="" if code == 0 or stopped else infra(lines),
+        role=role,
     )
+
+
+def _shown(lines: Sequence[str]) -> tuple[str, ...]:
+    shown = [line for line in lines if not _NOISE.match(line)] or lines
+    return tuple(shown[-TAIL_LINES:])
 
 
 def _significant(tail: Sequence[str]) -> list[str]:

@@ -29,8 +29,13 @@ from launcher.endpoints import join_host_port
 from launcher.roles import listed_hosts, static_hosts
 from launcher.signals import HEARD
 
-REPLACED: Final = frozenset({"local_nodes", "elastic_server", "job_id", "np", "nproc_per_node", "gpus"})
+REPLACED: Final = frozenset(
+    {"local_nodes", "elastic_server", "job_id", "np", "nproc_per_node", "gpus", "log_overwrite"}
+)
 """Flags whose value the parent decides for its children."""
+
+NOT_FOR_NODES: Final = frozenset({"ELASTIC_LOCAL_NODES", "ELASTIC_GPUS", "ELASTIC_LOG_OVERWRITE"})
+"""Variables of the parent that its nodes must not read: what they say is done already."""
 
 NOT_FOR_JOINERS: Final = frozenset({"rerun", "force", "host", "ctrl_port"})
 """Flags that a further node in another terminal does not repeat."""
@@ -72,7 +77,8 @@ def node_argv(config: Config, server: str) -> tuple[str, ...]:
         ips = (f"--ips={','.join(config.ips)}",) if config.ips else ()
         flags = _flags(config, server, _np(config), REPLACED | FROM_THE_LIST)
         return (*flags, *ips, "--host", config.host, *_script(config))
-    host = () if config.servers or any(name == "host" for name, _ in config.given) else ("--host", _host(config))
+    named = config.servers or config.nic or any(name == "host" for name, _ in config.given)
+    host = () if named else ("--host", _host(config))
     return (*_flags(config, server, _np(config), REPLACED), *host, *_script(config))
 
 
@@ -109,7 +115,7 @@ def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[
 
     When there are fewer cards than workers no node gets any: two workers on one card cannot talk over NCCL.
     """
-    base = {name: text for name, text in environ.items() if name not in ("ELASTIC_LOCAL_NODES", "ELASTIC_GPUS")}
+    base = {name: text for name, text in environ.items() if name not in NOT_FOR_NODES}
     if not config.cards or (config.local_nodes == 1 and not config.gpus):
         return tuple(dict(base) for _ in range(config.local_nodes))
     base["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"

@@ -3,6 +3,8 @@
     workerlog.<rank>       what a worker wrote, appended over all its starts
     endpoints.log          every worker's address of the newest generation; endpoints.<g>.log of each generation
     launcher.log           what the agents of this folder said, with times
+    envlog.<rank>          a worker's environment at its newest start (`launcher.envlog`)
+    events.jsonl           what happened, for programs (`launcher.events`)
 
 Every start of a worker is framed by a header and a closing line, so that an old log is not taken for a live one.
 """
@@ -20,6 +22,7 @@ from pathlib import Path
 
 from elastic.errors import ConfigError
 from elastic.model import Role
+from elastic.naming import log_name, process_name
 from launcher.console import Console
 
 TAIL_LINES = 20
@@ -57,7 +60,12 @@ def check_log_dir(path: Path) -> None:
 
 def worker_log(log_dir: Path, rank: int) -> Path:
     """The log of a rank, whichever node it runs on."""
-    return log_dir / f"workerlog.{rank}"
+    return process_log(log_dir, Role.WORKER, rank)
+
+
+def process_log(log_dir: Path, role: Role, index: int) -> Path:
+    """The log of a process of any role: workerlog.3, serverlog.1, heterlog.0."""
+    return log_dir / log_name(role, index)
 
 
 def header_line(
@@ -65,14 +73,13 @@ def header_line(
 ) -> str:
     """The line that opens a start. `at` is written in UTC, to the second."""
     time = at.astimezone(UTC).isoformat(timespec="seconds")
-    who = f"rank {rank}" if role is Role.WORKER else f"{role} {rank}"
+    who = process_name(role, rank)
     return f"==== elastic-launch job {job_id} gen {g} {who} local {local_rank} host {host} {time} ===="
 
 
 def closing_line(*, rank: int, g: int, words: str, role: Role = Role.WORKER) -> str:
     """The line that closes a start; `words` say how it ended."""
-    who = f"rank {rank}" if role is Role.WORKER else f"{role} {rank}"
-    return f"==== {who} gen {g} ended: {words} ===="
+    return f"==== {process_name(role, rank)} gen {g} ended: {words} ===="
 
 
 def signal_info_line(*, pid: int, sender: int) -> str:
@@ -102,6 +109,11 @@ class WorkerLog:
         self.begins = os.lseek(self._fd, 0, os.SEEK_END)
         """Where this start's own text begins, in bytes."""
 
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return os.lseek(self._fd, 0, os.SEEK_END)
+
     def fileno(self) -> int:
         """The descriptor, for a worker that writes by itself."""
         return self._fd
@@ -116,10 +128,7 @@ class WorkerLog:
 
     def line(self, text: str) -> None:
         """Append a line of ours; ends an unfinished line of the worker first."""
-        end = os.lseek(self._fd, 0, os.SEEK_END)
-        whole = end == 0 or os.pread(self._fd, 1, end - 1) in (b"\n", b"")
-        start = "" if whole else "\n"
-        self.write(f"{start}{text}\n".encode(errors="surrogateescape"))
+        self.write(_own_line(self._fd, text))
 
     def close(self) -> None:
         """Let go of the file."""
@@ -129,6 +138,22 @@ class WorkerLog:
         if not self._complained:
             self._complained = True
             self._complain(f"{self.path} cannot be written ({error.strerror}); what its worker says is not kept")
+
+
+def append_line(path: Path, text: str) -> None:
+    """Append a line of ours to a log that may be closed already. Raises `OSError`."""
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        os.write(fd, _own_line(fd, text))
+    finally:
+        os.close(fd)
+
+
+def _own_line(fd: int, text: str) -> bytes:
+    """The bytes of a line of ours; they end an unfinished line of the worker first."""
+    end = os.lseek(fd, 0, os.SEEK_END)
+    whole = end == 0 or os.pread(fd, 1, end - 1) in (b"\n", b"")
+    return f"{'' if whole else chr(10)}{text}\n".encode(errors="surrogateescape")
 
 
 def write_endpoints(log_dir: Path, g: int, endpoints: Sequence[str], servers: Sequence[str] = ()) -> None:
@@ -145,18 +170,20 @@ def write_endpoints(log_dir: Path, g: int, endpoints: Sequence[str], servers: Se
         _replace(log_dir / name, text)
 
 
-def tail(path: Path, from_offset: int, lines: int = TAIL_LINES) -> tuple[str, ...]:
+def tail(path: Path, from_offset: int, lines: int = TAIL_LINES, *, to_offset: int | None = None) -> tuple[str, ...]:
     """The last lines that a worker wrote since `from_offset`, fit for any screen; () if there is nothing to read.
 
-    Only the last `TAIL_BYTES` are looked at. Bytes that are no text are replaced, control characters and colours
-    taken out, of a line that was drawn over with carriage returns the last state is kept, our own frame left out.
+    With `to_offset`, as if the log ended there. Only the last `TAIL_BYTES` are looked at. Bytes that are no text are
+    replaced, control characters and colours taken out, of a line that was drawn over with carriage returns the last
+    state is kept, our own frame left out.
     """
     try:
         with path.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
+            end = end if to_offset is None else min(end, to_offset)
             start = max(from_offset, end - TAIL_BYTES)
             file.seek(start)
-            data = file.read(TAIL_BYTES)
+            data = file.read(max(0, end - start))
     except OSError:
         return ()
     if start > from_offset:
@@ -208,9 +235,10 @@ class Narrator:
 
     def report(self, lines: Sequence[str]) -> None:
         """Lines that stand by themselves (a failure's report), without the prefix; `--quiet` does not hide them."""
-        for line in lines:
-            self._console.write_line(clean(line))
-            self._keep(clean(line))
+        cleaned = [clean(line) for line in lines]
+        self._console.write_line("\n".join(cleaned))  # At once: other agents may share the terminal.
+        for line in cleaned:
+            self._keep(line)
 
     def close(self) -> None:
         """Let go of the file; the console is its owner's."""

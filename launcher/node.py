@@ -6,18 +6,17 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
-
 from elastic.agentevents import Event, Exited, Gone, StartWorkers
 from elastic.errors import CheckpointError, NurseryLost
-from elastic.model import Generation, Role, Seat, WorkerExit
+from elastic.model import Cause, Generation, Role, Seat, WorkerExit
+from elastic.naming import process_name
 from elastic.train import fence
-from launcher import addresses, exits, locks, logs, workers
+from launcher import addresses, envlog, exits, locks, logs, report, workers
 from launcher.config import Config, worker_argv
 from launcher.console import Console
 from launcher.endpoints import join_host_port
@@ -34,11 +33,16 @@ NURSERY_TRIES_MAX = 5
 
 @dataclass
 class _Running:
-    """The workers that run now: their specs, and which have not been heard of yet."""
+    """The workers of a generation: their specs, which have not been heard of yet, and which ended by losing a peer.
+
+    Workers are known by their local rank.
+    """
 
     g: int
     specs: dict[int, workers.WorkerSpec]
     waiting: set[int] = field(default_factory=set)
+    echoes: set[int] = field(default_factory=set)
+    why_stopped: str = ""
 
 
 class NodeWorkers:
@@ -56,11 +60,12 @@ class NodeWorkers:
         self._stderr = console
         self._put = put
         self._private = Path(tempfile.mkdtemp(prefix="elastic-launch-"))
-        self._interface = addresses.interface(host)
-        if static_hosts(config) and (self._interface is None or addresses.is_loopback(host)):
+        self._interface = config.nic or addresses.interface(host)
+        if not config.nic and static_hosts(config) and (self._interface is None or addresses.is_loopback(host)):
             self._interface = addresses.interface_towards(static_hosts(config)) or self._interface
         self._roster_file = self._private / "roster.json"
         self._running: _Running | None = None
+        self._newest: _Running | None = None
         self._nursery = self._new_nursery()
         self._nursery_died = asyncio.Event()
 
@@ -104,11 +109,14 @@ class NodeWorkers:
         self._nursery.run_until(t_s)
 
     def stop(self, grace_s: float, why: str) -> None:
-        """SIGTERM, then SIGKILL after `grace_s`; with 0.0 SIGKILL at once. `why` is a line for the workers' logs."""
+        """SIGTERM, then SIGKILL after `grace_s`; with 0.0 SIGKILL at once. `why` is for the workers' logs."""
+        if self._running is not None:
+            self._running.why_stopped = self._running.why_stopped or why
+        line = logs.clean(report.stopped_line(why))
         if grace_s > 0:
-            self._nursery.stop(grace_s, f"==== stopped: {why} ====")
+            self._nursery.stop(grace_s, line)
         else:
-            self._nursery.kill()
+            self._nursery.kill(line)
 
     def begin(self, action: StartWorkers, run_until_s: float) -> None:
         """Start the workers of a generation; they may run until `run_until_s`."""
@@ -121,7 +129,8 @@ class NodeWorkers:
             specs = {at: self._seat_spec(action, at) for at in range(len(seats))}
         else:
             specs = {local: self._spec(action, local) for local in range(generation.slots)}
-        self._running = _Running(generation.g, specs, set(specs))
+        self._write_envlogs(Path(self._config.log_dir), specs.values())
+        self._running = self._newest = _Running(generation.g, specs, set(specs))
         self._nursery.run_until(run_until_s)
         try:
             self._nursery.spawn(generation.g, list(specs.values()))
@@ -138,6 +147,23 @@ class NodeWorkers:
             new = self._roster_file.with_suffix(".new")
             new.write_bytes(roster_document(generation))
             new.replace(self._roster_file)
+
+    def name_first_cause(self, cause: Cause) -> None:
+        """Say in the logs of workers that ended because of another which one failed first, if they do not say so."""
+        newest = self._newest
+        if newest is None or newest.g != cause.g or cause.first.consequence:
+            return
+        failed = {(worker.role, worker.rank) for worker in cause.exits if not worker.consequence}
+        failed |= {(other.role, other.rank) for other in cause.others}
+        why = report.because(cause)
+        for local, spec in newest.specs.items():
+            echo = local in newest.echoes
+            if (spec.role, spec.rank) in failed or (newest.why_stopped == why and not echo):
+                continue
+            try:
+                logs.append_line(spec.log, logs.clean(report.echo_line(cause) if echo else report.stopped_line(why)))
+            except OSError as error:
+                self._narrator.detail(f"{spec.log} does not say which worker failed first ({error.strerror})")
 
     def _claim(self, mark: str) -> None:
         """Fence the checkpoint folder: from now on only this generation writes there."""
@@ -167,6 +193,7 @@ class NodeWorkers:
             cards=config.shown_cards,
             one_card=config.one_card_per_worker,
             no_card=not config.cards,
+            servers=config.servers,
         )
         environment["ELASTIC_PROGRESS_FILE"] = str(self._progress_file(generation.g, rank))
         return workers.WorkerSpec(
@@ -210,6 +237,7 @@ class NodeWorkers:
             roster_file=str(self._roster_file),
             error_file=str(self._private / f"error.{generation.g}.{name}.json"),
             interface=self._interface,
+            servers=config.servers,
         )
         environment["ELASTIC_PROGRESS_FILE"] = str(self._private / f"progress.{generation.g}.{name}")
         first = next((number for number, one in enumerate(place.seats) if one.role is not Role.SERVER), -1)
@@ -253,12 +281,21 @@ class NodeWorkers:
                 return join_host_port(place.host, place.masters[generation.g % len(place.masters)])
         return master
 
+    def _write_envlogs(self, log_dir: Path, specs: Iterable[workers.WorkerSpec]) -> None:
+        try:
+            for spec in specs:
+                envlog.write(log_dir, spec.role, spec.rank, spec.env)
+        except OSError as error:
+            self._narrator.warn(f"envlog.<rank> cannot be written ({error.strerror}); training goes on")
+
     def _shown(self, rank: int, local: int) -> bool:
         console = self._config.console
         return console == "all" or (console == "rank0" and rank == 0) or (console == "local0" and local == 0)
 
     def _several(self, generation: Generation) -> bool:
-        return self._config.console == "all" and generation.world_size > 1
+        """Tell whether several workers are shown on this console, which the agents of one machine may share."""
+        here = sum(place.host == self._host for place in generation.members)
+        return {"all": here * generation.slots, "local0": here}.get(self._config.console, 1) > 1
 
     def _progress_file(self, g: int, rank: int) -> Path:
         return self._private / f"progress.{g}.{rank}"
@@ -288,10 +325,16 @@ class NodeWorkers:
         spec = running.specs[event.local_rank]
         running.waiting.discard(event.local_rank)
         lines = logs.tail(spec.log, event.log_from, lines=SIGNS_LINES)
-        exit_ = exits.worker_exit(spec.rank, event.code, str(spec.log), lines, stopped=event.stopped)
-        exit_ = msgspec.structs.replace(exit_, role=spec.role)
-        self._narrator.detail(f"{who(exit_)} ended: {exit_.words}")
-        self._put(Exited(event.g, exit_, own=not event.stopped))
+        log = str(spec.log)
+        exit_ = exits.worker_exit(spec.rank, event.code, log, lines, stopped=event.stopped, role=spec.role)
+        if exit_.consequence:
+            running.echoes.add(event.local_rank)
+        also = None
+        if event.stopped and event.stop_at is not None:
+            lines = logs.tail(spec.log, event.log_from, lines=SIGNS_LINES, to_offset=event.stop_at)
+            also = exits.stopped_while_ending(spec.rank, event.code, log, lines, role=spec.role)
+        self._narrator.detail(f"{process_name(spec.role, spec.rank)} ended: {(also or exit_).words}")
+        self._put(Exited(event.g, also or exit_, own=not event.stopped, also=also is not None))
 
     def _gone(self, g: int) -> None:
         running = self._running
@@ -325,11 +368,6 @@ class NodeWorkers:
             return int(Path(spec.env["ELASTIC_PROGRESS_FILE"]).read_text())
         except (OSError, ValueError):
             return -1
-
-
-def who(worker: WorkerExit) -> str:
-    """A process as people call it: rank 3, server 0."""
-    return f"rank {worker.rank}" if worker.role is Role.WORKER else f"{worker.role} {worker.rank}"
 
 
 def _endpoints(generation: Generation) -> tuple[list[str], list[str]]:

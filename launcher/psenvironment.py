@@ -12,7 +12,9 @@ from typing import Final
 
 import msgspec
 
+from elastic import naming
 from elastic.model import Generation, Place, Role, Seat, Seated
+from launcher import proxies
 from launcher.endpoints import join_host_port, parse_endpoint
 from launcher.environment import LISTS, ROLE_NAMES, shared, short, wishes, without
 
@@ -21,8 +23,6 @@ PADDLE_ROLES: Final[Mapping[Role, str]] = {
     Role.WORKER: "TRAINER",
     Role.HETER: "HETER_TRAINER",
 }
-
-LOGS: Final[Mapping[Role, str]] = {Role.SERVER: "serverlog", Role.WORKER: "workerlog", Role.HETER: "heterlog"}
 
 OF_SOME: Final = frozenset(
     {
@@ -55,7 +55,7 @@ OF_SOME: Final = frozenset(
 
 def log_name(seat: Seat) -> str:
     """The file in the log folder for the process of a seat."""
-    return f"{LOGS[seat.role]}.{seat.index}"
+    return naming.log_name(seat.role, seat.index)
 
 
 def roster_document(generation: Generation) -> bytes:
@@ -91,15 +91,16 @@ def ps_environment(
     roster_file: str,
     error_file: str,
     interface: str | None = None,
+    servers: Sequence[str] = (),
 ) -> dict[str, str]:
     """The whole environment of the process with the seat `place.seats[seat_index]`.
 
     `base` is the agent's own environment. `master` is the `host:port` of the go, on the node of server 0; `restarts`
     are those charged so far; `interface` is the network interface of the advertised address, None to let NCCL and
-    gloo choose.
+    gloo choose; `servers` are etcd's endpoints, which no proxy serves.
     """
     seat, port = place.seats[seat_index], place.ports[seat_index]
-    servers, workers, heters = _seated(generation)
+    serving, workers, heters = _seated(generation)
     made = without(base, OF_SOME)
     made |= shared(
         generation=generation,
@@ -127,12 +128,14 @@ def ps_environment(
         "PADDLE_GLOO_RENDEZVOUS": "3",
         "PADDLE_GLOO_HTTP_ENDPOINT": master,
     }
-    made |= short(_lists(servers, workers, heters))
+    made |= short(_lists(serving, workers, heters))
     if seat.role is Role.SERVER:
         made["PADDLE_CURRENT_IP"] = place.host
     else:
         made |= _ranks(generation, place, seat_index, _cards(base))
         made |= _meeting(generation, master)
+    hosts = [one.host for one in generation.members] + [parse_endpoint(server)[0] for server in servers]
+    made |= proxies.exceptions(base, hosts)
     return {"PADDLE_WITH_GLOO": "0"} | wishes(len(place.seats), interface) | made
 
 

@@ -4,51 +4,78 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elastic.model import Cause, Status, Verdict
+from elastic.model import Cause, FailedToo, Role, Status, Verdict, WorkerExit
+from elastic.naming import failed_words, listed, process_name
 
 INDENT = "    "
-RANKS_MAX = 64
-"""Ranks that one sentence names; a list of thousands helps nobody."""
 
 
 def abort_line(world_size: int, ranks: Sequence[int]) -> str:
     """The sentence that says which workers failed."""
-    named = ",".join(str(rank) for rank in ranks[:RANKS_MAX])
-    more = ",..." if len(ranks) > RANKS_MAX else ""
     return (
-        f"ABORT!!! Out of all {world_size} trainers, the trainer process with rank=[{named}{more}] was aborted. "
+        f"ABORT!!! Out of all {world_size} trainers, the trainer process with rank={listed(ranks)} was aborted. "
         "Please check its log."
     )
 
 
 def failure_lines(cause: Cause) -> list[str]:
-    """Where, who, how, which log, and the log's last lines, of the first failure of a generation."""
+    """Which processes failed; where, who, how, which log, and the log's last lines, of the first of them."""
+    return [*_abort_lines(cause), *_details(cause)]
+
+
+def _abort_lines(cause: Cause) -> list[str]:
+    lines = [abort_line(cause.world_size, cause.ranks)] if cause.ranks else []
+    for role, what in ((Role.SERVER, "parameter server"), (Role.HETER, "heterogeneous trainer")):
+        named = {worker.rank for worker in cause.exits if worker.role is role}
+        named |= {other.rank for other in cause.others if other.role is role}
+        if named:
+            lines.append(f"ABORT!!! The {what} with index={listed(sorted(named))} was aborted. Please check its log.")
+    return lines
+
+
+def _details(cause: Cause) -> list[str]:
     if not cause.exits:
         return [f"Generation {cause.g} failed on host {cause.host} (node {cause.node})."]
     first = cause.first
-    lines = [f"The first to fail was rank {first.rank} on host {cause.host} (node {cause.node}): {first.words}."]
+    name = process_name(first.role, first.rank)
+    lines = [f"The first to fail was {name} on host {cause.host} (node {cause.node}): {first.words}."]
     if first.infra:
         lines.append(f"It looks like a fault of the machine, not of the script: {first.infra}.")
     elif first.consequence:
         lines.append("Its log says that it lost a peer: the cause may be elsewhere.")
     if first.log:
         lines.append(f"Its log is {first.log} on host {cause.host}.")
-    for other in cause.exits[1:]:
-        place = f", log {other.log}" if other.log else ""
-        lines.append(f"On the same node: rank {other.rank}: {other.words}{place}.")
+    lines += [f"On the same node: {_other(other)}{_log(other.log)}." for other in cause.exits[1:]]
+    lines += [f"On host {other.host}: {_other(other)}{_log(other.log)}." for other in cause.others]
     if first.tail:
-        lines.append(f"The last lines of rank {first.rank}'s log:")
+        lines.append(f"The last lines of {name}'s log:")
         lines += [INDENT + line for line in first.tail]
     else:
-        lines.append(f"Rank {first.rank} wrote nothing to its log.")
+        lines.append(f"{name[0].upper()}{name[1:]} wrote nothing to its log.")
     return lines
 
 
-def stopped_line(cause: Cause) -> str:
-    """The line for the log of a worker that was stopped because another one failed."""
-    first = f"rank=[{cause.first.rank}]" if cause.exits else "a worker"
-    where = f", see workerlog.{cause.first.rank} there" if cause.exits else ""
-    return f"==== stopped because {first} failed on host {cause.host}{where} ===="
+def _other(other: WorkerExit | FailedToo) -> str:
+    return f"{process_name(other.role, other.rank)}: {other.words}"
+
+
+def _log(path: str) -> str:
+    return f", log {path}" if path else ""
+
+
+def stopped_line(why: str) -> str:
+    """The line for the log of a worker that we stopped; `why` is that of `StopWorkers`."""
+    return f"==== stopped {why} ===="
+
+
+def because(cause: Cause) -> str:
+    """Why workers were stopped, or ended with it, once the first cause of a failure is known."""
+    return f"because {failed_words([cause.first], cause.host)}"
+
+
+def echo_line(cause: Cause) -> str:
+    """The line for the log of a worker that ended because it lost the one that failed first."""
+    return f"==== ended {because(cause)} ===="
 
 
 def ended_lines(verdict: Verdict, job_id: str, now: float) -> list[str]:

@@ -15,8 +15,10 @@ import msgspec
 
 from elastic.keys import View
 from elastic.membership import Conclude, Decision, Form, Memory, Open, Policy, Reason, decide
-from elastic.model import Budget, Generation, MemberState, Outcome, Verdict, Why
+from elastic.model import Budget, Generation, MemberState, Outcome, Place, Verdict, Why
+from elastic.naming import process_name
 from elastic.right import KILL_S
+from elastic.roster import seats_in_words
 from launcher.logs import clean
 from launcher.report import ended_lines
 
@@ -40,7 +42,10 @@ class NodeState(StrEnum):
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. A node outside the newest generation has no `m_id` and no ranks. `note` adds to the state."""
+    """One node. A node outside the newest generation has no `m_id` and no ranks. `note` adds to the state.
+
+    In a parameter-server job it has no ranks but `seats`: "server 0, workers 2-3".
+    """
 
     m_id: int | None
     node: str
@@ -48,6 +53,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
     state: NodeState
     note: str = ""
+    seats: str = ""
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +87,7 @@ def describe(view: View, job_id: str) -> JobStatus:
     spec = view.spec.value if view.spec is not None else None
     generation = world.generation
     budget = generation.budget if generation is not None else Budget()
-    if world.go and view.go is not None:
+    if world.go and view.go is not None and generation is not None and not generation.rev:
         budget = view.go.value.budget
     nodes = tuple(world.nodes())
     proposer = next((node.node for node in nodes if node.node in view.members), None)
@@ -129,7 +135,8 @@ def head_lines(status: JobStatus, wall: float) -> list[str]:
 def cells(node: NodeStatus) -> tuple[str, ...]:
     """A node's row under `COLUMNS`."""
     m_id = "-" if node.m_id is None else str(node.m_id)
-    return tuple(clean(text) for text in (m_id, node.node, node.host, _span(node.ranks), node.state, node.note))
+    ranks = node.seats or _span(node.ranks)
+    return tuple(clean(text) for text in (m_id, node.node, node.host, ranks, node.state, node.note))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +173,9 @@ class _World:
         if self.generation is not None:
             slots = self.generation.slots
             for m_id, place in enumerate(self.generation.members):
+                if place.seats:
+                    yield self._seated(place, m_id)
+                    continue
                 ranks = tuple(range(m_id * slots, (m_id + 1) * slots))
                 yield self._node(place.node, place.host, m_id, ranks)
         others = [(stored.create_revision, node) for node, stored in members.items() if node not in self.inside]
@@ -179,6 +189,13 @@ class _World:
     def _node(self, node: str, host: str, m_id: int | None = None, ranks: tuple[int, ...] = ()) -> NodeStatus:
         state, note = self._state(node)
         return NodeStatus(m_id=m_id, node=node, host=host, ranks=ranks, state=state, note=note)
+
+    def _seated(self, place: Place, m_id: int) -> NodeStatus:
+        """A node of a parameter-server job."""
+        status = self._node(place.node, place.host, m_id)
+        if place.leaving and status.state is NodeState.RUNNING:
+            status = msgspec.structs.replace(status, state=NodeState.STOPPING, note="asked to leave")
+        return msgspec.structs.replace(status, seats=seats_in_words(place))
 
     def _state(self, node: str) -> tuple[NodeState, str]:
         stored, outcome = self.view.members.get(node), self._outcome(node)
@@ -202,7 +219,12 @@ class _World:
 
     def _outcome(self, node: str) -> Outcome | None:
         stored = self.view.outcomes.get((self.g, node)) if node in self.workers else None
-        return stored.value if stored is not None else None
+        index = self.generation.index(node) if self.generation is not None and self.go else None
+        if stored is None or self.generation is None:
+            return None
+        if index is not None and stored.value.since != self.generation.members[index].since:
+            return None  # Of an older start of this node in the same generation.
+        return stored.value
 
     def _ended(self, node: str) -> bool:
         outcome = self._outcome(node)
@@ -238,7 +260,7 @@ def _generation_words(status: JobStatus) -> str:
 def _outcome_words(outcome: Outcome) -> str:
     if outcome.exits:
         first = outcome.exits[0]
-        return f"{outcome.ended}: rank {first.rank}: {first.words}"
+        return f"{outcome.ended}: {process_name(first.role, first.rank)}: {first.words}"
     return str(outcome.ended)
 
 

@@ -98,7 +98,12 @@ SET: Final[tuple[Variables, ...]] = (
     Variables(("PADDLE_DISTRI_BACKEND",), "gloo, on a node without cards and unless it is set"),
     Variables(
         ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"),
-        "the network interface of the node's address, unless they are set or none is found",
+        "--nic, or the network interface of the node's address, unless they are set or none is found",
+    ),
+    Variables(
+        ("no_proxy", "NO_PROXY"),
+        "only where a proxy is set (http_proxy, https_proxy, all_proxy, in either case): what was there, this machine, "
+        "the hosts of the generation and those of etcd; left as it was when it would be longer than 64 kB",
     ),
 )
 """What a worker finds. M is the number of nodes of the generation, N the number of workers on each."""

@@ -12,10 +12,14 @@ from elastic.keys import JobKeys, ViewReader
 from elastic.membership import Memory, Reason, Wait, decide
 from elastic.store.base import Store
 from launcher.logs import Narrator
+from launcher.missing import ASKED, missing, words
+from launcher.reach import reach
 
 FIRST_S = 1.0
 EVERY_S = 10.0
 SPARE_EVERY_S = 60.0
+REACHED_MAX = 64
+"""The first in line tries to reach so many others each time that it says what it waits for."""
 
 WAITING = (Phase.JOINING, Phase.SPARE, Phase.GATED, Phase.DONE)
 AT_WORK = (Reason.TRAINING, Reason.FINISHING)
@@ -46,29 +50,39 @@ class WaitingLines:
             self._code = code
             if isinstance(decision, Wait):
                 if code in SAID_AT_ONCE:
-                    self._narrator.say(decision.reason)
+                    who = words(missing(self._core.facts.view)) if code in ASKED else ""
+                    self._narrator.say(decision.reason + who)
                 else:
                     self._narrator.detail(f"proposer: {decision.reason}")
 
     async def run(self) -> None:
-        """Every 10 s, while this node has no work, say why."""
+        """Every 10 s, while this node has no work, say why, and for how long that has been so."""
         pause = FIRST_S
+        since: float | None = None
         while True:
             await asyncio.sleep(pause)
             pause = EVERY_S
-            if self._core.phase in WAITING:
+            if self._core.phase not in WAITING:
+                since = None
+            else:
+                since = self._clock() if since is None else since
                 code, reason = await self._reason()
                 if code in AT_WORK:
                     pause = SPARE_EVERY_S
                 if reason and self._core.phase in WAITING:
                     spare = code in AT_WORK and self._core.phase is Phase.SPARE
-                    self._narrator.say(f"spare: {reason}" if spare else reason)
+                    waited_s = self._clock() - since
+                    so_far = f" ({waited_s:.0f} s so far)" if waited_s >= EVERY_S / 2 else ""
+                    self._narrator.say(f"{'spare: ' if spare else ''}{reason}{so_far}")
 
     async def _reason(self) -> tuple[Reason | None, str]:
         facts = self._core.facts
         if facts.decision is not None:
-            waits = isinstance(facts.decision, Wait)
-            return facts.decision.code, facts.decision.reason if waits else ""
+            code, waits = facts.decision.code, isinstance(facts.decision, Wait)
+            reason = facts.decision.reason
+            if code in ASKED:
+                reason += words(missing(facts.view, await self._unreached()))
+            return code, reason if waits else ""
         try:
             listing = await self._store.list(self._keys.everything[0])
         except StoreError as error:
@@ -79,4 +93,11 @@ class WaitingLines:
         if not isinstance(decision, Wait):
             first = (facts.following or (False, None))[1] or "the first in line"
             return decision.code, f"waiting for {first} to act: {decision.reason}"
-        return decision.code, decision.reason
+        return decision.code, decision.reason + (words(missing(view)) if decision.code in ASKED else "")
+
+    async def _unreached(self) -> dict[str, str]:
+        """Nodes that are registered and do not answer this one, and why; of a large job only some are asked."""
+        facts = self._core.facts
+        others = [(node, stored.value) for node, stored in facts.view.members.items() if node != facts.me.node]
+        found = await reach(self._keys.job_id, dict(others[:REACHED_MAX]))
+        return {one.node: one.why for one in found.unreached}

@@ -19,6 +19,7 @@ class WorkerSpec:
 
     Without `shown` it writes straight into its log. A shown worker's output passes through the agent to the console
     too; a `prefix` opens each line there, and then only whole lines are shown. `header` opens this start in the log.
+    Of a `role` other than that of a worker, `rank` is the index.
     """
 
     rank: int
@@ -45,7 +46,8 @@ class Spawned:
 class Exited:
     """A worker ended with an exit code, or minus a signal, at `at_s` on `CLOCK_BOOTTIME`.
 
-    `stopped`: we had signalled it before. `log_from`: where its own text begins in its log, for `logs.tail`.
+    `stopped`: we had signalled it before. `log_from`: where its own text begins in its log, for `logs.tail`;
+    `stop_at`: where its log ended when it was to be stopped, None if it never was.
     """
 
     g: int
@@ -54,6 +56,7 @@ class Exited:
     at_s: float
     stopped: bool = False
     log_from: int = 0
+    stop_at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ class Worker:
         self.spec = spec
         self.pid = 0
         self.running = True
+        self.stop_at: int | None = None
+        self._explained = False
         self._log = WorkerLog(spec.log, spec.header, complain)
         self._taps: tuple[Tap, ...] = ()
         if spec.shown:
@@ -106,18 +111,30 @@ class Worker:
         """Descriptors for its stdout and its stderr; whoever takes them closes them."""
         return [tap.writer for tap in self._taps] or [os.dup(self._log.fileno()) for _ in range(2)]
 
+    def to_be_stopped(self) -> None:
+        """Note where its log ends before it is signalled: what stands before that is not an answer to the signal."""
+        if self.running and self.stop_at is None:
+            self._drain()
+            self.stop_at = self._log.size
+
     def signalled(self, sender: int, note: str) -> None:
         """Tell readers of its log that it was stopped from outside, and why."""
         self._drain()
         self._log.line(signal_info_line(pid=self.pid, sender=sender))
-        if note:
-            self._log.line(note)
+        self._explain(note)
 
-    def ended(self, g: int, words: str) -> None:
-        """Bring the rest of its output into the log and close this start there."""
+    def ended(self, g: int, words: str, note: str = "") -> None:
+        """Bring the rest of its output into the log and close this start there; `note` as in `signalled`."""
         self.running = False
         self._drain()
+        self._explain(note)
         self._log.line(closing_line(rank=self.spec.rank, g=g, words=words, role=self.spec.role))
+
+    def _explain(self, note: str) -> None:
+        """Say once why it was stopped: a worker that is killed at once gets no signal before."""
+        if note and not self._explained:
+            self._explained = True
+            self._log.line(note)
 
     def close(self) -> None:
         """Let go of pipes and log; nothing writes any more."""

@@ -142,13 +142,19 @@ class Workers:
         shorten the grace; it sends no second SIGTERM.
         """
         if self._running is not None:
-            self._running.note = note or self._running.note
+            self._to_be_stopped(self._running, note)
             self._order(wire.Stop(grace_s))
 
-    def kill(self) -> None:
-        """SIGKILL to everything now. Nothing running is no error."""
+    def kill(self, note: str = "") -> None:
+        """SIGKILL to everything now. Nothing running is no error. `note` is a line for the logs that says why."""
         if self._running is not None:
+            self._to_be_stopped(self._running, note)
             self._order(wire.Kill())
+
+    def _to_be_stopped(self, running: _Running, note: str) -> None:
+        running.note = note or running.note
+        for worker in running.workers.values():
+            worker.to_be_stopped()
 
     async def close(self) -> None:
         """Kill what runs and end the nursery in order; remaining events are delivered first. May be called again."""
@@ -220,8 +226,8 @@ class Workers:
                     running.workers[local_rank].signalled(self.pid or 0, running.note)
             case wire.Ended(g, local_rank, code, at_s, stopped) if running is not None:
                 worker = running.workers[local_rank]
-                worker.ended(g, exits.describe(code, stopped=stopped))
-                self._on_event(Exited(g, local_rank, code, at_s, stopped, worker.log_from))
+                worker.ended(g, exits.describe(code, stopped=stopped), running.note if stopped else "")
+                self._on_event(Exited(g, local_rank, code, at_s, stopped, worker.log_from, worker.stop_at))
             case wire.Vanished(g, left) if running is not None:
                 self._let_go(running)
                 self._on_event(Gone(g, left))

@@ -84,6 +84,16 @@ class Host:
         """Plug the cable in again."""
         _ip("link", "set", self._cable, "up")
 
+    def listens(self) -> list[int]:
+        """The TCP ports on which something listens here."""
+        lines = _ip("netns", "exec", self.space, "ss", "-tlnH").splitlines()
+        return [int(line.split()[3].rpartition(":")[2]) for line in lines]
+
+    def deafen(self, port: int, other: Host) -> None:
+        """A firewall in one direction: `other` cannot connect to this port, while this host reaches `other`."""
+        rule = ("to", f"{other.address}/32", "ipproto", "tcp", "sport", str(port), "blackhole")
+        _ip("-n", self.space, "rule", "add", "priority", "10", *rule)
+
     def power_off(self) -> None:
         """Everything on the host is gone in one moment, and so is its network."""
         self.cut()
@@ -192,6 +202,22 @@ class Cluster:
         agent = Agent(host, process)
         self._agents.append(agent)
         return agent
+
+    async def doctor(self, host: Host, *words: str) -> tuple[int, str]:
+        """`elastic-ctl doctor` there, run to its end: exit code and what it says."""
+        process = await asyncio.create_subprocess_exec(
+            *("ip", "netns", "exec", host.space, sys.executable, "-m", "launcher.ctl", "doctor"),
+            *("--elastic_server", self.server, *words),
+            cwd=self._folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        async with asyncio.timeout(LIMIT_S):
+            out, _ = await process.communicate()
+        assert process.returncode is not None
+        return process.returncode, out.decode()
 
     async def close(self) -> None:
         """Nothing stays."""

@@ -93,18 +93,22 @@ class Job:
         script: tuple[str, ...] | None = None,
         server: bool = True,
         environ: Mapping[str, str] | None = None,
+        beside: Node | None = None,
+        within: tuple[str, ...] = (),
     ) -> Node:
-        """Start an agent in a folder of its own. Later flags win over the harness's; `server` names the etcd.
+        """Start an agent in a folder of its own, or in that of the node `beside`.
 
-        `environ` comes on top of the environment that every node has here. It dies with the test's process, whatever
+        Later flags win over the harness's; `server` names the etcd; `environ` comes on top of the environment that
+        every node has here; `within` is a command that runs the agent's. It dies with the test's process, whatever
         ends that.
         """
         name = next(self._names)
-        folder = self.folder / name
-        folder.mkdir()
+        folder = self.folder / name if beside is None else beside.folder
+        folder.mkdir(exist_ok=True)
         mark = f"{self._socket}-{name}."
         kept = {key: text for key, text in os.environ.items() if not key.startswith(("ELASTIC_", "PADDLE_"))}
         command = (
+            *within,
             *(sys.executable, "-P", "-m", "launcher"),
             *(("--elastic_server", self.etcd.endpoint) if server else ()),
             *("--job_id", self.job_id, "--lease_ttl", str(ttl_s), "--settle", str(settle_s)),

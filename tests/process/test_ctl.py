@@ -197,6 +197,73 @@ def test_a_real_job_is_shown_while_it_runs(tmp_path: Path) -> None:
     assert told["proposer"] == told["nodes"][0]["node"]
 
 
+# The doctor, without a job
+
+
+def test_the_doctor_needs_no_job_and_checks_this_machine(tmp_path: Path) -> None:
+    ran = doctor(tmp_path)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    names = [line.split(":")[0].split(maxsplit=1) for line in ran.stdout.splitlines() if line[0] != " "]
+    assert [name for _, name in names if name not in ("torch's cards", "variables")] == [
+        *("python", "cards", "torch", "backends", "address", "container", "proxies", "ports"),
+        *("log folder", "checkpoint folder", "shared memory"),
+    ]
+    assert {level for level, _ in names} <= {"ok", "warn"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_check_of_the_doctor_is_exit_1_and_dead_variables_are_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ran = doctor(
+        tmp_path, "--log-dir", "file/log", "--nic", "nope0", FLAGS_sync_nccl_allreduce="1", NCCL_SOCKET_IFNAME="nope1"
+    )
+    assert (ran.returncode, ran.stderr) == (1, "")
+    assert re.search(r"^fail  log folder: .*/file is a file; name another one with --log_dir", ran.stdout, re.MULTILINE)
+    assert re.search(r"^fail  address: --nic nope0: there is no such interface here", ran.stdout, re.MULTILINE)
+    assert "warn  variables: FLAGS_sync_nccl_allreduce is set and has no effect; " in ran.stdout
+    assert "fail  variables: NCCL_SOCKET_IFNAME is nope1, and no interface here fits" in ran.stdout
+
+
+def test_a_torch_that_cannot_be_imported_fails_with_the_linkers_error_and_the_mend(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import ctypes\nctypes.CDLL('libssl.so.99')\n")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    ran = doctor(tmp_path, "--log_dir", str(tmp_path), PYTHONPATH=path)
+    assert ran.returncode == 1
+    assert re.search(r"^fail  torch: import torch fails: OSError: libssl.so.99: cannot open.*libssl3", ran.stdout, re.M)
+
+
+def test_the_doctor_says_that_a_server_does_not_answer_and_asks_no_further(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    ran = doctor(tmp_path, "--elastic_server", f"127.0.0.1:{port}", "--job_id", "j1")
+    assert (ran.returncode, ran.stderr) == (1, "")
+    assert re.search(rf"^fail  etcd: 127.0.0.1:{port} does not answer", ran.stdout.splitlines()[-1])
+
+
+def test_the_doctor_of_a_job_compares_its_members_and_says_who_did_not_answer(server: str, tmp_path: Path) -> None:
+    ran = doctor(tmp_path, "--elastic_server", server, "--job_id", "j1")
+    assert ran.returncode == 0
+    assert (
+        "ok    job: j1: 1 node is registered; about to make the next generation: 10.0.0.2-bbbb was lost" in ran.stdout
+    )
+    assert "warn  reachability: 0 of 1 members answered within 5 s" in ran.stdout
+    assert "        10.0.0.1-aaaa did not answer" in ran.stdout
+
+
+def doctor(folder: Path, *argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """`elastic-ctl doctor` in a folder, without variables of the machine that runs the test."""
+    plain = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ELASTIC_SERVER"), "")
+    return subprocess.run(
+        [sys.executable, "-m", "launcher.ctl", "doctor", *argv],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", **plain, **environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=2 * LIMIT_S,
+        text=True,
+        check=False,
+    )
+
+
 # What goes wrong
 
 
@@ -226,6 +293,10 @@ def test_a_server_that_is_not_there_is_one_line_and_exit_4() -> None:
         (("status", "--elastic_serv", "h:2379", "--job_id", "j"), "--elastic_serv"),
         (("status", "--elastic_server", "h:2379", "--job_id", "j", "more"), "more"),
         (("status", "--elastic_server"), "--elastic_server"),
+        (("doctor", "--port_range", "9"), "--port_range"),
+        (("doctor", "--elastic_server", "h"), "h:2379"),
+        (("doctor", "--np", "2"), "--np"),
+        (("doctor", "train.py"), "train.py"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_that_names_what_is_wrong_and_exit_2(

@@ -234,6 +234,12 @@ def test_a_node_gets_the_users_other_flags_and_the_script() -> None:
     assert len(environments) == 3
 
 
+def test_a_node_on_an_interface_that_the_user_names_is_not_sent_to_the_loopback() -> None:
+    argv, _, _ = command("--nic", "lo", environ={"CUDA_VISIBLE_DEVICES": ""})
+    config = parse(argv, {})
+    assert (config.nic, config.host) == ("lo", "")
+
+
 @pytest.mark.parametrize("nodes", [(), ("--local_nodes", "3")])
 def test_a_further_node_makes_a_job_without_np_one_larger(nodes: tuple[str, ...]) -> None:
     environ = {"CUDA_VISIBLE_DEVICES": ""}

@@ -16,6 +16,7 @@ from elastic.model import (
     Budget,
     Cause,
     Ended,
+    FailedToo,
     Generation,
     Go,
     Member,
@@ -23,6 +24,7 @@ from elastic.model import (
     Np,
     Outcome,
     Place,
+    Role,
     Spec,
     Status,
     Verdict,
@@ -106,7 +108,9 @@ worker_exits = st.builds(
     tail=st.lists(texts, max_size=2).map(tuple),
     consequence=st.booleans(),
     infra=texts,
+    role=st.sampled_from(Role),
 )
+failed_too = st.builds(FailedToo, rank=integers, host=texts, words=texts, log=texts, role=st.sampled_from(Role))
 outcomes = st.builds(
     Outcome,
     ended=st.sampled_from(Ended),
@@ -114,6 +118,7 @@ outcomes = st.builds(
     host=texts,
     forced=st.booleans(),
     exits=st.lists(worker_exits, max_size=2).map(tuple),
+    also=st.lists(worker_exits, max_size=2).map(tuple),
     step=steps,
     ran_s=st.floats(0, 1e9),
 )
@@ -125,6 +130,7 @@ causes = st.builds(
     exits=st.lists(worker_exits, min_size=1, max_size=2).map(tuple),
     ranks=st.lists(integers, max_size=3).map(tuple),
     world_size=integers,
+    others=st.lists(failed_too, max_size=2).map(tuple),
 )
 goes = st.builds(
     Go,

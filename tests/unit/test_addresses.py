@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.errors import ConfigError, StoreUnavailable
-from launcher.addresses import _route, advertised, candidates, interface, is_loopback, own, same
+from launcher.addresses import _route, advertised, candidates, interface, is_loopback, nic_address, own, same
 from launcher.endpoints import join_host_port, parse_endpoint
 
 REMOTE = ("203.0.113.77:2379",)
@@ -165,3 +166,57 @@ def test_a_name_that_does_not_resolve_yet_is_this_machines_if_it_begins_with_its
 def test_two_names_are_the_same_host_if_they_share_an_address() -> None:
     assert same(("localhost", "203.0.113.77", "nowhere.invalid"), "127.0.0.1") == ("localhost",)
     assert same(("nowhere.invalid",), "nowhere.invalid") == ("nowhere.invalid",)
+
+
+# An interface that is named.
+
+CARDS = {
+    "lo": ("127.0.0.1", "::1"),
+    "eth0": ("10.0.0.7", "fe80::1%eth0", "fd00::7"),
+    "ib0": ("fe80::2%ib0",),
+    "net1": ("fd00::9",),
+}
+
+
+@pytest.fixture
+def interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with these network interfaces."""
+    owned = {
+        name: [SimpleNamespace(family=socket.AF_INET6 if ":" in text else socket.AF_INET, address=text) for text in one]
+        for name, one in CARDS.items()
+    }
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: owned)
+
+
+@pytest.mark.usefixtures("interfaces")
+def test_the_address_of_an_interface_is_its_ipv4_one_unless_the_servers_speak_ipv6() -> None:
+    assert nic_address("eth0") == "10.0.0.7"
+    assert nic_address("eth0", ["[fd00::1]:2379"]) == "fd00::7"
+    assert nic_address("eth0", ["[fd00::1]:2379", "h:2379"]) == "10.0.0.7"
+    assert nic_address("net1", REMOTE) == "fd00::9"
+
+
+@pytest.mark.usefixtures("interfaces")
+def test_an_interface_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(ConfigError, match=r"no such interface here; use one of lo \(127.*\), eth0 \(10.0.0.7\), ib0"):
+        nic_address("eth9")
+
+
+@pytest.mark.usefixtures("interfaces")
+def test_an_interface_without_an_address_is_refused_with_those_that_have_one() -> None:
+    with pytest.raises(ConfigError, match=r"--nic ib0 has no address.*lo \(127.0.0.1\), eth0 \(10.0.0.7\), net1"):
+        nic_address("ib0")
+
+
+@pytest.mark.usefixtures("interfaces", "a_route")
+def test_the_interface_gives_the_address_unless_a_host_is_named() -> None:
+    assert advertised("", {}, REMOTE) == "10.9.8.7"
+    assert advertised("", {}, REMOTE, "eth0") == "10.0.0.7"
+    assert advertised("203.0.113.5", {}, REMOTE, "eth0") == "203.0.113.5"
+    assert advertised("", {"POD_IP": "10.1.1.1"}, REMOTE, "eth0") == "10.1.1.1"
+
+
+@pytest.mark.usefixtures("interfaces")
+def test_the_loopback_is_no_interface_for_a_store_elsewhere() -> None:
+    with pytest.raises(ConfigError, match=r"--nic lo: 127.0.0.1 reaches only this machine"):
+        advertised("", {}, REMOTE, "lo")

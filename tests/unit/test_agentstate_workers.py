@@ -7,6 +7,7 @@ import pytest
 from elastic.agentevents import (
     Drain,
     Exited,
+    StopWorkers,
 )
 from elastic.agentfacts import Phase
 from elastic.model import Before, Ended, MemberState, Status, Why
@@ -95,6 +96,34 @@ def test_a_planned_change_gives_the_workers_their_grace_and_a_loss_does_not() ->
         bench = running()
         bench.world(2, "a b", why=why, before=BOTH)
         assert bench.stops == [(1, grace_s)]
+
+
+def test_a_stopped_workers_log_gets_words_that_fit_the_reason() -> None:
+    for why, words in (
+        (Why.DRAIN, "for a planned change: because of drain"),
+        (Why.LOSS, "because because of loss"),
+        (Why.FAILURE, "because because of failure"),
+    ):
+        bench = running()
+        bench.world(2, "a b", why=why, before=BOTH)
+        assert [stop.why for stop in bench.every(StopWorkers)] == [words]
+
+
+def test_the_other_workers_of_a_node_where_one_fails_read_which_it_was() -> None:
+    bench = running(slots=2)
+    bench.exit(0, 3)
+    assert [stop.why for stop in bench.every(StopWorkers)] == [
+        "because rank=[1] failed on host host-b, see workerlog.1"
+    ]
+
+
+def test_a_worker_that_had_raised_before_it_was_stopped_is_recorded_beside_the_outcome() -> None:
+    bench = running()
+    bench.world(2, "a b", why=Why.FAILURE, before=BOTH)
+    late = worker_exit(1, -15)
+    bench.tell(Exited(1, late, own=False, also=True))
+    bench.gone()
+    assert (bench.outcomes[1].ended, bench.outcomes[1].exits, bench.outcomes[1].also) == (Ended.STOPPED, (), (late,))
 
 
 def test_an_agent_that_slept_through_a_generation_gives_no_grace() -> None:

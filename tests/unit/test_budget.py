@@ -6,9 +6,18 @@ from typing import Any
 
 import pytest
 
-from elastic.budget import BACKOFF_MAX_S, CRASH_LOOP_MAX, INFRA_MAX, PROGRESS_RUN_S, Judgement, judge
+from elastic.budget import (
+    BACKOFF_MAX_S,
+    CRASH_LOOP_MAX,
+    INFRA_MAX,
+    OTHERS_MAX,
+    PROGRESS_RUN_S,
+    Judgement,
+    cause_of,
+    judge,
+)
 from elastic.keys import Stored
-from elastic.model import Before, Budget, Ended, Np, Outcome, Spec, Why, WorkerExit
+from elastic.model import Before, Budget, Ended, FailedToo, Np, Outcome, Role, Spec, Why, WorkerExit
 from tests.unit.views import worker_exit
 
 SPEC = Spec(np=Np(low=1, high=3, first=1), slots=2, restarts_max=3, fatal_exit_codes=(42, -6))
@@ -247,6 +256,52 @@ def test_the_cause_names_every_rank_that_failed_by_itself_and_the_size_of_its_wo
     assert cause is not None
     assert cause.ranks == (2, 3, 5)
     assert cause.world_size == 6
+
+
+def test_the_cause_says_where_the_logs_of_failures_on_other_nodes_are() -> None:
+    cause = judged(
+        failed(worker_exit(1), host="h1"), failed(worker_exit(5, log="/log/workerlog.5"), host="h2"), stopped()
+    ).cause
+    assert cause is not None
+    assert cause.exits == (worker_exit(1),)
+    assert cause.others == (FailedToo(5, "h2", "exit code 1", "/log/workerlog.5"),)
+
+
+def test_a_worker_that_had_raised_before_it_was_stopped_is_named_and_costs_nothing() -> None:
+    late = worker_exit(3, -15)
+    result = judged(failed(worker_exit(0)), stopped(also=(late,)))
+    assert result.cause is not None
+    assert (result.cause.ranks, result.cause.first.rank) == ((0, 3), 0)
+    assert result.budget.charged == 1
+
+
+def test_a_worker_that_had_raised_before_it_was_stopped_goes_before_the_echo_that_stopped_it() -> None:
+    cause = judged(failed(worker_exit(0, consequence=True)), stopped(also=(worker_exit(3, -15),))).cause
+    assert cause is not None
+    assert (cause.node, cause.first.rank, cause.ranks) == ("b", 3, (3,))
+
+
+def test_what_a_worker_raised_after_a_planned_change_was_announced_is_not_its_failure() -> None:
+    """A script may answer our SIGTERM with an exception."""
+    result = judged(failed(worker_exit(0)), stopped(also=(worker_exit(3, -15),)), why=Why.DRAIN)
+    assert result.cause is not None
+    assert result.cause.ranks == (0,)
+    assert judged(stopped(also=(worker_exit(3, -15),))).cause is None
+
+
+def test_servers_that_failed_are_not_among_the_ranks_of_the_trainers() -> None:
+    cause = judged(failed(worker_exit(1, role=Role.SERVER)), failed(worker_exit(2), host="h2")).cause
+    assert cause is not None
+    assert (cause.first.role, cause.ranks) == (Role.SERVER, (2,))
+    assert [other.rank for other in cause.others] == [2]
+
+
+def test_thousands_of_failures_make_a_short_cause() -> None:
+    before = Before(1, tuple(f"n{number}" for number in range(1000)), Why.FAILURE)
+    outcomes = {node: Stored(failed(worker_exit(rank)), 1, 1) for rank, node in enumerate(before.nodes)}
+    cause = cause_of(before, outcomes, SPEC)
+    assert cause is not None
+    assert (len(cause.others), len(cause.ranks)) == (OTHERS_MAX, 1000)
 
 
 def test_a_failure_without_any_exit_costs_nothing() -> None:

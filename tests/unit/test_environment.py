@@ -42,6 +42,7 @@ def environment(
     cards: tuple[str, ...] = (),
     one_card: bool = False,
     no_card: bool = False,
+    servers: tuple[str, ...] = (),
 ) -> dict[str, str]:
     return worker_environment(
         base=base or {},
@@ -61,6 +62,7 @@ def environment(
         cards=cards,
         one_card=one_card,
         no_card=no_card,
+        servers=servers,
     )
 
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from launcher.exits import consequence, describe, infra, worker_exit
+from launcher.exits import consequence, describe, infra, raised, stopped_while_ending, worker_exit
 
 GLOO = "RuntimeError: [/p/third_party/gloo/gloo/transport/tcp/"
 LOST = [
@@ -104,3 +104,47 @@ class TestSigns:
 
     def test_a_tail_of_nothing_but_noise_is_still_shown(self) -> None:
         assert worker_exit(0, 1, "", [WARNING]).tail == (WARNING,)
+
+
+TRACE = (
+    "[rank1]: Traceback (most recent call last):",
+    '[rank1]:   File "train.py", line 12, in <module>',
+    '[rank1]:     raise OSError(5, "Input/output error")',
+    "[rank1]: OSError: [Errno 5] Input/output error",
+)
+
+
+class TestAWorkerThatHadFailedBeforeItWasStopped:
+    def test_a_log_that_ends_with_a_traceback_shows_it(self) -> None:
+        assert raised(TRACE) == "OSError"
+        assert raised(["step 7", *TRACE, WARNING, "terminate called without an active exception"]) == "OSError"
+        assert raised(["Traceback (most recent call last):", '  File "a"', "my.module.Problem"]) == "my.module.Problem"
+
+    @pytest.mark.parametrize(
+        "lines",
+        [
+            (),
+            ("step 7",),
+            (*TRACE, "step 8"),
+            ("OSError: [Errno 5] Input/output error",),
+            (TRACE[0], TRACE[1], "KeyboardInterrupt"),
+            (TRACE[0], TRACE[1], "SystemExit: 3"),
+        ],
+    )
+    def test_any_other_end_does_not(self, lines: tuple[str, ...]) -> None:
+        assert raised(lines) == ""
+
+    def test_an_error_inside_a_data_loaders_process_counts(self) -> None:
+        inside = "OSError: Caught OSError in DataLoader worker process 0."
+        assert (
+            raised([TRACE[0], TRACE[1], inside, "Original Traceback (most recent call last):", *TRACE[1:]]) == "OSError"
+        )
+
+    def test_what_is_recorded_of_it_says_both(self) -> None:
+        found = stopped_while_ending(1, -15, "log/workerlog.1", TRACE)
+        assert found is not None
+        assert found.words == "raised OSError, and was stopped while it ended"
+        assert (found.rank, found.tail, found.consequence) == (1, TRACE, False)
+
+    def test_a_lost_peer_is_not_a_failure_of_its_own(self) -> None:
+        assert stopped_while_ending(1, -15, "", [TRACE[0], f"RuntimeError: {LOST[0]}"]) is None

@@ -22,7 +22,10 @@ PURE = (
         if path.stem not in SHELLS_OF_THE_LIBRARY
     ),
     "elastic/store/base.py",
-    *(f"launcher/{name}.py" for name in ("endpoints", "environment", "exits", "psenvironment", "report", "roles")),
+    *(
+        f"launcher/{name}.py"
+        for name in ("endpoints", "environment", "exits", "proxies", "psenvironment", "report", "roles")
+    ),
 )
 """Modules that take time and randomness as arguments."""
 

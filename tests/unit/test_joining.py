@@ -21,10 +21,10 @@ STORED = Spec(np=read_np("1:4"), slots=2)
 VERDICT = Verdict(status=Status.COMPLETED, reason="every worker ended", run=1, g=4, tag="t", at=1.0)
 
 
-def me(*, force: bool = False, rerun: bool = False, **spec: Any) -> Me:
+def me(*, force: bool = False, rerun: bool = False, allow_mismatch: bool = False, **spec: Any) -> Me:
     """A node whose command line gives the job's settings, but for these."""
     mine: Spec = msgspec.structs.replace(STORED, **spec)
-    return Me("d", member(slots=mine.slots), mine, "i9", force=force, rerun=rerun)
+    return Me("d", member(slots=mine.slots), mine, "i9", force=force, rerun=rerun, allow_mismatch=allow_mismatch)
 
 
 def a_job(*members: str, spec: Spec = STORED) -> Shelf:
@@ -142,7 +142,6 @@ OTHERS: dict[str, Any] = {
     "mode": Mode.PS,
     "ips": ("h", "i"),
     "roles": Roles(servers=("h:1",)),
-    "versions": {"torch": "2.13.0"},
 }
 
 
@@ -155,7 +154,7 @@ def test_every_setting_of_the_job_that_a_node_brings_is_compared_written_and_nam
 
 
 def test_every_setting_has_its_flag() -> None:
-    assert set(SPEC_FLAGS) | {"run", "schema"} == set(Spec.__struct_fields__)
+    assert set(SPEC_FLAGS) | {"run", "schema", "versions"} == set(Spec.__struct_fields__)
 
 
 # --- other settings, somebody alive -------------------------------------------------------------------------------
@@ -207,6 +206,95 @@ def test_a_node_with_another_number_of_cards_is_refused_with_both_numbers(force:
     assert decided.refusal == (
         "node d offers 8 cards, job j1 uses 2 on every node; use --nproc_per_node 2, or as many cards with --gpus"
     )
+
+
+# --- versions -----------------------------------------------------------------------------------------------------
+
+VERSIONS = {
+    "python": "3.11.7",
+    "torch": "2.13.0+cu128",
+    "nccl": "2.27.5",
+    "launcher": "0.1.0",
+    "script": "aaaaaaaaaaaa",
+}
+
+
+def a_job_with_versions(*members: str) -> Shelf:
+    return a_job(*members, spec=msgspec.structs.replace(STORED, versions=VERSIONS))
+
+
+@pytest.mark.parametrize(
+    ("name", "here"), [("python", "3.12.7"), ("torch", "2.6.0"), ("nccl", "2.18.1"), ("launcher", "1.1.0")]
+)
+def test_a_node_with_another_major_or_minor_version_is_refused_with_both_values(name: str, here: str) -> None:
+    decided = plan(a_job_with_versions("a"), me(versions={**VERSIONS, name: here}), True)
+    assert decided.transaction is None
+    assert decided.refusal.startswith(f"{name} is {VERSIONS[name]} in job j1, {here} on this node; install the same ")
+    assert decided.refusal.endswith("on every node, or join all the same with --allow_mismatch")
+
+
+def test_every_version_that_keeps_a_node_out_is_named_at_once() -> None:
+    decided = plan(a_job_with_versions("a"), me(versions={**VERSIONS, "torch": "1.0", "python": "3.9.1"}), True)
+    assert "python is 3.11.7 in job j1, 3.9.1 on this node, torch is 2.13.0+cu128 in job j1, 1.0" in decided.refusal
+
+
+def test_allow_mismatch_lets_a_node_in_with_one_warning_line() -> None:
+    shelf = a_job_with_versions("a")
+    decided = plan(shelf, me(versions={**VERSIONS, "torch": "2.6.0"}, allow_mismatch=True), True)
+    assert decided.lines == ()
+    assert decided.warnings == (
+        "this node joins although torch is 2.13.0+cu128 in the job, 2.6.0 on this node (--allow_mismatch); "
+        "install the same torch on every node",
+    )
+    assert kept(shelf, decided)
+
+
+@pytest.mark.parametrize(
+    ("name", "here", "said"),
+    [
+        ("torch", "2.13.1+cu128", "torch is 2.13.0+cu128 in the job, 2.13.1+cu128 on this node"),
+        ("torch", "2.13.0+cpu", "torch is 2.13.0+cu128 in the job, 2.13.0+cpu on this node"),
+        ("nccl", "", "nccl is 2.27.5 in the job, missing on this node"),
+        ("script", "bbbbbbbbbbbb", "the script's digest is aaaaaaaaaaaa in the job, bbbbbbbbbbbb on this node"),
+    ],
+)
+def test_another_patch_level_or_script_is_one_warning_line_with_both_values(name: str, here: str, said: str) -> None:
+    shelf = a_job_with_versions("a")
+    mine = {key: text for key, text in {**VERSIONS, name: here}.items() if text}
+    decided = plan(shelf, me(versions=mine), True)
+    assert [line.partition(";")[0] for line in decided.warnings] == [f"this node joins although {said}"]
+    assert decided.lines == ()
+    assert kept(shelf, decided)
+
+
+def test_other_versions_are_no_setting_that_a_node_follows() -> None:
+    decided = plan(a_job_with_versions("a"), me(np=read_np("2"), versions={**VERSIONS, "script": "b"}), True)
+    assert decided.lines == ("this node follows the job: --np is 1:4 there, 2 here",)
+    assert len(decided.warnings) == 1
+
+
+@pytest.mark.parametrize("there", [{}, {**VERSIONS, "torch": "1.0"}])
+def test_when_nobody_lives_the_jobs_versions_become_this_nodes_without_a_word(there: dict[str, str]) -> None:
+    shelf = a_job(spec=msgspec.structs.replace(STORED, versions=there))
+    assert plan(shelf, me(versions=VERSIONS), None) == JoinPlan()
+    decided = plan(shelf, me(versions=VERSIONS), False)
+    assert (decided.lines, decided.warnings) == ((), ())
+    assert joined(shelf, decided).versions == VERSIONS
+
+
+def test_force_keeps_the_jobs_versions() -> None:
+    shelf = a_job_with_versions("a")
+    decided = plan(shelf, me(force=True, np=read_np("2"), versions={**VERSIONS, "script": "b"}), True)
+    assert decided.lines == ("--force: the job's --np 1:4 becomes 2",)
+    assert len(decided.warnings) == 1
+    assert joined(shelf, decided).versions == VERSIONS
+
+
+def test_another_run_has_the_versions_of_the_node_that_begins_it() -> None:
+    shelf = ended()
+    decided = plan(shelf, me(rerun=True, versions=VERSIONS), False, again=True)
+    assert decided.lines == ("--rerun: run 2 of the job begins",)
+    assert joined(shelf, decided).versions == VERSIONS
 
 
 # --- what cannot be joined ----------------------------------------------------------------------------------------

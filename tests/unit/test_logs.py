@@ -16,6 +16,7 @@ from launcher.logs import (
     Level,
     Narrator,
     WorkerLog,
+    append_line,
     check_log_dir,
     clean,
     closing_line,
@@ -38,6 +39,14 @@ class TestTheFrameOfAStart:
         assert signal_info_line(pid=1164, sender=1022) == (
             "[SignalInfo: *** SIGTERM (@0x3fe) received by PID 1164 (TID 0x48c) from PID 1022 ***]"
         )
+
+    def test_a_line_of_ours_can_follow_when_the_log_is_closed(self, tmp_path: Path) -> None:
+        path = tmp_path / "workerlog.0"
+        path.write_text("unfinished")
+        append_line(path, "==== ended because ====")
+        assert path.read_text() == "unfinished\n==== ended because ====\n"
+        with pytest.raises(FileNotFoundError):
+            append_line(tmp_path / "never.was", "line")
 
     def test_our_lines_stand_alone_after_an_unfinished_one(self, tmp_path: Path) -> None:
         path = tmp_path / "deep" / "workerlog.0"
@@ -90,6 +99,15 @@ class TestTail:
         assert tail(path, 4, lines=3) == ("line 27", "line 28", "line 29")
         assert len(tail(path, 0)) == 20
         assert tail(path, 4, lines=100)[0] == "line 0"
+
+    def test_it_can_end_where_the_log_ended_once(self, tmp_path: Path) -> None:
+        path = tmp_path / "workerlog.0"
+        path.write_text("one\ntwo\n")
+        end = path.stat().st_size
+        path.write_text("one\ntwo\nthree\n")
+        assert tail(path, 4, to_offset=end) == ("two",)
+        assert tail(path, 4, to_offset=0) == ()
+        assert tail(path, 0, to_offset=1000) == ("one", "two", "three")
 
     def test_an_endless_line_is_bounded(self, tmp_path: Path) -> None:
         path = tmp_path / "workerlog.0"

@@ -243,6 +243,18 @@ def test_the_first_word_of_a_failure_is_acted_on_before_all_workers_of_that_node
     assert not form.planned
 
 
+def test_an_echo_that_is_recorded_first_is_not_called_a_failure_of_that_rank() -> None:
+    job = Job("2")
+    job.run("a b")
+    job.failed("b", over=False, consequence=True)
+    assert job.form(1, Reason.FAILED).reason == "rank=[0] lost a peer on host host-b, see workerlog.0"
+    job = Job("2")
+    job.run("a b")
+    job.failed("b", over=False, consequence=True)
+    job.failed("a", over=False)
+    assert job.form(1, Reason.FAILED).reason == "rank=[0] failed on host host-a, see workerlog.0"
+
+
 def test_a_member_that_failed_and_vanished_is_replaced_by_a_spare() -> None:
     job = Job("2")
     job.run("a b")

@@ -17,9 +17,13 @@ from elastic.model import (
     Go,
     Member,
     MemberState,
+    Mode,
     Np,
     Outcome,
     Place,
+    Role,
+    Roles,
+    Seat,
     Spec,
     Status,
     Verdict,
@@ -282,3 +286,34 @@ def test_nothing_that_stands_in_the_store_reaches_the_terminal_as_a_command() ->
 def test_the_description_is_json() -> None:
     status = describe(view("a-1", newest=generation(1, "a-1"), go=1), "j")
     assert msgspec.json.decode(msgspec.json.encode(status), type=JobStatus) == status
+
+
+def test_a_parameter_server_job_shows_seats_and_only_the_newest_starts() -> None:
+    seats = (Seat(Role.SERVER, 0),), (Seat(Role.WORKER, 0), Seat(Role.WORKER, 1)), (Seat(Role.WORKER, 2),)
+    places = tuple(
+        Place(node, "h", (7000,), tuple(8000 + at for at in range(len(own))), own, since, leaving)
+        for node, own, since, leaving in zip(("a", "b", "c"), seats, (0, 2, 0), (False, False, True), strict=True)
+    )
+    world = Generation(
+        g=1,
+        run=1,
+        tag="t",
+        why=Why.FAILURE,
+        reason="so it is",
+        members=places,
+        slots=1,
+        rev=2,
+        budget=Budget(charged=2),
+    )
+    spec = msgspec.structs.replace(SPEC, mode=Mode.PS, roles=Roles(server_num=1, worker_num=2, apart=True))
+    shown = describe(
+        view("a", "b", "c", spec=spec, newest=world, go=1, outcomes={(1, "b"): FAILED}),
+        "j1",
+    )
+    assert [(node.seats, node.state) for node in shown.nodes] == [
+        ("server 0", NodeState.RUNNING),
+        ("workers 0-1", NodeState.RUNNING),
+        ("worker 2", NodeState.STOPPING),
+    ]
+    assert cells(shown.nodes[1])[3] == "workers 0-1"
+    assert (shown.world_size, shown.restarts) == (3, 2)

@@ -1,0 +1,106 @@
+"""The history of a job for people, in the store: who changed the world, when, and why (pure).
+
+The proposer writes one short event for each generation, go and verdict, after its proposal was carried out. Nothing
+depends on it, and an event can be missing: its writer may be gone, or not know that its proposal held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+
+from elastic.keys import JobKeys, decode
+from elastic.model import Cause, Generation, Go, Verdict
+from elastic.naming import failed_words
+from elastic.proposals import Transaction
+from elastic.store.base import Delete, Entry, Operation, Put, Range
+
+KEPT: Final = 200
+"""Events that are kept; older ones are deleted."""
+TEXT_MAX: Final = 1000
+_DIGITS: Final = 14
+"""Of the milliseconds in a key, so that keys sort by time."""
+
+
+class What(StrEnum):
+    """What an event tells of."""
+
+    GENERATION = "generation"
+    GO = "go"
+    VERDICT = "verdict"
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One event: `node` proposed it, `at` is that node's wall clock (seconds since the epoch), `text` says why."""
+
+    at: float
+    node: Annotated[str, msgspec.Meta(max_length=300)]
+    what: What
+    g: int
+    text: Annotated[str, msgspec.Meta(max_length=TEXT_MAX)] = ""
+
+
+def event_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> Event | None:
+    """The event of a proposal that was carried out, None for any other transaction."""
+    for operation in transaction.then:
+        if not isinstance(operation, Put) or operation.key not in (keys.generation, keys.go, keys.verdict):
+            continue
+        document = decode(keys, operation.key, operation.value)
+        match document:
+            case Generation():
+                count = len(document.members)
+                text = f"{count} node{'' if count == 1 else 's'}, world size {document.world_size}: {document.reason}"
+                return _event(What.GENERATION, document.g, text, node, at)
+            case Go():
+                parts = [*_words(document.cause), document.note, f"{document.budget.charged} restarts charged"]
+                return _event(What.GO, document.g, "; ".join(part for part in parts if part), node, at)
+            case Verdict():
+                text = "; ".join([f"{document.status}: {document.reason}", *_words(document.cause)])
+                return _event(What.VERDICT, document.g, text, node, at)
+    return None
+
+
+def remember(keys: JobKeys, event: Event, present: Sequence[str]) -> tuple[Operation, ...]:
+    """What to write for an event when these keys of events are there, in order: itself, and away with the oldest.
+
+    Keys keep the order in which things happened: where a clock is behind that of an earlier writer, the event is put
+    right after the newest.
+    """
+    at_ms = int(event.at * 1000)
+    newest = max((ms for key in present if (ms := _milliseconds(keys, key)) is not None), default=-1)
+    key = f"{keys.events}{max(at_ms, newest + 1, 0):0{_DIGITS}d}-{event.node}"
+    put = Put(key, msgspec.json.encode(event))
+    if len(present) < KEPT:
+        return (put,)
+    return put, Delete(Range(keys.events, sorted(present)[-(KEPT - 1)]))
+
+
+def read(keys: JobKeys, entries: Iterable[Entry]) -> list[Event]:
+    """The events of a listing, oldest first. What cannot be read is left out."""
+    found = []
+    for entry in sorted(entries, key=lambda entry: entry.key):
+        if entry.key.startswith(keys.events):
+            try:
+                found.append(_DECODER.decode(entry.value))
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                continue
+    return found
+
+
+def _event(what: What, g: int, text: str, node: str, at: float) -> Event:
+    return Event(at=round(at, 3), node=node, what=what, g=g, text=text[:TEXT_MAX])
+
+
+def _words(cause: Cause | None) -> list[str]:
+    return [failed_words([cause.first], cause.host)] if cause is not None else []
+
+
+def _milliseconds(keys: JobKeys, key: str) -> int | None:
+    text = key[len(keys.events) :].partition("-")[0]
+    return int(text) if len(text) == _DIGITS and text.isascii() and text.isdigit() else None
+
+
+_DECODER = msgspec.json.Decoder(Event)

@@ -1,0 +1,31 @@
+"""A parameter server for PyTorch: parameters and embeddings live on servers, workers pull them and push gradients.
+
+One script, by role::
+
+    import os
+    from elastic.train import ps
+
+    env = ps.environ.read(os.environ)
+    if env.role == "server":
+        ps.Server().run()                       # returns when all workers have closed or are lost
+    else:
+        model = Net()
+        worker = ps.Worker(model, lr=0.01)
+        for batch in batches:
+            loss_of(model, batch).backward()
+            worker.step()
+        worker.close()
+
+It runs under elastic-launch, and by hand with the `PADDLE_` variables alone. Nothing of the network is unpickled.
+Messages are neither encrypted nor signed: let only the job reach the ports.
+"""
+
+from __future__ import annotations
+
+from elastic.train.ps import environ
+from elastic.train.ps.embedding import Embedding
+from elastic.train.ps.environ import Environ
+from elastic.train.ps.server import Server
+from elastic.train.ps.worker import Worker
+
+__all__ = ["Embedding", "Environ", "Server", "Worker", "environ"]

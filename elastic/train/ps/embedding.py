@@ -1,0 +1,75 @@
+"""A table of rows that live on the servers, as a module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.functional import embedding
+
+from elastic.errors import ConfigError
+
+
+class Embedding(torch.nn.Module):
+    """`torch.nn.Embedding` with its rows on the servers: only the rows that a batch needs come to the worker.
+
+    `num` rows of `dim` numbers. Row `i` is first normal with mean 0 and standard deviation `std`, computed from `seed`
+    and `i` alone, and costs memory on its server once it was trained. `num` may be much larger than what fits into one
+    machine, until it is saved: `Worker.save` writes one whole table. After `load_state_dict` of such a file, and
+    without a `Worker`, the rows of the file are looked up here.
+    """
+
+    def __init__(
+        self, num: int, dim: int, *, seed: int = 0, std: float = 1.0, dtype: torch.dtype | None = None
+    ) -> None:
+        """Describe the table; it has rows once a `Worker` has the model."""
+        super().__init__()
+        if num < 1 or dim < 1:
+            raise ConfigError(f"an embedding has at least one row and one column, not {num} and {dim}")
+        self.num = num
+        self.dim = dim
+        self.seed = seed
+        self.std = std
+        self.dtype = dtype or torch.get_default_dtype()
+        self.fetch: Callable[[torch.Tensor], torch.Tensor] | None = None
+        """Gets rows from the servers; the `Worker` sets it."""
+        self._table: torch.Tensor | None = None
+        self._gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        return f"{self.num}, {self.dim}"
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of `ids`, of shape (*ids.shape, dim), on the device of `ids`."""
+        if self.fetch is None:
+            if self._table is None:
+                raise ConfigError("this ps.Embedding has no rows yet; make a ps.Worker with the model first")
+            return embedding(ids.to(self._table.device), self._table).to(ids.device)
+        unique, inverse = torch.unique(ids.detach().reshape(-1).to("cpu", torch.int64), return_inverse=True)
+        if len(unique) and not 0 <= int(unique[0]) <= int(unique[-1]) < self.num:
+            raise IndexError(f"ids are from 0 to {self.num - 1}, not {int(unique[0])} to {int(unique[-1])}")
+        rows = self.fetch(unique).to(ids.device)
+        if torch.is_grad_enabled():
+            rows.requires_grad_()
+            hook: Any = rows.register_hook
+            hook(lambda gradient: self._gathered.append((unique, gradient.detach())))
+        return embedding(inverse.view(ids.shape).to(ids.device), rows)
+
+    def gathered(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The ids and gradients of all backward passes since the last call; duplicates are added up. On the CPU."""
+        parts, self._gathered = self._gathered, []
+        if not parts:
+            return torch.empty(0, dtype=torch.int64), torch.empty((0, self.dim), dtype=self.dtype)
+        ids, inverse = torch.unique(torch.cat([ids for ids, _ in parts]), return_inverse=True)
+        total = torch.zeros((len(ids), self.dim), dtype=self.dtype)
+        return ids, total.index_add_(0, inverse, torch.cat([gradient.cpu() for _, gradient in parts]).to(self.dtype))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        if (table := state_dict.get(f"{prefix}weight")) is not None:
+            if tuple(table.shape) != (self.num, self.dim):
+                raise ConfigError(f"{prefix}weight is {list(table.shape)}, and {[self.num, self.dim]} in the model")
+            self._table = table.to(self.dtype)
+            state_dict = {name: value for name, value in state_dict.items() if name != f"{prefix}weight"}
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

@@ -1,0 +1,240 @@
+"""What one server holds of the model: pieces of dense parameters, rows of tables, and how gradients change them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from elastic.errors import MessageError, ModelMismatch
+from elastic.train.ps.messages import SGD, Give, Mode, PieceSpec, Push, Register, TableSpec
+from elastic.train.ps.table import Table, state_dtype
+from elastic.train.ps.wire import DTYPES, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """What one worker pushed: by piece, and by table as ids and rows."""
+
+    weight: float
+    lr: float
+    pieces: Mapping[int, torch.Tensor]
+    tables: Mapping[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+
+
+def average(given: Sequence[Gradients]) -> Gradients:
+    """The weighted mean of several workers' gradients. One that has none for a piece counts as zero there.
+
+    The sum is taken in the order given, so that the same gradients give the same bits.
+    """
+    total = sum(one.weight for one in given)
+    pieces: dict[int, torch.Tensor] = {}
+    rows: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    for one in given:
+        share = one.weight / total
+        for index, gradient in one.pieces.items():
+            scaled = gradient.to(state_dtype(gradient.dtype)) * share
+            pieces[index] = pieces[index] + scaled if index in pieces else scaled
+        for index, (ids, gradient) in one.tables.items():
+            rows.setdefault(index, []).append((ids, gradient.to(state_dtype(gradient.dtype)) * share))
+    tables = {
+        index: (torch.cat([ids for ids, _ in parts]), torch.cat([part for _, part in parts]))
+        for index, parts in rows.items()
+    }
+    return Gradients(total, given[0].lr, pieces, tables)
+
+
+class Holdings:
+    """Everything of the model that is on this server."""
+
+    def __init__(self, index: int, servers: int, initial: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Hold nothing until a worker registers. `initial` has whole parameters that count before the workers' own."""
+        self.pieces: tuple[PieceSpec, ...] = ()
+        self.tables: list[Table] = []
+        self.mode: Mode | None = None
+        self.sgd = SGD()
+        self._index = index
+        self._servers = servers
+        self._initial = dict(initial or {})
+        self._values: list[torch.Tensor | None] = []
+        self._velocity: list[torch.Tensor | None] = []
+
+    @property
+    def registered(self) -> bool:
+        """Whether a worker has said, in this life of the server, what the model is."""
+        return self.mode is not None
+
+    def register(self, asked: Register) -> None:
+        """Take the model from the first worker, and hold every later one to it. `ModelMismatch` names what differs."""
+        if self._values or self.tables or self.registered:
+            self._compare(asked)
+        else:
+            _check_specs(asked, self._index, self._servers)
+            self.pieces = asked.pieces
+            self._values = [self._from_initial(spec) for spec in asked.pieces]
+            self._velocity = [None] * len(asked.pieces)
+            self.tables = [self._table(spec) for spec in asked.tables]
+        self.mode, self.sgd = asked.mode, asked.sgd
+
+    def missing(self) -> tuple[int, ...]:
+        """The pieces that have no values yet."""
+        return tuple(index for index, value in enumerate(self._values) if value is None)
+
+    def check_give(self, given: Give) -> None:
+        """`MessageError` unless the message carries whole pieces of ours."""
+        self._check_pieces(given.pieces, given.shapes, self._shape)
+
+    def fill(self, indexes: Sequence[int], values: Sequence[torch.Tensor]) -> None:
+        """Give pieces their first values. Those that have some keep them."""
+        for index, value in zip(indexes, values, strict=True):
+            if self._values[index] is None:
+                self._values[index] = value.to(state_dtype(value.dtype)).clone()
+
+    def values(self) -> list[torch.Tensor]:
+        """A copy of every piece, in the order registered, as the model's own dtype."""
+        return [self._value(index).to(DTYPES[spec.dtype], copy=True) for index, spec in enumerate(self.pieces)]
+
+    def check_push(self, pushed: Push) -> None:
+        """`MessageError` unless the message carries gradients of trained pieces and of tables of ours."""
+        if not (math.isfinite(pushed.lr) and math.isfinite(pushed.weight)):
+            raise MessageError(f"a learning rate of {pushed.lr} and a weight of {pushed.weight}")
+        dense = len(pushed.pieces)
+        self._check_pieces(pushed.pieces, pushed.shapes[:dense], self._trained_shape)
+        rest = pushed.shapes[dense:]
+        if len(set(pushed.tables)) != len(pushed.tables) or len(rest) != 2 * len(pushed.tables):
+            raise MessageError("the tables of a push need ids and rows, once for each")
+        for index, ids, rows in zip(pushed.tables, rest[::2], rest[1::2], strict=True):
+            spec = self.table(index).spec
+            if ids.dtype != "int64" or len(ids.sizes) != 1 or rows != Shape(spec.dtype, (*ids.sizes, spec.width)):
+                raise MessageError(f"ids of {ids} and rows of {rows} do not fit {spec}")
+
+    def gradients(self, pushed: Push, tensors: Sequence[torch.Tensor]) -> Gradients:
+        """Name the tensors of a checked push. `MessageError` for ids that are not ours."""
+        dense = len(pushed.pieces)
+        rest = tensors[dense:]
+        tables = {}
+        for index, ids, rows in zip(pushed.tables, rest[::2], rest[1::2], strict=True):
+            self.tables[index].check(ids)
+            tables[index] = (ids, rows)
+        return Gradients(pushed.weight, pushed.lr, dict(zip(pushed.pieces, tensors[:dense], strict=True)), tables)
+
+    def apply(self, gradients: Gradients) -> None:
+        """Change the values as `torch.optim.SGD` does."""
+        for index, given in gradients.pieces.items():
+            value = self._value(index)
+            gradient = given.to(value.dtype)
+            if self.sgd.weight_decay:
+                gradient = gradient.add(value, alpha=self.sgd.weight_decay)
+            if self.sgd.momentum:
+                velocity = self._velocity[index]
+                gradient = gradient.clone() if velocity is None else velocity.mul_(self.sgd.momentum).add_(gradient)
+                self._velocity[index] = gradient
+            value.add_(gradient, alpha=-gradients.lr)
+        for index, (ids, rows) in gradients.tables.items():
+            self.tables[index].apply(ids, rows, gradients.lr, self.sgd)
+
+    def table(self, index: int) -> Table:
+        """A table by its place. `MessageError` if there is none."""
+        if index >= len(self.tables):
+            raise MessageError(f"there is no table {index}")
+        return self.tables[index]
+
+    def state(self) -> dict[str, Any]:
+        """A copy of everything, of what `torch.load(weights_only=True)` takes."""
+        return {
+            "pieces": [list(_plain(spec)) for spec in self.pieces],
+            "values": [None if value is None else value.clone() for value in self._values],
+            "velocity": [None if velocity is None else velocity.clone() for velocity in self._velocity],
+            "tables": [(list(_plain(table.spec)), table.state()) for table in self.tables],
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` made."""
+        self.pieces = tuple(PieceSpec(*_tuples(spec)) for spec in state["pieces"])
+        self._values = list(state["values"])
+        self._velocity = list(state["velocity"])
+        self.tables = []
+        for spec, kept in state["tables"]:
+            table = self._table(TableSpec(*spec))
+            table.load(kept)
+            self.tables.append(table)
+
+    def _value(self, index: int) -> torch.Tensor:
+        value = self._values[index]
+        if value is None:
+            raise MessageError(f"{self.pieces[index].name} has no values yet")
+        return value
+
+    def _shape(self, index: int) -> Shape:
+        if index >= len(self.pieces):
+            raise MessageError(f"there is no piece {index}")
+        spec = self.pieces[index]
+        return Shape(spec.dtype, (spec.stop - spec.start,))
+
+    def _trained_shape(self, index: int) -> Shape:
+        shape = self._shape(index)
+        if not self.pieces[index].trained:
+            raise MessageError(f"{self.pieces[index].name} is not trained")
+        return shape
+
+    def _check_pieces(self, indexes: Sequence[int], shapes: Sequence[Shape], expected: Any) -> None:
+        if len(set(indexes)) != len(indexes) or len(shapes) != len(indexes):
+            raise MessageError("each piece needs one tensor")
+        for index, shape in zip(indexes, shapes, strict=True):
+            if shape != expected(index):
+                raise MessageError(f"{shape} does not fit {self.pieces[index]}")
+
+    def _from_initial(self, spec: PieceSpec) -> torch.Tensor | None:
+        whole = self._initial.get(spec.name)
+        if whole is None:
+            return None
+        if tuple(whole.shape) != spec.sizes:
+            raise ModelMismatch(f"{spec.name} is {list(whole.shape)} in the file, and {list(spec.sizes)} in the model")
+        return whole.reshape(-1)[spec.start : spec.stop].to(state_dtype(DTYPES[spec.dtype])).clone()
+
+    def _table(self, spec: TableSpec) -> Table:
+        base = self._initial.get(spec.name)
+        if base is not None and tuple(base.shape) != (spec.rows, spec.width):
+            raise ModelMismatch(f"{spec.name} is {list(base.shape)} in the file, and {[spec.rows, spec.width]} here")
+        return Table(spec, self._index, self._servers, base)
+
+    def _compare(self, asked: Register) -> None:
+        for have, want in (
+            (self.pieces, asked.pieces),
+            (tuple(table.spec for table in self.tables), asked.tables),
+            ((self.mode, self.sgd) if self.registered else (), (asked.mode, asked.sgd) if self.registered else ()),
+        ):
+            for ours, theirs in zip(have, want, strict=False):
+                if ours != theirs:
+                    raise ModelMismatch(f"the servers have {ours}, this worker registers {theirs}")
+            if len(have) != len(want):
+                raise ModelMismatch(f"the servers have {len(have)} pieces or tables here, this worker {len(want)}")
+
+
+def _check_specs(asked: Register, index: int, servers: int) -> None:
+    for piece in asked.pieces:
+        whole = Shape(piece.dtype, piece.sizes)
+        if not 0 <= piece.start <= piece.stop <= whole.numbers or whole.length < 0:
+            raise MessageError(f"there is no such piece: {piece}")
+        if piece.trained and not DTYPES[piece.dtype].is_floating_point:
+            raise MessageError(f"numbers of {piece.dtype} cannot be trained: {piece}")
+    for table in asked.tables:
+        if table.dtype not in DTYPES or not DTYPES[table.dtype].is_floating_point:
+            raise MessageError(f"a table has floating-point numbers: {table}")
+        if not math.isfinite(table.std):
+            raise MessageError(f"a deviation is a number: {table}")
+    if not (math.isfinite(asked.sgd.momentum) and math.isfinite(asked.sgd.weight_decay)):
+        raise MessageError(f"momentum and weight decay are numbers: {asked.sgd}")
+    if len({(piece.name, piece.start, piece.stop) for piece in asked.pieces}) != len(asked.pieces):
+        raise MessageError("a piece is registered twice")
+
+
+def _plain(spec: PieceSpec | TableSpec) -> tuple[Any, ...]:
+    return tuple(getattr(spec, name) for name in spec.__struct_fields__)
+
+
+def _tuples(spec: Sequence[Any]) -> list[Any]:
+    return [tuple(part) if isinstance(part, list | tuple) else part for part in spec]

@@ -1,0 +1,321 @@
+"""A worker's connection to one server: its session, its calls, and how both come back when the server was away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc  # type: ignore[import-untyped, unused-ignore]
+import grpc.aio  # type: ignore[import-untyped, unused-ignore]
+import msgspec
+import torch
+from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_exception_type, wait_random_exponential
+
+from elastic.errors import MessageError, ParameterServerError, ServerLost
+from elastic.train.ps import messages as m
+from elastic.train.ps.service import STATUS
+from elastic.train.ps.sessions import UnknownSession
+from elastic.train.ps.wire import Assembly, H, Header, frames, receive
+
+CONNECT_S = 5.0
+"""How long one try waits for a server's first word."""
+CLOSE_S = 5.0
+"""How long a worker that ends waits for each server to hear of it. A server that does not will notice by itself."""
+PAUSE_FIRST_S = 0.1
+PAUSE_MAX_S = 1.0
+"""Between two tries: a random time that grows up to this."""
+
+OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.enable_http_proxy", 0),
+    # Each try is a new channel, and a new connection.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+log = logging.getLogger("elastic.train.ps")
+
+
+class Roster(msgspec.Struct, frozen=True):
+    """What the launcher's file says, as far as it concerns us."""
+
+    servers: tuple[str, ...]
+
+
+class _Away(Exception):
+    """The server is not there just now; the text says why."""
+
+
+class Link:
+    """One worker's connection to one server. Lives in one event loop.
+
+    It keeps the session open also while nobody calls, so that a worker that computes for long is not taken for lost.
+    """
+
+    def __init__(
+        self,
+        hello: m.Hello,
+        register: m.Register,
+        values: Callable[[Sequence[int]], list[torch.Tensor]],
+        *,
+        address: str,
+        roster_file: str = "",
+        patience_s: float,
+    ) -> None:
+        """Connect to nothing yet. `values` gives this worker's own values for pieces of the server."""
+        self.step = 0
+        """The synchronous step that the server gathers, as far as was heard."""
+        self.lives: list[str] = []
+        """The starts of the server that were met. The state of a new one may be older than what was pulled."""
+        self.address = address
+        self._hello = hello
+        self._register = register
+        self._values = values
+        self._roster_file = Path(roster_file) if roster_file else None
+        self._patience_s = patience_s
+        self._channel: Any = None
+        self._connecting = asyncio.Lock()
+        self._away_since: float | None = None
+        self._closing = False
+        self._failure: ParameterServerError | None = None
+        self._holding: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __str__(self) -> str:
+        """Name the server."""
+        return f"server {self._hello.server} at {self.address}"
+
+    async def call(
+        self,
+        method: str,
+        request: Header,
+        kind: type[H],
+        tensors: Sequence[torch.Tensor] = (),
+        check: Callable[[H], object] | None = None,
+    ) -> tuple[H, tuple[torch.Tensor, ...]]:
+        """Ask the server, again and again while it is away. `ServerLost` when that takes longer than the patience."""
+        async for attempt in self._tries():
+            with attempt:
+                channel = await self._connected()
+                try:
+                    return await self._once(channel, method, request, kind, tensors, check)
+                except _Away as error:
+                    self._drop(channel, error)
+                    raise
+        raise AssertionError("tenacity ends by a result or an error")
+
+    async def open(self) -> None:
+        """Connect and register. Waits for the server, and there for worker 0's first values."""
+        async for attempt in self._tries():
+            with attempt:
+                await self._connected()
+
+    async def close(self) -> None:
+        """Tell the server that this worker has done its work, if it can be told; then let go."""
+        self._closing = True
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self.call("Close", m.Close(session=self._hello.session), m.Done)
+        except (TimeoutError, ParameterServerError) as error:
+            log.warning("%s was not told that worker %d has ended: %s", self, self._hello.worker, error or "no answer")
+        await self.abandon()
+
+    async def abandon(self) -> None:
+        """Let go without a word: the server takes this worker for lost in a while."""
+        self._closing = True
+        self._channel = None
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _tries(self) -> AsyncIterator[Any]:
+        async def tries() -> AsyncIterator[Any]:
+            retrying = AsyncRetrying(
+                retry=retry_if_exception_type(_Away),
+                stop=self._out_of_patience,
+                wait=wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
+            )
+            try:
+                async for attempt in retrying:
+                    yield attempt
+            except RetryError as error:
+                raise ServerLost(
+                    f"{self} has been away for {self._patience_s:.0f} s ({error.last_attempt.exception()}); "
+                    "start it again, and then this worker"
+                ) from None
+
+        return tries()
+
+    def _out_of_patience(self, _: RetryCallState) -> bool:
+        return self._away_since is not None and self._now() >= self._away_since + self._patience_s
+
+    async def _connected(self) -> Any:
+        """The channel, once the session is open and the model registered. `_Away` after one try."""
+        async with self._connecting:
+            if self._failure is not None:
+                raise self._failure
+            if self._channel is None:
+                self._channel = await self._connect()
+            return self._channel
+
+    async def _connect(self) -> Any:
+        self._find()
+        channel = grpc.aio.insecure_channel(self.address, options=OPTIONS)
+        stream = channel.unary_stream(f"/{m.PACKAGE}/Session")(b"".join(frames(self._hello)))
+        try:
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    life = self._notice(await stream.read()).life
+            except TimeoutError:
+                raise _Away("no answer") from None
+            except grpc.aio.AioRpcError as error:
+                raise _meaning(error) from None
+        except BaseException as error:
+            await channel.close()
+            if isinstance(error, _Away):
+                self._missed(error)
+            raise
+        holding = self._begin(self._hold(stream, channel))
+        try:
+            await self._registered(channel)
+            if holding.done():
+                raise _Away("the session broke")
+        except BaseException as error:
+            holding.cancel()
+            if isinstance(error, _Away):
+                self._missed(error)
+            raise
+        if self._away_since is not None and self.lives:
+            log.warning("%s is back%s", self, "" if life in self.lives else ", as a new process")
+        self._away_since = None
+        if life not in self.lives:
+            self.lives.append(life)
+        self._holding = holding
+        return channel
+
+    async def _registered(self, channel: Any) -> None:
+        """Tell the server our part of the model, and give it values where it has none and wants ours."""
+        while True:
+            answer, _ = await self._once(channel, "Register", self._register, m.Registered)
+            if not answer.wanted:
+                self.step = max(self.step, answer.step)
+                return
+            if max(answer.wanted) >= len(self._register.pieces):
+                raise MessageError(f"{self} wants pieces that there are not")
+            give = m.Give(session=self._hello.session, pieces=answer.wanted)
+            await self._once(channel, "Give", give, m.Done, self._values(answer.wanted))
+
+    async def _hold(self, stream: Any, channel: Any) -> None:
+        """Listen until the session breaks, then open it again. Owns the channel, and closes it."""
+        reason: Exception = _Away("it has ended the session")
+        try:
+            while (frame := await stream.read()) is not grpc.aio.EOF:
+                log.warning("%s", self._notice(frame).text)
+        except grpc.aio.AioRpcError as error:
+            reason = _meaning(error)
+        except MessageError as error:
+            reason = error
+        finally:
+            await channel.close()
+        if self._channel is not channel or self._closing:
+            return
+        self._drop(channel, reason)
+        if isinstance(reason, ParameterServerError):
+            self._failure = reason  # The next call says it.
+            return
+        try:
+            await self.open()
+        except ParameterServerError as error:
+            self._failure = error
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a task that `abandon` ends."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _once(
+        self,
+        channel: Any,
+        method: str,
+        request: Header,
+        kind: type[H],
+        tensors: Sequence[torch.Tensor] = (),
+        check: Callable[[H], object] | None = None,
+    ) -> tuple[H, tuple[torch.Tensor, ...]]:
+        call = channel.stream_stream(f"/{m.PACKAGE}/{method}")()
+        try:
+            try:
+                for frame in frames(request, tensors):
+                    await call.write(frame)
+                await call.done_writing()
+            except asyncio.InvalidStateError:
+                pass  # It has answered before it had read everything. The reading says what.
+            return await receive(aiter(call), kind, check)
+        except grpc.aio.AioRpcError as error:
+            raise _meaning(error) from None
+        finally:
+            call.cancel()
+
+    def _drop(self, channel: Any, reason: Exception) -> None:
+        """Give up a channel, if it is still the one in use."""
+        if self._channel is channel:
+            self._channel = None
+            self._missed(reason)
+            if self._holding is not None and self._holding is not asyncio.current_task():
+                self._holding.cancel()
+
+    def _missed(self, reason: Exception) -> None:
+        if self._away_since is None:
+            self._away_since = self._now()
+            if not self._closing:
+                log.warning("%s does not answer (%s); it is asked again for %.0f s", self, reason, self._patience_s)
+
+    def _find(self) -> None:
+        """Look where the launcher says that the server is now."""
+        if self._roster_file is None:
+            return
+        try:
+            servers = msgspec.json.decode(self._roster_file.read_bytes(), type=Roster).servers
+        except (OSError, msgspec.MsgspecError) as error:
+            log.debug("the roster %s cannot be read: %s", self._roster_file, error)
+            return  # The address that was good last is tried.
+        if self._hello.server < len(servers):
+            self.address = servers[self._hello.server]
+
+    @staticmethod
+    def _notice(frame: Any) -> m.Notice:
+        if frame is grpc.aio.EOF:
+            raise _Away("it has ended the session")
+        assembly = Assembly(m.Notice)
+        assembly.feed(frame)
+        if assembly.header is None:
+            raise MessageError("a notice is longer than one frame")
+        return assembly.header
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+KINDS = {status: kind for kind, status in STATUS.items()}
+
+
+def _meaning(error: grpc.aio.AioRpcError) -> Exception:
+    """What a status that came back means for the worker."""
+    kind = KINDS.get(error.code())
+    text = error.details() or str(error.code())
+    if kind is UnknownSession:
+        return _Away("it does not know this worker's session")
+    if kind is not None:
+        return kind(text)
+    if error.code() in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED):
+        return ParameterServerError(f"the server answered {text}")
+    return _Away(text)

@@ -1,0 +1,170 @@
+"""What workers and servers say to each other. Each method has one header for its request and one for its answer.
+
+    Session   Hello                    Notice, Notice, …   open for as long as the worker lives
+    Register  Register                 Registered          the model; waits until there are values or some are wanted
+    Give      Give + values            Done                the values that `Registered` asked for
+    Push      Push + gradients         Values (+ values)   gradients, applied once; with `pull` the values follow
+    Pull      Pull                     Values + values     all pieces of this server, in the order registered
+    Rows      Rows + ids               Values + rows       rows of a table
+    Close     Close                    Done                this worker has done its work
+
+Pieces and tables are named by their place in the registration.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+from elastic.train.ps.wire import DIMENSIONS_MAX, Header, Size
+
+VERSION = 1
+"""Of this protocol. A server refuses a worker that speaks another."""
+
+PACKAGE = "elastic.train.ps"
+"""The name of the gRPC service."""
+
+Index = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+Word = Annotated[str, msgspec.Meta(max_length=256)]
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+
+
+class Mode(StrEnum):
+    """When a server applies gradients."""
+
+    SYNC = "sync"
+    """Those of a step together, once all live workers have sent theirs."""
+    ASYNC = "async"
+    """Each at once."""
+
+
+class SGD(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How values follow gradients, as `torch.optim.SGD` does it. The learning rate comes with each push."""
+
+    momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
+class PieceSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A piece of a dense parameter: which numbers of its flat row, and of what the whole is made."""
+
+    name: Name
+    sizes: Annotated[tuple[Size, ...], msgspec.Meta(max_length=DIMENSIONS_MAX)]
+    dtype: Word
+    start: Count
+    stop: Count
+    trained: bool
+
+    def __str__(self) -> str:
+        """Say it in an error."""
+        return f"{self.name} of shape {list(self.sizes)} and {self.dtype} ({self.start} to {self.stop})"
+
+
+class TableSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A sparse table: `rows` rows of `width` numbers; what a row is at first follows from `seed` and its id."""
+
+    name: Name
+    rows: Count
+    width: Annotated[int, msgspec.Meta(ge=1, le=2**24)]
+    dtype: Word
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+    std: Annotated[float, msgspec.Meta(ge=0)]
+
+    def __str__(self) -> str:
+        """Say it in an error."""
+        return f"table {self.name} of {self.rows} rows of {self.width} {self.dtype}, seed {self.seed}, std {self.std}"
+
+
+class Hello(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A worker opens its session. Another `session` of the same worker number replaces the older one."""
+
+    version: int
+    job: Word
+    server: Index
+    servers: Index
+    worker: Index
+    session: Word
+
+
+class Notice(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a server says on its own: first that the session is open, later whom everybody waits for.
+
+    `life` is another one after each start of the server.
+    """
+
+    life: Word = ""
+    text: Text = ""
+
+
+class Register(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The part of the model that belongs to this server, and how it is trained."""
+
+    session: Word
+    mode: Mode
+    sgd: SGD
+    pieces: tuple[PieceSpec, ...]
+    tables: tuple[TableSpec, ...]
+
+
+class Registered(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`wanted`: these pieces have no values, and this worker is to give its own. `step`: the one being gathered."""
+
+    wanted: tuple[Index, ...] = ()
+    step: Count = 0
+
+
+class Give(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Values for these pieces; those that have some by now keep them."""
+
+    session: Word
+    pieces: tuple[Index, ...]
+
+
+class Push(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Gradients: first those of `pieces`, then ids and rows for each of `tables`.
+
+    `number` counts a session's pushes; a number that was applied is not applied again. `step` is the synchronous step
+    that they are for. `weight` is this worker's share in the step's average.
+    """
+
+    session: Word
+    number: Count
+    step: Count
+    lr: Annotated[float, msgspec.Meta(ge=0)]
+    weight: Annotated[float, msgspec.Meta(gt=0)]
+    pieces: tuple[Index, ...]
+    tables: tuple[Index, ...]
+    pull: bool
+
+
+class Pull(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All values, please."""
+
+    session: Word
+
+
+class Rows(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The rows of a table with the ids that follow."""
+
+    session: Word
+    table: Index
+
+
+class Values(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The values asked for, and the step that is being gathered now."""
+
+    step: Count = 0
+
+
+class Close(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """This worker has done its work and will not come back."""
+
+    session: Word
+
+
+class Done(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nothing more to say."""

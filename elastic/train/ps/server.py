@@ -1,0 +1,217 @@
+"""The process that holds parameters: it listens, answers, keeps snapshots, and ends with its workers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc.aio  # type: ignore[import-untyped, unused-ignore]
+import torch
+
+from elastic.errors import CheckpointError, ConfigError
+from elastic.train.ps import environ
+from elastic.train.ps.environ import Environ
+from elastic.train.ps.holdings import Holdings
+from elastic.train.ps.service import Service
+from elastic.train.ps.snapshot import Snapshots
+
+LOST_AFTER_S = 10.0
+SNAPSHOT_EVERY_S = 5.0
+SNAPSHOT_SHARE = 10
+"""A snapshot that took t seconds is followed by 10 t without one, so that a large state leaves time to train."""
+GOODBYE_S = 1.0
+"""At the end the last answers have this long to go out."""
+
+OPTIONS: tuple[tuple[str, int], ...] = (
+    # Two servers on one port must be an error. By default Linux would share out the connections between them.
+    ("grpc.so_reuseport", 0),
+    # A worker's machine that is gone, or a worker that is frozen, shows within these two together.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # Workers ask for signs of life as well; that is no abuse.
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+log = logging.getLogger("elastic.train.ps")
+
+
+class Server:
+    """One parameter server.
+
+    `env` is this process's place, by default what the environment says. `load_from` is a file that `Worker.save` or
+    `torch.save(model.state_dict(), path)` wrote: its values, of all parameters or of those in `names`, count before
+    those of the workers. A worker whose connection broke is lost after `lost_after_s`. Snapshots are written every
+    `snapshot_every_s` seconds when something changed, below `snapshots`; by default that is `ps` in the job's
+    checkpoint folder (ELASTIC_CHECKPOINT_DIR), and without one there are none. `listen` is the host:port to listen
+    on, if that is not the one by which the others know this server.
+    """
+
+    def __init__(
+        self,
+        *,
+        env: Environ | None = None,
+        load_from: str | os.PathLike[str] | None = None,
+        names: Sequence[str] | None = None,
+        lost_after_s: float = LOST_AFTER_S,
+        snapshot_every_s: float = SNAPSHOT_EVERY_S,
+        snapshots: str | os.PathLike[str] | None = None,
+        listen: str | None = None,
+    ) -> None:
+        """Read the environment and `load_from`. `ConfigError` says what is wrong with them."""
+        self.env = env or environ.read(os.environ)
+        if self.env.role != "server":
+            raise ConfigError(f"this process is a {self.env.role} and no server; ask elastic.env().role")
+        if names is not None and load_from is None:
+            raise ConfigError("names= says which parameters to load; say the file with load_from=")
+        self._initial = load(load_from, names) if load_from is not None else {}
+        self._lost_after_s = lost_after_s
+        self._snapshot_every_s = snapshot_every_s
+        folder = Path(snapshots) if snapshots is not None else None
+        if folder is None and self.env.checkpoint_dir:
+            folder = Path(self.env.checkpoint_dir) / "ps"
+        self._snapshots = Snapshots(folder, self.env.index, len(self.env.servers)) if folder else None
+        self._listen = listen or self.env.current
+
+    def run(self) -> None:
+        """Serve until every worker has closed or is lost.
+
+        At SIGTERM the state is written and the process ends with 143. Raises `ConfigError` if the port cannot be had.
+        """
+        logger = logging.getLogger("elastic")
+        if not logger.hasHandlers():
+            # A script that has set up no logging still shows what its server does.
+            logger.addHandler(logging.StreamHandler(sys.stderr))
+            logger.setLevel(logging.INFO)
+        if signum := asyncio.run(self._serve()):
+            raise SystemExit(128 + signum)
+
+    async def _serve(self) -> int:
+        """Serve; the signal that was the end, or 0."""
+        holdings = Holdings(self.env.index, len(self.env.servers), self._initial)
+        service = Service(
+            holdings,
+            index=self.env.index,
+            servers=len(self.env.servers),
+            trainers=self.env.trainers,
+            job=self.env.job_id,
+            replaced=bool(self.env.roster_file),
+            lost_after_s=self._lost_after_s,
+        )
+        self._restore(holdings, service)
+        told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if threading.current_thread() is threading.main_thread():
+            for signum in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(signum, _tell, told, signum)
+        server = grpc.aio.server(options=OPTIONS)
+        server.add_generic_rpc_handlers((service.handlers(),))
+        try:
+            server.add_insecure_port(self._listen)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"server {self.env.index} cannot listen on {self._listen}: its port is taken, or its host is not this "
+                "machine; free it, or name another one"
+            ) from error
+        await server.start()
+        log.info(
+            "server %d of %d listens on %s for %d workers",
+            self.env.index,
+            len(self.env.servers),
+            self._listen,
+            self.env.trainers,
+        )
+        tasks = [asyncio.create_task(service.tell()), asyncio.create_task(self._keep(service))]
+        finished = asyncio.create_task(service.finished.wait())
+        ends: list[asyncio.Future[Any]] = [*tasks, finished, told]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        # Nothing is acknowledged any more before the last snapshot is written.
+        await server.stop(0 if told.done() else GOODBYE_S)
+        for task in [*tasks, finished]:
+            task.cancel()
+        for ended in await asyncio.gather(*tasks, finished, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
+        if self._snapshots is not None and service.changed.is_set():
+            try:
+                self._snapshots.write(self._state(service), time.time())
+            except CheckpointError as error:
+                log.error("no snapshot: %s", error)
+        why = signal.Signals(told.result()).name if told.done() else "every worker has closed or is lost"
+        log.info("server %d ends: %s", self.env.index, why)
+        return told.result() if told.done() else 0
+
+    async def _keep(self, service: Service) -> None:
+        """Write snapshots whenever something changed. A full disk is said, and tried again: training goes on."""
+        while self._snapshots is not None:
+            await service.changed.wait()
+            await asyncio.sleep(self._snapshot_every_s)
+            service.changed.clear()
+            state, started = self._state(service), time.monotonic()
+            # The thread is not left alone at the end: the last snapshot comes after it.
+            writing = asyncio.create_task(asyncio.to_thread(self._snapshots.write, state, time.time()))
+            try:
+                await asyncio.shield(writing)
+            except asyncio.CancelledError:
+                with contextlib.suppress(CheckpointError):
+                    await writing
+                raise
+            except CheckpointError as error:
+                log.error("no snapshot: %s", error)
+                service.changed.set()
+            await asyncio.sleep(SNAPSHOT_SHARE * (time.monotonic() - started))
+        await asyncio.Event().wait()
+
+    @staticmethod
+    def _state(service: Service) -> dict[str, Any]:
+        workers, step = service.kept()
+        return {"holdings": service.holdings.state(), "workers": workers, "step": step}
+
+    def _restore(self, holdings: Holdings, service: Service) -> None:
+        found = self._snapshots.load() if self._snapshots is not None else None
+        if found is None:
+            return
+        state, meta = found
+        holdings.load(state["holdings"])
+        service.restored(state["workers"], state["step"])
+        log.warning(
+            "server %d is back from its snapshot; its state is %.1f s old (step %d)",
+            self.env.index,
+            max(0.0, time.time() - meta.written_at),
+            state["step"],
+        )
+
+
+def _tell(told: asyncio.Future[int], signum: int) -> None:
+    """Take the first signal as a wish to end. A second one is not waited with."""
+    told.set_result(signum)
+    for one in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().remove_signal_handler(one)
+
+
+def load(path: str | os.PathLike[str], names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
+    """Read parameters from a plain file of tensors by name. `ConfigError` says what is wrong with file or names."""
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (OSError, RuntimeError, pickle.UnpicklingError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no file of torch.save with tensors only"
+        raise ConfigError(f"load_from={os.fspath(path)!r} cannot be read: {reason}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"load_from={os.fspath(path)!r} has no tensors by name; save model.state_dict()")
+    tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+    if names is None:
+        return tensors
+    if unknown := [name for name in names if name not in tensors]:
+        raise ConfigError(
+            f"load_from={os.fspath(path)!r} has no {', '.join(unknown)}; it has {', '.join(list(tensors)[:20])}"
+        )
+    return {name: tensors[name] for name in names}

@@ -1,0 +1,339 @@
+"""One server's answers to its workers. Everything runs in one event loop, and nothing awaits while it changes state."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import grpc  # type: ignore[import-untyped, unused-ignore]
+import torch
+
+from elastic.errors import MessageError, ModelMismatch, ParameterServerError, SessionReplaced
+from elastic.train.ps import messages as m
+from elastic.train.ps.barrier import Barrier
+from elastic.train.ps.holdings import Gradients, Holdings, average
+from elastic.train.ps.sessions import REPLACED, Sessions, State, UnknownSession
+from elastic.train.ps.wire import Assembly, H, Header, frames, receive
+
+NOTICE_EVERY_S = 10.0
+"""How often everybody is told whom they wait for."""
+MISSING_AFTER_S = 120.0
+"""By hand: how long a server stays for workers that were never seen, once all others have ended."""
+ROWS_BYTES_MAX = 1024**3
+"""The rows that one call may ask for: their ids are small, and the answer is not."""
+
+STATUS: dict[type[Exception], grpc.StatusCode] = {
+    MessageError: grpc.StatusCode.INVALID_ARGUMENT,
+    ModelMismatch: grpc.StatusCode.ALREADY_EXISTS,
+    SessionReplaced: grpc.StatusCode.ABORTED,
+    UnknownSession: grpc.StatusCode.FAILED_PRECONDITION,
+}
+"""How each refusal travels. Anything else that a handler raises is a mistake of ours, and gRPC says UNKNOWN."""
+
+Answer = tuple[Header, Sequence[torch.Tensor]]
+Handler = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
+
+log = logging.getLogger("elastic.train.ps")
+
+
+class Service:
+    """The state of one server, and the handlers that change it."""
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        *,
+        index: int,
+        servers: int,
+        trainers: int,
+        job: str = "",
+        replaced: bool = False,
+        lost_after_s: float,
+    ) -> None:
+        """Start with what `holdings` has. `replaced`: lost workers are replaced by others, under the launcher."""
+        self.holdings = holdings
+        self.sessions = Sessions(lost_after_s)
+        self.barrier: Barrier[Gradients] = Barrier(trainers)
+        self.finished = asyncio.Event()
+        self.changed = asyncio.Event()
+        """Something that a snapshot keeps is not what it was."""
+        self.life = secrets.token_hex(8)
+        self._index = index
+        self._servers = servers
+        self._trainers = trainers
+        self._job = job
+        self._replaced = replaced
+        self._registered: set[int] = set()
+        self._notices: dict[int, asyncio.Queue[m.Notice | SessionReplaced | None]] = {}
+        self._moved = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """What gRPC calls: bytes in, bytes out."""
+        answers = {
+            "Register": self._answering(m.Register, self._register, self._check_bare),
+            "Give": self._answering(m.Give, self._give, self._check_give),
+            "Push": self._answering(m.Push, self._push, self._check_push),
+            "Pull": self._answering(m.Pull, self._pull, self._check_bare),
+            "Rows": self._answering(m.Rows, self._rows, self._check_rows),
+            "Close": self._answering(m.Close, self._close, self._check_bare),
+        }
+        table = {name: grpc.stream_stream_rpc_method_handler(handler) for name, handler in answers.items()}
+        table["Session"] = grpc.unary_stream_rpc_method_handler(self._session)
+        return grpc.method_handlers_generic_handler(m.PACKAGE, table)
+
+    def waits_for(self) -> str:
+        """Whom everybody waits for just now, "" if for nobody."""
+        if self.holdings.missing() and self._registered:
+            return f"worker 0 and its first values ({self._known(0)})"
+        if self.holdings.mode is not m.Mode.SYNC:
+            return ""
+        if self._registered and (absent := self.barrier.absent()):
+            return f"{absent} of {self._trainers} workers to come before the first step"
+        if missing := self.barrier.missing():
+            return f"step {self.barrier.step} of " + ", ".join(f"worker {w} ({self._known(w)})" for w in missing[:8])
+        return ""
+
+    async def tell(self) -> None:
+        """Say every `NOTICE_EVERY_S` whom everybody waits for, here and to the workers, if it is the same as before."""
+        before = ""
+        while True:
+            await asyncio.sleep(NOTICE_EVERY_S)
+            text = self.waits_for()
+            if text and text == before:
+                log.info("server %d waits for %s", self._index, text)
+                for queue in self._notices.values():
+                    queue.put_nowait(m.Notice(text=f"parameter server {self._index} waits for {text}"))
+            before = text
+
+    def restored(self, sessions: Sequence[tuple[int, str, int]], step: int) -> None:
+        """Go on where a snapshot was: its workers have `lost_after_s` to come back."""
+        now = self._now()
+        self.barrier = Barrier(self._trainers, step=step, opened=bool(sessions))
+        for worker, session, applied in sessions:
+            self.sessions.restore(worker, session, applied, now)
+            self.barrier.enter(worker)
+        self._arm()
+
+    def kept(self) -> tuple[list[tuple[int, str, int]], int]:
+        """What a snapshot keeps of the sessions: live workers, and the step."""
+        live = [(worker, self.sessions.seen[worker]) for worker in self.sessions.live()]
+        return [(worker, seen.session, seen.applied) for worker, seen in live], self.barrier.step
+
+    # The session.
+
+    async def _session(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        try:
+            hello = self._greeted(request)
+            worker = hello.worker
+            back = worker in self.sessions.seen
+            known = back and self.sessions.seen[worker].session == hello.session
+            line = self.sessions.hello(worker, hello.session, self._now())
+        except (MessageError, ModelMismatch, SessionReplaced) as error:
+            await context.abort(STATUS[type(error)], str(error))
+            return
+        if not known:
+            self.barrier.leave(worker)
+            self._registered.discard(worker)
+            log.info("worker %d is here%s", worker, " again, as another process" if back else "")
+        if older := self._notices.get(worker):
+            older.put_nowait(None if known else SessionReplaced(REPLACED.format(worker)))
+        queue = self._notices[worker] = asyncio.Queue()
+        queue.put_nowait(m.Notice(life=self.life))
+        self._change()
+        try:
+            while (notice := await queue.get()) is not None:
+                if isinstance(notice, SessionReplaced):
+                    await context.abort(STATUS[SessionReplaced], str(notice))
+                    return
+                for frame in frames(notice):
+                    yield frame
+        finally:
+            if self._notices.get(worker) is queue:
+                del self._notices[worker]
+            if self.sessions.broke(worker, line, self._now()):
+                log.info("the connection of worker %d broke", worker)
+                self._change()
+
+    def _greeted(self, request: bytes) -> m.Hello:
+        assembly = Assembly(m.Hello)
+        assembly.feed(request)
+        if assembly.tensors():
+            raise MessageError("a hello has no tensors")
+        hello = assembly.header
+        assert hello is not None
+        if hello.version != m.VERSION:
+            raise ModelMismatch(f"this server speaks version {m.VERSION} of the protocol, the worker {hello.version}")
+        if hello.job != self._job:
+            raise ModelMismatch(f"this server belongs to job {self._job!r}, the worker to {hello.job!r}")
+        if (hello.server, hello.servers) != (self._index, self._servers):
+            raise ModelMismatch(
+                f"this is server {self._index} of {self._servers}; the worker takes it for server {hello.server} "
+                f"of {hello.servers}: name the same servers, in the same order, everywhere"
+            )
+        if not hello.session.startswith(f"{hello.worker}-"):
+            raise MessageError("the session does not begin with the worker's number")
+        return hello
+
+    async def _close(self, asked: m.Close, _: Sequence[torch.Tensor]) -> Answer:
+        worker = self.sessions.close(asked.session, self._now())
+        self.barrier.leave(worker)
+        self._registered.discard(worker)
+        if queue := self._notices.get(worker):
+            queue.put_nowait(None)
+        log.info("worker %d has closed", worker)
+        self.changed.set()
+        self._change()
+        return m.Done(), ()
+
+    # The model.
+
+    async def _register(self, asked: m.Register, _: Sequence[torch.Tensor]) -> Answer:
+        worker = self.sessions.check(asked.session)
+        self.holdings.register(asked)
+        self._registered.add(worker)
+        self._change()
+        while wanted := self.holdings.missing():
+            if self.sessions.giver(self._registered, self._trainers) == worker:
+                return m.Registered(wanted=wanted), ()
+            await self._moved.wait()
+            self.sessions.check(asked.session)
+        step = self.barrier.enter(worker)
+        self._change()
+        return m.Registered(step=step), ()
+
+    async def _give(self, given: m.Give, values: Sequence[torch.Tensor]) -> Answer:
+        self._at_work(given.session, complete=False)
+        self.holdings.fill(given.pieces, values)
+        self.changed.set()
+        self._change()
+        return m.Done(), ()
+
+    async def _push(self, pushed: m.Push, tensors: Sequence[torch.Tensor]) -> Answer:
+        worker = self._at_work(pushed.session)
+        gradients = self.holdings.gradients(pushed, tensors)
+        if self.holdings.mode is m.Mode.ASYNC:
+            seen = self.sessions.seen[worker]
+            if pushed.number > seen.applied:
+                self.holdings.apply(gradients)
+                seen.applied = pushed.number
+                self.changed.set()
+        else:
+            self.barrier.give(worker, pushed.step, gradients)
+            self._change()
+            while self.barrier.step <= pushed.step:
+                await self._moved.wait()
+                self.sessions.check(pushed.session)
+        return m.Values(step=self.barrier.step), self.holdings.values() if pushed.pull else ()
+
+    async def _pull(self, asked: m.Pull, _: Sequence[torch.Tensor]) -> Answer:
+        self._at_work(asked.session)
+        return m.Values(step=self.barrier.step), self.holdings.values()
+
+    async def _rows(self, asked: m.Rows, tensors: Sequence[torch.Tensor]) -> Answer:
+        self._at_work(asked.session)
+        table = self.holdings.table(asked.table)
+        table.check(tensors[0])
+        return m.Values(step=self.barrier.step), (table.rows(tensors[0]),)
+
+    # What is refused before the tensors of a message are read.
+
+    def _check_bare(self, asked: Header) -> None:
+        if asked.shapes:
+            raise MessageError(f"a {type(asked).__name__} has no tensors")
+
+    def _check_give(self, given: m.Give) -> None:
+        self._at_work(given.session, complete=False)
+        self.holdings.check_give(given)
+
+    def _check_push(self, pushed: m.Push) -> None:
+        self._at_work(pushed.session)
+        self.holdings.check_push(pushed)
+
+    def _check_rows(self, asked: m.Rows) -> None:
+        self._at_work(asked.session)
+        if len(asked.shapes) != 1 or asked.shapes[0].dtype != "int64" or len(asked.shapes[0].sizes) != 1:
+            raise MessageError("rows are asked for with one list of int64 ids")
+        count, width = asked.shapes[0].numbers, self.holdings.table(asked.table).row_bytes
+        if count * max(width, 8) > ROWS_BYTES_MAX:
+            raise MessageError(f"{count} rows of {width} bytes are more than {ROWS_BYTES_MAX}; ask for fewer at once")
+
+    # What follows from every change.
+
+    def _change(self) -> None:
+        """Do the steps that are complete, wake who waits, and look whether this was the end."""
+        while given := self.barrier.take():
+            self.holdings.apply(average(given))
+            self.changed.set()
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+        self._arm()
+
+    def _arm(self) -> None:
+        """Set the timer for the next worker that will be lost, or end if nobody will come any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        at = self.sessions.next_lapse()
+        if self.sessions.over(self._trainers, replaced=self._replaced):
+            self.finished.set()
+        elif at is None and not self._replaced and self.sessions.seen and not self.sessions.live():
+            # Some were never seen. Who died before the first hello will not come.
+            at = max(one.since for one in self.sessions.seen.values()) + MISSING_AFTER_S
+        if at is not None:
+            self._timer = asyncio.get_running_loop().call_at(at, self._lapse)
+
+    def _lapse(self) -> None:
+        lost = self.sessions.lapse(self._now())
+        for worker in lost:
+            log.warning("worker %d is lost; nobody waits for it any more", worker)
+            self.barrier.leave(worker)
+            self._registered.discard(worker)
+            self.changed.set()
+        if not lost and not self.sessions.live() and self.sessions.next_lapse() is None:
+            absent = self._trainers - len(self.sessions.seen)
+            log.warning("%d of %d workers never came; the others have ended", absent, self._trainers)
+            self.finished.set()
+        self._change()
+
+    def _at_work(self, session: str, *, complete: bool = True) -> int:
+        """The worker of a session that has registered the model. Nothing is done for anybody else."""
+        worker = self.sessions.check(session)
+        if worker not in self._registered:
+            raise UnknownSession(session)
+        if complete and self.holdings.missing():
+            raise MessageError("the parameters have no values yet")
+        return worker
+
+    def _known(self, worker: int) -> str:
+        seen = self.sessions.seen.get(worker)
+        if seen is None:
+            return "it never came"
+        age = f"{self._now() - seen.since:.0f} s"
+        words = {State.HERE: "it is here", State.BROKEN: f"its connection broke {age} ago"}
+        return words.get(seen.state, f"{seen.state} {age} ago")
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+    @staticmethod
+    def _answering(
+        kind: type[H],
+        answer: Callable[[H, Sequence[torch.Tensor]], Awaitable[Answer]],
+        check: Callable[[H], object] | None = None,
+    ) -> Handler:
+        async def handle(stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+            try:
+                header, tensors = await receive(stream, kind, check)
+                reply, values = await answer(header, tensors)
+            except (ParameterServerError, UnknownSession) as error:
+                await context.abort(STATUS.get(type(error), grpc.StatusCode.UNKNOWN), str(error))
+                return
+            for frame in frames(reply, values):
+                yield frame
+
+        return handle

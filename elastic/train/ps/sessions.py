@@ -1,0 +1,142 @@
+"""Who is there: one server's view of the workers. Pure: the time is an argument.
+
+    (never seen) ── hello ──► here ── close ──► closed
+                               │ ▲
+                         break │ │ hello
+                               ▼ │
+                             broken ── lost_after_s ──► lost
+
+A worker that is here or broken is *live*: synchronous steps wait for it. `hello` brings a worker back from every state.
+With the session that it had it goes on where it was, with another one it has begun anew and the old one is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from elastic.errors import SessionReplaced
+
+RETIRED_MAX = 64
+"""Sessions of one worker that are remembered as replaced. More processes than that do not fight for one number."""
+REPLACED = "another process has come as worker {}; this one is no longer listened to"
+
+
+class UnknownSession(Exception):
+    """This server does not know the session (any more): the worker says hello again."""
+
+
+class State(StrEnum):
+    """Of one worker."""
+
+    HERE = "here"
+    BROKEN = "broken"
+    CLOSED = "closed"
+    LOST = "lost"
+
+
+@dataclass(slots=True)
+class Seen:
+    """What is known of one worker."""
+
+    session: str
+    state: State
+    since: float
+    line: int = 0
+    """Counts the connections of this worker, so that the end of an old one is not taken for that of the new one."""
+    applied: int = 0
+    """The number of the last push of this session that was applied."""
+    retired: tuple[str, ...] = ()
+    """The sessions that this one has replaced."""
+
+
+class Sessions:
+    """Every worker that was ever seen, by its number."""
+
+    def __init__(self, lost_after_s: float) -> None:
+        """Nobody was seen yet. A worker whose connection broke is lost after `lost_after_s`."""
+        self.seen: dict[int, Seen] = {}
+        self._lost_after_s = lost_after_s
+
+    def hello(self, worker: int, session: str, now: float) -> int:
+        """Open or resume a session; the number of this connection. `SessionReplaced` for one that was replaced."""
+        before = self.seen.get(worker)
+        if before is None:
+            self.seen[worker] = Seen(session, State.HERE, now, 1)
+        elif before.session == session:
+            self.seen[worker] = replace(before, state=State.HERE, since=now, line=before.line + 1)
+        elif session in before.retired:
+            raise SessionReplaced(REPLACED.format(worker))
+        else:
+            retired = (*before.retired, before.session)[-RETIRED_MAX:]
+            self.seen[worker] = Seen(session, State.HERE, now, before.line + 1, 0, retired)
+        return self.seen[worker].line
+
+    def restore(self, worker: int, session: str, applied: int, now: float) -> None:
+        """Expect a worker that was live before this server was started again: it has `lost_after_s` to come back."""
+        self.seen[worker] = Seen(session, State.BROKEN, now, 0, applied)
+
+    def broke(self, worker: int, line: int, now: float) -> bool:
+        """A connection ended without a close. False if a newer one is there, or the worker had closed."""
+        one = self.seen.get(worker)
+        if one is None or one.line != line or one.state is not State.HERE:
+            return False
+        one.state, one.since = State.BROKEN, now
+        return True
+
+    def close(self, session: str, now: float) -> int:
+        """The worker has done its work; its number."""
+        worker = self.check(session)
+        one = self.seen[worker]
+        one.state, one.since = State.CLOSED, now
+        return worker
+
+    def lapse(self, now: float) -> list[int]:
+        """The workers that are lost by now and were not before."""
+        lost = []
+        for worker, one in self.seen.items():
+            if one.state is State.BROKEN and now >= one.since + self._lost_after_s:
+                one.state, one.since = State.LOST, now
+                lost.append(worker)
+        return lost
+
+    def next_lapse(self) -> float | None:
+        """When to call `lapse` next, None if nobody is broken."""
+        return min(
+            (one.since + self._lost_after_s for one in self.seen.values() if one.state is State.BROKEN), default=None
+        )
+
+    def check(self, session: str) -> int:
+        """The worker that has this session open. `UnknownSession`, or `SessionReplaced` by another one."""
+        number, _, _ = session.partition("-")
+        one = self.seen.get(int(number)) if number.isascii() and number.isdecimal() and len(number) < 12 else None
+        if one is None:
+            raise UnknownSession(session)
+        if one.session != session:
+            raise SessionReplaced(REPLACED.format(number))
+        if one.state not in (State.HERE, State.BROKEN):
+            raise UnknownSession(session)
+        return int(number)
+
+    def live(self) -> list[int]:
+        """The workers that are here or may still come back, in order."""
+        return sorted(worker for worker, one in self.seen.items() if one.state in (State.HERE, State.BROKEN))
+
+    def giver(self, candidates: Iterable[int], trainers: int) -> int | None:
+        """Who of the candidates gives first values: worker 0; without it, once it cannot come first, the lowest one."""
+        ready = sorted(candidates)
+        if not ready:
+            return None
+        zero = self.seen.get(0)
+        if ready[0] == 0 or (zero is not None and zero.state in (State.CLOSED, State.LOST)):
+            return ready[0]
+        return ready[0] if zero is None and len(self.seen) >= trainers else None
+
+    def over(self, trainers: int, *, replaced: bool) -> bool:
+        """Whether no worker will come any more: `trainers` were seen and none is live.
+
+        Where lost workers are replaced by others (`replaced`, under the launcher), every one must have closed.
+        """
+        ended = (State.CLOSED,) if replaced else (State.CLOSED, State.LOST)
+        return len(self.seen) >= trainers and all(one.state in ended for one in self.seen.values())

@@ -1,0 +1,60 @@
+"""Which server holds what. Every worker computes it from the model alone, and so all of them alike.
+
+A dense parameter is looked at as one flat row of numbers. A large one is cut into as many pieces as there are servers,
+a small one is one piece. The pieces that are whole go, largest first, to the server that has least so far. The row of
+a table with id `i` is at server `i mod servers`.
+
+A job keeps its number of servers: with another number everything would be elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+CUT_BYTES = 256 * 1024
+"""From this size on a parameter is cut. Below, the bytes saved cost less than another piece does."""
+
+
+class Extent(NamedTuple):
+    """A parameter as far as the placement is concerned."""
+
+    name: str
+    size: int
+    """Numbers in it."""
+    width: int
+    """Bytes of one number."""
+
+
+class Piece(NamedTuple):
+    """The numbers from `start` up to `stop` of a parameter's flat row, and the server that holds them."""
+
+    name: str
+    start: int
+    stop: int
+    server: int
+
+
+def place(extents: Sequence[Extent], servers: int) -> tuple[Piece, ...]:
+    """Where every piece goes, ordered by the parameters as they were given. Names must be unique."""
+    if servers < 1:
+        raise ValueError("there is no server")
+    if len({extent.name for extent in extents}) != len(extents):
+        raise ValueError("two parameters have one name")
+    load = [0] * servers
+    placed: dict[str, tuple[Piece, ...]] = {}
+    whole = []
+    for extent in extents:
+        if servers > 1 and extent.size * extent.width >= CUT_BYTES and extent.size >= servers:
+            bounds = [extent.size * part // servers for part in range(servers + 1)]
+            placed[extent.name] = tuple(Piece(extent.name, bounds[n], bounds[n + 1], n) for n in range(servers))
+            for piece in placed[extent.name]:
+                load[piece.server] += (piece.stop - piece.start) * extent.width
+        else:
+            whole.append(extent)
+    for extent in sorted(whole, key=lambda extent: (-extent.size * extent.width, extent.name)):
+        least = min(range(servers), key=lambda server: (load[server], server))
+        placed[extent.name] = (Piece(extent.name, 0, extent.size, least),)
+        # A piece costs something besides its bytes, so that empty and tiny ones are spread as well.
+        load[least] += extent.size * extent.width + 1
+    return tuple(piece for extent in extents for piece in placed[extent.name])

@@ -1,0 +1,152 @@
+"""One server's rows of a sparse table. A row costs memory once it was changed; until then it follows from its id.
+
+A row that nobody has changed is computed each time it is asked for: normally distributed numbers from a hash of seed,
+id and column, or the row of the file that the server was started from. So every server, also one that came back, gives
+the same row, and reading costs no memory.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from elastic.errors import MessageError
+from elastic.train.ps.messages import SGD, TableSpec
+from elastic.train.ps.wire import DTYPES
+
+_BLOCK = 1024
+"""Rows that memory is asked for at first; it doubles from there."""
+
+
+class Table:
+    """The rows with ids `index`, `index + servers`, `index + 2 * servers` … of a table."""
+
+    def __init__(self, spec: TableSpec, index: int, servers: int, base: torch.Tensor | None = None) -> None:
+        """Hold no row yet. `base` is the whole table as a file has it."""
+        self.spec = spec
+        self.dtype = state_dtype(DTYPES[spec.dtype])
+        self._index = index
+        self._servers = servers
+        self._base = base
+        self._places: dict[int, int] = {}
+        self._values = torch.empty((0, spec.width), dtype=self.dtype)
+        self._velocity: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        """How many rows were changed."""
+        return len(self._places)
+
+    @property
+    def row_bytes(self) -> int:
+        """What one row takes in a message."""
+        return self.spec.width * DTYPES[self.spec.dtype].itemsize
+
+    def check(self, ids: torch.Tensor) -> None:
+        """`MessageError` for an id that the table does not have, or another server."""
+        if not ids.numel():
+            return
+        if not 0 <= int(ids.min()) <= int(ids.max()) < self.spec.rows:
+            raise MessageError(f"an id is outside of table {self.spec.name}, which has {self.spec.rows} rows")
+        if bool((ids % self._servers != self._index).any()):
+            raise MessageError(f"an id of table {self.spec.name} belongs to another server")
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of these ids, in their order, as the table's own dtype."""
+        places = [self._places.get(one, -1) for one in ids.tolist()]
+        at = torch.tensor(places, dtype=torch.int64)
+        fresh = at < 0
+        found = torch.empty((len(places), self.spec.width), dtype=self.dtype)
+        found[~fresh] = self._values[at[~fresh]]
+        found[fresh] = self._first(ids[fresh])
+        return found.to(DTYPES[self.spec.dtype])
+
+    def apply(self, ids: torch.Tensor, gradients: torch.Tensor, lr: float, sgd: SGD) -> None:
+        """Change rows by their gradients; those of one id add up.
+
+        Momentum of a row moves only when the row has a gradient, and weight decay does not touch tables: both would
+        otherwise change every row of the table at each step.
+        """
+        unique, inverse = torch.unique(ids, return_inverse=True)
+        total = torch.zeros((len(unique), self.spec.width), dtype=self.dtype)
+        total.index_add_(0, inverse, gradients.to(self.dtype))
+        at = self._keep(unique)
+        if sgd.momentum:
+            if self._velocity is None:
+                self._velocity = torch.zeros_like(self._values)
+            total += sgd.momentum * self._velocity[at]
+            self._velocity[at] = total
+        self._values[at] -= lr * total
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """A copy of everything that a snapshot keeps."""
+        count = len(self._places)
+        kept = {"ids": torch.tensor(list(self._places), dtype=torch.int64), "values": self._values[:count].clone()}
+        if self._velocity is not None:
+            kept["velocity"] = self._velocity[:count].clone()
+        return kept
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """Take over what `state` made."""
+        self._places = {one: place for place, one in enumerate(state["ids"].tolist())}
+        self._values = state["values"].clone()
+        self._velocity = state["velocity"].clone() if "velocity" in state else None
+
+    def _keep(self, ids: torch.Tensor) -> torch.Tensor:
+        """The places of these ids, which are unique; the rows that had none get one, with their first value."""
+        fresh = torch.tensor([one for one in ids.tolist() if one not in self._places], dtype=torch.int64)
+        if len(fresh):
+            count = len(self._places)
+            self._reserve(count + len(fresh))
+            self._values[count : count + len(fresh)] = self._first(fresh)
+            self._places.update(zip(fresh.tolist(), range(count, count + len(fresh)), strict=True))
+        return torch.tensor([self._places[one] for one in ids.tolist()], dtype=torch.int64)
+
+    def _reserve(self, count: int) -> None:
+        if count > len(self._values):
+            more = max(count, 2 * len(self._values), _BLOCK) - len(self._values)
+            self._values = torch.cat([self._values, torch.zeros((more, self.spec.width), dtype=self.dtype)])
+            if self._velocity is not None:
+                self._velocity = torch.cat([self._velocity, torch.zeros((more, self.spec.width), dtype=self.dtype)])
+
+    def _first(self, ids: torch.Tensor) -> torch.Tensor:
+        if self._base is not None:
+            return self._base[ids].to(self.dtype)
+        return first_rows(self.spec, ids).to(self.dtype)
+
+
+def state_dtype(dtype: torch.dtype) -> torch.dtype:
+    """In what a server computes: float32 where 16 bits would lose small changes, else the dtype itself."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def first_rows(spec: TableSpec, ids: torch.Tensor) -> torch.Tensor:
+    """What the rows of a table are before anybody changed them: normal, with mean 0 and `spec.std`; in float64."""
+    columns = torch.arange(spec.width, dtype=torch.int64)
+    # Two uniform numbers make one normal one (Box and Muller). int64 wraps around, as the hash needs it.
+    start = _signed(spec.seed * 0x632BE59BD9B4E019 % (1 << 64))
+    at = (_mixed(ids + start).unsqueeze(1) + columns) * 2
+    one, other = _uniform(_mixed(at)), _uniform(_mixed(at + 1))
+    return spec.std * torch.sqrt(-2 * torch.log1p(-one)) * torch.cos(2 * math.pi * other)
+
+
+def _mixed(numbers: torch.Tensor) -> torch.Tensor:
+    """The output function of SplitMix64 (Steele, Lea and Flood 2014), for many numbers at once."""
+    mixed = numbers + _signed(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ _shifted(mixed, 30)) * _signed(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ _shifted(mixed, 27)) * _signed(0x94D049BB133111EB)
+    return mixed ^ _shifted(mixed, 31)
+
+
+def _uniform(hashed: torch.Tensor) -> torch.Tensor:
+    """At least 0 and below 1, from the upper 53 bits."""
+    return _shifted(hashed, 11).to(torch.float64) * 2.0**-53
+
+
+def _shifted(numbers: torch.Tensor, bits: int) -> torch.Tensor:
+    """Shift right as if the numbers had no sign."""
+    return (numbers >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >= 1 << 63 else number

@@ -1,0 +1,381 @@
+"""What a training script holds: a model whose parameters live on the servers."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import secrets
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from elastic.errors import ConfigError, MessageError
+from elastic.train import durable
+from elastic.train.ps import environ
+from elastic.train.ps import messages as m
+from elastic.train.ps.background import Background
+from elastic.train.ps.embedding import Embedding
+from elastic.train.ps.environ import Environ
+from elastic.train.ps.link import Link
+from elastic.train.ps.shards import Extent, Piece, place
+from elastic.train.ps.wire import NAMES, Shape
+
+PATIENCE_S = 120.0
+HETER_FROM = 1 << 20
+"""Heterogeneous workers count from 0 as well; among a server's sessions they count from here."""
+SAVE_ROWS_BYTES = 64 * 1024 * 1024
+"""How much of a table is fetched at once for `save`."""
+
+log = logging.getLogger("elastic.train.ps")
+
+
+class Worker:
+    """One worker's side of the servers.
+
+    ::
+
+        worker = ps.Worker(model, lr=0.01)      # registers the parameters, and has the servers' values in the model
+        for batch in batches:
+            loss_of(model, batch).backward()
+            worker.step()                       # the gradients go to the servers, new values come back
+        worker.save("model.pt")
+        worker.close()
+
+    All workers make the same model. The values of worker 0 count, those of the others are replaced. With
+    `mode="async"` the servers apply the gradients of each worker at once; with `mode="sync"` they wait for those of all
+    live workers, and apply their average. `lr` may be changed at any time and counts from the next push on. A server
+    that is away is asked again for `patience_s`, then the call raises `ServerLost`.
+
+    A worker belongs to the thread that made it. The model must not share its parameters with another `Worker`.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        lr: float,
+        mode: str = "async",
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        env: Environ | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """Connect to all servers, register, and pull. Waits for servers that are not there yet, and for worker 0."""
+        self.env = env or environ.read(os.environ)
+        if self.env.role == "server":
+            raise ConfigError("this process is a server and no worker; ask elastic.env().role")
+        if mode not in list(m.Mode):
+            raise ConfigError(f"mode is {mode!r}; it should be 'sync' or 'async'")
+        if lr < 0 or not 0 <= momentum < 1 or weight_decay < 0:
+            raise ConfigError("lr and weight_decay are at least 0, and momentum is at least 0 and below 1")
+        self.lr = lr
+        self.model = model
+        self._number = 0
+        self._step = 0
+        self._pid = os.getpid()
+        self._copying = threading.Lock()
+        self._parameters = dict(model.named_parameters())
+        self._tables = {
+            f"{name}.weight" if name else "weight": module
+            for name, module in model.named_modules()
+            if isinstance(module, Embedding)
+        }
+        self._pieces = self._placed()
+        index = self.env.index + (HETER_FROM if self.env.role == "heter" else 0)
+        self._session = f"{index}-{secrets.token_hex(8)}"
+        self._links = [
+            self._link(server, index, m.Mode(mode), m.SGD(momentum=momentum, weight_decay=weight_decay), patience_s)
+            for server in range(len(self.env.servers))
+        ]
+        self._lives: list[int] = []
+        self._background: Background | None = Background("parameter servers")
+        try:
+            self._together(link.open() for link in self._links)
+            self._step = max(link.step for link in self._links)
+            for table, module in enumerate(self._tables.values()):
+                module.fetch = self._fetcher(table)
+            self.pull()
+        except BaseException:
+            self.abandon()
+            raise
+        atexit.register(self._at_exit)
+
+    def pull(self) -> None:
+        """Bring the servers' values of all dense parameters into the model."""
+        lives = [len(link.lives) for link in self._links]
+        answers = self._together(
+            link.call("Pull", m.Pull(session=self._session), m.Values, check=self._expecting(self._shapes(server)))
+            for server, link in enumerate(self._links)
+        )
+        self._take(answers)
+        self._lives = lives
+
+    def push(self, weight: float = 1.0) -> None:
+        """Send the gradients of the model to the servers, and clear them. In sync mode wait for the other workers.
+
+        `weight` is the share in the average of a synchronous step, for instance the number of samples. Parameters
+        without a gradient count as zero.
+        """
+        self._push(weight, pull=[len(link.lives) for link in self._links] != self._lives)
+
+    def step(self, weight: float = 1.0) -> None:
+        """`push` and `pull` in one."""
+        self._push(weight, pull=True)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the whole model to one plain file, as `torch.save(model.state_dict(), path)` does, tables joined.
+
+        One worker is enough; the name is taken as it is. The file is whole or not there. The model has the newest
+        values afterwards. Buffers are those of this worker. `CheckpointError` for a disk that is full or read-only.
+        """
+        self.pull()
+        state = dict(self.model.state_dict())
+        for index, (name, module) in enumerate(self._tables.items()):
+            state[name] = self._whole(index, module)
+        target = Path(path)
+        with durable.explained("saving the model", target.parent):
+            staged = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+            try:
+                with staged.open("xb") as file:
+                    torch.save(state, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                staged.replace(target)
+            finally:
+                staged.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Tell every server that this worker has done its work. A second call does nothing.
+
+        Called at exit as well, but not after an exception that nobody caught: such a worker is taken for lost, and
+        may come back.
+        """
+        self._end(Link.close)
+
+    def abandon(self) -> None:
+        """Let go of the servers without a word: this worker has not done its work, and may come back."""
+        self._end(Link.abandon)
+
+    def __enter__(self) -> Worker:
+        """Close at the end of a `with` block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close, or let go if the block has failed."""
+        if error is None:
+            self.close()
+        else:
+            self.abandon()
+
+    # What each server holds.
+
+    def _placed(self) -> list[list[Piece]]:
+        extents = [Extent(name, value.numel(), value.itemsize) for name, value in self._parameters.items()]
+        for name, value in self._parameters.items():
+            if value.dtype not in NAMES:
+                raise ConfigError(f"{name} is of {value.dtype}; parameter servers hold {', '.join(NAMES.values())}")
+        pieces: list[list[Piece]] = [[] for _ in self.env.servers]
+        for piece in place(extents, len(self.env.servers)):
+            pieces[piece.server].append(piece)
+        return pieces
+
+    def _link(self, server: int, index: int, mode: m.Mode, sgd: m.SGD, patience_s: float) -> Link:
+        hello = m.Hello(
+            version=m.VERSION,
+            job=self.env.job_id,
+            server=server,
+            servers=len(self.env.servers),
+            worker=index,
+            session=self._session,
+        )
+        register = m.Register(
+            session=self._session,
+            mode=mode,
+            sgd=sgd,
+            pieces=tuple(
+                m.PieceSpec(
+                    piece.name,
+                    tuple(self._parameters[piece.name].shape),
+                    NAMES[self._parameters[piece.name].dtype],
+                    piece.start,
+                    piece.stop,
+                    self._parameters[piece.name].requires_grad,
+                )
+                for piece in self._pieces[server]
+            ),
+            tables=tuple(
+                m.TableSpec(name, module.num, module.dim, NAMES[module.dtype], module.seed, module.std)
+                for name, module in self._tables.items()
+            ),
+        )
+        return Link(
+            hello,
+            register,
+            lambda wanted: self._values(server, wanted),
+            address=self.env.servers[server],
+            roster_file=self.env.roster_file,
+            patience_s=patience_s,
+        )
+
+    def _shapes(self, server: int) -> tuple[Shape, ...]:
+        return tuple(
+            Shape(NAMES[self._parameters[piece.name].dtype], (piece.stop - piece.start,))
+            for piece in self._pieces[server]
+        )
+
+    def _values(self, server: int, wanted: Sequence[int]) -> list[torch.Tensor]:
+        """This worker's own values of some pieces of a server."""
+        with self._copying:
+            return [
+                self._cut(piece, self._parameters[piece.name]) for piece in (self._pieces[server][n] for n in wanted)
+            ]
+
+    @staticmethod
+    def _cut(piece: Piece, whole: torch.Tensor) -> torch.Tensor:
+        return whole.detach().reshape(-1)[piece.start : piece.stop].cpu()
+
+    # Gradients out, values in.
+
+    def _push(self, weight: float, *, pull: bool) -> None:
+        if not weight > 0:
+            raise ValueError(f"a weight is above 0, not {weight}")
+        self._number += 1
+        tables = [module.gathered() for module in self._tables.values()]
+        lives = [len(link.lives) for link in self._links]
+        answers = self._together(
+            link.call(
+                "Push",
+                *self._gradients(server, tables, weight, pull),
+                check=self._expecting(self._shapes(server) if pull else ()),
+            )
+            for server, link in enumerate(self._links)
+        )
+        for parameter in self._parameters.values():
+            parameter.grad = None
+        self._step = max([self._step, *(answer.step for answer, _ in answers)])
+        if pull:
+            self._take(answers)
+            self._lives = lives
+
+    def _gradients(
+        self, server: int, tables: Sequence[tuple[torch.Tensor, torch.Tensor]], weight: float, pull: bool
+    ) -> tuple[m.Push, type[m.Values], list[torch.Tensor]]:
+        pieces, dense = [], []
+        for index, piece in enumerate(self._pieces[server]):
+            gradient = self._parameters[piece.name].grad
+            if gradient is not None:
+                pieces.append(index)
+                dense.append(self._cut(piece, gradient.to_dense() if gradient.is_sparse else gradient))
+        touched, sparse = [], []
+        for index, (ids, rows) in enumerate(tables):
+            mine = ids % len(self._links) == server
+            if bool(mine.any()):
+                touched.append(index)
+                sparse += [ids[mine], rows[mine]]
+        push = m.Push(
+            session=self._session,
+            number=self._number,
+            step=self._step,
+            lr=float(self.lr),
+            weight=float(weight),
+            pieces=tuple(pieces),
+            tables=tuple(touched),
+            pull=pull,
+        )
+        return push, m.Values, dense + sparse
+
+    def _take(self, answers: Sequence[tuple[m.Values, Sequence[torch.Tensor]]]) -> None:
+        parts: dict[str, list[torch.Tensor]] = {name: [] for name in self._parameters}
+        for pieces, (_, values) in zip(self._pieces, answers, strict=True):
+            for piece, value in zip(pieces, values, strict=True):
+                parts[piece.name].append(value)
+        with self._copying, torch.no_grad():
+            for name, parameter in self._parameters.items():
+                whole = torch.cat(parts[name]) if len(parts[name]) > 1 else parts[name][0]
+                parameter.copy_(whole.view(parameter.shape))
+
+    def _fetcher(self, table: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda ids: self._fetch(table, ids)
+
+    def _fetch(self, table: int, ids: torch.Tensor) -> torch.Tensor:
+        """Rows of a table, in the order of the ids."""
+        module = list(self._tables.values())[table]
+        rows = torch.empty((len(ids), module.dim), dtype=module.dtype)
+        owners = ids % len(self._links)
+        asked = [(link, owners == server) for server, link in enumerate(self._links)]
+        asked = [(link, mine) for link, mine in asked if bool(mine.any())]
+        answers = self._together(
+            link.call(
+                "Rows",
+                m.Rows(session=self._session, table=table),
+                m.Values,
+                (ids[mine],),
+                self._expecting((Shape(NAMES[module.dtype], (int(mine.sum()), module.dim)),)),
+            )
+            for link, mine in asked
+        )
+        for (_, mine), (_, values) in zip(asked, answers, strict=True):
+            rows[mine] = values[0]
+        return rows
+
+    def _whole(self, table: int, module: Embedding) -> torch.Tensor:
+        whole = torch.empty((module.num, module.dim), dtype=module.dtype)
+        count = max(1, SAVE_ROWS_BYTES // (module.dim * whole.itemsize))
+        for start in range(0, module.num, count):
+            ids = torch.arange(start, min(start + count, module.num))
+            whole[start : start + len(ids)] = self._fetch(table, ids)
+        return whole
+
+    @staticmethod
+    def _expecting(shapes: tuple[Shape, ...]) -> Callable[[m.Values], None]:
+        def check(answer: m.Values) -> None:
+            if answer.shapes != shapes:
+                raise MessageError("a server has answered with other tensors than were asked for")
+
+        return check
+
+    # The thread.
+
+    def _together(self, works: Any) -> list[Any]:
+        """Ask all servers at once, and wait for all of them. The first error ends the others."""
+        if self._background is None:
+            for work in works:
+                work.close()
+            raise ConfigError("this ps.Worker is closed")
+
+        async def together() -> list[Any]:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(work) for work in works]
+            return [task.result() for task in tasks]
+
+        try:
+            return self._background.run(together())
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    def _end(self, way: Callable[[Link], Coroutine[Any, Any, None]]) -> None:
+        if self._background is None or os.getpid() != self._pid:
+            return
+        atexit.unregister(self._at_exit)
+        for module in self._tables.values():
+            module.fetch = None
+        try:
+            self._together(way(link) for link in self._links)
+        finally:
+            self._background.stop()
+            self._background = None
+
+    def _at_exit(self) -> None:
+        if hasattr(sys, "last_value"):  # The interpreter ends by an exception that nobody caught.
+            self.abandon()
+        else:
+            self.close()

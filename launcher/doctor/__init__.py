@@ -1,0 +1,1 @@
+"""`elastic-ctl doctor`: what is wrong with this machine, with etcd, or between the nodes of a job, and the mend."""

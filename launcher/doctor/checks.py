@@ -1,0 +1,60 @@
+"""One check and how it is shown (pure)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from launcher.logs import clean
+
+DETAILS_MAX = 40
+"""Lines below a check; the rest is counted."""
+
+
+class Level(StrEnum):
+    """How a check came out. Only `fail` makes the exit code 1."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+COLOURS = {Level.OK: "32", Level.WARN: "33", Level.FAIL: "1;31"}
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """What was looked at, what was found, and what to do about it. `details` are lines of a small table."""
+
+    level: Level
+    name: str
+    text: str
+    mend: str = ""
+    details: tuple[str, ...] = ()
+
+
+def ok(name: str, text: str, details: tuple[str, ...] = ()) -> Check:
+    """All is well."""
+    return Check(level=Level.OK, name=name, text=text, details=details)
+
+
+def warn(name: str, text: str, mend: str = "", details: tuple[str, ...] = ()) -> Check:
+    """It works, but perhaps not as the user thinks."""
+    return Check(level=Level.WARN, name=name, text=text, mend=mend, details=details)
+
+
+def fail(name: str, text: str, mend: str = "", details: tuple[str, ...] = ()) -> Check:
+    """A job cannot run like this."""
+    return Check(level=Level.FAIL, name=name, text=text, mend=mend, details=details)
+
+
+def lines(check: Check, *, colours: bool = False) -> list[str]:
+    """The line of a check, and those below it."""
+    word = f"{check.level:<4}"
+    if colours:
+        word = f"\x1b[{COLOURS[check.level]}m{word}\x1b[0m"
+    text = clean(f"{check.name}: {check.text}" + (f"; {check.mend}" if check.mend else ""))
+    shown = [clean(detail) for detail in check.details[:DETAILS_MAX]]
+    if len(check.details) > DETAILS_MAX:
+        shown.append(f"and {len(check.details) - DETAILS_MAX} more")
+    return [f"{word}  {text}", *(f"        {detail}" for detail in shown)]

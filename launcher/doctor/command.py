@@ -1,0 +1,82 @@
+"""The subcommand: its flags, and the order of the checks."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from elastic.keys import JobKeys
+from elastic.store.base import Store
+from launcher.commandline import named_values
+from launcher.doctor.checks import Check, Level, lines
+from launcher.doctor.etcd import etcd_checks
+from launcher.doctor.job import job_checks
+from launcher.doctor.machine import Asked, machine_checks
+from launcher.flags import BY_NAME
+from launcher.values import Servers
+
+FLAGS: Final = ("host", "nic", "port_range", "log_dir", "checkpoint_dir")
+"""Flags of `elastic-launch` that say what it would use on this machine."""
+JOB_FLAGS: Final = ("elastic_server", "job_id", "key_prefix")
+SOMETHING_FAILED = 1
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags beside those of the job."""
+    for name in FLAGS:
+        flag = BY_NAME[name]
+        help_text = f"{flag.help} ({flag.variables[0]})".replace("%", "%%")
+        parser.add_argument(f"--{name}", metavar=flag.metavar, help=help_text)
+    parser.add_argument("--json", action="store_true", help="one JSON object, for scripts")
+
+
+async def run(asked: argparse.Namespace, environ: Mapping[str, str], open_store: Callable[[Servers], Store]) -> int:
+    """Make all checks and show them; 0 if nothing failed, 1 otherwise.
+
+    Without a server it is this machine alone; with one, etcd too; with a job id also the job.
+    """
+    values = named_values(vars(asked), environ, (*JOB_FLAGS, *FLAGS))
+    found: list[Check] = []
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # A sign that its encoding does not have is escaped.
+    colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    async for check in _checks(values, environ, open_store):
+        found.append(check)
+        if not asked.json:
+            sys.stdout.write("".join(f"{line}\n" for line in lines(check, colours=colours)))
+            sys.stdout.flush()
+    failed = any(check.level is Level.FAIL for check in found)
+    if asked.json:
+        sys.stdout.write(msgspec.json.encode({"ok": not failed, "checks": found}).decode() + "\n")
+    return SOMETHING_FAILED if failed else 0
+
+
+async def _checks(
+    values: Mapping[str, Any], environ: Mapping[str, str], open_store: Callable[[Servers], Store]
+) -> AsyncIterator[Check]:
+    servers: Servers = values.get("servers") or Servers((), tls=False)
+    job_id = values.get("job_id", "")
+    own = {BY_NAME[name].field: values[BY_NAME[name].field] for name in FLAGS if BY_NAME[name].field in values}
+    own.setdefault("checkpoint_dir", os.path.join("checkpoints", job_id))
+    for check in machine_checks(Asked(servers=servers.endpoints, **own), environ):
+        yield check
+    if not servers.endpoints:
+        return
+    store = open_store(servers)
+    try:
+        keys = JobKeys(job_id or "doctor", values.get("key_prefix", BY_NAME["key_prefix"].default))
+        answering = True
+        for check in await etcd_checks(store, servers.endpoints, keys.spec):
+            answering = answering and not (check.name == "etcd" and check.level is Level.FAIL)
+            yield check
+        if job_id and answering:
+            async for check in job_checks(store, keys):
+                yield check
+    finally:
+        await store.close()

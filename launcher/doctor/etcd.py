@@ -1,0 +1,74 @@
+"""What can be seen of etcd: who answers, which version, how fast."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Sequence
+
+from elastic.errors import StoreDenied, StoreError
+from elastic.store.base import Range, Status, Store
+from launcher.doctor.checks import Check, fail, ok, warn
+
+ASKED_TIMES = 5
+SLOW_S = 0.1
+"""A lease of 5 s bears this; a shorter one may not."""
+VERSION_MIN = (3, 4, 0)
+SOUND = {(3, 5): 23, (3, 6): 5}
+"""From this patch level on, known losses of consistency are mended."""
+
+
+async def etcd_checks(store: Store, servers: Sequence[str], key: str) -> list[Check]:
+    """Ask etcd `ASKED_TIMES` times for `key`, and every server for its version."""
+    named = ", ".join(servers)
+    try:
+        times = [await _time(store, key) for _ in range(ASKED_TIMES)]
+    except StoreDenied as error:
+        return [fail("etcd", f"{named} says no ({error})", "look at its address, and at user, password and rights")]
+    except StoreError as error:
+        return [fail("etcd", f"{named} does not answer ({error})", "is it running, is the port open from here?")]
+    checks = [latency_check(times)]
+    try:
+        statuses = await store.statuses()
+    except StoreError as error:
+        return [*checks, warn("etcd's servers", f"they do not tell their versions ({error})")]
+    return [*checks, *server_checks(statuses, servers)]
+
+
+async def _time(store: Store, key: str) -> float:
+    began = time.monotonic()
+    await store.list(Range.key(key), keys_only=True)
+    return time.monotonic() - began
+
+
+def latency_check(times: Sequence[float]) -> Check:
+    """How long one request takes; the first one connects, too, and counts as one of several."""
+    middle, worst = statistics.median(times), max(times)
+    text = f"answers in {1000 * middle:.1f} ms (the slowest of {len(times)} in {1000 * worst:.1f} ms)"
+    if middle > SLOW_S:
+        return warn("etcd", text, "it is far or busy: a longer --lease_ttl bears more")
+    return ok("etcd", text)
+
+
+def server_checks(statuses: Sequence[Status], servers: Sequence[str]) -> list[Check]:
+    """Which of the servers that were named answer, and whether their versions are good for this."""
+    answering = {status.endpoint for status in statuses}
+    silent = [server for server in servers if server not in answering]
+    about = tuple(f"{one.endpoint}: {one.version}{', leads' if one.leader else ''}" for one in statuses)
+    text = f"{len(answering)} of {len(servers)} answer ({'; '.join(about)})"
+    name = "etcd's servers"
+    checks = (
+        [warn(name, f"{text}, not {', '.join(silent)}", "a job needs one, but they are there to stand in")]
+        if silent
+        else []
+    )
+    for status in statuses:
+        numbers = tuple(map(int, re.findall(r"\d+", status.version)[:3]))
+        if numbers < VERSION_MIN:
+            checks.append(fail(name, f"{status.endpoint} is etcd {status.version}", "use 3.4 or later"))
+        elif len(numbers) == 3 and numbers[2] < SOUND.get(numbers[:2], 0):
+            best = f"{numbers[0]}.{numbers[1]}.{SOUND[numbers[0], numbers[1]]}"
+            mend = f"for production use {best} or later: older ones can crash or lose consistency"
+            checks.append(warn(name, f"{status.endpoint} is etcd {status.version}", mend))
+    return checks or [ok(name, text)]

@@ -1,0 +1,122 @@
+"""What can be seen of a job: how it stands, who is missing, whose versions differ, who cannot reach whom."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from elastic.errors import StoreError
+from elastic.keys import JobKeys, View, ViewReader
+from elastic.membership import Memory, Policy, Wait, decide
+from elastic.probe import Answer
+from elastic.right import KILL_S
+from elastic.store.base import Store
+from elastic.versions import Difference, differences
+from launcher import status
+from launcher.doctor.asking import ANSWER_LIMIT_S, Busy, ask
+from launcher.doctor.checks import Check, fail, ok, warn
+from launcher.missing import ASKED, missing
+
+NAMED_MAX = 4
+"""Nodes that are named for one version; the rest is counted."""
+
+
+async def job_checks(store: Store, keys: JobKeys) -> AsyncIterator[Check]:
+    """Check by check. A store that goes away meanwhile is the last one."""
+    try:
+        listing = await store.list(keys.everything[0])
+        if not listing.entries:
+            yield fail("job", f"there is no job {keys.job_id} below {keys.root}", "check --job_id and --key_prefix")
+            return
+        entries = {entry.key: entry for entry in listing.entries}
+        view = ViewReader(keys).read(entries, listing.revision, complete=True, follows=None)
+        for check in standing_checks(view, keys.job_id):
+            yield check
+        if view.members:
+            yield versions_check({node: stored.value.versions for node, stored in view.members.items()})
+            yield reach_check(sorted(view.members), await ask(store, keys, view.members))
+    except Busy as busy:
+        yield warn("reachability", str(busy))
+    except StoreError as error:
+        yield fail("job", f"etcd stopped answering ({error})")
+
+
+def standing_checks(view: View, job_id: str) -> list[Check]:
+    """How the job stands, and who is missing."""
+    described = status.describe(view, job_id)
+    nodes = len(view.members)
+    text = f"{job_id}: {nodes} {'node is' if nodes == 1 else 'nodes are'} registered; {described.now}"
+    checks = [warn("job", text, "see elastic-ctl status") if view.damaged else ok("job", text)]
+    if not view.members or view.verdict is not None:
+        return checks
+    decision, _ = decide(view, Memory(), Policy("", kill_s=2 * KILL_S), 0.0)
+    found = missing(view)
+    if isinstance(decision, Wait) and decision.code in ASKED:
+        checks.append(warn("missing", decision.reason, "" if found else "start elastic-launch there", found))
+    elif found:
+        checks.append(warn("missing", f"{len(found)} cannot be counted on", "", found))
+    else:
+        checks.append(ok("missing", "nobody"))
+    return checks
+
+
+def versions_check(versions: Mapping[str, Mapping[str, str]]) -> Check:
+    """Compare what every member says of itself. Members are named, and so is every value."""
+    telling = [own for own in versions.values() if own]
+    found: dict[str, Difference] = {}
+    for first, second in itertools.pairwise(telling):
+        for one in differences(first, second):
+            if one.refused or one.name not in found:
+                found[one.name] = one
+    if not found:
+        same = ", ".join(f"{name} {text}" for own in telling[:1] for name, text in own.items()) or "they tell none"
+        return ok("versions", f"the same on every member ({same})" if len(versions) > 1 else same)
+    details = [f"{name}: {_holders(name, versions)}" for name in found]
+    apart = [one for one in found.values() if one.refused]
+    text = f"{', '.join(found)} {'differs' if len(found) == 1 else 'differ'} between members"
+    if apart:
+        return fail("versions", text, apart[0].mend, tuple(details))
+    return warn("versions", text, next(iter(found.values())).mend, tuple(details))
+
+
+def _holders(name: str, versions: Mapping[str, Mapping[str, str]]) -> str:
+    holders: dict[str, list[str]] = {}
+    for node, own in versions.items():
+        holders.setdefault(own.get(name, "") or "missing", []).append(node)
+    return "; ".join(f"{text} on {_named(nodes)}" for text, nodes in sorted(holders.items()))
+
+
+def _named(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else ""
+    return ", ".join(nodes[:NAMED_MAX]) + more
+
+
+def reach_check(nodes: Sequence[str], answers: Mapping[str, Answer]) -> Check:
+    """Who cannot reach whom, in both directions, and who did not say."""
+    closed = {(node, one.node): one.why for node, answer in answers.items() for one in answer.unreached}
+    silent = [node for node in nodes if node not in answers]
+    untried = sum(answer.untried for answer in answers.values())
+    details = [f"{way[0]} does not reach {way[1]}: {why}{_back(way, closed, answers)}" for way, why in closed.items()]
+    details += [f"{node} did not answer: its agent stands still, or came just now" for node in silent]
+    if untried:
+        details.append(f"{'1 way was' if untried == 1 else f'{untried} ways were'} not tried for lack of time")
+    if closed:
+        ways = "1 way is" if len(closed) == 1 else f"{len(closed)} ways are"
+        text = f"{ways} closed between {len(nodes)} members"
+        mend = "open the nodes' ports to each other, both ways (--port_range says which), or use --host or --nic"
+        if all(way[1] in silent for way in closed):
+            mend = "look whether the agents that did not answer stand still"
+        return fail("reachability", text, mend, tuple(details))
+    if silent or untried:
+        text = f"{len(answers)} of {len(nodes)} members answered within {ANSWER_LIMIT_S:g} s"
+        return warn("reachability", text + (", and found all open" if answers else ""), "", tuple(details))
+    if len(nodes) == 1:
+        return ok("reachability", "there is one member")
+    return ok("reachability", f"every member reaches every other ({len(nodes)} members)")
+
+
+def _back(way: tuple[str, str], closed: Mapping[tuple[str, str], str], answers: Mapping[str, Answer]) -> str:
+    """What is known of the other direction."""
+    if (way[1], way[0]) in closed:
+        return " (nor back)"
+    return " (the way back is open)" if way[1] in answers else " (it did not answer the doctor, either)"

@@ -1,0 +1,172 @@
+"""What can be seen of this machine alone. Nothing is changed here: no folder is made, no port stays taken."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from elastic.errors import ConfigError, StoreUnavailable
+from launcher import __version__, addresses, ports, proxies
+from launcher.cards import visible_cards
+from launcher.container import bridge_hint, in_container
+from launcher.doctor.checks import Check, fail, ok, warn
+from launcher.doctor.torchimport import torch_checks
+from launcher.doctor.variables import variable_checks
+from launcher.introduction import network_line
+
+PYTHON_MIN = (3, 11)
+FREE_MIN = 1_000_000_000
+FREE_SHARE_MIN = 0.05
+"""Below either of them a disk counts as nearly full."""
+SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY_MIN = 64 << 20
+"""Docker's default, in which the batches of a few DataLoader workers do not fit."""
+PORTS_NEEDED = 4
+"""What a node with one worker holds: three where workers may meet, and one for the worker."""
+NAMED_MAX = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What `elastic-launch` would be given on this machine."""
+
+    servers: tuple[str, ...] = ()
+    host: str = ""
+    nic: str = ""
+    port_range: tuple[int, int] | None = None
+    log_dir: str = "log/"
+    checkpoint_dir: str = "checkpoints"
+
+
+def machine_checks(asked: Asked, environ: Mapping[str, str]) -> Iterator[Check]:
+    """Check by check, so that what is quick is shown before what is slow."""
+    yield python_check(sys.version_info[:2], platform.python_version())
+    cards = visible_cards(environ)
+    yield ok("cards", f"{len(cards)} to use: {', '.join(cards)}" if cards else "none to use; workers run on the CPU")
+    yield from torch_checks(environ, len(cards))
+    yield from network_checks(asked, environ)
+    yield proxy_check(environ)
+    yield from variable_checks(environ, tuple(psutil.net_if_addrs()))
+    yield port_check(asked.port_range)
+    yield folder_check("log folder", Path(asked.log_dir), "--log_dir")
+    yield folder_check("checkpoint folder", Path(asked.checkpoint_dir), "--checkpoint_dir")
+    yield shared_memory_check(SHARED_MEMORY)
+
+
+def python_check(found: tuple[int, ...], text: str) -> Check:
+    """Python, and our own version."""
+    least = ".".join(map(str, PYTHON_MIN))
+    if tuple(found) < PYTHON_MIN:
+        return fail("python", f"{text} is too old", f"use Python {least} or newer")
+    return ok("python", f"{text}, elastic-launch {__version__}")
+
+
+def network_checks(asked: Asked, environ: Mapping[str, str]) -> Iterator[Check]:
+    """The address that this node would tell the others, and whether it is a container's own."""
+    inside = in_container()
+    try:
+        host = addresses.advertised(asked.host, environ, asked.servers, asked.nic)
+    except (ConfigError, StoreUnavailable) as error:
+        yield fail("address", str(error))
+        return
+    if not addresses.resolves(host):
+        yield warn("address", f"the name {host} is not known here", "put it into DNS or /etc/hosts, or give an address")
+    elif asked.servers or asked.host or asked.nic:
+        yield ok("address", network_line(host, addresses.interface(host), asked.nic, environ))
+    else:
+        others = ", ".join(addresses.candidates()) or "none"
+        yield ok("address", f"without --elastic_server a job stays on this machine ({host}); others: {others}")
+    hint = bridge_hint(host, asked.servers, inside=inside)
+    if hint:
+        yield warn("container", hint)
+    else:
+        yield ok("container", "this is one" if inside else "this is none")
+
+
+def proxy_check(environ: Mapping[str, str]) -> Check:
+    """Proxies that workers would use."""
+    warning = proxies.warning(environ)
+    return warn("proxies", warning) if warning else ok("proxies", "none")
+
+
+def port_check(port_range: tuple[int, int] | None) -> Check:
+    """Whether there are free ports, in the range if one is given."""
+    if port_range is None:
+        try:
+            ports.hold("", PORTS_NEEDED).close()
+        except ConfigError as error:
+            return fail("ports", str(error))
+        return ok("ports", "free ones are there; --port_range LOW:HIGH keeps to those that a firewall lets through")
+    low, high = port_range
+    taken = [port for port in range(low, high + 1) if not _free(port)]
+    free = high - low + 1 - len(taken)
+    text = f"{free} of {high - low + 1} of {low}:{high} are free"
+    if free < PORTS_NEEDED:
+        return fail(
+            "ports", text, f"a node needs {PORTS_NEEDED} or more (3 and one for each worker); widen --port_range"
+        )
+    if taken:
+        named = ", ".join(map(str, taken[:NAMED_MAX])) + (" …" if len(taken) > NAMED_MAX else "")
+        return warn("ports", f"{text}; taken: {named}", "ss -tlnp shows by whom")
+    return ok("ports", text)
+
+
+def _free(port: int) -> bool:
+    try:
+        ports.hold("", 1, within=(port, port)).close()
+    except ConfigError:
+        return False
+    return True
+
+
+def folder_check(
+    name: str, folder: Path, flag: str, usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage
+) -> Check:
+    """Whether a folder can be written, or made, and whether its disk has room."""
+    folder = Path(os.path.abspath(folder))
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    mend = f"name another one with {flag}, or mend its owner"
+    if not there.is_dir():
+        return fail(name, f"{there} is a file", mend)
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"x")
+            file.flush()
+        total, _, free = usage(there)
+    except OSError as error:
+        room = "delete something" if error.errno in (errno.ENOSPC, errno.EDQUOT) else mend
+        return fail(name, f"{there} cannot be written ({error.strerror})", room)
+    state = "is writable" if there == folder else "can be made"
+    text = f"{folder} {state}, {_gigabytes(free)} free of {_gigabytes(total)}"
+    if free < FREE_MIN or free < FREE_SHARE_MIN * total:
+        return warn(name, text, "its disk is nearly full")
+    return ok(name, text)
+
+
+def shared_memory_check(folder: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage) -> Check:
+    """Whether DataLoader workers and NCCL have room for what they share."""
+    total = free = 0
+    with suppress(OSError):
+        total, _, free = usage(folder)
+    if free <= SHARED_MEMORY_MIN:
+        text = f"{folder} has {free >> 20} MB free of {total >> 20} MB" if total else f"there is no {folder}"
+        return warn(
+            "shared memory", text, "DataLoader workers and NCCL need more; docker run --shm-size 8g, or --ipc host"
+        )
+    return ok("shared memory", f"{_gigabytes(free)} free of {_gigabytes(total)}")
+
+
+def _gigabytes(amount: int) -> str:
+    return f"{amount / 1e9:.1f} GB"

@@ -1,0 +1,65 @@
+"""The environment of each worker at its newest start, for people: envlog.<rank>, without what looks like a secret."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from elastic.model import Role
+from launcher.environment import SECRETS
+
+_PARTS: Final = frozenset(
+    {
+        "AUTH", "COOKIE", "CREDENTIAL", "CREDENTIALS", "CREDS", "KEY", "KEYS", "PASS", "PASSPHRASE", "PASSWD",
+        "PASSWORD", "PASSWORDS", "PAT", "PW", "PWD", "SECRET", "SECRETS", "SIGNATURE", "TOKEN", "TOKENS",
+    }
+)  # fmt: skip
+"""A name with one of these between its underscores is left out: HF_TOKEN, but not TOKENIZERS_PARALLELISM."""
+_INSIDE: Final = ("PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "CREDENTIAL", "APIKEY", "ACCESSKEY", "PRIVATEKEY")
+_ENDINGS: Final = ("KEY", "TOKEN")
+_PLAIN: Final = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})
+_USER_IN_URL: Final = re.compile(r"(?<=://)[^/\s@]*:[^/\s@]*@")
+
+
+def looks_secret(name: str) -> bool:
+    """Tell whether a variable looks like a password, a token, a secret or a key."""
+    upper = name.upper()
+    if name in SECRETS:
+        return True
+    if upper in _PLAIN:
+        return False
+    parts = re.split(r"[^A-Z0-9]+", upper)
+    return (
+        not _PARTS.isdisjoint(parts)
+        or any(word in upper for word in _INSIDE)
+        or any(part.endswith(_ENDINGS) for part in parts)
+    )
+
+
+def text(environment: Mapping[str, str]) -> str:
+    r"""NAME=value, one line each, sorted. A password inside a URL is masked; a line break is written as \n."""
+    lines = []
+    for name, value in sorted(environment.items()):
+        if not looks_secret(name):
+            masked = _USER_IN_URL.sub("***@", value)
+            lines.append(f"{name}={masked}".replace("\r", "\\r").replace("\n", "\\n") + "\n")
+    return "".join(lines)
+
+
+def write(log_dir: Path, role: Role, index: int, environment: Mapping[str, str]) -> None:
+    """Write it where only the owner can read it, whole or not at all. Raises `OSError`."""
+    name = f"envlog.{index}" if role is Role.WORKER else f"envlog.{role.value}.{index}"
+    fd, new = tempfile.mkstemp(prefix=f".{name}-", dir=log_dir)  # mkstemp gives mode 0600.
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text(environment))
+        os.replace(new, log_dir / name)
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new)
+        raise

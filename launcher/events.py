@@ -1,0 +1,145 @@
+"""events.jsonl: what happened on the nodes of this folder, one JSON object per line, for programs that read logs.
+
+Every line has `time` (UTC), `job`, `node`, `what` and `generation` (null before the first one):
+
+    joined        `again` tells whether it had been a member before
+    generation    another world was published: `why`, `reason`, `nodes`, `world_size`, `m_id` (null: this is a spare)
+    go            its workers may start: `master`, `restarts` charged so far, `note`
+    worker ended  `rank`, `role`, `code`, `words`, `stopped` (by us), `log`
+    stopped       this node's workers get SIGTERM: `why`, `grace_s`
+    failure       the cause of a generation's failure: `ranks`, and of the first `rank`, `host`, `words`, `log`
+    lease lost    `reason`
+    verdict       `status`, `reason`, `late` (this node came after the end)
+    left          `exit_code`
+
+The file is renamed to events.1.jsonl when it is too long, so that both together have a bound.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from elastic import agentevents as ae
+from elastic.agentfacts import Facts
+from elastic.model import Cause
+
+BYTES_MAX = 8 << 20
+"""Of the file; there are two of them at most."""
+LINE_BYTES_MAX = 64 << 10
+"""A longer line (the members of a very large world) loses its list of nodes."""
+
+
+class EventLog:
+    """Appends lines. A file that cannot be written costs its lines and nothing else; `complain` hears of it once."""
+
+    def __init__(self, log_dir: Path, job_id: str, node: str, complain: Callable[[str], None]) -> None:
+        """Nothing is written yet."""
+        self._path = log_dir / "events.jsonl"
+        self._full = log_dir / "events.1.jsonl"
+        self._common = {"job": job_id, "node": node}
+        self._complain = complain
+        self._complained = False
+        self._generation = 0
+        self._go = 0
+
+    def observe(self, facts: Facts, event: ae.Event, actions: Sequence[ae.Action], taken: Sequence[str]) -> None:
+        """Write what an event brought: `actions` are what the core asked for, `taken` the rows of its table."""
+        self._look(facts, taken)
+        if isinstance(event, ae.Exited):
+            worker = event.exit
+            fields = {"rank": worker.rank, "role": worker.role, "code": worker.code, "words": worker.words}
+            self.write("worker ended", event.g, {**fields, "stopped": not event.own, "log": worker.log})
+        elif isinstance(event, ae.SessionLost):
+            self.write("lease lost", self._generation, {"reason": event.reason})
+        for action in actions:
+            if isinstance(action, ae.StopWorkers):
+                self.write("stopped", action.g, {"why": action.why, "grace_s": action.grace_s})
+            elif isinstance(action, ae.ReportVerdict):
+                verdict = action.verdict
+                fields = {"status": verdict.status, "reason": verdict.reason, "late": action.late}
+                self.write("verdict", verdict.g, fields)
+            elif isinstance(action, ae.Exit):
+                self.write("left", self._generation, {"exit_code": action.code})
+
+    def failure(self, cause: Cause) -> None:
+        """Write the cause of a generation's failure."""
+        first = cause.first
+        fields = {"ranks": cause.ranks, "rank": first.rank, "role": first.role, "host": cause.host}
+        self.write("failure", cause.g, {**fields, "words": first.words, "log": first.log})
+
+    def write(self, what: str, g: int, fields: Mapping[str, Any]) -> None:
+        """Append one line."""
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = _line({"time": time, **self._common, "what": what, "generation": g or None, **fields})
+        if len(line) > LINE_BYTES_MAX and "nodes" in fields:
+            self.write(what, g, {name: value for name, value in fields.items() if name != "nodes"})
+            return
+        try:
+            self._append(line)
+        except OSError as error:
+            self._complain_once(f"cannot be written ({error.strerror}); it is not complete")
+
+    def _complain_once(self, text: str) -> None:
+        if not self._complained:
+            self._complained = True
+            self._complain(f"{self._path} {text}")
+
+    def _look(self, facts: Facts, taken: Sequence[str]) -> None:
+        """Write what the store shows anew."""
+        generation, go = facts.generation, facts.view.go
+        if "joining: registered" in taken:
+            self.write("joined", generation.g if generation else 0, {"again": self._generation > 0})
+        if facts.joined_at is None or generation is None:
+            return
+        if generation.g != self._generation:
+            self._generation = generation.g
+            fields = {
+                "why": generation.why,
+                "reason": generation.reason,
+                "m_id": generation.index(facts.me.node),
+                "world_size": generation.world_size,
+                "nodes": [place.node for place in generation.members],
+            }
+            self.write("generation", generation.g, fields)
+        if go is not None and go.value.g == generation.g != self._go:
+            self._go = generation.g
+            fields = {"master": go.value.master, "restarts": go.value.budget.charged, "note": go.value.note}
+            self.write("go", generation.g, fields)
+
+    def _append(self, line: bytes) -> None:
+        """Open, append, close: another agent of this folder may have renamed the file."""
+        fd = self._open()
+        try:
+            if os.fstat(fd).st_size > BYTES_MAX:
+                self._set_aside(fd)
+                os.close(fd)
+                fd = self._open()
+            os.write(fd, line)
+        finally:
+            os.close(fd)
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+
+    def _set_aside(self, fd: int) -> None:
+        """Rename the full file, unless another agent is about to, or has just done it."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._complain_once("cannot be locked: agents that share it may lose events when it is full")
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(fd), os.stat(self._path)):
+                os.replace(self._path, self._full)
+
+
+def _line(fields: Mapping[str, Any]) -> bytes:
+    return (json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n").encode(errors="replace")

@@ -1,0 +1,147 @@
+"""Tells people of each failure of a generation, once: with the go or verdict of the next, or after a second.
+
+The proposer judges a failure when all outcomes are in, which takes as long as the slowest old worker. Nobody has to
+wait for that: after a second this node reads the outcomes that are there and judges them by the same rule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from elastic.agentstate import AgentCore
+from elastic.budget import cause_of
+from elastic.errors import StoreError
+from elastic.keys import JobKeys, Stored, ViewReader
+from elastic.model import Before, Cause, Ended, Outcome, Why
+from elastic.naming import failed_words
+from elastic.store.base import Range, Store
+from launcher import report
+from launcher.logs import Narrator
+
+PATIENCE_S = 0.8
+"""So long the go or the verdict of the next generation is awaited; it tells of the failure with all that is known."""
+LISTING_S = 0.2
+"""So long the outcomes may take to be read; without them this node tells what it knows itself."""
+
+
+class FailureReports:
+    """Looks at the core after each event. `first` hears each cause that was told."""
+
+    def __init__(
+        self,
+        core: AgentCore,
+        store: Store,
+        keys: JobKeys,
+        narrator: Narrator,
+        spawn: Callable[[int], None],
+        first: Callable[[Cause], None],
+    ) -> None:
+        """`spawn(g)` is to run `tell_early(g)`."""
+        self._core = core
+        self._store = store
+        self._keys = keys
+        self._narrator = narrator
+        self._spawn = spawn
+        self._first = first
+        self._awaited = 0
+        self._told_g = 0
+        self._early: Cause | None = None
+        self._incarnation = core.facts.incarnation
+
+    def after_event(self) -> None:
+        """Notice a failure that has not been judged yet."""
+        if self._core.facts.incarnation != self._incarnation:  # Another store counts its generations anew.
+            self._incarnation = self._core.facts.incarnation
+            self._awaited = self._told_g = 0
+        g = self._failed()
+        if g > self._awaited:
+            self._awaited = g
+            self._spawn(g)
+
+    def judged(self, cause: Cause) -> None:
+        """The proposer has judged a failure: tell of it, unless just that was told early."""
+        early, self._early = self._early, None
+        self._awaited = max(self._awaited, cause.g)
+        if early is None or _named(early) != _named(cause):
+            self._tell(cause)
+
+    async def tell_early(self, g: int) -> None:
+        """Tell what is known of the failure of generation g, unless it is judged within `PATIENCE_S`."""
+        await asyncio.sleep(PATIENCE_S)
+        if self._is_told(g):
+            return
+        outcomes = await self._outcomes(g)
+        if self._is_told(g):
+            return
+        before = self._before(g)
+        facts = self._core.facts
+        spec = facts.view.spec.value if facts.view.spec is not None else facts.me.spec
+        cause = cause_of(before, outcomes, spec)
+        if cause is None:
+            return
+        if not cause.first.consequence:
+            self._early = cause
+            self._tell(cause)
+            return
+        over = {node for node, stored in outcomes.items() if stored.value.over}
+        missing = [node for node in before.nodes if node not in over]
+        self._narrator.say(
+            f"{failed_words([cause.first], cause.host)}; the first cause is not known yet"
+            + (f", waiting for {', '.join(missing)}" if missing else "")
+        )
+
+    def _failed(self) -> int:
+        """The newest generation that failed and is not judged, as far as this node can see; 0 if there is none."""
+        facts = self._core.facts
+        if facts.joined_at is None or facts.view.verdict is not None:
+            return 0
+        if not facts.workers_gone and any(worker.code != 0 for worker in facts.own_exits):
+            return facts.workers_g
+        generation, go = facts.generation, facts.view.go
+        if generation is None or generation.before is None or (go is not None and go.value.g >= generation.g):
+            return 0
+        return generation.before.g if generation.before.why is Why.FAILURE else 0
+
+    def _is_told(self, g: int) -> bool:
+        """Told already, or a later world runs and there was nothing to tell."""
+        go, verdict = self._core.facts.view.go, self._core.facts.view.verdict
+        judged = verdict is not None or (go is not None and go.value.g > g)
+        return judged or self._told_g >= g
+
+    async def _outcomes(self, g: int) -> dict[str, Stored[Outcome]]:
+        """What the nodes have recorded, and what this one has not recorded yet."""
+        found: dict[str, Stored[Outcome]] = {}
+        revision = 0
+        try:
+            async with asyncio.timeout(LISTING_S):
+                listing = await self._store.list(Range.prefix(self._keys.outcome(g, "")))
+        except (StoreError, TimeoutError) as error:
+            self._narrator.detail(f"the outcomes of generation {g} cannot be read now: {error}")
+        else:
+            revision = listing.revision
+            entries = {entry.key: entry for entry in listing.entries}
+            view = ViewReader(self._keys).read(entries, revision, complete=False, follows=None)
+            found = {node: stored for (_, node), stored in view.outcomes.items()}
+        facts = self._core.facts
+        wanted, me = facts.outcome_wanted, facts.me.node
+        if wanted is not None and wanted[0] == g and wanted[1].ended is Ended.FAILED and me not in found:
+            found[me] = Stored(wanted[1], revision + 1, revision + 1)
+        return found
+
+    def _before(self, g: int) -> Before:
+        generation = self._core.facts.generation
+        if generation is not None and generation.before is not None and generation.before.g == g:
+            return generation.before
+        nodes = tuple(place.node for place in generation.members) if generation is not None else ()
+        return Before(g, nodes, Why.FAILURE)
+
+    def _tell(self, cause: Cause) -> None:
+        self._told_g = cause.g
+        self._narrator.report(report.failure_lines(cause))
+        self._first(cause)
+
+
+def _named(cause: Cause) -> tuple[int, str, int, tuple[int, ...], int]:
+    """What makes two reports the same to people: whom they name, and whom first."""
+    return cause.g, cause.node, cause.first.rank, cause.ranks, len(cause.others)

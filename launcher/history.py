@@ -1,0 +1,61 @@
+"""Writes and reads the history of a job in the store (`elastic.history`), beside the work that matters."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+
+from elastic import history
+from elastic.errors import StoreError
+from elastic.keys import JobKeys
+from elastic.proposals import Transaction
+from elastic.store.base import Range, Store
+from launcher.logs import Narrator
+
+WAITING_MAX = 100
+"""Events that wait for a store that does not answer; further ones are left out."""
+
+
+class History:
+    """Takes the proposals that were carried out, one after the other. It never hinders anything and can lose some."""
+
+    def __init__(self, store: Store, keys: JobKeys, node: str, narrator: Narrator) -> None:
+        """Nothing is written before `run`."""
+        self._store = store
+        self._keys = keys
+        self._node = node
+        self._narrator = narrator
+        self._events: asyncio.Queue[history.Event] = asyncio.Queue(WAITING_MAX)
+
+    def add(self, transaction: Transaction) -> None:
+        """A transaction was carried out; a proposal becomes an event."""
+        event = history.event_of(self._keys, transaction, self._node, time.time())
+        if event is not None:
+            with suppress(asyncio.QueueFull):
+                self._events.put_nowait(event)
+
+    async def run(self) -> None:
+        """Write what comes: one listing of keys and one write for each event."""
+        while True:
+            event = await self._events.get()
+            try:
+                listing = await self._store.list(Range.prefix(self._keys.events), keys_only=True)
+                present = sorted(entry.key for entry in listing.entries)
+                await self._store.txn((), history.remember(self._keys, event, present))
+            except StoreError as error:
+                self._narrator.detail(f"the event of generation {event.g} ({event.what}) is not kept: {error}")
+            finally:
+                self._events.task_done()
+
+    async def settle(self, limit_s: float) -> None:
+        """Wait until everything is written, at most so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._events.join()
+
+
+async def read(store: Store, keys: JobKeys) -> list[history.Event]:
+    """The history of a job, oldest first. Raises `StoreError`."""
+    listing = await store.list(Range.prefix(keys.events))
+    return history.read(keys, listing.entries)

@@ -1,0 +1,43 @@
+"""Who is missing while a job waits, and why, as far as the store tells (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from elastic.keys import View
+from elastic.membership import Reason
+from elastic.model import MemberState
+
+NAMED_MAX = 5
+"""A line names so many; the rest is counted."""
+ASKED = (Reason.MISSING, Reason.BELOW_MIN)
+"""What is waited for is nodes."""
+
+
+def missing(view: View, unreached: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """One part of a sentence for each node that is known by name and cannot be counted on.
+
+    `view` must be complete. `unreached`: nodes that are registered and cannot be reached from here, and why.
+    """
+    if view.spec is None:
+        return ()
+    spec, unreached = view.spec.value, unreached or {}
+    here = {stored.value.host for stored in view.members.values()}
+    found = [f"{host} of --ips has not come" for host in spec.ips if host not in here]
+    for node, stored in sorted(view.members.items(), key=lambda item: item[1].create_revision):
+        member = stored.value
+        if member.slots != spec.slots:
+            found.append(f"{node} does not count: it brings {member.slots} cards, the job uses {spec.slots}")
+        elif member.state is MemberState.DRAINING:
+            found.append(f"{node} does not count: it leaves ({member.drain_reason or 'asked to'})")
+        elif node in unreached:
+            found.append(f"{node} is registered but cannot be reached from here: {unreached[node]}")
+    return tuple(found)
+
+
+def words(found: tuple[str, ...]) -> str:
+    """What follows a sentence that says how many are missing; "" if nobody is known by name."""
+    shown = list(found[:NAMED_MAX])
+    if len(found) > NAMED_MAX:
+        shown.append(f"and {len(found) - NAMED_MAX} more")
+    return "".join(f"; {one}" for one in shown)

@@ -1,0 +1,77 @@
+"""Which members can be reached from here, and why the others cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Mapping
+
+from elastic.model import Member
+from elastic.probe import UNREACHED_MAX, WORDS_MAX, Answer, Unreached
+from launcher import hello
+
+AT_ONCE = 64
+"""Connections that are tried at the same time."""
+LIMIT_S = 4.0
+"""How long all of it may take; who was not tried by then is counted."""
+
+SILENT = f"no answer within {hello.ASK_LIMIT_S:g} s; a firewall may drop what is sent there"
+REASONS: Mapping[int, str] = {
+    errno.ECONNREFUSED: "refused; a firewall rejects it, or its address leads to another machine",
+    errno.EHOSTUNREACH: "no way to this host",
+    errno.ENETUNREACH: "no route to this network",
+    errno.ECONNRESET: "cut off at once",
+    errno.EINVAL: "no route to this address",
+}
+
+
+async def reach(job_id: str, members: Mapping[str, Member], limit_s: float = LIMIT_S) -> Answer:
+    """Connect to each of these members, by id; what came of it.
+
+    Every member counts: it is reached, or is not for a reason, or there was no time to try it.
+    """
+    gate = asyncio.Semaphore(AT_ONCE)
+    unreached: list[Unreached] = []
+    reached = 0
+
+    async def one(node: str, member: Member) -> None:
+        nonlocal reached
+        async with gate:
+            why = await why_not(job_id, node, member)
+        if why:
+            unreached.append(Unreached(node[:WORDS_MAX], why[:WORDS_MAX]))
+        else:
+            reached += 1
+
+    try:
+        async with asyncio.timeout(limit_s), asyncio.TaskGroup() as group:
+            for node, member in members.items():
+                group.create_task(one(node, member))
+    except TimeoutError:
+        pass
+    untried = len(members) - reached - len(unreached)
+    return Answer(reached, tuple(sorted(unreached, key=lambda one: one.node)[:UNREACHED_MAX]), untried)
+
+
+async def why_not(job_id: str, node: str, member: Member) -> str:
+    """Why this member cannot be reached from here, "" if it can."""
+    if not member.link:
+        return "it does not listen"
+    try:
+        found = await hello.ask(member.host, member.link)
+    except TimeoutError:
+        return SILENT
+    except socket.gaierror:
+        return f"the name {member.host} is not known here; put it into DNS or /etc/hosts, or use --host ADDRESS there"
+    except OSError as error:
+        return _words(error)
+    except ValueError as error:
+        return str(error)
+    if found != hello.Greeting(job_id, node):
+        return f"another node answers there ({found.node} of job {found.job_id}); two machines may have one address"
+    return ""
+
+
+def _words(error: OSError) -> str:
+    return REASONS.get(error.errno or 0, error.strerror or str(error))

@@ -1,0 +1,68 @@
+"""Hosts that cannot reach each other: the doctor and the waiting line name who, whom, and why, in each direction."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import hosts
+
+REASON = hosts.missing()
+pytestmark = [
+    pytest.mark.hosts,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(bool(REASON) and "ELASTIC_HOSTS_REQUIRED" not in os.environ, reason=REASON or "hosts are here"),
+]
+
+JOB = ("--job_id", "doctor", "--np", "3", "--lease_ttl", "10")
+SCRIPT = ("-m", "elastic.examples.digits")
+
+
+async def node_of(agent: hosts.Agent) -> str:
+    """The id of an agent that has joined."""
+    place = await agent.says("joined the job as ")
+    return agent.lines[place - 1].rpartition(" ")[2]
+
+
+def test_the_doctor_finds_all_ways_open_then_a_firewall_in_one_direction_then_one_in_both(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with hosts.cluster(tmp_path) as cluster:
+            machines = [cluster.host() for _ in range(2)]
+            agent = await cluster.agent(machines[0], *JOB, *SCRIPT)
+            first = await node_of(agent)
+            second = await node_of(await cluster.agent(machines[1], *JOB, *SCRIPT))
+            await agent.says(rf"this node is {re.escape(machines[0].address)} on eth0; NCCL and gloo use eth0")
+
+            code, said = await cluster.doctor(machines[0], "--job_id", "doctor")
+            assert code == 0, said
+            assert "ok    reachability: every member reaches every other (2 members)" in said
+            assert f"this node is {machines[0].address} on eth0" in said
+
+            (port,) = machines[1].listens()
+            machines[1].deafen(port, machines[0])
+            code, said = await cluster.doctor(machines[1], "--job_id", "doctor")
+            assert code == 1
+            assert "fail  reachability: 1 way is closed between 2 members; open the nodes' ports to each other" in said
+            assert re.search(
+                rf"^ +{re.escape(first)} does not reach {re.escape(second)}: .* \(the way back is open\)$", said, re.M
+            ), said
+
+            (port,) = machines[0].listens()
+            machines[0].deafen(port, machines[1])
+            code, said = await cluster.doctor(machines[1], "--job_id", "doctor")
+            assert code == 1
+            assert "fail  reachability: 2 ways are closed between 2 members" in said
+            assert re.search(rf"^ +{re.escape(first)} does not reach {re.escape(second)}: .* \(nor back\)$", said, re.M)
+            assert re.search(rf"^ +{re.escape(second)} does not reach {re.escape(first)}: .* \(nor back\)$", said, re.M)
+
+            # The first in line says so by itself, too, while it waits for the third node.
+            await agent.says(
+                rf"2 of 3 nodes are here; waiting for 1 more; {re.escape(second)} is registered but cannot be reached "
+                "from here: no answer within 2 s"
+            )
+
+    asyncio.run(story())

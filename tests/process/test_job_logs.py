@@ -1,0 +1,168 @@
+"""The files of the log folder, and what each console shows, of real jobs."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from signal import SIGTERM
+
+from tests.process.jobs import Job, story
+
+PROGRESS = """
+import sys
+for share in (0, 50, 100):
+    sys.stdout.write(f"\\r{share:3}%")
+    sys.stdout.flush()
+print()
+print("isatty", sys.stdout.isatty())
+"""
+ON_A_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+
+
+@story
+async def test_every_node_has_all_endpoints_in_rank_order_rewritten_for_each_generation(job: Job) -> None:
+    nodes = [await job.node("--np", "2", "--nproc_per_node", "2") for _ in range(2)]
+    world = await job.world(1, 4)
+    endpoints = world[0].env["PADDLE_TRAINER_ENDPOINTS"].split(",")
+    assert [worker.env["PADDLE_CURRENT_ENDPOINT"] for worker in world] == endpoints
+    text = "".join(f"{line}\n" for line in ("PADDLE_TRAINER_ENDPOINTS:", *endpoints))
+    assert [node.text("endpoints.log") for node in nodes] == [text, text]
+    leaving = next(node for node in nodes if node.id == world[3].node)
+    staying = next(node for node in nodes if node.id == world[0].node)
+    leaving.signal(SIGTERM)
+    await job.world(2, 2)
+    smaller = "".join(f"{line}\n" for line in ("PADDLE_TRAINER_ENDPOINTS:", *endpoints[:2]))
+    assert staying.text("endpoints.log") == staying.text("endpoints.2.log") == smaller
+    assert staying.text("endpoints.1.log") == text
+
+
+@story
+async def test_a_node_has_the_logs_of_its_own_ranks_only(job: Job) -> None:
+    nodes = [await job.node("--np", "2", "--nproc_per_node", "2") for _ in range(2)]
+    world = await job.world(1, 4)
+    for node in nodes:
+        ranks = [worker.rank for worker in world if worker.node == node.id]
+        for name in ("workerlog", "envlog"):
+            found = (node.folder / "log").glob(f"{name}.*")
+            assert sorted(path.name for path in found) == [f"{name}.{rank}" for rank in ranks]
+
+
+@story
+async def test_the_log_folder_is_log_and_is_made_where_the_flag_says(job: Job) -> None:
+    node = await job.node("--np", "1", "--log_dir", "deep/er")
+    (worker,) = await job.world(1, 1)
+    await worker.exits(0)
+    assert await node.exits() == 0
+    assert (node.folder / "deep" / "er" / "workerlog.0").exists()
+    assert not (node.folder / "log").exists()
+
+
+@story
+async def test_when_rank_0_moves_the_other_node_shows_it(job: Job) -> None:
+    first = await job.node("--np", "2")
+    await first.says("joined")
+    second = await job.node("--np", "2")
+    for worker in await job.world(1, 2):
+        await worker.obeys("print", f"rank {worker.rank} in 1")
+    first.signal(SIGTERM)
+    (worker,) = await job.world(2, 1)
+    await worker.obeys("print", "rank 0 in 2")
+    await second.shows("^rank 0 in 2$")
+    await worker.exits(0)
+    assert [await first.exits(), await second.exits()] == [143, 0]
+    assert first.shown == ["rank 0 in 1"]
+    assert second.shown == ["rank 0 in 2"]
+
+
+@story
+async def test_the_console_can_show_this_nodes_first_all_or_none_with_ranks_where_several_are_shown(job: Job) -> None:
+    shown = []
+    for console in ("rank0", "local0", "all", "none"):
+        shown.append(await job.node("--np", "4", "--nproc_per_node", "2", "--console", console))
+        await shown[-1].says("joined")
+    world = await job.world(1, 8)
+    for worker in world:
+        await worker.obeys("print", f"I am {worker.rank}")
+        await worker.exits(0)
+    for node in shown:
+        assert await node.exits() == 0
+    # Four nodes on one machine may share a terminal: local0 shows four workers there.
+    assert [sorted(node.shown) for node in shown] == [["I am 0"], ["[2] I am 2"], ["[4] I am 4", "[5] I am 5"], []]
+
+
+@story
+async def test_progress_bars_pass_through_to_a_terminal_as_they_are(job: Job) -> None:
+    """The agent has a terminal, the worker a pipe; the log has the same bytes."""
+    script = job.write("bar.py", PROGRESS)
+    node = await job.node("--np", "1", script=(str(script),), within=(sys.executable, "-c", ON_A_TERMINAL))
+    assert await node.exits() == 0
+    assert "\r  0%\r 50%\r100%\r" in node.shown
+    assert "isatty False\r" in node.shown
+    assert b"\r  0%\r 50%\r100%\n" in (node.folder / "log" / "workerlog.0").read_bytes()
+
+
+@story
+async def test_a_workers_environment_is_kept_for_its_owner_without_secrets(job: Job) -> None:
+    env = {
+        "HF_TOKEN": "tok-123",
+        "DB": "postgres://me:pw-456@db/x",
+        "ELASTIC_SERVE_SECRET": "sec-789",
+        "LINES2": "a\nb",
+    }
+    node = await job.node("--np", "1", environ=env)
+    (worker,) = await job.world(1, 1)
+    assert worker.env["HF_TOKEN"] == "tok-123", "the worker itself has it"
+    path = node.folder / "log" / "envlog.0"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    text = path.read_text()
+    assert not [secret for secret in ("tok-123", "pw-456", "sec-789") if secret in text]
+    lines = text.splitlines()
+    assert lines == sorted(lines)
+    assert {"RANK=0", "DB=postgres://***@db/x", r"LINES2=a\nb", "PYTHONUNBUFFERED=1"} <= set(lines)
+    await worker.exits(1)
+    await job.world(2, 1)
+    assert "ELASTIC_GENERATION=2" in path.read_text().splitlines()
+
+
+@story
+async def test_logs_are_begun_anew_on_request_and_nothing_else_in_the_folder_is(job: Job) -> None:
+    node = await job.node("--np", "1")
+    log = node.folder / "log"
+    (worker,) = await job.world(1, 1)
+    await worker.exits(0)
+    await node.exits()
+    for name in ("workerlog.7", "serverlog.0", "endpoints.9.log", "mine.txt", "workerlog.bak"):
+        (log / name).write_text("old\n")
+    again = await job.node("--np", "1", "--log_overwrite", "--rerun", beside=node)
+    (worker,) = await job.newest_world(1)
+    await worker.exits(0)
+    assert await again.exits() == 0
+    assert again.text("workerlog.0").count("==== elastic-launch job") == 1
+    assert node.id not in again.text("launcher.log")
+    assert {path.name for path in log.iterdir() if path.read_text() == "old\n"} == {"mine.txt", "workerlog.bak"}
+    assert not [line for line in again.lines if "log_overwrite" in line]
+
+
+@story
+async def test_the_logs_of_an_agent_that_lives_in_the_same_folder_are_never_taken_away(job: Job) -> None:
+    first = await job.node("--np", "1:2", "--grow_every", "0")
+    (worker,) = await job.world(1, 1)
+    await worker.obeys("print", "precious")
+    second = await job.node("--np", "1:2", "--log_overwrite", beside=first)
+    await second.says(r"--log_overwrite: another agent writes into .*/log, so that its logs are appended to")
+    await job.world(2, 2)
+    assert "precious\n" in first.text("workerlog.0")
+
+
+@story
+async def test_local_nodes_begin_their_shared_folder_anew_once(job: Job) -> None:
+    old = job.folder / "A" / "log"
+    old.mkdir(parents=True)
+    (old / "workerlog.5").write_text("old\n")
+    node = await job.node("--local_nodes", "2", "--log_overwrite", server=False)
+    for worker in await job.world(1, 2):
+        await worker.exits(0)
+    assert await node.exits() == 0
+    assert not [line for line in node.lines if "log_overwrite" in line]
+    assert sorted(path.name for path in old.glob("workerlog.*")) == ["workerlog.0", "workerlog.1"]
+    assert old.joinpath("launcher.log").read_text().count("joined the job") == 2

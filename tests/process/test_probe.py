@@ -1,0 +1,241 @@
+"""The doctor's question and the members' answers, over a store in memory that every agent and the doctor share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+import pytest
+
+from elastic.errors import DocumentError
+from elastic.keys import JobKeys, encode
+from elastic.model import Member
+from elastic.probe import Answer, Probe, Unreached, read_answer, read_probe
+from elastic.probe import encode as encode_probe
+from elastic.store.base import Delete, Entry, Put, Range
+from elastic.store.memory import MemoryCore
+from elastic.store.memory_store import MemoryStore
+from launcher.console import Console
+from launcher.doctor import asking
+from launcher.hello import Hello
+from launcher.logs import Level, Narrator
+from launcher.probing import Prober
+
+LIMIT_S = 30.0
+KEYS = JobKeys("j1")
+
+
+class Hall:
+    """A store, and members that listen and answer each probe."""
+
+    def __init__(self) -> None:
+        self.core = MemoryCore()
+        self.store = MemoryStore(self.core, time.monotonic)
+        self.console = Console(2)
+        self.narrator = Narrator("n", self.console, level=Level.QUIET)
+        self.listeners: list[Hello] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.registered: dict[str, int] = {}
+        self.probers: dict[str, Prober] = {}
+
+    async def member(self, node: str, link: int | None = None) -> None:
+        """One more member; `link` 0 does not listen."""
+        port = link
+        if port is None:
+            self.listeners.append(await Hello.listen("127.0.0.1", "j1", node))
+            port = self.listeners[-1].port
+        value = Member(host="127.0.0.1", slots=1, masters=(7000,), ports=(8000,), link=port)
+        wrote = await self.store.txn([], [Put(KEYS.member(node), encode(value))])
+        self.registered[node] = wrote.revision
+        self.probers[node] = Prober(self.store, KEYS, node, self.narrator)
+
+    def serve(self, *nodes: str) -> None:
+        """These members see every probe from now on, and answer it."""
+
+        async def answer(entries: Mapping[str, Entry]) -> None:
+            await asyncio.gather(*(self.look(node, entries) for node in nodes))
+
+        self.see(answer)
+
+    def see(self, act: Callable[[Mapping[str, Entry]], Awaitable[None]]) -> None:
+        """Do something at each probe from now on."""
+        revision = self.store.revision_seen + 1
+
+        async def watch() -> None:
+            async for batch in self.store.watch([Range.key(KEYS.probe)], revision):
+                entries = {change.entry.key: change.entry for change in batch.changes if not change.deleted}
+                if entries:
+                    await act(entries)
+
+        self.tasks.append(asyncio.create_task(watch()))
+
+    async def look(self, node: str, entries: Mapping[str, Entry]) -> bool:
+        """One member looks at what its mirror has; whether it answered."""
+        asked = self.probers[node].asked(entries, self.registered[node], 0)
+        if asked:
+            await self.probers[node].answer()
+        return asked
+
+    async def close(self) -> None:
+        """Nothing stays."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        for listener in self.listeners:
+            await listener.close()
+        self.console.close()
+
+    async def probe(self, name: str) -> dict[str, Entry]:
+        """A doctor asks; what a mirror shows then."""
+        await self.store.txn([], [Put(KEYS.probe, encode_probe(Probe(name, 1.0)))])
+        return {KEYS.probe: (await self.store.list(Range.key(KEYS.probe))).entries[0]}
+
+    async def left(self) -> list[str]:
+        """The keys of probes and answers."""
+        listing = await self.store.list(Range.prefix(KEYS.root))
+        return [entry.key for entry in listing.entries if not entry.key.startswith(KEYS.members)]
+
+
+def played(story: Callable[[Hall], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            hall = Hall()
+            try:
+                await story(hall)
+            finally:
+                await hall.close()
+
+    asyncio.run(limited())
+
+
+def test_every_member_answers_whom_it_reaches_and_no_key_stays() -> None:
+    async def story(hall: Hall) -> None:
+        await hall.member("a")
+        await hall.member("b")
+        await hall.member("c", link=0)
+        hall.serve("a", "b", "c")
+        answers = await asking.ask(hall.store, KEYS, ["a", "b", "c"])
+        assert {node: answer.reached for node, answer in answers.items()} == {"a": 1, "b": 1, "c": 2}
+        assert [(one.node, one.why) for one in answers["a"].unreached] == [("c", "it does not listen")]
+        assert await hall.left() == []
+
+    played(story)
+
+
+def test_who_does_not_answer_in_time_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "ANSWER_LIMIT_S", 0.5)
+
+    async def story(hall: Hall) -> None:
+        await hall.member("a")
+        await hall.member("b")
+        hall.serve("a")
+        assert set(await asking.ask(hall.store, KEYS, ["a", "b"])) == {"a"}
+        assert await hall.left() == []
+
+    played(story)
+
+
+def test_an_answer_after_the_doctors_end_is_not_written() -> None:
+    async def story(hall: Hall) -> None:
+        await hall.member("a")
+        old = await hall.probe("0123456789abcdef")
+        await hall.probe("fedcba9876543210")
+        assert await hall.look("a", old)
+        assert await hall.left() == [KEYS.probe]
+
+    played(story)
+
+
+def test_a_probe_is_answered_once_and_one_from_before_the_registration_never() -> None:
+    async def story(hall: Hall) -> None:
+        stale = await hall.probe("0123456789abcdef")
+        await hall.member("a")
+        assert not await hall.look("a", stale)
+        fresh = await hall.probe("fedcba9876543210")
+        assert await hall.look("a", fresh)
+        assert not await hall.look("a", fresh)
+
+    played(story)
+
+
+def test_a_node_that_is_not_registered_answers_nothing_and_looks_again_when_it_is() -> None:
+    async def story(hall: Hall) -> None:
+        await hall.member("a")
+        fresh = await hall.probe("0123456789abcdef")
+        assert not hall.probers["a"].asked(fresh, None, 0)
+        assert not hall.probers["a"].asked(fresh, 1, None)
+        assert hall.probers["a"].asked(fresh, 1, 0)
+
+    played(story)
+
+
+def test_of_many_probes_at_once_the_newest_is_answered_and_never_two_at_a_time() -> None:
+    async def story(hall: Hall) -> None:
+        await hall.member("a")
+        prober = hall.probers["a"]
+        for number in range(50):
+            begins = prober.asked(await hall.probe(f"{number:016x}"), hall.registered["a"], 0)
+            assert begins is (number == 0)
+        await prober.answer()
+        assert await hall.left() == [KEYS.answer(f"{49:016x}", "a"), KEYS.probe]
+        assert prober.asked(await hall.probe(f"{50:016x}"), hall.registered["a"], 0)
+
+    played(story)
+
+
+def test_a_member_keeps_one_answer_at_most() -> None:
+    async def story(hall: Hall) -> None:
+        await hall.member("a")
+        for name in ("0123456789abcdef", "fedcba9876543210"):
+            await hall.look("a", await hall.probe(name))
+        assert await hall.left() == [KEYS.answer("fedcba9876543210", "a"), KEYS.probe]
+
+    played(story)
+
+
+def test_junk_in_the_probe_or_in_an_answer_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "ANSWER_LIMIT_S", 0.5)
+
+    async def story(hall: Hall) -> None:
+        await hall.member("a")
+        await hall.store.txn([], [Put(KEYS.probe, b"junk")])
+        await hall.look("a", {KEYS.probe: (await hall.store.list(Range.key(KEYS.probe))).entries[0]})
+        assert await hall.left() == [KEYS.probe]
+
+        async def vandal(entries: Mapping[str, Entry]) -> None:
+            probe = read_probe(entries[KEYS.probe].value)
+            await hall.store.txn([], [Put(KEYS.answer(probe.id, "b"), b"\xff{")])
+
+        await hall.store.txn([], [Delete(Range.key(KEYS.probe))])
+        hall.see(vandal)
+        hall.serve("a")
+        assert await asking.ask(hall.store, KEYS, ["a", "b"]) == {"a": Answer(0)}
+
+    played(story)
+
+
+def test_a_second_doctor_waits_for_the_first_and_gives_up_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(hall: Hall) -> None:
+        await hall.member("a")
+        hall.serve("a")
+        both = await asyncio.gather(*(asking.ask(hall.store, KEYS, ["a"]) for _ in range(2)))
+        assert both == [{"a": Answer(0)}] * 2
+        monkeypatch.setattr(asking, "PROBE_TTL_S", 0.2)
+        await hall.probe("0123456789abcdef")
+        with pytest.raises(asking.Busy, match="another doctor"):
+            await asking.ask(hall.store, KEYS, ["a"])
+
+    played(story)
+
+
+@pytest.mark.parametrize("junk", [b"", b"{}", b'{"id":"../x","at":1}', b'{"id":"00000000"}', b"\xff", b"[" * 100_000])
+def test_what_is_no_document_is_refused(junk: bytes) -> None:
+    for read in (read_probe, read_answer):
+        with pytest.raises(DocumentError):
+            read(junk)
+
+
+def test_an_answer_survives_the_way_through_the_store() -> None:
+    answer = Answer(3, (Unreached("b", "refused"),), 2)
+    assert read_answer(encode_probe(answer)) == answer

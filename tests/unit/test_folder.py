@@ -1,0 +1,64 @@
+"""A log folder that several agents may share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elastic.errors import ConfigError
+from launcher.folder import LogFolder
+
+OURS = (
+    *("workerlog.0", "workerlog.12", "serverlog.1", "heterlog.0", "envlog.3", "envlog.server.0", "endpoints.log"),
+    *("endpoints.7.log", "launcher.log", "events.jsonl", "events.1.jsonl"),
+)
+NOT_OURS = ("workerlog.0.gz", "workerlog.old", "train.log", "endpoints.txt", "events.json", "notes.md")
+
+
+def fill(folder: Path) -> None:
+    for name in (*OURS, *NOT_OURS):
+        (folder / name).write_text("old")
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+
+
+def test_logs_are_kept_unless_asked(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with LogFolder(tmp_path) as folder:
+        assert folder.note == ""
+        assert names(tmp_path) == {*OURS, *NOT_OURS}
+
+
+def test_logs_are_begun_anew_and_nothing_else_is_touched(tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / "sub").mkdir()
+    with LogFolder(tmp_path, overwrite=True) as folder:
+        assert folder.note == ""
+        assert names(tmp_path) == {*NOT_OURS, "sub"}
+
+
+@pytest.mark.parametrize("first_overwrites", [False, True])
+def test_the_logs_of_an_agent_that_writes_there_are_kept(tmp_path: Path, first_overwrites: bool) -> None:
+    with LogFolder(tmp_path, overwrite=first_overwrites):
+        fill(tmp_path)
+        with LogFolder(tmp_path, overwrite=True) as second:
+            assert second.note == f"another agent writes into {tmp_path}, so that its logs are appended to"
+        assert names(tmp_path) == {*OURS, *NOT_OURS}
+    with LogFolder(tmp_path, overwrite=True) as third:
+        assert third.note == ""
+    assert names(tmp_path) == set(NOT_OURS)
+
+
+def test_a_folder_that_cannot_be_is_an_error_with_its_mend(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="name a folder that can be written with --log_dir"):
+        LogFolder(tmp_path / "file")
+
+
+def test_a_log_that_cannot_be_deleted_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "workerlog.0").mkdir()
+    with pytest.raises(ConfigError, match=r"--log_overwrite cannot delete .*/workerlog\.0 .*; name another --log_dir"):
+        LogFolder(tmp_path, overwrite=True)

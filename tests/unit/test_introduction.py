@@ -1,0 +1,138 @@
+"""What an agent says of its address, its interface and its container when it joins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher import introduction
+from launcher.config import parse
+from launcher.container import bridge_hint, in_container
+from launcher.introduction import introduce, network_line
+from launcher.logs import Narrator
+
+HOST = "10.0.0.7"
+BOTH = {"NCCL_SOCKET_IFNAME": "ib0", "GLOO_SOCKET_IFNAME": "ib0"}
+
+
+@pytest.mark.parametrize(
+    ("owner", "nic", "environ", "line"),
+    [
+        ("eth0", "", {}, "this node is 10.0.0.7 on eth0; NCCL and gloo use eth0"),
+        ("eth0", "eth1", {}, "this node is 10.0.0.7 on eth0; NCCL and gloo use eth1"),
+        (
+            "eth0",
+            "",
+            {"NCCL_SOCKET_IFNAME": "ib0"},
+            "this node is 10.0.0.7 on eth0; NCCL uses ib0, gloo uses eth0, as NCCL_SOCKET_IFNAME says",
+        ),
+        (
+            "eth0",
+            "eth1",
+            BOTH,
+            "this node is 10.0.0.7 on eth0; NCCL and gloo use ib0, as NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME say",
+        ),
+        ("eth0", "", {"NCCL_SOCKET_IFNAME": "eth0"}, "this node is 10.0.0.7 on eth0; NCCL and gloo use eth0"),
+        (
+            None,
+            "",
+            {},
+            "this node is 10.0.0.7, which no interface of it has; NCCL and gloo choose one; --nic NAME names it",
+        ),
+        ("lo", "", {"NCCL_SOCKET_IFNAME": ""}, "this node is 10.0.0.7 on lo; NCCL and gloo use lo"),
+    ],
+)
+def test_the_line_says_which_address_which_interface_and_whose_value_counts(
+    owner: str | None, nic: str, environ: dict[str, str], line: str
+) -> None:
+    assert network_line(HOST, owner, nic, environ) == line
+
+
+@pytest.mark.parametrize("mark", [".dockerenv", "run/.containerenv"])
+def test_a_container_is_known_by_what_its_engine_leaves_there(tmp_path: Path, mark: str) -> None:
+    assert not in_container(tmp_path)
+    (tmp_path / mark).parent.mkdir(exist_ok=True)
+    (tmp_path / mark).touch()
+    assert in_container(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("groups", "inside"),
+    [
+        ("0::/\n", False),
+        ("0::/init.scope\n", False),
+        ("12:pids:/docker/0123\n0::/system.slice\n", True),
+        ("0::/kubepods.slice/kubepods-pod1.slice\n", True),
+    ],
+)
+def test_a_container_is_known_by_its_control_group(tmp_path: Path, groups: str, inside: bool) -> None:
+    (tmp_path / "proc/1").mkdir(parents=True)
+    (tmp_path / "proc/1/cgroup").write_text(groups)
+    assert in_container(tmp_path) is inside
+
+
+def test_an_address_of_dockers_bridge_with_a_store_elsewhere_is_told_with_both_mends() -> None:
+    hint = bridge_hint("172.17.0.3", ["10.0.0.5:2379"], inside=True)
+    assert hint.startswith("172.17.0.3 is an address of docker's bridge")
+    for mend in ("--network host", "-p LOW-HIGH:LOW-HIGH", "--host ADDRESS", "--port_range LOW:HIGH"):
+        assert mend in hint
+
+
+@pytest.mark.parametrize(
+    ("host", "servers", "inside"),
+    [
+        ("172.17.0.3", ("10.0.0.5:2379",), False),  # a machine whose own network is like that
+        ("10.0.0.7", ("10.0.0.5:2379",), True),  # a network of the user's own, or the host's
+        ("172.18.0.3", ("10.0.0.5:2379",), True),
+        ("172.17.0.3", ("172.17.0.2:2379",), True),  # all of it runs on one machine
+        ("127.0.0.1", ("127.0.0.1:2379",), True),
+        ("machine-7", ("10.0.0.5:2379",), True),  # the mend is there already
+        ("172.17.0.3", (), True),
+    ],
+)
+def test_there_is_no_hint_where_nothing_is_wrong(host: str, servers: tuple[str, ...], inside: bool) -> None:
+    assert bridge_hint(host, servers, inside=inside) == ""
+
+
+class Told(Narrator):
+    """Keeps what is said, with how loud it is."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str]] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(("say", text))
+
+    def detail(self, text: str) -> None:
+        self.said.append(("detail", text))
+
+    def warn(self, text: str) -> None:
+        self.said.append(("warn", text))
+
+
+def told(host: str, monkeypatch: pytest.MonkeyPatch, inside: bool = False, **environ: str) -> list[tuple[str, str]]:
+    """What a node with this address says of itself."""
+    monkeypatch.setattr(introduction, "in_container", lambda: inside)
+    monkeypatch.setattr("launcher.addresses.interface", lambda host: "eth0")
+    config = parse(["--elastic_server", "10.0.0.5:2379", "--job_id", "j1", "train.py"], {})
+    narrator = Told()
+    introduce(narrator, config, host, environ)
+    return [
+        (how, text.partition(" names a proxy")[0].partition(" is an address of docker")[0])
+        for how, text in narrator.said
+    ]
+
+
+def test_a_node_says_its_address_once_and_warnings_are_never_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "this node is 172.17.0.3 on eth0; NCCL and gloo use eth0"
+    assert told("172.17.0.3", monkeypatch) == [("say", line)]
+    assert told("172.17.0.3", monkeypatch, inside=True, http_proxy="p") == [
+        ("say", line),
+        ("warn", "http_proxy"),
+        ("warn", "172.17.0.3"),
+    ]
+
+
+def test_on_the_loopback_the_address_is_a_detail(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told("127.0.0.1", monkeypatch) == [("detail", "this node is 127.0.0.1 on eth0; NCCL and gloo use eth0")]

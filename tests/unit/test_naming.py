@@ -1,0 +1,43 @@
+"""What processes and their logs are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from elastic.model import Role
+from elastic.naming import failed_words, listed, log_name, process_name
+from launcher.logs import closing_line, process_log, worker_log
+from tests.unit.views import worker_exit
+
+
+def test_each_role_has_its_name_and_its_log() -> None:
+    assert [process_name(role, 1) for role in Role] == ["server 1", "heter worker 1", "rank 1"]
+    assert [log_name(role, 1) for role in Role] == ["serverlog.1", "heterlog.1", "workerlog.1"]
+    assert process_log(Path("log"), Role.SERVER, 2) == Path("log/serverlog.2")
+    assert process_log(Path("log"), Role.WORKER, 2) == worker_log(Path("log"), 2)
+    assert closing_line(rank=1, g=2, words="exit 0", role=Role.SERVER) == "==== server 1 gen 2 ended: exit 0 ===="
+
+
+def test_ranks_are_listed_without_blanks_and_thousands_are_cut() -> None:
+    assert listed([2, 3]) == "[2,3]"
+    assert listed(range(5000)).endswith(",63,...]")
+
+
+def test_failed_ranks_are_named_with_the_log_of_the_first() -> None:
+    exits = [worker_exit(4), worker_exit(2)]
+    assert failed_words(exits, "h") == "rank=[2,4] failed on host h, see workerlog.4"
+
+
+def test_an_echo_is_not_named_beside_a_failure() -> None:
+    exits = [worker_exit(0, consequence=True), worker_exit(4)]
+    assert failed_words(exits, "h") == "rank=[4] failed on host h, see workerlog.4"
+
+
+def test_an_echo_alone_is_called_what_it_is() -> None:
+    assert failed_words([worker_exit(0, consequence=True)], "h") == "rank=[0] lost a peer on host h, see workerlog.0"
+
+
+def test_servers_and_workers_are_told_apart() -> None:
+    exits = [worker_exit(1, role=Role.SERVER), worker_exit(1)]
+    assert failed_words(exits, "h") == "server=[1] and rank=[1] failed on host h, see serverlog.1"
+    assert failed_words([], "h") == "a worker failed on host h"

@@ -1,0 +1,167 @@
+"""Messages: what is sent comes back, and whatever else comes is refused."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastic.errors import MessageError
+from elastic.train.ps import messages as m
+from elastic.train.ps import wire
+from elastic.train.ps.wire import DTYPES, FRAME_BYTES, Assembly, Shape, frames
+
+
+def sent(header: m.Values, tensors: list[torch.Tensor]) -> tuple[m.Values | None, tuple[torch.Tensor, ...]]:
+    assembly = Assembly(m.Values)
+    for frame in frames(header, tensors):
+        assembly.feed(frame)
+    return assembly.header, assembly.tensors()
+
+
+def raw(header: object, body: bytes = b"") -> bytes:
+    """A message made by hand, not padded."""
+    packed = msgspec.msgpack.encode(header)
+    return len(packed).to_bytes(4, "little") + packed + body
+
+
+class TestRoundTrip:
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_tensors_of_every_dtype_come_back_bit_for_bit(self, dtype: str) -> None:
+        bits = torch.arange(48, dtype=torch.uint8).view(DTYPES[dtype])
+        _, (back,) = sent(m.Values(), [bits])
+        assert back.dtype == DTYPES[dtype]
+        assert torch.equal(back.view(torch.uint8), bits.view(torch.uint8))
+
+    @given(
+        st.lists(st.tuples(st.sampled_from(list(DTYPES)), st.lists(st.integers(0, 5), max_size=4)), max_size=6),
+        st.integers(0, 2**40),
+    )
+    def test_shapes_and_headers_come_back(self, given: list[tuple[str, list[int]]], step: int) -> None:
+        tensors = [torch.ones(sizes, dtype=DTYPES[dtype]) for dtype, sizes in given]
+        header, back = sent(m.Values(step=step), tensors)
+        assert header == m.Values(step=step, shapes=tuple(map(Shape.of, tensors)))
+        assert [tensor.shape for tensor in back] == [tensor.shape for tensor in tensors]
+        assert all(map(torch.equal, back, tensors))
+
+    def test_a_large_tensor_comes_in_frames_below_grpcs_own_limit(self) -> None:
+        large = torch.arange(3 * FRAME_BYTES // 8 + 7)
+        parts = list(frames(m.Values(), [large]))
+        assert len(parts) == 4
+        assert max(map(len, parts)) == FRAME_BYTES < 4 * 1024 * 1024
+        assert torch.equal(sent(m.Values(), [large])[1][0], large)
+
+    def test_a_header_longer_than_a_frame_is_cut_as_well(self) -> None:
+        give = m.Give(session="0-a", pieces=tuple(range(2**20)))
+        parts = list(frames(give))
+        assembly = Assembly(m.Give)
+        for part in parts:
+            assembly.feed(part)
+        assert len(parts) > 1
+        assert assembly.header == give
+
+    def test_a_view_and_a_transpose_are_sent_as_they_look(self) -> None:
+        looks = torch.arange(12).reshape(3, 4).t()[1:]
+        assert torch.equal(sent(m.Values(), [looks])[1][0], looks)
+
+    def test_a_message_may_be_cut_anywhere(self) -> None:
+        whole = b"".join(frames(m.Values(step=5), [torch.arange(5.0)]))
+        for size in (1, 3, 7):
+            assembly = Assembly(m.Values)
+            for start in range(0, len(whole), size):
+                assert not assembly.complete
+                assembly.feed(whole[start : start + size])
+            assert torch.equal(assembly.tensors()[0], torch.arange(5.0))
+
+    def test_the_tensors_of_a_message_are_nobody_elses(self) -> None:
+        value = torch.zeros(3)
+        _, (back,) = sent(m.Values(), [value])
+        back += 1
+        assert value.sum() == 0
+
+    def test_other_dtypes_are_not_sent(self) -> None:
+        with pytest.raises(MessageError, match="complex64"):
+            list(frames(m.Values(), [torch.zeros(1, dtype=torch.complex64)]))
+
+
+class TestRefused:
+    @settings(max_examples=300)
+    @given(st.lists(st.binary(max_size=64), max_size=5))
+    def test_noise_is_a_message_error_or_not_complete(self, noise: list[bytes]) -> None:
+        assembly = Assembly(m.Push)
+        try:
+            for frame in noise:
+                assembly.feed(frame)
+            assembly.tensors()
+        except MessageError:
+            return
+        raise AssertionError("noise was taken for a message")
+
+    @settings(max_examples=300)
+    @given(st.data())
+    def test_a_message_with_one_byte_changed_never_does_anything_else_than_come_or_be_refused(
+        self, data: st.DataObject
+    ) -> None:
+        whole = bytearray(b"".join(frames(m.Values(step=7), [torch.arange(3.0), torch.arange(2)])))
+        at = data.draw(st.integers(0, len(whole) - 1))
+        whole[at] = data.draw(st.integers(0, 255))
+        assembly = Assembly(m.Values)
+        try:
+            assembly.feed(bytes(whole))
+            assembly.tensors()
+        except MessageError:
+            pass
+
+    @pytest.mark.parametrize(
+        ("shapes", "said"),
+        [
+            ([["float32", [2**40, 2**40]]], "more than"),
+            ([["float32", [2**41]]], "no Values"),
+            ([["float32", [0, 2**40, 2**40]]], "as wide"),
+            ([["float32", [-1]]], "no Values"),
+            ([["float128", [1]]], "no dtype"),
+            ([["float32", [1] * 17]], "no Values"),
+            ([["float32", "ab"]], "no Values"),
+            ("no list", "no Values"),
+        ],
+    )
+    def test_a_shape_that_no_tensor_has_is_refused_before_memory_is_asked_for(self, shapes: object, said: str) -> None:
+        with pytest.raises(MessageError, match=said):
+            Assembly(m.Values).feed(raw({"shapes": shapes, "step": 0}))
+
+    def test_unknown_fields_and_missing_ones_are_refused(self) -> None:
+        for header in ({"more": 1}, {"step": "x"}, [1], 5):
+            with pytest.raises(MessageError, match="no Values"):
+                Assembly(m.Values).feed(raw(header))
+        with pytest.raises(MessageError, match="no Give"):
+            Assembly(m.Give).feed(raw({"session": "0-a"}))
+
+    def test_a_header_that_is_too_long_is_refused_by_its_length_alone(self) -> None:
+        with pytest.raises(MessageError, match="longer than"):
+            Assembly(m.Values).feed((wire.HEADER_BYTES_MAX + 1).to_bytes(4, "little"))
+
+    def test_more_bytes_than_announced_fewer_and_none_are_refused(self) -> None:
+        (whole,) = frames(m.Values(), [torch.arange(3)])
+        with pytest.raises(MessageError, match="1 bytes more"):
+            Assembly(m.Values).feed(whole + b"x")
+        complete = Assembly(m.Values)
+        complete.feed(whole)
+        with pytest.raises(MessageError, match="more frames"):
+            complete.feed(b"x")
+        with pytest.raises(MessageError, match="an empty frame"):
+            Assembly(m.Values).feed(b"")
+        short = Assembly(m.Values)
+        short.feed(whole[:-1])
+        with pytest.raises(MessageError, match="ended before"):
+            short.tensors()
+
+    def test_a_body_longer_than_the_limit_is_refused_by_its_header_alone(self) -> None:
+        (whole,) = frames(m.Values(), [torch.arange(3)])
+        with pytest.raises(MessageError, match="more than 16"):
+            Assembly(m.Values, body_max=16).feed(whole)
+
+    def test_deeply_nested_noise_is_refused(self) -> None:
+        with pytest.raises(MessageError):
+            Assembly(m.Values).feed((50_000).to_bytes(4, "little") + b"\x91" * 50_000)
