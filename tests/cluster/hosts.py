@@ -186,10 +186,13 @@ class Cluster:
 
     async def agent(self, host: Host, *words: str, server: bool = True, folder: Path | None = None) -> Agent:
         """Start an agent there; its two outputs come as one. `server` names the etcd."""
+        named = ("--elastic_server", self.server) if server else ()
+        return await self.python(host, "-m", "launcher", *named, *words, folder=folder)
+
+    async def python(self, host: Host, *words: str, folder: Path | None = None) -> Agent:
+        """Start python there with these words: an agent, or a script that becomes one."""
         process = await asyncio.create_subprocess_exec(
-            *("ip", "netns", "exec", host.space, sys.executable, "-m", "launcher"),
-            *(("--elastic_server", self.server) if server else ()),
-            *words,
+            *("ip", "netns", "exec", host.space, sys.executable, *words),
             cwd=folder or self._folder,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdin=asyncio.subprocess.DEVNULL,

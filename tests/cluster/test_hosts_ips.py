@@ -69,6 +69,27 @@ def test_hosts_named_by_names_that_are_loopback_addresses_at_home_train_in_the_s
     train_on(tmp_path, "name")
 
 
+def test_a_script_that_names_its_hosts_is_typed_on_each_and_the_first_has_the_result(tmp_path: Path) -> None:
+    """OneFlow's way: `python`, the same line on both, and the result and the model on the first alone."""
+
+    async def story() -> None:
+        async with hosts.cluster(tmp_path) as cluster:
+            second, first = cluster.host(), cluster.host()
+            line = ("--nodes", f"{first.address},{second.address}", "--ctrl_port", "9988", "--epochs", "10")
+            agents = {}
+            for host in (second, first):
+                folder = tmp_path / host.space
+                folder.mkdir()
+                agents[host] = await cluster.python(host, "-m", "elastic.examples.oneflow_style", *line, folder=folder)
+            for agent in agents.values():
+                assert await agent.ends() == 0
+            shown = [any("test accuracy" in said for said in agents[host].lines) for host in (first, second)]
+            saved = [(tmp_path / host.space / "mlp.pt").exists() for host in (first, second)]
+            assert shown == saved == [True, False]
+
+    asyncio.run(story())
+
+
 def test_a_list_without_this_host_is_refused_with_its_addresses(tmp_path: Path) -> None:
     async def story() -> None:
         async with hosts.cluster(tmp_path) as cluster:

@@ -11,7 +11,9 @@ from pathlib import Path
 LIMIT_S = 90.0
 """How long a script may take on a slow machine."""
 
-LEFT_OUT = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TRAINING_ROLE"})
+LEFT_OUT = frozenset(
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TRAINING_ROLE", "PYTHONUNBUFFERED"}
+)
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -20,10 +20,6 @@ elastic.config({arguments})
 print("below", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], sys.argv[1:], flush=True)
 """
 
-IPS_ARE_BUILT = True
-"""Set this to True where --ips and --ctrl_port do something."""
-needs_ips = pytest.mark.skipif(not IPS_ARE_BUILT, reason="--ips and --ctrl_port are not built yet")
-
 
 def script(folder: Path, arguments: str, name: str = "train.py") -> str:
     (folder / name).write_text(SCRIPT.format(arguments=arguments))
@@ -53,7 +49,6 @@ def test_the_same_script_typed_twice_is_one_job_and_only_its_first_node_shows_ou
     assert shown == [["above []"], ["above []", "above []", "below 0 of 2 []"]]
 
 
-@needs_ips
 def test_the_node_that_is_named_first_shows_the_output_and_the_others_only_compute(tmp_path: Path) -> None:
     """Two addresses of this machine, so that each node has to be told which one is its own; hosts know that."""
     serve, ctrl = free_ports(2)
@@ -155,7 +150,6 @@ def test_elastic_init_launches_what_was_set_and_not_launched(tmp_path: Path) -> 
     assert said == ["distributed config", "distributed config", "0 of 2"]
 
 
-@needs_ips
 def test_the_function_of_the_page_of_oneflow_works_with_one_changed_import(tmp_path: Path) -> None:
     serve, ctrl = free_ports(2)
     nodes = [{"addr": "127.0.0.1"}]
@@ -203,7 +197,6 @@ def test_the_example_trains_with_two_workers_and_rank_0_alone_shows_and_saves(tm
     assert (tmp_path / "mlp.pt").exists()
 
 
-@needs_ips
 def test_the_example_shows_its_result_and_saves_its_model_on_the_first_node_alone(tmp_path: Path) -> None:
     serve, ctrl = free_ports(2)
     hosts = ("127.0.0.2", "127.0.0.1")
