@@ -31,6 +31,10 @@ class Barrier(Generic[G]):
         self._given: dict[int, dict[int, G]] = {}
         self._entered: set[int] = set()
 
+    def expect(self, trainers: int) -> None:
+        """Before the first step wait for this many workers from now on."""
+        self._trainers = trainers
+
     def enter(self, worker: int) -> int:
         """A worker is here: from now on it is waited for. The step that it is due at."""
         self._entered.add(worker)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
-import msgspec
 import torch
 from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_exception_type, wait_random_exponential
 
 from elastic.errors import MessageError, ParameterServerError, ServerLost
 from elastic.train.ps import messages as m
+from elastic.train.ps.place import roster
 from elastic.train.ps.service import STATUS
 from elastic.train.ps.sessions import UnknownSession
 from elastic.train.ps.wire import Assembly, H, Header, frames, receive
@@ -38,12 +37,6 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 log = logging.getLogger("elastic.train.ps")
-
-
-class Roster(msgspec.Struct, frozen=True):
-    """What the launcher's file says, as far as it concerns us."""
-
-    servers: tuple[str, ...]
 
 
 class _Away(Exception):
@@ -75,19 +68,24 @@ class Link:
         self._hello = hello
         self._register = register
         self._values = values
-        self._roster_file = Path(roster_file) if roster_file else None
+        self._roster_file = roster_file
         self._patience_s = patience_s
         self._channel: Any = None
         self._connecting = asyncio.Lock()
         self._away_since: float | None = None
         self._closing = False
         self._failure: ParameterServerError | None = None
-        self._holding: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._calls: set[Any] = set()
+
+    @property
+    def session(self) -> str:
+        """The worker's session."""
+        return self._hello.session
 
     def __str__(self) -> str:
         """Name the server."""
-        return f"server {self._hello.server} at {self.address}"
+        return f"server {self._hello.server}" + (f" at {self.address}" if self.address else "")
 
     async def call(
         self,
@@ -127,12 +125,14 @@ class Link:
     async def abandon(self) -> None:
         """Let go without a word: the server takes this worker for lost in a while."""
         self._closing = True
-        self._channel = None
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
 
     def _tries(self) -> AsyncIterator[Any]:
         async def tries() -> AsyncIterator[Any]:
@@ -188,6 +188,7 @@ class Link:
                 raise _Away("the session broke")
         except BaseException as error:
             holding.cancel()
+            await channel.close()
             if isinstance(error, _Away):
                 self._missed(error)
             raise
@@ -196,7 +197,6 @@ class Link:
         self._away_since = None
         if life not in self.lives:
             self.lives.append(life)
-        self._holding = holding
         return channel
 
     async def _registered(self, channel: Any) -> None:
@@ -212,7 +212,7 @@ class Link:
             await self._once(channel, "Give", give, m.Done, self._values(answer.wanted))
 
     async def _hold(self, stream: Any, channel: Any) -> None:
-        """Listen until the session breaks, then open it again. Owns the channel, and closes it."""
+        """Listen until the session breaks, then open it again."""
         reason: Exception = _Away("it has ended the session")
         try:
             while (frame := await stream.read()) is not grpc.aio.EOF:
@@ -221,8 +221,6 @@ class Link:
             reason = _meaning(error)
         except MessageError as error:
             reason = error
-        finally:
-            await channel.close()
         if self._channel is not channel or self._closing:
             return
         self._drop(channel, reason)
@@ -250,18 +248,20 @@ class Link:
         tensors: Sequence[torch.Tensor] = (),
         check: Callable[[H], object] | None = None,
     ) -> tuple[H, tuple[torch.Tensor, ...]]:
-        call = channel.stream_stream(f"/{m.PACKAGE}/{method}")()
+        # Not call.write(): it waits for ever if the connection breaks before the call's metadata are sent (grpc 1.85).
+        call = channel.stream_stream(f"/{m.PACKAGE}/{method}")(_streamed(frames(request, tensors)))
+        self._calls.add(call)
         try:
-            try:
-                for frame in frames(request, tensors):
-                    await call.write(frame)
-                await call.done_writing()
-            except asyncio.InvalidStateError:
-                pass  # It has answered before it had read everything. The reading says what.
             return await receive(aiter(call), kind, check)
         except grpc.aio.AioRpcError as error:
             raise _meaning(error) from None
+        except asyncio.CancelledError:
+            # A call that `_drop` has cancelled ends like this, although nobody has cancelled us.
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            raise _Away("the connection broke") from None
         finally:
+            self._calls.discard(call)
             call.cancel()
 
     def _drop(self, channel: Any, reason: Exception) -> None:
@@ -269,8 +269,9 @@ class Link:
         if self._channel is channel:
             self._channel = None
             self._missed(reason)
-            if self._holding is not None and self._holding is not asyncio.current_task():
-                self._holding.cancel()
+            for call in self._calls:
+                call.cancel()
+            self._begin(channel.close())
 
     def _missed(self, reason: Exception) -> None:
         if self._away_since is None:
@@ -280,15 +281,13 @@ class Link:
 
     def _find(self) -> None:
         """Look where the launcher says that the server is now."""
-        if self._roster_file is None:
-            return
-        try:
-            servers = msgspec.json.decode(self._roster_file.read_bytes(), type=Roster).servers
-        except (OSError, msgspec.MsgspecError) as error:
-            log.debug("the roster %s cannot be read: %s", self._roster_file, error)
-            return  # The address that was good last is tried.
-        if self._hello.server < len(servers):
-            self.address = servers[self._hello.server]
+        now = roster(self._roster_file)
+        if now is not None and self._hello.server < len(now.servers):
+            self.address = now.servers[self._hello.server]
+        if not self.address:
+            reason = _Away("nobody runs it just now")
+            self._missed(reason)
+            raise reason
 
     @staticmethod
     def _notice(frame: Any) -> m.Notice:
@@ -303,6 +302,11 @@ class Link:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+async def _streamed(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
 
 
 KINDS = {status: kind for kind, status in STATUS.items()}

@@ -20,8 +20,8 @@ import torch
 
 from elastic.errors import CheckpointError, ConfigError
 from elastic.train.ps import environ
-from elastic.train.ps.environ import Environ
 from elastic.train.ps.holdings import Holdings
+from elastic.train.ps.place import Place, servers, workers
 from elastic.train.ps.service import Service
 from elastic.train.ps.snapshot import Snapshots
 
@@ -60,7 +60,7 @@ class Server:
     def __init__(
         self,
         *,
-        env: Environ | None = None,
+        env: Place | None = None,
         load_from: str | os.PathLike[str] | None = None,
         names: Sequence[str] | None = None,
         lost_after_s: float = LOST_AFTER_S,
@@ -69,9 +69,10 @@ class Server:
         listen: str | None = None,
     ) -> None:
         """Read the environment and `load_from`. `ConfigError` says what is wrong with them."""
-        self.env = env or environ.read(os.environ)
+        self.env: Place = env or environ.read(os.environ)
         if self.env.role != "server":
             raise ConfigError(f"this process is a {self.env.role} and no server; ask elastic.env().role")
+        self._servers = len(servers(self.env))
         if names is not None and load_from is None:
             raise ConfigError("names= says which parameters to load; say the file with load_from=")
         self._initial = load(load_from, names) if load_from is not None else {}
@@ -80,7 +81,7 @@ class Server:
         folder = Path(snapshots) if snapshots is not None else None
         if folder is None and self.env.checkpoint_dir:
             folder = Path(self.env.checkpoint_dir) / "ps"
-        self._snapshots = Snapshots(folder, self.env.index, len(self.env.servers)) if folder else None
+        self._snapshots = Snapshots(folder, self.env.index, self._servers) if folder else None
         self._listen = listen or self.env.current
 
     def run(self) -> None:
@@ -98,12 +99,12 @@ class Server:
 
     async def _serve(self) -> int:
         """Serve; the signal that was the end, or 0."""
-        holdings = Holdings(self.env.index, len(self.env.servers), self._initial)
+        holdings = Holdings(self.env.index, self._servers, self._initial)
         service = Service(
             holdings,
             index=self.env.index,
-            servers=len(self.env.servers),
-            trainers=self.env.trainers,
+            servers=self._servers,
+            trainers=lambda: workers(self.env),
             job=self.env.job_id,
             replaced=bool(self.env.roster_file),
             lost_after_s=self._lost_after_s,
@@ -126,9 +127,9 @@ class Server:
         log.info(
             "server %d of %d listens on %s for %d workers",
             self.env.index,
-            len(self.env.servers),
+            self._servers,
             self._listen,
-            self.env.trainers,
+            workers(self.env),
         )
         tasks = [asyncio.create_task(service.tell()), asyncio.create_task(self._keep(service))]
         finished = asyncio.create_task(service.finished.wait())

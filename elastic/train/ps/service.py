@@ -48,22 +48,26 @@ class Service:
         *,
         index: int,
         servers: int,
-        trainers: int,
+        trainers: Callable[[], int],
         job: str = "",
         replaced: bool = False,
         lost_after_s: float,
     ) -> None:
-        """Start with what `holdings` has. `replaced`: lost workers are replaced by others, under the launcher."""
+        """Start with what `holdings` has.
+
+        `trainers` says how many workers there are. `replaced`: lost ones are replaced by others, under the launcher.
+        """
         self.holdings = holdings
         self.sessions = Sessions(lost_after_s)
-        self.barrier: Barrier[Gradients] = Barrier(trainers)
+        self.barrier: Barrier[Gradients] = Barrier(trainers())
         self.finished = asyncio.Event()
         self.changed = asyncio.Event()
         """Something that a snapshot keeps is not what it was."""
         self.life = secrets.token_hex(8)
         self._index = index
         self._servers = servers
-        self._trainers = trainers
+        self._trainers = trainers()
+        self._ask_trainers = trainers
         self._job = job
         self._replaced = replaced
         self._registered: set[int] = set()
@@ -102,6 +106,11 @@ class Service:
         before = ""
         while True:
             await asyncio.sleep(NOTICE_EVERY_S)
+            if self.waits_for():
+                # Under the launcher there may be fewer workers by now than at the start.
+                self._trainers = self._ask_trainers()
+                self.barrier.expect(self._trainers)
+                self._change()
             text = self.waits_for()
             if text and text == before:
                 log.info("server %d waits for %s", self._index, text)

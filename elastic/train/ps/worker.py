@@ -22,8 +22,8 @@ from elastic.train.ps import environ
 from elastic.train.ps import messages as m
 from elastic.train.ps.background import Background
 from elastic.train.ps.embedding import Embedding
-from elastic.train.ps.environ import Environ
 from elastic.train.ps.link import Link
+from elastic.train.ps.place import Place, servers
 from elastic.train.ps.shards import Extent, Piece, place
 from elastic.train.ps.wire import NAMES, Shape
 
@@ -64,17 +64,18 @@ class Worker:
         mode: str = "async",
         momentum: float = 0.0,
         weight_decay: float = 0.0,
-        env: Environ | None = None,
+        env: Place | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
         """Connect to all servers, register, and pull. Waits for servers that are not there yet, and for worker 0."""
-        self.env = env or environ.read(os.environ)
+        self.env: Place = env or environ.read(os.environ)
         if self.env.role == "server":
             raise ConfigError("this process is a server and no worker; ask elastic.env().role")
         if mode not in list(m.Mode):
             raise ConfigError(f"mode is {mode!r}; it should be 'sync' or 'async'")
         if lr < 0 or not 0 <= momentum < 1 or weight_decay < 0:
             raise ConfigError("lr and weight_decay are at least 0, and momentum is at least 0 and below 1")
+        self._servers = servers(self.env)
         self.lr = lr
         self.model = model
         self._number = 0
@@ -92,7 +93,7 @@ class Worker:
         self._session = f"{index}-{secrets.token_hex(8)}"
         self._links = [
             self._link(server, index, m.Mode(mode), m.SGD(momentum=momentum, weight_decay=weight_decay), patience_s)
-            for server in range(len(self.env.servers))
+            for server in range(len(self._servers))
         ]
         self._lives: list[int] = []
         self._background: Background | None = Background("parameter servers")
@@ -183,8 +184,8 @@ class Worker:
         for name, value in self._parameters.items():
             if value.dtype not in NAMES:
                 raise ConfigError(f"{name} is of {value.dtype}; parameter servers hold {', '.join(NAMES.values())}")
-        pieces: list[list[Piece]] = [[] for _ in self.env.servers]
-        for piece in place(extents, len(self.env.servers)):
+        pieces: list[list[Piece]] = [[] for _ in self._servers]
+        for piece in place(extents, len(self._servers)):
             pieces[piece.server].append(piece)
         return pieces
 
@@ -193,7 +194,7 @@ class Worker:
             version=m.VERSION,
             job=self.env.job_id,
             server=server,
-            servers=len(self.env.servers),
+            servers=len(self._servers),
             worker=index,
             session=self._session,
         )
@@ -221,7 +222,7 @@ class Worker:
             hello,
             register,
             lambda wanted: self._values(server, wanted),
-            address=self.env.servers[server],
+            address=self._servers[server],
             roster_file=self.env.roster_file,
             patience_s=patience_s,
         )

@@ -1,0 +1,133 @@
+"""One server and its workers' links in one event loop, over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc.aio  # type: ignore[import-untyped, unused-ignore]
+import torch
+
+from elastic.train.ps import link as links
+from elastic.train.ps import messages as m
+from elastic.train.ps import server as servers
+from elastic.train.ps.holdings import Holdings
+from elastic.train.ps.link import Link
+from elastic.train.ps.service import Service
+from elastic.train.ps.wire import Header, Shape, frames
+
+LIMIT_S = 30.0
+PIECES = (m.PieceSpec("w", (2,), "float64", 0, 2, True), m.PieceSpec("v", (3,), "float32", 0, 3, True))
+TABLES = (m.TableSpec("rows", 10, 2, "float64", 0, 0.0),)
+
+
+class Bench:
+    """Server 0 of 1. Its service is at hand, so that a story can look at what the server knows."""
+
+    def __init__(self, trainers: int, lost_after_s: float, mode: m.Mode) -> None:
+        self.holdings = Holdings(0, 1)
+        self.trainers = trainers
+        self.mode = mode
+        self.service = Service(
+            self.holdings, index=0, servers=1, trainers=lambda: self.trainers, job="j", lost_after_s=lost_after_s
+        )
+        self.server = grpc.aio.server(options=servers.OPTIONS)
+        self.server.add_generic_rpc_handlers((self.service.handlers(),))
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+        self.links: list[Link] = []
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def hello(self, worker: int, session: str = "", **changed: Any) -> m.Hello:
+        given: dict[str, Any] = {"version": m.VERSION, "job": "j", "server": 0, "servers": 1, "worker": worker}
+        return m.Hello(**given | {"session": session or f"{worker}-s"} | changed)
+
+    def register(self, session: str, **changed: Any) -> m.Register:
+        given: dict[str, Any] = {
+            "session": session,
+            "mode": self.mode,
+            "sgd": m.SGD(),
+            "pieces": PIECES,
+            "tables": TABLES,
+        }
+        return m.Register(**given | changed)
+
+    def link(self, worker: int, session: str = "", *, patience_s: float = 5.0, **changed: Any) -> Link:
+        """A link that is not open yet. The worker's own values are all its number."""
+        hello = self.hello(worker, session)
+
+        def values(wanted: Sequence[int]) -> list[torch.Tensor]:
+            specs = [PIECES[index] for index in wanted]
+            dtypes = {"float64": torch.float64, "float32": torch.float32}
+            return [torch.full(spec.sizes, float(worker), dtype=dtypes[spec.dtype]) for spec in specs]
+
+        register = self.register(hello.session, **changed)
+        made = Link(hello, register, values, address=self.address, patience_s=patience_s)
+        self.links.append(made)
+        return made
+
+    async def opened(self, worker: int, session: str = "", **changed: Any) -> Link:
+        made = self.link(worker, session, **changed)
+        await made.open()
+        return made
+
+    def push(self, session: str, number: int = 1, step: int = 0, **changed: Any) -> m.Push:
+        given: dict[str, Any] = {"session": session, "number": number, "step": step, "lr": 1.0, "weight": 1.0}
+        return m.Push(**given | {"pieces": (0,), "tables": (), "pull": True} | changed)
+
+    async def pushed(
+        self, link: Link, number: int = 1, step: int = 0, gradient: float = 1.0, **changed: Any
+    ) -> list[float]:
+        """Push a gradient for piece w; the values of w afterwards."""
+        given = torch.full((2,), gradient, dtype=torch.float64)
+        request = self.push(link.session, number, step, **changed)
+        _, values = await link.call("Push", request, m.Values, (given,))
+        return [float(value) for value in values[0]]
+
+    async def raw(self, method: str, *sent: bytes) -> tuple[grpc.StatusCode, bytes]:
+        """Send frames as they are; the status, and what came back."""
+        async with grpc.aio.insecure_channel(self.address, options=links.OPTIONS) as channel:
+            call = channel.stream_stream(f"/{m.PACKAGE}/{method}")()
+            try:
+                for frame in sent:
+                    await call.write(frame)
+                await call.done_writing()
+            except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
+                pass
+            back = b""
+            try:
+                async for frame in call:
+                    back += frame
+            except grpc.aio.AioRpcError as error:
+                return error.code(), back
+            return grpc.StatusCode.OK, back
+
+    async def until(self, look: Any) -> None:
+        """Wait until something is so; it is asked after every change of the service."""
+        async with asyncio.timeout(LIMIT_S):
+            while not look():
+                await self.service._moved.wait()
+
+
+def message(header: Header, *tensors: torch.Tensor) -> list[bytes]:
+    return list(frames(header, tensors))
+
+
+def shape(dtype: str, *sizes: int) -> Shape:
+    return Shape(dtype, sizes)
+
+
+@asynccontextmanager
+async def bench(*, trainers: int = 1, lost_after_s: float = 10.0, mode: m.Mode = m.Mode.ASYNC) -> AsyncIterator[Bench]:
+    made = Bench(trainers, lost_after_s, mode)
+    await made.server.start()
+    try:
+        yield made
+    finally:
+        for link in made.links:
+            await link.abandon()
+        await made.server.stop(0)
