@@ -9,25 +9,22 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
 
 from elastic import agentevents as ae
-from elastic.agentfacts import Facts, Limits, Me
 from elastic.agentstate import AgentCore
 from elastic.errors import ElasticError, OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable
 from elastic.keys import JobKeys, ViewReader
-from elastic.membership import Policy, Reason
-from elastic.model import Cause, Member, Mode, Spec, Status, Verdict
+from elastic.membership import Reason
+from elastic.model import Cause, Status, Verdict
 from elastic.proposals import Transaction
-from elastic.right import KILL_S
 from elastic.store import session
 from elastic.store.base import Range, Store
 from elastic.store.mirror import Mirror
-from launcher import addresses, locks, report, serving
+from launcher import addresses, locks, offer, report, serving
 from launcher.config import Config
+from launcher.connecting import Connecting, Interrupted, boottime, resolve
 from launcher.console import Console
 from launcher.events import EventLog
 from launcher.failures import FailureReports
@@ -37,31 +34,20 @@ from launcher.introduction import introduce
 from launcher.logs import Level, Narrator
 from launcher.neighbours import Neighbours
 from launcher.node import NodeWorkers
-from launcher.ports import NodePorts
 from launcher.probing import Prober
-from launcher.roles import split_endpoint, static_hosts, wanted_ports
+from launcher.roles import static_hosts
 from launcher.signals import Signals
-from launcher.versions import own_versions
 from launcher.waiting import WaitingLines
 
 CLOSING_LIMIT_S = 1.0
 """Giving back the lease takes at most this long; otherwise it ends by itself."""
-CONNECT_PAUSE_S = 0.5
-CONNECT_LINE_EVERY_S = 10.0
 PROOF_EVERY_S = 1.0
 """How often this machine is asked whether nodes that vanished without a word were its own and are dead."""
-
-T = TypeVar("T")
 
 
 def run(config: Config) -> int:
     """Run one node until the job, or this node's part in it, has ended; the exit code."""
     return asyncio.run(_run(config))
-
-
-def boottime() -> float:
-    """The agent's clock, in seconds: it goes on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 async def _run(config: Config) -> int:
@@ -84,7 +70,7 @@ async def _work(config: Config, signals: Signals) -> int:
     level = Level.VERBOSE if config.verbose else Level.QUIET if config.quiet else Level.NORMAL
     connecting = Connecting(config, signals, Narrator("-", console, level=level))
     try:
-        host = await connecting.until(_resolve, config)
+        host = await connecting.until(resolve, config)
         node = f"{host}-{secrets.token_hex(2)}"
         narrator = Narrator(node, console, level=level)
         narrator.keep_in(Path(config.log_dir))
@@ -100,67 +86,6 @@ async def _work(config: Config, signals: Signals) -> int:
         return interrupted.exit_code
     finally:
         console.close()
-
-
-async def _resolve(config: Config) -> str:
-    if config.host in static_hosts(config):
-        return config.host  # It was found in the list, as it is written there.
-    return addresses.advertised(config.host, os.environ, config.servers, config.nic)
-
-
-class Interrupted(Exception):
-    """A signal came before the job was joined."""
-
-    def __init__(self, signals: Signals) -> None:
-        super().__init__(signals.first.result().name)
-        self.exit_code = 128 + signals.first.result()
-
-
-class Connecting:
-    """Tries until the store is there, within --connect_timeout, and says what it waits for."""
-
-    def __init__(self, config: Config, signals: Signals, narrator: Narrator) -> None:
-        self._config = config
-        self._signals = signals
-        self.narrator = narrator
-        self._ends_at = boottime() + config.connect_timeout_s
-        self._said_at = float("-inf")
-
-    async def until(self, call: Callable[[T], Awaitable[str]], argument: T) -> str:
-        """The first answer of `call(argument)`.
-
-        Raises `StoreUnavailable` after the limit, `Interrupted` when a signal comes.
-        """
-        while True:
-            attempt: asyncio.Future[str] = asyncio.ensure_future(call(argument))
-            waited: set[asyncio.Future[Any]] = {attempt, self._signals.first}
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            if not attempt.done():
-                attempt.cancel()
-                raise Interrupted(self._signals)
-            try:
-                return attempt.result()
-            except StoreUnavailable as error:
-                self._wait_or_raise(error)
-            await asyncio.wait({self._signals.first}, timeout=CONNECT_PAUSE_S)
-            if self._signals.first.done():
-                raise Interrupted(self._signals)
-
-    def _wait_or_raise(self, error: StoreUnavailable) -> None:
-        config, now = self._config, boottime()
-        servers, mend = ", ".join(config.servers), "is it running, and is --elastic_server right?"
-        if config.served_by:
-            servers, mend = f"{servers}, which {config.served_by} serves", serving.mend(config.served_by)
-        if now >= self._ends_at:
-            raise StoreUnavailable(
-                f"no etcd at {servers} within {config.connect_timeout_s:g} s ({error}); {mend} --connect_timeout waits "
-                "longer"
-            ) from error
-        if now >= self._said_at + CONNECT_LINE_EVERY_S:
-            self._said_at = now
-            self.narrator.say(
-                f"waiting for etcd at {servers} ({error}); giving up in {max(self._ends_at - now, 0):.0f} s"
-            )
 
 
 def _first(group: BaseExceptionGroup[ElasticError]) -> ElasticError:
@@ -210,11 +135,12 @@ class Agent:
 
         store = self._store = EtcdStore(self._config.endpoints)
         await connecting.until(self._ask, store)
-        with self._hold_ports() as held:
+        with offer.hold_ports(self._config, self._host, self._listening) as held:
             self._hello = await Hello.listen(self._listening, self._config.job_id, self._node, held.link)
             self._prober = Prober(store, self._keys, self._node, self._narrator)
             self._neighbours = Neighbours(store, self._keys, self._node, self._narrator)
-            self._core = AgentCore(self._facts(held))
+            self._core = AgentCore(offer.facts(self._config, self._node, self._host, held, boottime()))
+            self._say_versions()
             self._mirror = Mirror(
                 store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error)
             )
@@ -256,56 +182,9 @@ class Agent:
         if cards and (self._config.shown_cards or "CUDA_VISIBLE_DEVICES" in os.environ):
             self._narrator.say(f"cards of this node, in the order of the local ranks: {', '.join(cards)}")
 
-    def _hold_ports(self) -> NodePorts:
-        config, roles, host = self._config, self._config.roles, self._listening
-        if roles is None:
-            return NodePorts((0,) * config.slots, within=config.port_range, control=config.ctrl_port, host=host)
-        meets = not roles.servers or split_endpoint(roles.servers[0])[0] == self._host  # Server 0 may be here.
-        control = roles.http_port if meets else 0
-        wanted = wanted_ports(roles, self._host)
-        return NodePorts(wanted, within=config.port_range, control=control, flag="--http_port", host=host)
-
-    def _facts(self, held: NodePorts) -> Facts:
-        config = self._config
-        versions = own_versions(config)
-        spec = Spec(
-            np=config.np,
-            slots=config.slots,
-            settle_s=config.settle_s,
-            grow_every_s=config.grow_every_s,
-            restarts_max=config.restarts_max,
-            lease_ttl_s=config.lease_ttl_s,
-            store_outage_limit_s=config.store_outage_limit_s,
-            fatal_exit_codes=config.fatal_exit_codes,
-            mode=Mode(config.run_mode),
-            ips=config.ips,
-            roles=config.roles,
-            versions=versions,
-        )
+    def _say_versions(self) -> None:
+        versions = self._core.facts.me.member.versions
         self._narrator.detail(f"on this node: {', '.join(f'{name} {text}' for name, text in versions.items())}")
-        member = Member(
-            host=self._host,
-            slots=len(held.workers),
-            masters=held.masters,
-            ports=held.workers,
-            versions=versions,
-            link=held.link,
-        )
-        me = Me(
-            self._node,
-            member,
-            spec,
-            secrets.token_hex(8),
-            force=config.force,
-            rerun=config.rerun,
-            allow_mismatch=config.allow_mismatch,
-        )
-        limits = Limits(config.grace_s, config.loss_grace_s, config.elastic_timeout_s)
-        now = boottime()
-        facts = Facts(me, self._keys, limits, Policy(self._node, kill_s=2 * KILL_S), now=now)
-        facts.wall_at_zero = time.time() - now
-        facts.idle_since = facts.entered_at = now
-        return facts
 
     async def _live(self) -> None:
         """Read events until the core ends the agent."""

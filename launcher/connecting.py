@@ -1,0 +1,88 @@
+"""The way to the store: tried until it is there, within --connect_timeout, and told to people."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from elastic.errors import StoreUnavailable
+from launcher import addresses, serving
+from launcher.config import Config
+from launcher.logs import Narrator
+from launcher.roles import static_hosts
+from launcher.signals import Signals
+
+CONNECT_PAUSE_S = 0.5
+CONNECT_LINE_EVERY_S = 10.0
+
+T = TypeVar("T")
+
+
+def boottime() -> float:
+    """The agent's clock, in seconds: it goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+async def resolve(config: Config) -> str:
+    """The host under which the other nodes know this one."""
+    if config.host in static_hosts(config):
+        return config.host  # It was found in the list, as it is written there.
+    return addresses.advertised(config.host, os.environ, config.servers, config.nic)
+
+
+class Interrupted(Exception):
+    """A signal came before the job was joined."""
+
+    def __init__(self, signals: Signals) -> None:
+        super().__init__(signals.first.result().name)
+        self.exit_code = 128 + signals.first.result()
+
+
+class Connecting:
+    """Tries until the store is there, within --connect_timeout, and says what it waits for."""
+
+    def __init__(self, config: Config, signals: Signals, narrator: Narrator) -> None:
+        self._config = config
+        self._signals = signals
+        self.narrator = narrator
+        self._ends_at = boottime() + config.connect_timeout_s
+        self._said_at = float("-inf")
+
+    async def until(self, call: Callable[[T], Awaitable[str]], argument: T) -> str:
+        """The first answer of `call(argument)`.
+
+        Raises `StoreUnavailable` after the limit, `Interrupted` when a signal comes.
+        """
+        while True:
+            attempt: asyncio.Future[str] = asyncio.ensure_future(call(argument))
+            waited: set[asyncio.Future[Any]] = {attempt, self._signals.first}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if not attempt.done():
+                attempt.cancel()
+                raise Interrupted(self._signals)
+            try:
+                return attempt.result()
+            except StoreUnavailable as error:
+                self._wait_or_raise(error)
+            await asyncio.wait({self._signals.first}, timeout=CONNECT_PAUSE_S)
+            if self._signals.first.done():
+                raise Interrupted(self._signals)
+
+    def _wait_or_raise(self, error: StoreUnavailable) -> None:
+        config, now = self._config, boottime()
+        servers, mend = ", ".join(config.servers), "is it running, and is --elastic_server right?"
+        if config.served_by:
+            servers, mend = f"{servers}, which {config.served_by} serves", serving.mend(config.served_by)
+        if now >= self._ends_at:
+            raise StoreUnavailable(
+                f"no etcd at {servers} within {config.connect_timeout_s:g} s ({error}); {mend} --connect_timeout waits "
+                "longer"
+            ) from error
+        if now >= self._said_at + CONNECT_LINE_EVERY_S:
+            self._said_at = now
+            self.narrator.say(
+                f"waiting for etcd at {servers} ({error}); giving up in {max(self._ends_at - now, 0):.0f} s"
+            )

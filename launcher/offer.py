@@ -1,0 +1,68 @@
+"""What a node brings into a job: its ports, what it registers, and the spec that it would write."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+from elastic.agentfacts import Facts, Limits, Me
+from elastic.keys import JobKeys
+from elastic.membership import Policy
+from elastic.model import Member, Mode, Spec
+from elastic.right import KILL_S
+from launcher.config import Config
+from launcher.ports import NodePorts
+from launcher.roles import split_endpoint, wanted_ports
+from launcher.versions import own_versions
+
+
+def hold_ports(config: Config, own: str, listening: str) -> NodePorts:
+    """Hold every port of the node `own`, on the address `listening` ("": on all)."""
+    roles = config.roles
+    if roles is None:
+        return NodePorts((0,) * config.slots, within=config.port_range, control=config.ctrl_port, host=listening)
+    meets = not roles.servers or split_endpoint(roles.servers[0])[0] == own  # Server 0 may be here.
+    control = roles.http_port if meets else 0
+    wanted = wanted_ports(roles, own)
+    return NodePorts(wanted, within=config.port_range, control=control, flag="--http_port", host=listening)
+
+
+def facts(config: Config, node: str, host: str, held: NodePorts, now: float) -> Facts:
+    """What the core of this node's agent knows at its start. `now` is the agent's clock, in seconds."""
+    versions = own_versions(config)
+    spec = Spec(
+        np=config.np,
+        slots=config.slots,
+        settle_s=config.settle_s,
+        grow_every_s=config.grow_every_s,
+        restarts_max=config.restarts_max,
+        lease_ttl_s=config.lease_ttl_s,
+        store_outage_limit_s=config.store_outage_limit_s,
+        fatal_exit_codes=config.fatal_exit_codes,
+        mode=Mode(config.run_mode),
+        ips=config.ips,
+        roles=config.roles,
+        versions=versions,
+    )
+    member = Member(
+        host=host,
+        slots=len(held.workers),
+        masters=held.masters,
+        ports=held.workers,
+        versions=versions,
+        link=held.link,
+    )
+    me = Me(
+        node,
+        member,
+        spec,
+        secrets.token_hex(8),
+        force=config.force,
+        rerun=config.rerun,
+        allow_mismatch=config.allow_mismatch,
+    )
+    limits = Limits(config.grace_s, config.loss_grace_s, config.elastic_timeout_s)
+    facts = Facts(me, JobKeys(config.job_id, config.key_prefix), limits, Policy(node, kill_s=2 * KILL_S), now=now)
+    facts.wall_at_zero = time.time() - now
+    facts.idle_since = facts.entered_at = now
+    return facts
