@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from elastic.keys import View
 from elastic.membership import Reason
-from elastic.model import MemberState
+from elastic.model import MemberState, Mode
 
 NAMED_MAX = 5
 """A line names so many; the rest is counted."""
@@ -14,19 +14,20 @@ ASKED = (Reason.MISSING, Reason.BELOW_MIN)
 """What is waited for is nodes."""
 
 
-def missing(view: View, unreached: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def missing(view: View, unreached: Mapping[str, str] | None = None, *, absent: bool = True) -> tuple[str, ...]:
     """One part of a sentence for each node that is known by name and cannot be counted on.
 
-    `view` must be complete. `unreached`: nodes that are registered and cannot be reached from here, and why.
+    `view` must be complete. `unreached`: nodes that are registered and cannot be reached from here, and why. Without
+    `absent` the hosts of --ips that have not come are left out: the proposer's own sentence names them.
     """
     if view.spec is None:
         return ()
     spec, unreached = view.spec.value, unreached or {}
     here = {stored.value.host for stored in view.members.values()}
-    found = [f"{host} of --ips has not come" for host in spec.ips if host not in here]
+    found = [f"{host} of --ips has not come" for host in spec.ips if absent and host not in here]
     for node, stored in sorted(view.members.items(), key=lambda item: item[1].create_revision):
         member = stored.value
-        if member.slots != spec.slots:
+        if spec.mode is Mode.COLLECTIVE and member.slots != spec.slots:
             found.append(f"{node} does not count: it brings {member.slots} cards, the job uses {spec.slots}")
         elif member.state is MemberState.DRAINING:
             found.append(f"{node} does not count: it leaves ({member.drain_reason or 'asked to'})")
