@@ -1,4 +1,7 @@
-"""Who is missing while a job waits, and why, as far as the store tells (pure)."""
+"""Which nodes are registered and do not count while a job waits, and why, as far as the store tells (pure).
+
+Hosts of --ips that have not come are not among them: the proposer's own sentence names them.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,14 @@ ASKED = (Reason.MISSING, Reason.BELOW_MIN)
 
 
 def missing(view: View, unreached: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """One part of a sentence for each node that is known by name and cannot be counted on.
+    """One part of a sentence for each registered node that cannot be counted on.
 
     `view` must be complete. `unreached`: nodes that are registered and cannot be reached from here, and why.
     """
     if view.spec is None:
         return ()
     spec, unreached = view.spec.value, unreached or {}
-    here = {stored.value.host for stored in view.members.values()}
-    found = [f"{host} of --ips has not come" for host in spec.ips if host not in here]
+    found: list[str] = []
     for node, stored in sorted(view.members.items(), key=lambda item: item[1].create_revision):
         member = stored.value
         if member.slots != spec.slots:
