@@ -1,4 +1,7 @@
-"""Who is missing while a job waits, and why, as far as the store tells (pure)."""
+"""Which nodes are registered and do not count while a job waits, and why, as far as the store tells (pure).
+
+Hosts of --ips that have not come are not among them: the proposer's own sentence names them.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,15 @@ ASKED = (Reason.MISSING, Reason.BELOW_MIN)
 """What is waited for is nodes."""
 
 
-def missing(view: View, unreached: Mapping[str, str] | None = None, *, absent: bool = True) -> tuple[str, ...]:
-    """One part of a sentence for each node that is known by name and cannot be counted on.
+def missing(view: View, unreached: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """One part of a sentence for each registered node that cannot be counted on.
 
-    `view` must be complete. `unreached`: nodes that are registered and cannot be reached from here, and why. Without
-    `absent` the hosts of --ips that have not come are left out: the proposer's own sentence names them.
+    `view` must be complete. `unreached`: nodes that are registered and cannot be reached from here, and why.
     """
     if view.spec is None:
         return ()
     spec, unreached = view.spec.value, unreached or {}
-    here = {stored.value.host for stored in view.members.values()}
-    found = [f"{host} of --ips has not come" for host in spec.ips if absent and host not in here]
+    found: list[str] = []
     for node, stored in sorted(view.members.items(), key=lambda item: item[1].create_revision):
         member = stored.value
         if spec.mode is Mode.COLLECTIVE and member.slots != spec.slots:

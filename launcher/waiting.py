@@ -50,7 +50,7 @@ class WaitingLines:
             self._code = code
             if isinstance(decision, Wait):
                 if code in SAID_AT_ONCE:
-                    who = words(missing(self._core.facts.view, absent=False)) if code in ASKED else ""
+                    who = words(missing(self._core.facts.view)) if code in ASKED else ""
                     self._narrator.say(decision.reason + who)
                 else:
                     self._narrator.detail(f"proposer: {decision.reason}")
@@ -81,7 +81,7 @@ class WaitingLines:
             code, waits = facts.decision.code, isinstance(facts.decision, Wait)
             reason = facts.decision.reason
             if code in ASKED:
-                reason += words(missing(facts.view, await self._unreached(), absent=False))
+                reason += words(missing(facts.view, await self._unreached()))
             return code, reason if waits else ""
         try:
             listing = await self._store.list(self._keys.everything[0])
@@ -93,7 +93,7 @@ class WaitingLines:
         if not isinstance(decision, Wait):
             first = (facts.following or (False, None))[1] or "the first in line"
             return decision.code, f"waiting for {first} to act: {decision.reason}"
-        return decision.code, decision.reason + (words(missing(view, absent=False)) if decision.code in ASKED else "")
+        return decision.code, decision.reason + (words(missing(view)) if decision.code in ASKED else "")
 
     async def _unreached(self) -> dict[str, str]:
         """Nodes that are registered and do not answer this one, and why; of a large job only some are asked."""
