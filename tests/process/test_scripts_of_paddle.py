@@ -64,7 +64,7 @@ if rank == 0:
 FLEET = """
 from paddle.distributed import fleet
 
-# What fleet.init() asks. It then makes several groups of gloo, which on a CPU fails about every second time ("connection
+# What fleet.init() asks. It then makes several groups of gloo, which on a CPU often fails ("connection
 # refused"), also without any launcher.
 role = fleet.PaddleCloudRoleMaker(is_collective=True)
 print("worker", role._worker_index(), "of", role._worker_num(), "at", role._get_trainer_endpoints(), flush=True)
