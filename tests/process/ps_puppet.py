@@ -43,7 +43,7 @@ def shown(worker: ps.Worker, model: Counters) -> str:
     with torch.no_grad():
         rows = model.rows(torch.tensor([3, 4]))
         values = (model.first.detach()[0], model.second.detach()[0], rows[0, 0], rows[1, 0])
-    return " ".join(f"{float(value):g}" for value in values)
+    return " ".join(f"{float(value) + 0.0:g}" for value in values)
 
 
 def work(worker: ps.Worker, model: Counters) -> None:
@@ -67,7 +67,13 @@ def main() -> None:
     env = ps.environ.read(os.environ)
     lost_after_s = float(os.environ.get("LOST_AFTER_S", "60"))
     if env.role == "server":
-        ps.Server(lost_after_s=lost_after_s, snapshot_every_s=float(os.environ.get("SNAPSHOT_EVERY_S", "0"))).run()
+        names = os.environ.get("NAMES", "")
+        ps.Server(
+            load_from=os.environ.get("LOAD_FROM"),
+            names=names.split(",") if names else None,
+            lost_after_s=lost_after_s,
+            snapshot_every_s=float(os.environ.get("SNAPSHOT_EVERY_S", "0")),
+        ).run()
         return
     model = Counters()
     worker = ps.Worker(model, lr=LR, mode=os.environ.get("MODE", "async"))
