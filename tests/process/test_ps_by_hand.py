@@ -227,7 +227,7 @@ class TestUnderTheLauncher:
             worker.tell("step 1")
             worker.until("does not answer")
             made.port = free_port()
-            moved = made.server(0, **known, ELASTIC_ROLE="server", PADDLE_CURRENT_ENDPOINT=made.servers[0])
+            moved = made.server(0, **known, PADDLE_PSERVER_PORT=str(made.port))
             moved.until("listens on")
             roster.write_text(json.dumps({"servers": made.servers, "workers": [{"index": 0}]}))
             assert worker.until("^step (.*)$")[1] == "-3 -3 -3 -3"
