@@ -33,6 +33,9 @@ STATUS: dict[type[Exception], grpc.StatusCode] = {
 }
 """How each refusal travels. Anything else that a handler raises is a mistake of ours, and gRPC says UNKNOWN."""
 
+DRAINED_MAX = 64
+"""Frames of a refused message that are still taken. A client whose frame meets a closed call may miss the reason."""
+
 Answer = tuple[Header, Sequence[torch.Tensor]]
 Handler = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
 
@@ -340,9 +343,19 @@ class Service:
                 header, tensors = await receive(stream, kind, check)
                 reply, values = await answer(header, tensors)
             except (ParameterServerError, UnknownSession) as error:
+                await _drain(stream)
                 await context.abort(STATUS.get(type(error), grpc.StatusCode.UNKNOWN), str(error))
                 return
             for frame in frames(reply, values):
                 yield frame
 
         return handle
+
+
+async def _drain(stream: AsyncIterator[bytes]) -> None:
+    """Let a refused message come in, up to a limit; nothing of it is kept."""
+    count = 0
+    async for _ in stream:
+        count += 1
+        if count == DRAINED_MAX:
+            return
