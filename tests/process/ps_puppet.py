@@ -46,12 +46,32 @@ def shown(worker: ps.Worker, model: Counters) -> str:
     return " ".join(f"{float(value) + 0.0:g}" for value in values)
 
 
+class Numbers(torch.utils.data.Dataset[int]):
+    """The numbers below 8."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def load(times: int) -> int:
+    """Read a dataset with forked processes, again and again."""
+    total = 0
+    for _ in range(times):
+        loader = torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context="fork")
+        total += sum(int(batch.sum()) for batch in loader)
+    return total
+
+
 def work(worker: ps.Worker, model: Counters) -> None:
     """Obey until the input ends."""
     answers: dict[str, Callable[[str], object]] = {
         "step": lambda text: step(worker, model, int(text)),
         "value": lambda _: shown(worker, model),
         "save": worker.save,
+        "load": lambda text: load(int(text)),
         "close": lambda _: worker.close(),
         "fail": lambda _: (_ for _ in ()).throw(ValueError("told to fail")),
         "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),

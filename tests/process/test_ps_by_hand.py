@@ -193,6 +193,14 @@ class TestEnds:
                 worker.ask("close")
                 assert codes([worker, *servers]) == [0, 0, 0]
 
+    def test_a_worker_may_fork_processes_that_read_its_data(self, tmp_path: Path) -> None:
+        with job(tmp_path, servers=1, trainers=1) as made:
+            (server,), (worker,) = started(made)
+            assert worker.ask("load 10") == "280"
+            assert worker.ask("step 1") == "-1 -1 -1 -1"
+            assert worker.ask("close") == "done"
+            assert codes([worker, server]) == [0, 0]
+
 
 class TestUnderTheLauncher:
     def test_losses_do_not_end_a_server_and_a_worker_with_a_new_number_goes_on(self, tmp_path: Path) -> None:

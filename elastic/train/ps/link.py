@@ -7,14 +7,13 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
-import grpc  # type: ignore[import-untyped, unused-ignore]
-import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 import torch
 from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_exception_type, wait_random_exponential
 
 from elastic.errors import MessageError, ParameterServerError, ServerLost
 from elastic.train.ps import messages as m
 from elastic.train.ps.place import roster
+from elastic.train.ps.rpc import grpc
 from elastic.train.ps.service import STATUS
 from elastic.train.ps.sessions import UnknownSession
 from elastic.train.ps.wire import Assembly, H, Header, frames, receive

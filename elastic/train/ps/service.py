@@ -8,13 +8,13 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
-import grpc  # type: ignore[import-untyped, unused-ignore]
 import torch
 
 from elastic.errors import MessageError, ModelMismatch, ParameterServerError, SessionReplaced
 from elastic.train.ps import messages as m
 from elastic.train.ps.barrier import Barrier
 from elastic.train.ps.holdings import Gradients, Holdings, average
+from elastic.train.ps.rpc import grpc
 from elastic.train.ps.sessions import REPLACED, Sessions, State, UnknownSession
 from elastic.train.ps.wire import Assembly, H, Header, frames, receive
 
