@@ -213,10 +213,7 @@ class Worker:
                 )
                 for piece in self._pieces[server]
             ),
-            tables=tuple(
-                m.TableSpec(name, module.num, module.dim, NAMES[module.dtype], module.seed, module.std)
-                for name, module in self._tables.items()
-            ),
+            tables=tuple(module.spec(name) for name, module in self._tables.items()),
         )
         return Link(
             hello,
