@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from elastic.model import Roles
 from launcher.missing import missing, words
 from tests.unit.views import Job
 
@@ -22,6 +23,12 @@ def test_nodes_that_are_there_and_do_not_count_are_named_with_the_reason() -> No
         "b does not count: it leaves (SIGTERM)",
         "c does not count: it brings 2 cards, the job uses 4",
     )
+
+
+def test_nodes_of_a_job_with_parameter_servers_may_bring_different_numbers_of_processes() -> None:
+    job = Job("2", slots=1, roles=Roles(server_num=1, worker_num=2))
+    job.join("a", slots=3)
+    assert missing(job.view) == ()
 
 
 def test_where_nobody_is_known_by_name_nothing_is_added() -> None:
