@@ -246,6 +246,8 @@ class _Change:
             lost = frozenset(gone) | frozenset(
                 f"server {index}" for index in vacant_servers(self.roles, self.generation.members)
             )
+            if all(worker.consequence for worker in stored.value.exits):
+                lost |= {"a server"}  # Its workers had waited for one for too long.
             before = Before(g, (place.node,), Why.FAILURE)
             healthy = stored.value.ran_s >= HEALTHY_S
             judgement = judge(before, {place.node: stored}, lost, self.budget, q.spec, healthy=healthy)

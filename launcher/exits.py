@@ -47,6 +47,7 @@ _LOST_PEER = re.compile(
     | Call\ to\ (?:recv|send|connect).*failed\ :\ (?:Connection|Broken|No\ route)
     | NET/IB\ :\ Got\ (?:async\ event|completion)
     | Watchdog\ caught\ collective\ operation\ timeout
+    | elastic\.errors\.ServerLost
     | received\ errors\ while\ waiting\ for\ send/recv\ from\ rank | failed\ to\ pass\ monitoredBarrier
     """,
     re.VERBOSE,

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import msgspec
+
 from elastic.agentstate import AgentCore
 from elastic.budget import cause_of
 from elastic.errors import StoreError
@@ -80,6 +82,8 @@ class FailureReports:
         cause = cause_of(before, outcomes, spec)
         if cause is None:
             return
+        if facts.seats and facts.generation is not None:
+            cause = msgspec.structs.replace(cause, world_size=facts.generation.world_size)
         if not cause.first.consequence:
             self._early = cause
             self._tell(cause)

@@ -1,4 +1,7 @@
-"""Who is missing while a job waits, and why, as far as the store tells (pure)."""
+"""Which nodes are registered and do not count while a job waits, and why, as far as the store tells (pure).
+
+Hosts of --ips that have not come are not among them: the proposer's own sentence names them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Mapping
 
 from elastic.keys import View
 from elastic.membership import Reason
-from elastic.model import MemberState
+from elastic.model import MemberState, Mode
 
 NAMED_MAX = 5
 """A line names so many; the rest is counted."""
@@ -15,18 +18,17 @@ ASKED = (Reason.MISSING, Reason.BELOW_MIN)
 
 
 def missing(view: View, unreached: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """One part of a sentence for each node that is known by name and cannot be counted on.
+    """One part of a sentence for each registered node that cannot be counted on.
 
     `view` must be complete. `unreached`: nodes that are registered and cannot be reached from here, and why.
     """
     if view.spec is None:
         return ()
     spec, unreached = view.spec.value, unreached or {}
-    here = {stored.value.host for stored in view.members.values()}
-    found = [f"{host} of --ips has not come" for host in spec.ips if host not in here]
+    found: list[str] = []
     for node, stored in sorted(view.members.items(), key=lambda item: item[1].create_revision):
         member = stored.value
-        if spec.roles is None and member.slots != spec.slots:  # With parameter servers nodes bring different numbers.
+        if spec.mode is Mode.COLLECTIVE and member.slots != spec.slots:
             found.append(f"{node} does not count: it brings {member.slots} cards, the job uses {spec.slots}")
         elif member.state is MemberState.DRAINING:
             found.append(f"{node} does not count: it leaves ({member.drain_reason or 'asked to'})")

@@ -118,7 +118,7 @@ def test_a_job_that_waits_says_for_how_many_and_for_whom() -> None:
     stands, missing = standing_checks(job.view, "j1")
     assert stands.text == "j1: 1 node is registered; 1 of 3 nodes is here; waiting for host-b, host-c"
     assert (missing.level, missing.text) == (Level.WARN, "1 of 3 nodes is here; waiting for host-b, host-c")
-    assert missing.details == ("host-b of --ips has not come", "host-c of --ips has not come")
+    assert (missing.details, missing.mend) == ((), "start elastic-launch there")
 
 
 def test_a_job_that_is_complete_misses_nobody() -> None:

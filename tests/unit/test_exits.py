@@ -19,6 +19,7 @@ LOST = [
     "torch.distributed.DistStoreError: Timed out after 13 seconds waiting for clients. 2/3 clients joined.",
     "torch.distributed.DistStoreError: wait timeout after 12000ms, keys: /default_pg/0//cpu//0/0",
     "RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 12000 ms",
+    "elastic.errors.ServerLost: server 0 at 127.0.0.1:6174 has not answered for 120 s; start it again",
     "Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0",
     "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
     "NCCL error in: NCCLUtils.hpp:268, remote process exited or there was a network error, NCCL version 2.21.5",

@@ -353,6 +353,14 @@ def test_a_failure_while_a_server_is_missing_is_free() -> None:
     assert named.form(9.0, Reason.FAILED).generation.budget.charged == 0
 
 
+def test_a_failure_of_workers_that_lost_their_server_is_free_also_when_it_is_back() -> None:
+    apart = started(APART, "2", "a b c")
+    apart.failed("b", consequence=True)
+    form = apart.form(1.0, Reason.FAILED)
+    assert form.generation.budget.charged == 0
+    assert "not charged: a server was lost" in form.reason
+
+
 def test_the_second_failure_without_progress_waits_and_charges_once() -> None:
     apart = started(APART, "2", "a b c")
     apart.failed("b")
