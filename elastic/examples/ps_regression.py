@@ -18,11 +18,11 @@ On several machines PADDLE_PSERVER_IPS and PADDLE_PSERVER_PORT name the servers,
 from __future__ import annotations
 
 import argparse
-import os
 
 import torch
 from sklearn.datasets import load_diabetes
 
+import elastic
 from elastic.train import ps
 
 BATCH_SIZE = 8
@@ -69,7 +69,7 @@ def train(args: argparse.Namespace, index: int) -> None:
 def main() -> None:
     """Serve or train, as the environment says."""
     args = arguments()
-    env = ps.environ.read(os.environ)
+    env = elastic.env()
     if env.role == "server":
         ps.Server().run()
     else:

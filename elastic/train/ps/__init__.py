@@ -2,11 +2,10 @@
 
 One script, by role::
 
-    import os
+    import elastic
     from elastic.train import ps
 
-    env = ps.environ.read(os.environ)
-    if env.role == "server":
+    if elastic.env().role == "server":
         ps.Server().run()                       # returns when all workers have closed or are lost
     else:
         model = Net()

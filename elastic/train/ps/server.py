@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from elastic.errors import CheckpointError, ConfigError
+from elastic.relaunch import mistakes_told
 from elastic.train.ps import environ
 from elastic.train.ps.holdings import Holdings
 from elastic.train.ps.place import Place, servers, workers
@@ -69,7 +70,8 @@ class Server:
         listen: str | None = None,
     ) -> None:
         """Read the environment and `load_from`. `ConfigError` says what is wrong with them."""
-        self.env: Place = env or environ.read(os.environ)
+        with mistakes_told():
+            self.env: Place = env or environ.read(os.environ)
         if self.env.role != "server":
             raise ConfigError(f"this process is a {self.env.role} and no server; ask elastic.env().role")
         self._servers = len(servers(self.env))

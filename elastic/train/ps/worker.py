@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from elastic.errors import ConfigError, MessageError
+from elastic.relaunch import mistakes_told
 from elastic.train import durable
 from elastic.train.ps import environ
 from elastic.train.ps import messages as m
@@ -68,7 +69,8 @@ class Worker:
         patience_s: float = PATIENCE_S,
     ) -> None:
         """Connect to all servers, register, and pull. Waits for servers that are not there yet, and for worker 0."""
-        self.env: Place = env or environ.read(os.environ)
+        with mistakes_told():
+            self.env: Place = env or environ.read(os.environ)
         if self.env.role == "server":
             raise ConfigError("this process is a server and no worker; ask elastic.env().role")
         if mode not in list(m.Mode):
