@@ -11,13 +11,13 @@ By hand it is started as ps_regression is.
 from __future__ import annotations
 
 import argparse
-import os
 import sysconfig
 from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
 
+import elastic
 from elastic.train import ps
 
 CHARACTERS = 128
@@ -70,7 +70,7 @@ def train(args: argparse.Namespace, index: int) -> None:
 def main() -> None:
     """Serve or train, as the environment says."""
     args = arguments()
-    env = ps.environ.read(os.environ)
+    env = elastic.env()
     if env.role == "server":
         ps.Server().run()
     else:

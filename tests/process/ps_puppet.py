@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import torch
 
+import elastic
 from elastic.train import ps
 
 LR = 1.0
@@ -84,7 +85,7 @@ def work(worker: ps.Worker, model: Counters) -> None:
 def main() -> None:
     logging.basicConfig(format="%(message)s", stream=sys.stdout)
     logging.getLogger("elastic").setLevel(logging.DEBUG)
-    env = ps.environ.read(os.environ)
+    env = elastic.env()
     lost_after_s = float(os.environ.get("LOST_AFTER_S", "60"))
     if env.role == "server":
         names = os.environ.get("NAMES", "")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import torch
 
+import elastic
 from elastic.train import ps
 
 STEPS = 20
@@ -65,7 +65,7 @@ def alone() -> dict[str, torch.Tensor]:
 
 
 def main() -> None:
-    env = ps.environ.read(os.environ)
+    env = elastic.env()
     if env.role == "server":
         ps.Server().run()
         return

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
+from elastic import environ
 from elastic.errors import CheckpointError, ConfigError
 from elastic.relaunch import mistakes_told
-from elastic.train.ps import environ
 from elastic.train.ps.holdings import Holdings
 from elastic.train.ps.place import Place, servers, workers
 from elastic.train.ps.rpc import grpc

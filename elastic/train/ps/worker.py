@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
+from elastic import environ
 from elastic.errors import ConfigError, MessageError
 from elastic.relaunch import mistakes_told
 from elastic.train import durable
-from elastic.train.ps import environ
 from elastic.train.ps import messages as m
 from elastic.train.ps.background import Background
 from elastic.train.ps.embedding import Embedding
