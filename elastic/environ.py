@@ -181,7 +181,7 @@ def _trainer_index(environ: Mapping[str, str], role: RoleName, trainers: int) ->
     if environ.get("ELASTIC_ROLE"):
         return _number(environ, "ELASTIC_INDEX", 0)
     index = _number(environ, "PADDLE_TRAINER_ID", 0)
-    if role == "worker" and index >= trainers:
+    if role == "worker" and index >= trainers and not environ.get("ELASTIC_ROSTER_FILE"):
         raise ConfigError(f"PADDLE_TRAINER_ID is {index}, but PADDLE_TRAINERS is {trainers}: ids count from 0")
     return index
 

@@ -91,16 +91,14 @@ class Bench:
     async def raw(self, method: str, *sent: bytes) -> tuple[grpc.StatusCode, bytes]:
         """Send frames as they are; the status, and what came back."""
         async with grpc.aio.insecure_channel(self.address, options=links.OPTIONS) as channel:
-            call = channel.stream_stream(f"/{m.PACKAGE}/{method}")()
-            try:
+
+            async def parts() -> AsyncIterator[bytes]:
                 for frame in sent:
-                    await call.write(frame)
-                await call.done_writing()
-            except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
-                pass
+                    yield frame
+
             back = b""
             try:
-                async for frame in call:
+                async for frame in channel.stream_stream(f"/{m.PACKAGE}/{method}")(parts()):
                     back += frame
             except grpc.aio.AioRpcError as error:
                 return error.code(), back

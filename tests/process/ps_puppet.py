@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import torch
 
+import elastic
 from elastic.train import ps
 
 LR = 1.0
@@ -43,7 +44,26 @@ def shown(worker: ps.Worker, model: Counters) -> str:
     with torch.no_grad():
         rows = model.rows(torch.tensor([3, 4]))
         values = (model.first.detach()[0], model.second.detach()[0], rows[0, 0], rows[1, 0])
-    return " ".join(f"{float(value):g}" for value in values)
+    return " ".join(f"{float(value) + 0.0:g}" for value in values)
+
+
+class Numbers(torch.utils.data.Dataset[int]):
+    """The numbers below 8."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def load(times: int) -> int:
+    """Read a dataset with forked processes, again and again."""
+    total = 0
+    for _ in range(times):
+        loader = torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context="fork")
+        total += sum(int(batch.sum()) for batch in loader)
+    return total
 
 
 def work(worker: ps.Worker, model: Counters) -> None:
@@ -52,6 +72,7 @@ def work(worker: ps.Worker, model: Counters) -> None:
         "step": lambda text: step(worker, model, int(text)),
         "value": lambda _: shown(worker, model),
         "save": worker.save,
+        "load": lambda text: load(int(text)),
         "close": lambda _: worker.close(),
         "fail": lambda _: (_ for _ in ()).throw(ValueError("told to fail")),
         "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
@@ -64,10 +85,16 @@ def work(worker: ps.Worker, model: Counters) -> None:
 def main() -> None:
     logging.basicConfig(format="%(message)s", stream=sys.stdout)
     logging.getLogger("elastic").setLevel(logging.DEBUG)
-    env = ps.environ.read(os.environ)
+    env = elastic.env()
     lost_after_s = float(os.environ.get("LOST_AFTER_S", "60"))
     if env.role == "server":
-        ps.Server(lost_after_s=lost_after_s, snapshot_every_s=float(os.environ.get("SNAPSHOT_EVERY_S", "0"))).run()
+        names = os.environ.get("NAMES", "")
+        ps.Server(
+            load_from=os.environ.get("LOAD_FROM"),
+            names=names.split(",") if names else None,
+            lost_after_s=lost_after_s,
+            snapshot_every_s=float(os.environ.get("SNAPSHOT_EVERY_S", "0")),
+        ).run()
         return
     model = Counters()
     worker = ps.Worker(model, lr=LR, mode=os.environ.get("MODE", "async"))

@@ -21,10 +21,8 @@ Messages are neither encrypted nor signed: let only the job reach the ports.
 
 from __future__ import annotations
 
-from elastic.train.ps import environ
 from elastic.train.ps.embedding import Embedding
-from elastic.train.ps.environ import Environ
 from elastic.train.ps.server import Server
 from elastic.train.ps.worker import Worker
 
-__all__ = ["Embedding", "Environ", "Server", "Worker", "environ"]
+__all__ = ["Embedding", "Server", "Worker"]

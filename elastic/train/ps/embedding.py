@@ -9,6 +9,9 @@ import torch
 from torch.nn.functional import embedding
 
 from elastic.errors import ConfigError
+from elastic.train.ps.messages import TableSpec
+from elastic.train.ps.table import first_rows
+from elastic.train.ps.wire import NAMES
 
 
 class Embedding(torch.nn.Module):
@@ -56,6 +59,14 @@ class Embedding(torch.nn.Module):
             hook: Any = rows.register_hook
             hook(lambda gradient: self._gathered.append((unique, gradient.detach())))
         return embedding(inverse.view(ids.shape).to(ids.device), rows)
+
+    def spec(self, name: str) -> TableSpec:
+        """The table as servers know it."""
+        return TableSpec(name, self.num, self.dim, NAMES[self.dtype], self.seed, self.std)
+
+    def first(self, ids: torch.Tensor) -> torch.Tensor:
+        """What the rows of these ids are before anybody trained them."""
+        return first_rows(self.spec("rows"), ids).to(self.dtype)
 
     def gathered(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The ids and gradients of all backward passes since the last call; duplicates are added up. On the CPU."""

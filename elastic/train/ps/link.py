@@ -7,14 +7,13 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
-import grpc  # type: ignore[import-untyped, unused-ignore]
-import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 import torch
 from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_exception_type, wait_random_exponential
 
 from elastic.errors import MessageError, ParameterServerError, ServerLost
 from elastic.train.ps import messages as m
 from elastic.train.ps.place import roster
+from elastic.train.ps.rpc import grpc
 from elastic.train.ps.service import STATUS
 from elastic.train.ps.sessions import UnknownSession
 from elastic.train.ps.wire import Assembly, H, Header, frames, receive
@@ -23,6 +22,8 @@ CONNECT_S = 5.0
 """How long one try waits for a server's first word."""
 CLOSE_S = 5.0
 """How long a worker that ends waits for each server to hear of it. A server that does not will notice by itself."""
+START_S = 5.0
+"""How long a server may be missing at the start before that is worth a line."""
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 1.0
 """Between two tries: a random time that grows up to this."""
@@ -73,6 +74,7 @@ class Link:
         self._channel: Any = None
         self._connecting = asyncio.Lock()
         self._away_since: float | None = None
+        self._said = False
         self._closing = False
         self._failure: ParameterServerError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -276,8 +278,12 @@ class Link:
     def _missed(self, reason: Exception) -> None:
         if self._away_since is None:
             self._away_since = self._now()
-            if not self._closing:
-                log.warning("%s does not answer (%s); it is asked again for %.0f s", self, reason, self._patience_s)
+            self._said = False
+        # At the start nobody is late yet.
+        late = bool(self.lives) or self._now() >= self._away_since + START_S
+        if late and not self._said and not self._closing:
+            self._said = True
+            log.warning("%s does not answer (%s); it is asked again for %.0f s", self, reason, self._patience_s)
 
     def _find(self) -> None:
         """Look where the launcher says that the server is now."""
@@ -322,4 +328,5 @@ def _meaning(error: grpc.aio.AioRpcError) -> Exception:
         return kind(text)
     if error.code() in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED):
         return ParameterServerError(f"the server answered {text}")
-    return _Away(text)
+    # gRPC writes down the whole way; the last part says what happened.
+    return _Away(text.rpartition(": ")[2])

@@ -14,7 +14,7 @@ log = logging.getLogger("elastic.train.ps")
 
 
 class Place(Protocol):
-    """What the library asks of the environment; `elastic.train.ps.environ.Environ` is one.
+    """What the library asks of the environment; `elastic.env()` gives one.
 
     `trainers` is the number of workers that the first synchronous step waits for. `roster_file` is kept up to date by
     the launcher; "" without one.

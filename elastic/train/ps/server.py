@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 import torch
 
+from elastic import environ
 from elastic.errors import CheckpointError, ConfigError
 from elastic.relaunch import mistakes_told
-from elastic.train.ps import environ
 from elastic.train.ps.holdings import Holdings
 from elastic.train.ps.place import Place, servers, workers
+from elastic.train.ps.rpc import grpc
 from elastic.train.ps.service import Service
 from elastic.train.ps.snapshot import Snapshots
 

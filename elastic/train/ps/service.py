@@ -8,13 +8,13 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
-import grpc  # type: ignore[import-untyped, unused-ignore]
 import torch
 
 from elastic.errors import MessageError, ModelMismatch, ParameterServerError, SessionReplaced
 from elastic.train.ps import messages as m
 from elastic.train.ps.barrier import Barrier
 from elastic.train.ps.holdings import Gradients, Holdings, average
+from elastic.train.ps.rpc import grpc
 from elastic.train.ps.sessions import REPLACED, Sessions, State, UnknownSession
 from elastic.train.ps.wire import Assembly, H, Header, frames, receive
 
@@ -32,6 +32,9 @@ STATUS: dict[type[Exception], grpc.StatusCode] = {
     UnknownSession: grpc.StatusCode.FAILED_PRECONDITION,
 }
 """How each refusal travels. Anything else that a handler raises is a mistake of ours, and gRPC says UNKNOWN."""
+
+DRAINED_MAX = 64
+"""Frames of a refused message that are still taken. A client whose frame meets a closed call may miss the reason."""
 
 Answer = tuple[Header, Sequence[torch.Tensor]]
 Handler = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
@@ -340,9 +343,19 @@ class Service:
                 header, tensors = await receive(stream, kind, check)
                 reply, values = await answer(header, tensors)
             except (ParameterServerError, UnknownSession) as error:
+                await _drain(stream)
                 await context.abort(STATUS.get(type(error), grpc.StatusCode.UNKNOWN), str(error))
                 return
             for frame in frames(reply, values):
                 yield frame
 
         return handle
+
+
+async def _drain(stream: AsyncIterator[bytes]) -> None:
+    """Let a refused message come in, up to a limit; nothing of it is kept."""
+    count = 0
+    async for _ in stream:
+        count += 1
+        if count == DRAINED_MAX:
+            return

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
+from elastic import environ
 from elastic.errors import ConfigError, MessageError
 from elastic.relaunch import mistakes_told
 from elastic.train import durable
-from elastic.train.ps import environ
 from elastic.train.ps import messages as m
 from elastic.train.ps.background import Background
 from elastic.train.ps.embedding import Embedding
@@ -215,10 +215,7 @@ class Worker:
                 )
                 for piece in self._pieces[server]
             ),
-            tables=tuple(
-                m.TableSpec(name, module.num, module.dim, NAMES[module.dtype], module.seed, module.std)
-                for name, module in self._tables.items()
-            ),
+            tables=tuple(module.spec(name) for name, module in self._tables.items()),
         )
         return Link(
             hello,
