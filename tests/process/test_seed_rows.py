@@ -43,6 +43,8 @@ async def test_two_machines_with_two_cards_each_differ_in_nothing_but_their_card
         ("1", "0", "2", "4", "2,3", "0"),
         ("1", "1", "3", "4", "2,3", "1"),
     ]
+    both = f"{FIRST},{SECOND}"
+    assert {(worker.env["PADDLE_TRAINERS"], worker.env["PADDLE_TRAINERS_NUM"]) for worker in world} == {(both, "4")}
     endpoints = [worker.env["PADDLE_CURRENT_ENDPOINT"] for worker in world]
     assert [endpoint.partition(":")[0] for endpoint in endpoints] == [FIRST, FIRST, SECOND, SECOND]
     assert len(set(endpoints)) == 4
@@ -127,6 +129,7 @@ async def test_one_machine_simulates_servers_workers_and_heterogeneous_workers_t
         "heter 0": "HETER_TRAINER",
         "heter 1": "HETER_TRAINER",
     }
+    assert {worker.env["PADDLE_TRAINERS"] for worker in world.values()} == {"1"}, "a number here, and no list of hosts"
     assert {worker.env["PADDLE_GLOO_HTTP_ENDPOINT"] for worker in world.values()} == {f"{FIRST}:{port}"}
     assert {world[name].env["MASTER_PORT"] for name in ("worker 0", "heter 0", "heter 1")} == {str(port)}
     for name in ("worker 0", "heter 0", "heter 1"):

@@ -1,0 +1,298 @@
+"""Tests that docs/seeds.md names fail when the feature of their row is taken out.
+
+A copy of the tree is changed in one place, the row's test is run there and must fail, and the place is put back. Before
+any change all of these tests pass in the copy.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from tests.unit.test_seeds import ROOT, by_id
+
+COPIED: Final = ("elastic", "launcher", "tests", "docs", "pyproject.toml", "README.md")
+LIMIT_S = 100.0
+PASSED, FAILED = 0, 1
+"""pytest's exit codes; a file that cannot be imported any more is another one."""
+
+
+class Mutation(NamedTuple):
+    """What is taken out: `text`, which `file` has once, becomes `instead`; then `test` of this row fails."""
+
+    row: str
+    file: str
+    text: str
+    instead: str
+    test: str
+
+
+MUTATIONS: Final = (
+    Mutation(
+        "A4",
+        "launcher/values.py",
+        """    found = tuple(part.strip() for part in text.split(","))
+    for one in found:
+        if not re.fullmatch(r"[0-9]""",
+        """    found = tuple(text.split(","))
+    for one in found:
+        if not re.fullmatch(r"[0-9]""",
+        "tests/unit/test_slots.py::test_blanks_between_cards_do_not_count",
+    ),
+    Mutation(
+        "A5",
+        "launcher/environment.py",
+        """made["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID\"""",
+        """made["CUDA_DEVICE_ORDER"] = "FASTEST_FIRST\"""",
+        "tests/unit/test_environment.py::test_every_worker_sees_the_chosen_cards_in_their_order_and_its_local_rank_picks_one",
+    ),
+    Mutation(
+        "A8",
+        "elastic/joining.py",
+        "if mine.ips and stored.ips != mine.ips:",
+        "if mine.ips and set(stored.ips) != set(mine.ips):",
+        "tests/unit/test_joining.py::test_another_list_or_order_of_hosts_is_refused_with_both",
+    ),
+    Mutation(
+        "A12",
+        "launcher/roles.py",
+        "if ps and collective:",
+        "if not ps and collective is None:",
+        "tests/unit/test_roles.py::test_flags_of_both_modes_are_refused_by_name",
+    ),
+    Mutation(
+        "A14",
+        "launcher/logs.py",
+        """("PADDLE_TRAINER_ENDPOINTS:", *endpoints, *below)""",
+        """(*endpoints, *below)""",
+        "tests/unit/test_logs.py::TestEndpoints::test_the_file_is_exactly_the_documented_one",
+    ),
+    Mutation(  # Paddle's own launcher names the files by the place on the node.
+        "A18",
+        "launcher/node.py",
+        "rank = action.m_id * generation.slots + local\n",
+        "rank = local\n",
+        "tests/process/test_job_logs.py::test_a_node_has_the_logs_of_its_own_ranks_only",
+    ),
+    Mutation(
+        "A22",
+        "launcher/environment.py",
+        "m_id * slots + local_rank, generation.world_size",
+        "local_rank, generation.world_size",
+        "tests/unit/test_environment.py::test_ranks_are_dense_and_unique_over_all_nodes",
+    ),
+    Mutation(
+        "A24",
+        "launcher/ports.py",
+        "if len(held) < count:\n            raise ConfigError(_too_few(",
+        "if not held:\n            raise ConfigError(_too_few(",
+        "tests/process/test_job_ports.py::test_too_few_free_ports_are_exit_2_before_the_node_has_registered",
+    ),
+    Mutation(
+        "A27",
+        "launcher/paddlecloud.py",
+        'not all(environ.get(name, "").strip() for name in ALL)',
+        'not environ.get(LIST, "").strip()',
+        "tests/unit/test_paddlecloud.py::test_without_one_of_them_they_say_nothing",
+    ),
+    Mutation(
+        "A28",
+        "launcher/report.py",
+        "ABORT!!! Out of all {world_size} trainers",
+        "Out of all {world_size} trainers",
+        "tests/unit/test_report.py::test_the_sentence_about_the_failed_ranks_is_the_documented_one",
+    ),
+    Mutation(
+        "A30",
+        "launcher/logs.py",
+        "SIGTERM (@0x{sender:x}) received",
+        "SIGTERM received",
+        "tests/unit/test_logs.py::TestTheFrameOfAStart::test_a_signal_is_noted_as_in_the_seed",
+    ),
+    Mutation(
+        "A31",
+        "elastic/budget.py",
+        "(ECHO if worker.consequence else OWN, worker)",
+        "(OWN, worker)",
+        "tests/unit/test_budget.py::test_an_echo_that_was_recorded_first_is_not_the_cause",
+    ),
+    Mutation(
+        "A38",
+        "launcher/values.py",
+        """if "@" in address:""",
+        """if address.startswith("@"):""",
+        "tests/unit/test_config.py::test_a_password_in_a_server_is_refused_and_not_repeated",
+    ),
+    Mutation(
+        "A41",
+        "launcher/flags.py",
+        """environs=("POD_IP",),""",
+        """environs=(),""",
+        "tests/unit/test_config.py::test_the_host_of_a_pod_is_its_ip",
+    ),
+    Mutation(
+        "B4",
+        "elastic/__init__.py",
+        "    with mistakes_told():\n        return read(os.environ)",
+        "    return read(os.environ)",
+        "tests/process/test_seed_rows.py::test_a_role_that_does_not_exist_is_one_line_and_no_stack_trace",
+    ),
+    Mutation(
+        "B6",
+        "elastic/environ.py",
+        "PORT_OF_SERVERS = 6174",
+        "PORT_OF_SERVERS = 6170",
+        "tests/unit/test_environ.py::test_the_defaults_are_those_of_the_quick_start",
+    ),
+    Mutation(
+        "B7",
+        "launcher/environment.py",
+        """",".join(one.host for one in generation.members)""",
+        """str(len(generation.members))""",
+        "tests/process/test_seed_rows.py::test_two_machines_with_two_cards_each_differ_in_nothing_but_their_cards",
+    ),
+    Mutation(
+        "C8",
+        "launcher/doctor/variables.py",
+        """    "FLAGS_sync_nccl_allreduce": "torch orders its collectives by itself; unset it",\n""",
+        "",
+        "tests/unit/test_doctor_machine.py::test_paddles_three_variables_are_among_them",
+    ),
+    Mutation(
+        "C14",
+        "launcher/commandline.py",
+        """("--help-env", "--help_env")""",
+        """("--help-environment",)""",
+        "tests/unit/test_variables.py::test_the_page_has_one_line_for_each_variable",
+    ),
+    Mutation(
+        "C15",
+        "launcher/commandline.py",
+        """    "cluster_node_ips": "use --ips",\n""",
+        "",
+        "tests/unit/test_config.py::test_a_flag_of_another_launcher_or_a_mistyped_one_is_answered_with_ours",
+    ),
+    Mutation(
+        "C23",
+        "elastic/hostlist.py",
+        "if not ips or missing > len(absent):",
+        "if absent is not None:",
+        "tests/unit/test_membership_ips.py::test_the_missing_hosts_are_named",
+    ),
+    Mutation(
+        "D5",
+        "elastic/launchline.py",
+        "if address in found:",
+        "if address is found:",
+        "tests/process/test_script_config.py::test_a_mistake_is_one_line_and_exit_2_without_a_stack_trace",
+    ),
+    Mutation(
+        "D11",
+        "elastic/versions.py",
+        """partition("+")[0].split(".")[:2]""",
+        """partition("+")[0].split(".")[:1]""",
+        "tests/unit/test_versions.py::test_only_another_major_or_minor_version_keeps_nodes_apart",
+    ),
+    Mutation(
+        "D13",
+        "launcher/proxies.py",
+        "(*given, *LOCAL, *hosts)",
+        "(*given, *LOCAL)",
+        "tests/unit/test_proxies.py::test_a_worker_reaches_its_peers_and_etcd_without_a_proxy_and_keeps_it_for_the_rest",
+    ),
+    Mutation(
+        "D14",
+        "launcher/container.py",
+        "if not inside or ip is None or ip not in DOCKER_BRIDGE or not servers:",
+        "if not inside or ip is None or ip in DOCKER_BRIDGE or not servers:",
+        "tests/unit/test_introduction.py::test_an_address_of_dockers_bridge_with_a_store_elsewhere_is_told_with_both_mends",
+    ),
+)
+
+
+class Tree:
+    """A copy of this tree, in which one place at a time is changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._times = count(1)
+        for name in COPIED:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(ROOT / name, folder / name)
+
+    @contextmanager
+    def without(self, mutation: Mutation) -> Iterator[None]:
+        """Take a feature out while the block lasts."""
+        path = self.folder / mutation.file
+        whole = path.read_text()
+        found = whole.count(mutation.text)
+        assert found == 1, (
+            f"{mutation.file} has {mutation.text!r} {found} times and not once: "
+            f"write anew what takes row {mutation.row} out"
+        )
+        self._write(path, whole.replace(mutation.text, mutation.instead))
+        try:
+            yield
+        finally:
+            self._write(path, whole)
+
+    def _write(self, path: Path, text: str) -> None:
+        """Write a module with a time that no compiled one of it has: python compares seconds, and these are quick."""
+        path.write_text(text)
+        later = path.stat().st_mtime + 10 * next(self._times)
+        os.utime(path, (later, later))
+
+    def run(self, tests: Sequence[str]) -> tuple[int, str]:
+        """Run tests in the copy, up to the first that fails; pytest's exit code, and what it says."""
+        kept = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
+        ran = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "pytest_timeout", "-p", "no:cacheprovider", *tests],
+            cwd=self.folder,
+            env={**kept, "PYTHONPATH": str(self.folder), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LIMIT_S,
+            text=True,
+            check=False,
+        )
+        return ran.returncode, ran.stdout + ran.stderr
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    """A copy in which nothing is taken out and all of these tests pass."""
+    made = Tree(tmp_path_factory.mktemp("tree"))
+    code, said = made.run([mutation.test for mutation in MUTATIONS])
+    assert code == PASSED, said
+    return made
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.row)
+def test_without_its_feature_the_test_of_a_row_fails(tree: Tree, mutation: Mutation) -> None:
+    with tree.without(mutation):
+        code, said = tree.run([mutation.test])
+    assert code == FAILED, said
+
+
+def test_every_test_with_teeth_is_named_for_its_row() -> None:
+    for mutation in MUTATIONS:
+        assert f"`{mutation.test}`" in by_id()[mutation.row].shown, mutation.row
+    assert len({mutation.row for mutation in MUTATIONS}) >= 12
+
+
+def test_a_place_that_is_not_in_the_file_any_more_is_named(tree: Tree) -> None:
+    gone = Mutation("A4", "launcher/values.py", "what nobody ever wrote", "", "")
+    said = r"launcher/values\.py has 'what nobody ever wrote' 0 times.* row A4 out"
+    with pytest.raises(AssertionError, match=said), tree.without(gone):
+        pass
