@@ -93,8 +93,8 @@ MUTATIONS: Final = (
     Mutation(
         "A24",
         "launcher/ports.py",
-        "if len(held) < count:\n            raise ConfigError(_too_few(",
-        "if not held:\n            raise ConfigError(_too_few(",
+        "raise ConfigError(_too_few(",
+        "raise RuntimeError(_too_few(",
         "tests/process/test_job_ports.py::test_too_few_free_ports_are_exit_2_before_the_node_has_registered",
     ),
     Mutation(
