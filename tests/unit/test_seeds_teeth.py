@@ -95,7 +95,7 @@ MUTATIONS: Final = (
         "launcher/ports.py",
         "raise ConfigError(_too_few(",
         "raise RuntimeError(_too_few(",
-        "tests/unit/test_ports.py::test_too_few_free_ports_say_how_many_there_were_and_none_is_held",
+        "tests/process/test_job_ports.py::test_too_few_free_ports_are_exit_2_before_the_node_has_registered",
     ),
     Mutation(
         "A27",
