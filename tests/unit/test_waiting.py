@@ -56,7 +56,7 @@ def test_a_line_that_was_just_said_is_not_said_again(tmp_path: Path, monkeypatch
     monkeypatch.setattr(waiting, "FIRST_S", 0.0)
     monkeypatch.setattr(waiting, "EVERY_S", 10.0)
     said: list[str] = []
-    bench = spare(np="3:3")
+    bench = Bench(np="3:3")
     asked, looked = itertools.count(1), asyncio.Event()
 
     def clock() -> float:
@@ -73,12 +73,12 @@ def test_a_line_that_was_just_said_is_not_said_again(tmp_path: Path, monkeypatch
         running.cancel()
 
     asyncio.run(main())
-    assert said == ["2 of 3 nodes are here; waiting for 1 more"]
+    assert said == ["1 of 3 nodes is here; waiting for 2 more"]
 
 
 def test_a_node_that_leaves_does_not_say_that_it_waits_for_nodes(tmp_path: Path) -> None:
     said: list[str] = []
-    bench = spare(np="3:3")
+    bench = Bench(np="3:3")
     lines = lines_of(bench, tmp_path, said, lambda: 0.0)
     bench.core.facts.drain = DrainAsked(0.0, 2, "SIGINT")
     lines.after_event()
