@@ -203,7 +203,7 @@ def named_values(asked: Mapping[str, str | None], environ: Mapping[str, str], na
     Inside a worker the job is the worker's. Raises `ConfigError` that names what is wrong.
     """
     flags = tuple((name, text) for name in names if (text := asked.get(name)) is not None)
-    others = {variable for flag in FLAGS if flag.name not in names for variable in flag.variables}
+    others = {variable for flag in FLAGS if flag.name not in names for variable in flag.variables} | {*START_PORTS}
     ours = {name: text for name, text in environ.items() if name not in others and name != WORKER_MARK}
     return given_values(CommandLine(flags, "", (), False), ours)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.process import ps_sync
-from tests.process.ps_jobs import Job, Process, free_port, job
+from tests.process.ps_jobs import ROOT, Job, Process, free_port, job
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -47,6 +47,22 @@ def test_the_quick_start_s_four_command_lines_train_the_regression(tmp_path: Pat
     model.load_state_dict(torch.load(tmp_path / "model", weights_only=True))
 
 
+def test_the_example_with_a_sparse_table_learns(tmp_path: Path) -> None:
+    with job(tmp_path, command=("-m", "elastic.examples.ps_embedding")) as made:
+        servers = [made.server(0), made.server(1)]
+        workers = [made.worker(0, "--steps", "150"), made.worker(1, "--steps", "150")]
+        assert codes([*workers, *servers]) == [0, 0, 0, 0]
+    losses = [float(line.rpartition(" ")[2]) for line in workers[0].said if line.startswith("step ")]
+    assert len(losses) == 3
+    assert losses[0] > losses[1] > losses[2]
+    assert losses[2] < 3.5, "guessing blindly is 4.85"
+
+
+@pytest.mark.parametrize("name", ["ps_regression", "ps_embedding"])
+def test_the_examples_stay_short_enough_to_copy(name: str) -> None:
+    assert len((ROOT / "elastic" / "examples" / f"{name}.py").read_text().splitlines()) < 100
+
+
 class TestAsync:
     def test_every_push_of_every_worker_is_applied_once(self, tmp_path: Path) -> None:
         with job(tmp_path) as made:
@@ -66,6 +82,16 @@ class TestAsync:
             workers[0].ask("close")
             assert codes([workers[0], *servers]) == [0, 0, 0]
             assert "worker 1 is lost; nobody waits for it any more" in servers[0].said
+
+    def test_a_frozen_worker_is_lost(self, tmp_path: Path) -> None:
+        with job(tmp_path, servers=1) as made:
+            (server,), workers = started(made, LOST_AFTER_S="0.5")
+            workers[1].popen.send_signal(signal.SIGSTOP)
+            server.until("^worker 1 is lost")
+            assert workers[0].ask("close") == "done"
+            assert server.end() == 0
+            workers[1].kill()
+            assert workers[0].end() == 0
 
     def test_a_killed_server_goes_on_from_its_snapshot_and_so_do_the_workers(self, tmp_path: Path) -> None:
         with job(tmp_path) as made:
@@ -148,6 +174,7 @@ class TestEnds:
             assert worker.ask("step 1") == "-8 -8 -8 -8"
             worker.ask("close")
             assert codes([worker, back]) == [0, 0]
+            assert not [line for line in worker.said if re.match(r"[IWEF]\d{4} ", line)], "gRPC's own log"
 
     def test_a_server_without_snapshots_that_was_lost_gets_the_values_of_a_worker(self, tmp_path: Path) -> None:
         with job(tmp_path, servers=1, trainers=1) as made:

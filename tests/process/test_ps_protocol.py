@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
@@ -14,7 +16,7 @@ import torch
 
 from elastic.errors import MessageError, ModelMismatch, ServerLost, SessionReplaced
 from elastic.train.ps import messages as m
-from elastic.train.ps import wire
+from elastic.train.ps import service, wire
 from tests.process.ps_bench import PIECES, Bench, bench, message, shape
 
 SYNC = m.Mode.SYNC
@@ -36,6 +38,38 @@ def told(**given: Any) -> Callable[[Callable[..., Awaitable[None]]], Callable[..
         return test
 
     return make
+
+
+@contextmanager
+def noticed() -> Iterator[None]:
+    """Notices come at once."""
+    before, service.NOTICE_EVERY_S = service.NOTICE_EVERY_S, 0.01
+    try:
+        yield
+    finally:
+        service.NOTICE_EVERY_S = before
+
+
+@contextmanager
+def logged() -> Iterator[Callable[[str], Awaitable[None]]]:
+    """Wait for something that is logged."""
+    heard: asyncio.Queue[str] = asyncio.Queue()
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.put_nowait(record.getMessage())
+
+    async def said(text: str) -> None:
+        async with asyncio.timeout(30):
+            while await heard.get() != text:
+                pass
+
+    handler = Handler()
+    logging.getLogger("elastic.train.ps").addHandler(handler)
+    try:
+        yield said
+    finally:
+        logging.getLogger("elastic.train.ps").removeHandler(handler)
 
 
 class TestFirstValues:
@@ -99,7 +133,7 @@ class TestSync:
         zero = await made.opened(0)
         first = asyncio.create_task(made.pushed(zero))
         await made.until(lambda: made.service.barrier._given)
-        assert made.service.waits_for() == "1 of 2 workers to come before the first step"
+        assert made.service.waits_for() == "worker 1 to come before the first step"
         one = await made.opened(1)
         assert await made.pushed(one, gradient=3.0) == [-2, -2]
         assert await first == [-2, -2]
@@ -173,6 +207,30 @@ class TestSessions:
         await made.until(lambda: 1 in made.service._registered)
         assert made.service.waits_for() == "worker 0 and its first values (it never came)"
         opening.cancel()
+
+
+class TestWhoIsWaitedFor:
+    @told(trainers=2, mode=SYNC)
+    async def test_is_told_to_the_workers_again_and_again(self, made: Bench) -> None:
+        with logged() as said, noticed():
+            telling = asyncio.create_task(made.service.tell())
+            zero = await made.opened(0)
+            pushing = asyncio.create_task(made.pushed(zero))
+            await made.until(lambda: made.service.barrier._given)
+            await said("parameter server 0 waits for worker 1 to come before the first step")
+            telling.cancel()
+            pushing.cancel()
+
+    @told(trainers=2, mode=SYNC)
+    async def test_is_fewer_when_the_launcher_says_that_there_are_fewer(self, made: Bench) -> None:
+        with noticed():
+            telling = asyncio.create_task(made.service.tell())
+            zero = await made.opened(0)
+            pushing = asyncio.create_task(made.pushed(zero))
+            await made.until(lambda: made.service.barrier._given)
+            made.trainers = 1
+            assert await pushing == [-1, -1]
+            telling.cancel()
 
 
 class TestAServerThatIsAway:

@@ -35,6 +35,7 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.ping_timeout_ms", 10_000),
 )
 
 log = logging.getLogger("elastic.train.ps")
@@ -121,7 +122,8 @@ class Link:
             async with asyncio.timeout(CLOSE_S):
                 await self.call("Close", m.Close(session=self._hello.session), m.Done)
         except (TimeoutError, ParameterServerError) as error:
-            log.warning("%s was not told that worker %d has ended: %s", self, self._hello.worker, error or "no answer")
+            reason = str(error) or "it does not answer"
+            log.warning("%s was not told that worker %d has ended: %s", self, self._hello.worker, reason)
         await self.abandon()
 
     async def abandon(self) -> None:

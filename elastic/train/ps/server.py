@@ -36,9 +36,12 @@ GOODBYE_S = 1.0
 OPTIONS: tuple[tuple[str, int], ...] = (
     # Two servers on one port must be an error. By default Linux would share out the connections between them.
     ("grpc.so_reuseport", 0),
-    # A worker's machine that is gone, or a worker that is frozen, shows within these two together.
+    # A worker's machine that is gone, or a worker that is frozen, shows within 10 s. The last one is needed besides:
+    # to measure the bandwidth gRPC pings on its own, waits 60 s for that, and asks nothing else meanwhile (tried).
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.ping_timeout_ms", 5_000),
     # Workers ask for signs of life as well; that is no abuse.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),

@@ -99,7 +99,9 @@ class Service:
         if self.holdings.mode is not m.Mode.SYNC:
             return ""
         if self._registered and (absent := self.barrier.absent()):
-            return f"{absent} of {self._trainers} workers to come before the first step"
+            never = [str(worker) for worker in range(self._trainers) if worker not in self.sessions.seen]
+            who = f"worker {', '.join(never)}" if len(never) == absent else f"{absent} of {self._trainers} workers"
+            return f"{who} to come before the first step"
         if missing := self.barrier.missing():
             return f"step {self.barrier.step} of " + ", ".join(f"worker {w} ({self._known(w)})" for w in missing[:8])
         return ""
