@@ -2,7 +2,7 @@
 
 import sys
 
-from launcher.cli import main
+from launcher.entry import launch
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(launch())

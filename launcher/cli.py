@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from elastic.errors import ElasticError
+from elastic.errors import ConfigError, ElasticError
 from launcher import commandline, variables
 from launcher.config import Config, build, check
-from launcher.descriptors import open_standard
+from launcher.descriptors import drop_stdout, open_standard
 
 INTERRUPTED = 130
 """The exit code of a process that Ctrl-C ended: 128 + SIGINT."""
+NOBODY_READS = 141
+"""The same for a pipe whose reader has gone: 128 + SIGPIPE."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,8 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         line = commandline.cut(sys.argv[1:] if argv is None else argv)
         if line.asks:
-            sys.stdout.write(_answer(line.asks))
-            return 0
+            return _write(_answer(line.asks))
         return _run(check(build(line, os.environ), os.environ))
     except ElasticError as error:
         sys.stderr.write(f"elastic-launch: error: {' '.join(str(error).split())}\n")
@@ -55,6 +56,20 @@ def _run(config: Config) -> int:
         from launcher import agent
 
         return agent.run(config)
+
+
+def _write(text: str) -> int:
+    """Write an answer to stdout; the exit code. A reader that has enough (`| head`) is no mistake."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop_stdout()
+        return NOBODY_READS
+    except OSError as error:
+        drop_stdout()
+        raise ConfigError(f"the answer cannot be written ({error.strerror}); see where stdout goes") from error
+    return 0
 
 
 def _answer(asked: str) -> str:

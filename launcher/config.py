@@ -25,6 +25,7 @@ from launcher.commandline import CommandLine, cut, given_values, sources
 from launcher.endpoints import as_ip, join_host_port
 from launcher.flags import FLAGS
 from launcher.roles import listed_hosts, own_host, static_hosts, with_roles
+from launcher.surroundings import check_surroundings
 from launcher.values import Servers
 
 LOSS_GRACE_S = 2.0
@@ -222,6 +223,7 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
     """
     if sys.platform != "linux":
         raise ConfigError(f"elastic-launch runs on Linux, and this is {sys.platform}; use a container or a Linux host")
+    check_surroundings()
     script = _check_script(config, environ)
     config = replace(config, host=_listed_host(config, environ))
     job_id = config.job_id or f"local-{secrets.token_hex(3)}"

@@ -27,7 +27,7 @@ from elastic.keys import JobKeys, View, ViewReader
 from elastic.store.base import Store
 from launcher import __version__, status
 from launcher.commandline import named_values
-from launcher.descriptors import open_standard
+from launcher.descriptors import drop_stdout, open_standard
 from launcher.doctor import command as doctor
 from launcher.flags import BY_NAME
 from launcher.status import NodeState
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at the end.
+        drop_stdout()
         return NOBODY_READS
 
 

@@ -1,4 +1,4 @@
-"""Standard descriptors that the caller closed (`2>&-`) are opened on /dev/null, before anything else takes them."""
+"""Standard descriptors that the caller closed (`2>&-`), or that nobody reads any more, become /dev/null."""
 
 from __future__ import annotations
 
@@ -24,3 +24,8 @@ def open_standard() -> None:
         sys.stdout = open(1, "w", errors="surrogateescape", closefd=False)  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(2, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+
+def drop_stdout() -> None:
+    """Let go of what stdout could not take: python writes it once more at the end, and would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

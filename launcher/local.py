@@ -192,8 +192,7 @@ class _Parent:
             return
         self._signal = number
         self._stop.set()
-        # Agents have no terminal, so that a hang-up is to them what SIGTERM is.
-        self._send(signal.SIGTERM if number == signal.SIGHUP else number)
+        self._send(number)
 
     def _send(self, number: signal.Signals) -> None:
         for child in self._children:

@@ -41,6 +41,7 @@ class WaitingLines:
         self._clock = clock
         self._memory = Memory()
         self._code: Reason | None = None
+        self._said = ""
 
     def after_event(self) -> None:
         """Say what the proposer waits for, as soon as that becomes something else."""
@@ -49,9 +50,10 @@ class WaitingLines:
         if code is not self._code:
             self._code = code
             if isinstance(decision, Wait):
-                if code in SAID_AT_ONCE:
+                if code in SAID_AT_ONCE and not self._leaves(code):
                     who = words(missing(self._core.facts.view)) if code in ASKED else ""
-                    self._narrator.say(decision.reason + who)
+                    self._said = decision.reason + who
+                    self._narrator.say(self._said)
                 else:
                     self._narrator.detail(f"proposer: {decision.reason}")
 
@@ -69,11 +71,18 @@ class WaitingLines:
                 code, reason = await self._reason()
                 if code in AT_WORK:
                     pause = SPARE_EVERY_S
-                if reason and self._core.phase in WAITING:
+                if reason and self._core.phase in WAITING and not self._leaves(code):
                     spare = code in AT_WORK and self._core.phase is Phase.SPARE
                     waited_s = self._clock() - since
                     so_far = f" ({waited_s:.0f} s so far)" if waited_s >= EVERY_S / 2 else ""
-                    self._narrator.say(f"{'spare: ' if spare else ''}{reason}{so_far}")
+                    text = f"{'spare: ' if spare else ''}{reason}{so_far}"
+                    if text != self._said:  # It was said in this moment, when it became so.
+                        self._narrator.say(text)
+                    self._said = ""
+
+    def _leaves(self, code: Reason | None) -> bool:
+        """Tell whether this node leaves, so that it does not wait for other nodes."""
+        return code in ASKED and self._core.facts.drain is not None
 
     async def _reason(self) -> tuple[Reason | None, str]:
         facts = self._core.facts

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -167,3 +169,53 @@ sys.exit(subprocess.run([sys.executable, "-c", {look!r}]).returncode)
     command = ["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, code]
     assert subprocess.run(command, cwd=folder, timeout=LIMIT_S, check=False).returncode == 0
     assert (folder / "looked").exists()
+
+
+def test_ctrl_c_while_it_is_imported_is_no_stack_trace(folder: Path) -> None:
+    (folder / "msgspec.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    path = f"{folder}:{os.environ.get('PYTHONPATH', '')}"
+    ran = launched(("--version",), folder, PYTHONPATH=path)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_a_folder_that_is_gone_is_one_line(folder: Path) -> None:
+    gone = folder / "gone"
+    gone.mkdir()
+    command = 'rmdir "$PWD" && exec "$0" -P -m launcher "$1"'
+    ran = subprocess.run(
+        ["sh", "-c", command, sys.executable, str(folder / "train.py")],
+        cwd=gone,
+        capture_output=True,
+        timeout=LIMIT_S,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("elastic-launch: error: the folder that you stand in is not there")
+    assert ran.stderr.count("\n") == 1
+
+
+def test_a_machine_without_a_temporary_folder_is_told_to_set_one(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/nowhere"])
+    assert "set TMPDIR" in refused(("train.py",), capsys)
+
+
+def test_help_on_a_full_disk_is_one_line_and_a_reader_that_has_enough_is_none(folder: Path) -> None:
+    def ended(rest: str) -> tuple[int, str]:
+        ran = subprocess.run(
+            ["bash", "-c", f'set -o pipefail; "$0" -m launcher --help-env {rest}', sys.executable],
+            cwd=folder,
+            capture_output=True,
+            timeout=LIMIT_S,
+            text=True,
+            check=False,
+        )
+        return ran.returncode, ran.stderr
+
+    code, said = ended("> /dev/full")
+    assert (code, said.count("\n")) == (2, 1)
+    assert "No space left on device" in said
+    assert ended("| true") in ((0, ""), (141, ""))  # It may have written all before its reader ended.

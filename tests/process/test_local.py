@@ -38,7 +38,7 @@ def run(config):
         sys.stdout.flush()
         if os.environ["STAND_IN"] != "stubborn":
             os._exit(128 + number)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, ended)
     sys.stdout.write(json.dumps({"pid": os.getpid(), "servers": config.servers, "job_id": config.job_id}) + "\\n")
     sys.stdout.flush()
@@ -60,7 +60,8 @@ def parent(
     """`elastic-launch --local_nodes`, whose agents are stand-ins with this behaviour, run by the command `before`."""
     (tmp_path / "sitecustomize.py").write_text(STAND_IN)
     (tmp_path / "train.py").write_text("")
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path), "STAND_IN": behaviour, "CUDA_VISIBLE_DEVICES": ""}
+    path = os.pathsep.join((str(tmp_path), *filter(None, (os.environ.get("PYTHONPATH"),))))
+    environ = {**os.environ, "PYTHONPATH": path, "STAND_IN": behaviour, "CUDA_VISIBLE_DEVICES": ""}
     environ["TMPDIR"] = str(tmp_path)  # A parent that is killed cannot remove etcd's folder.
     argv = [*before, sys.executable, "-P", "-m", "launcher", "--local_nodes", str(nodes), "train.py"]
     process = subprocess.Popen(
@@ -125,6 +126,14 @@ def test_one_ctrl_c_reaches_every_node_once(tmp_path: Path) -> None:
         assert said(process, 2) == [{"signal": signal.SIGINT}] * 2
         assert process.wait(LIMIT_S) == 128 + signal.SIGINT
         await_gone(everybody)
+
+
+def test_a_terminal_that_is_closed_reaches_the_nodes_and_is_the_exit_code(tmp_path: Path) -> None:
+    with parent(tmp_path, "kind") as process:
+        said(process, 2)
+        process.send_signal(signal.SIGHUP)
+        assert said(process, 2) == [{"signal": signal.SIGHUP}] * 2
+        assert process.wait(LIMIT_S) == 128 + signal.SIGHUP
 
 
 def test_under_nohup_a_hang_up_ends_nobody(tmp_path: Path) -> None:

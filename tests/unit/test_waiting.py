@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from elastic.agentfacts import DrainAsked
 from elastic.store.memory_store import MemoryStore
 from launcher import waiting
 from launcher.console import Console
 from launcher.logs import Narrator
 from launcher.waiting import WaitingLines
-from tests.unit.bench import spare
+from tests.unit.bench import Bench, spare
 from tests.unit.documents import KEYS
 
 
@@ -48,3 +50,48 @@ def test_a_node_that_waits_says_for_whom_and_how_long_it_has_been_waiting(
         "2 of 3 nodes are here; waiting for 1 more (40 s so far)",
         "2 of 3 nodes are here; waiting for 1 more (80 s so far)",
     ]
+
+
+def test_a_line_that_was_just_said_is_not_said_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "FIRST_S", 0.0)
+    monkeypatch.setattr(waiting, "EVERY_S", 10.0)
+    said: list[str] = []
+    bench = Bench(np="3:3")
+    asked, looked = itertools.count(1), asyncio.Event()
+
+    def clock() -> float:
+        if next(asked) == 2:  # For how long it has waited: asked last, before it is said.
+            looked.set()
+        return 0.0
+
+    lines = lines_of(bench, tmp_path, said, clock)
+
+    async def main() -> None:
+        lines.after_event()
+        running = asyncio.create_task(lines.run())
+        await looked.wait()
+        running.cancel()
+
+    asyncio.run(main())
+    assert said == ["1 of 3 nodes is here; waiting for 2 more"]
+
+
+def test_a_node_that_leaves_does_not_say_that_it_waits_for_nodes(tmp_path: Path) -> None:
+    said: list[str] = []
+    bench = Bench(np="3:3")
+    lines = lines_of(bench, tmp_path, said, lambda: 0.0)
+    bench.core.facts.drain = DrainAsked(0.0, 2, "SIGINT")
+    lines.after_event()
+    assert said == []
+
+
+def lines_of(bench: Bench, folder: Path, said: list[str], clock: Callable[[], float]) -> WaitingLines:
+    """The lines of this bench's node, kept in `said`."""
+
+    class Heard(Narrator):
+        def say(self, text: str) -> None:
+            said.append(text)
+
+    with (folder / "console").open("w") as file:
+        narrator = Heard("b", Console(file.fileno()))
+    return WaitingLines(bench.core, MemoryStore(bench.shelf.core, lambda: 0.0), KEYS, narrator, clock)
