@@ -38,7 +38,7 @@ from elastic.agentevents import (
 from elastic.agentfacts import Facts, Phase, absorb
 from elastic.model import Ended, Generation, Outcome, Place, Role, Status, Why
 from elastic.naming import failed_words, process_name
-from elastic.roster import seats_in_words
+from elastic.seatwords import seats_in_words
 
 STEPS_MAX = 12
 """No event moves an agent through more rows than this; more would be a loop in the table."""

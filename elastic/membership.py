@@ -29,7 +29,6 @@ from elastic.decisions import Conclude, Decision, Form, Memory, Open, Policy, Re
 from elastic.keys import View
 from elastic.model import (
     Before,
-    Budget,
     Ended,
     Generation,
     Go,
@@ -45,6 +44,7 @@ from elastic.naming import failed_words
 from elastic.question import (
     BATCH_S,
     Question,
+    completed,
     counted,
     earliest,
     join_endpoint,
@@ -161,7 +161,7 @@ def _running(q: Question, generation: Generation) -> tuple[Decision, Memory]:
     outcomes = {node: outcome for node in nodes if (outcome := q.outcome(generation.g, node)) is not None}
     done = [node for node, outcome in outcomes.items() if outcome.ended is Ended.OK and outcome.over]
     if nodes and len(done) == len(nodes):
-        return _completed(q, generation.g), q.memory
+        return completed(q, generation.g), q.memory
     failed = [node for node, outcome in outcomes.items() if outcome.ended is Ended.FAILED]
     stopped = [node for node, outcome in outcomes.items() if outcome.ended is Ended.STOPPED]
     lost = [node for node in nodes if node not in outcomes and not q.here(node)]
@@ -214,7 +214,7 @@ def _gate(q: Question, generation: Generation) -> tuple[Decision, Memory]:
     before = generation.before
     outcomes = {} if before is None else {node: q.outcome(before.g, node) for node in before.nodes}
     if outcomes and all(o is not None and o.ended is Ended.OK and o.over for o in outcomes.values()) and before:
-        return _completed(q, before.g), q.memory
+        return completed(q, before.g), q.memory
     lost = [node for node in nodes if not q.here(node)]
     draining = [node for node in nodes if q.draining(node)]
     newcomers = q.newcomers()[: max(q.spec.np.high - len(staying), 0)]
@@ -356,36 +356,13 @@ def _form(q: Question, code: Reason, why: Why, reason: str, staying: list[Place]
             members.append(place_of(node, stored.value))
     if q.spec.ips:
         members = hostlist.in_order(q.spec.ips, members)
-    old = q.view.generation.value if q.view.generation is not None else None
-    before, budget = None, q.generation.budget if q.generation is not None else Budget()
-    if old is not None and q.generation is not None:
-        before = old.before
-        if q.view.go is not None and q.view.go.value.g == old.g:
-            before = Before(old.g, tuple(place.node for place in old.members), why)
-            budget = q.view.go.value.budget
     revoke = tuple(
         stored.lease
         for node, stored in q.view.members.items()
         if stored.lease and ((node, stored.create_revision) in q.memory.gone or node in q.memory.dead)
     )
-    generation = Generation(
-        g=(old.g if old is not None else 0) + 1,
-        run=q.spec.run,
-        tag="",
-        why=why,
-        reason=reason,
-        members=tuple(members),
-        slots=q.spec.slots,
-        before=before,
-        budget=budget,
-    )
+    generation = q.successor(members, why, reason)
     return Form(code, reason, generation, planned=planned, revoke=revoke)
-
-
-def _completed(q: Question, g: int) -> Conclude:
-    reason = f"every worker of generation {g} ended with exit code 0"
-    verdict = Verdict(status=Status.COMPLETED, reason=reason, run=q.spec.run, g=g, tag="", at=0.0)
-    return Conclude(Reason.COMPLETED, reason, verdict)
 
 
 def _lost(q: Question, lost: Iterable[str]) -> str:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from elastic import hostlist
-from elastic.decisions import Memory, Policy
+from elastic.decisions import Conclude, Memory, Policy, Reason
 from elastic.keys import Stored, View
-from elastic.model import Generation, Member, MemberState, Outcome, Place, Spec
+from elastic.model import (
+    Before,
+    Budget,
+    Generation,
+    Member,
+    MemberState,
+    Outcome,
+    Place,
+    Spec,
+    Status,
+    Verdict,
+    Why,
+)
 
 SETTLE_MAX_S = 15.0
 """The settling window ends at the latest so long after the first arrival."""
@@ -92,10 +104,39 @@ class Question:
         stored = self.member(place.node)
         return place_of(place.node, stored.value) if stored is not None else place
 
+    def successor(self, members: Sequence[Place], why: Why, reason: str) -> Generation:
+        """The next generation with these members, after the one that got its go last."""
+        stored, newest = self.view.generation, self.generation
+        before, budget = None, Budget()
+        if newest is not None:
+            before, budget = newest.before, newest.budget
+            go = self.view.go.value if self.view.go is not None else None
+            if go is not None and go.g == newest.g:
+                before = Before(newest.g, tuple(place.node for place in newest.members), why)
+                budget = newest.budget if newest.rev else go.budget  # Revisions have been paid for since the go.
+        return Generation(
+            g=(stored.value.g if stored is not None else 0) + 1,
+            run=self.spec.run,
+            tag="",
+            why=why,
+            reason=reason,
+            members=tuple(members),
+            slots=self.spec.slots,
+            before=before,
+            budget=budget,
+        )
+
     def settled_at(self, nodes: Iterable[str]) -> float:
         """When the settling window of these arrivals ends."""
         times = [self.memory.ready_since[node] for node in nodes]
         return min(max(times) + self.spec.settle_s, min(times) + SETTLE_MAX_S)
+
+
+def completed(q: Question, g: int) -> Conclude:
+    """The job is completed by generation g."""
+    reason = f"every worker of generation {g} ended with exit code 0"
+    verdict = Verdict(status=Status.COMPLETED, reason=reason, run=q.spec.run, g=g, tag="", at=0.0)
+    return Conclude(Reason.COMPLETED, reason, verdict)
 
 
 def place_of(node: str, member: Member) -> Place:

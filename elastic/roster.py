@@ -28,7 +28,6 @@ from elastic.budget import HEALTHY_S, judge
 from elastic.decisions import Conclude, Decision, Form, Memory, Reason, Wait
 from elastic.model import (
     Before,
-    Budget,
     Cause,
     Ended,
     Generation,
@@ -41,19 +40,19 @@ from elastic.model import (
     Verdict,
     Why,
 )
-from elastic.question import BATCH_S, Question, counted, earliest, named, settling
+from elastic.question import BATCH_S, Question, completed, counted, earliest, named, settling
 from elastic.right import CLOCK_ERROR
 from elastic.seats import (
     Candidate,
     give,
     host_of,
     in_order,
-    servers_wanted,
     serves,
     vacant_servers,
     without_servers,
     works,
 )
+from elastic.seatwords import in_words, seats_in_words, servers_in_words
 
 UNLIMITED = 1 << 30
 
@@ -74,9 +73,7 @@ def running(q: Question, roles: Roles, generation: Generation) -> tuple[Decision
     at_work = [place for place in generation.members if works(place) and not place.leaving]
     finished = {place.node for place in at_work if _ended(ends, place, Ended.OK)}
     if at_work and len(finished) == len(at_work):
-        reason = f"every worker of generation {generation.g} ended with exit code 0"
-        verdict = Verdict(status=Status.COMPLETED, reason=reason, run=q.spec.run, g=generation.g, tag="", at=0.0)
-        return Conclude(Reason.COMPLETED, reason, verdict), q.memory
+        return completed(q, generation.g), q.memory
     if not standing(q, generation):
         gone = f"{named([place.node for place in generation.members])} left, nobody of this roster remains"
         return _assemble(q, roles, q.spec.np.low, Reason.REFORMED, Why.REFORMED, gone), q.memory
@@ -130,7 +127,7 @@ def _assemble(q: Question, roles: Roles, need: int, code: Reason, why: Why, gone
     places = give(roles, (), candidates, q.spec.np.high if roles.apart else UNLIMITED, 0)
     vacant = vacant_servers(roles, places)
     if vacant:
-        return Wait(Reason.MISSING, f"waiting for {_servers_in_words(roles, vacant)}")
+        return Wait(Reason.MISSING, f"waiting for {servers_in_words(roles, vacant)}")
     lacking = _lacking(roles, places, need)
     if lacking:
         return Wait(Reason.MISSING, lacking)
@@ -139,24 +136,8 @@ def _assemble(q: Question, roles: Roles, need: int, code: Reason, why: Why, gone
     until = q.settled_at(nodes)
     if roles.apart and workers < q.spec.np.high and q.now < until:
         return Wait(Reason.SETTLING, settling(workers, q.spec.np.high, until - q.now), until)
-    old = q.view.generation.value if q.view.generation is not None else None
-    before, budget = None, Budget()
-    if old is not None and q.generation is not None:
-        before, budget = old.before, old.budget
-        if q.view.go is not None and q.view.go.value.g == old.g:
-            before = Before(old.g, tuple(place.node for place in old.members), why)
     reason = gone or f"{in_words(roles, places)} are here"
-    generation = Generation(
-        g=(old.g if old is not None else 0) + 1,
-        run=q.spec.run,
-        tag="",
-        why=why,
-        reason=reason,
-        members=in_order(places),
-        slots=q.spec.slots,
-        before=before,
-        budget=budget,
-    )
+    generation = q.successor(in_order(places), why, reason)
     return Form(code, reason, generation, revoke=_revoked(q))
 
 
@@ -367,7 +348,7 @@ class _Change:
             text = f"{away[0].node} ({seats_in_words(away[0])}) was lost; its seats are free in a moment"
             return Wait(Reason.VACANT, text, until)
         if vacant:
-            text = f"the workers wait for {_servers_in_words(self.roles, vacant)}"
+            text = f"the workers wait for {servers_in_words(self.roles, vacant)}"
             return Wait(Reason.VACANT, text, until)
         if self.finished:
             at_work = sum(works(place) and not place.leaving for place in self.places)
@@ -409,45 +390,6 @@ class _Told:
         code, why = next(((code, why) for places, code, why, _ in found if places), (Reason.GROWN, Why.GROWTH))
         notes = f" ({'; '.join(self.notes)})" if self.notes else ""
         return code, why, ", ".join(parts) + notes
-
-
-def seats_in_words(place: Place) -> str:
-    """The seats of a node: "server 0, workers 2-3"."""
-    parts = []
-    for role in dict.fromkeys(seat.role for seat in place.seats):
-        indexes = [seat.index for seat in place.seats if seat.role is role]
-        name = f"{role} worker" if role.value == "heter" else str(role)
-        span = f"{indexes[0]}-{indexes[-1]}" if indexes[-1] - indexes[0] == len(indexes) - 1 else _listed(indexes)
-        parts.append(f"{name} {indexes[0]}" if len(indexes) == 1 else f"{name}s {span}")
-    return ", ".join(parts)
-
-
-def in_words(roles: Roles, places: list[Place] | tuple[Place, ...]) -> str:
-    """How many servers and workers there are."""
-    workers = sum(seat.role.value == "worker" for place in places for seat in place.seats)
-    heters = sum(seat.role.value == "heter" for place in places for seat in place.seats)
-    servers = servers_wanted(roles) - len(vacant_servers(roles, places))
-    parts = [_many(servers, "server"), _many(workers, "worker")]
-    if heters:
-        parts.append(_many(heters, "heter worker"))
-    return " and ".join(parts) if len(parts) == 2 else f"{parts[0]}, {parts[1]} and {parts[2]}"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}" + ("" if count == 1 else "s")
-
-
-def _listed(indexes: list[int]) -> str:
-    return ",".join(map(str, indexes))
-
-
-def _servers_in_words(roles: Roles, vacant: list[int]) -> str:
-    """Servers that are missing, and where they belong."""
-    if not roles.servers:
-        return (
-            f"{_many(len(vacant), 'node')} to serve ({'server' if len(vacant) == 1 else 'servers'} {_listed(vacant)})"
-        )
-    return ", ".join(f"server {index} on {host_of(roles.servers[index])}" for index in vacant)
 
 
 def _ends(q: Question, generation: Generation) -> dict[str, Outcome]:

@@ -18,7 +18,7 @@ from elastic.membership import Conclude, Decision, Form, Memory, Open, Policy, R
 from elastic.model import Budget, Generation, MemberState, Outcome, Place, Verdict, Why
 from elastic.naming import process_name
 from elastic.right import KILL_S
-from elastic.roster import seats_in_words
+from elastic.seatwords import seats_in_words
 from launcher.logs import clean
 from launcher.report import ended_lines
 

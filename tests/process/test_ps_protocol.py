@@ -183,6 +183,22 @@ class TestSessions:
         await link.close()
         assert made.service.finished.is_set()
 
+    @told(trainers=2)
+    async def test_a_server_that_came_back_knows_who_had_closed_before(self, made: Bench) -> None:
+        made.service.restored([(0, "0-s", 4, "closed"), (1, "1-s", 7, "here")], 0)
+        link = await made.opened(1)
+        assert await made.pushed(link, 7) == [1, 1], "applied before the snapshot"
+        assert not made.service.finished.is_set()
+        await link.close()
+        assert made.service.finished.is_set()
+
+    @told()
+    async def test_a_server_with_the_snapshot_of_a_job_that_had_ended_begins_another_job(self, made: Bench) -> None:
+        made.service.restored([(0, "0-s", 4, "closed")], 9)
+        assert not made.service.finished.is_set()
+        link = await made.opened(0)
+        assert await made.pushed(link) == [-1, -1]
+
     @told(lost_after_s=0.05)
     async def test_it_is_over_when_the_last_worker_is_lost(self, made: Bench) -> None:
         link = await made.opened(0)

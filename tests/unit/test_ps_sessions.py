@@ -139,7 +139,10 @@ class TestFirstValues:
 
 
 def test_a_server_that_came_back_waits_for_the_workers_it_knew(sessions: Sessions) -> None:
-    sessions.restore(1, "1-a", 5, 100.0)
+    assert sessions.restore(1, "1-a", 5, State.HERE, 100.0)
+    assert not sessions.restore(0, "0-a", 9, State.CLOSED, 100.0)
     assert sessions.live() == [1]
     assert sessions.seen[1].applied == 5
+    assert not sessions.over(2, replaced=False)
     assert sessions.lapse(110.0) == [1]
+    assert sessions.over(2, replaced=False)

@@ -10,8 +10,8 @@ from elastic.decisions import Form, Reason, Wait
 from elastic.model import Budget, Ended, Mode, Place, Role, Roles, Seat, Why
 from elastic.proposals import propose
 from elastic.right import CLOCK_ERROR
-from elastic.roster import in_words, seats_in_words
 from elastic.seats import fixed_seats, give, host_of, vacant_servers
+from elastic.seatwords import in_words, seats_in_words
 from elastic.store.base import Compare
 from tests.unit.documents import KEYS
 from tests.unit.views import KILL_S, Job, member, worker_exit

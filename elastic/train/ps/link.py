@@ -12,9 +12,9 @@ from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_excepti
 
 from elastic.errors import MessageError, ParameterServerError, ServerLost
 from elastic.train.ps import messages as m
+from elastic.train.ps.answers import STATUS
 from elastic.train.ps.place import roster
 from elastic.train.ps.rpc import grpc
-from elastic.train.ps.service import STATUS
 from elastic.train.ps.sessions import UnknownSession
 from elastic.train.ps.wire import Assembly, H, Header, frames, receive
 

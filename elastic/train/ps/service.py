@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import torch
 
-from elastic.errors import MessageError, ModelMismatch, ParameterServerError, SessionReplaced
+from elastic.errors import MessageError, ModelMismatch, SessionReplaced
 from elastic.train.ps import messages as m
+from elastic.train.ps.answers import STATUS, Answer, answering
 from elastic.train.ps.barrier import Barrier
 from elastic.train.ps.holdings import Gradients, Holdings, average
 from elastic.train.ps.rpc import grpc
 from elastic.train.ps.sessions import REPLACED, Sessions, State, UnknownSession
-from elastic.train.ps.wire import Assembly, H, Header, frames, receive
+from elastic.train.ps.wire import Assembly, Header, frames
 
 NOTICE_EVERY_S = 10.0
 """How often everybody is told whom they wait for."""
@@ -24,20 +25,6 @@ MISSING_AFTER_S = 120.0
 """By hand: how long a server stays for workers that were never seen, once all others have ended."""
 ROWS_BYTES_MAX = 1024**3
 """The rows that one call may ask for: their ids are small, and the answer is not."""
-
-STATUS: dict[type[Exception], grpc.StatusCode] = {
-    MessageError: grpc.StatusCode.INVALID_ARGUMENT,
-    ModelMismatch: grpc.StatusCode.ALREADY_EXISTS,
-    SessionReplaced: grpc.StatusCode.ABORTED,
-    UnknownSession: grpc.StatusCode.FAILED_PRECONDITION,
-}
-"""How each refusal travels. Anything else that a handler raises is a mistake of ours, and gRPC says UNKNOWN."""
-
-DRAINED_MAX = 64
-"""Frames of a refused message that are still taken. A client whose frame meets a closed call may miss the reason."""
-
-Answer = tuple[Header, Sequence[torch.Tensor]]
-Handler = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
 
 log = logging.getLogger("elastic.train.ps")
 
@@ -81,12 +68,12 @@ class Service:
     def handlers(self) -> grpc.GenericRpcHandler:
         """What gRPC calls: bytes in, bytes out."""
         answers = {
-            "Register": self._answering(m.Register, self._register, self._check_bare),
-            "Give": self._answering(m.Give, self._give, self._check_give),
-            "Push": self._answering(m.Push, self._push, self._check_push),
-            "Pull": self._answering(m.Pull, self._pull, self._check_bare),
-            "Rows": self._answering(m.Rows, self._rows, self._check_rows),
-            "Close": self._answering(m.Close, self._close, self._check_bare),
+            "Register": answering(m.Register, self._register, self._check_bare),
+            "Give": answering(m.Give, self._give, self._check_give),
+            "Push": answering(m.Push, self._push, self._check_push),
+            "Pull": answering(m.Pull, self._pull, self._check_bare),
+            "Rows": answering(m.Rows, self._rows, self._check_rows),
+            "Close": answering(m.Close, self._close, self._check_bare),
         }
         table = {name: grpc.stream_stream_rpc_method_handler(handler) for name, handler in answers.items()}
         table["Session"] = grpc.unary_stream_rpc_method_handler(self._session)
@@ -123,19 +110,22 @@ class Service:
                     queue.put_nowait(m.Notice(text=f"parameter server {self._index} waits for {text}"))
             before = text
 
-    def restored(self, sessions: Sequence[tuple[int, str, int]], step: int) -> None:
-        """Go on where a snapshot was: its workers have `lost_after_s` to come back."""
-        now = self._now()
-        self.barrier = Barrier(self._trainers, step=step, opened=bool(sessions))
-        for worker, session, applied in sessions:
-            self.sessions.restore(worker, session, applied, now)
-            self.barrier.enter(worker)
+    def restored(self, sessions: Sequence[tuple[int, str, int, str]], step: int) -> None:
+        """Go on where a snapshot was: workers that were live then have `lost_after_s` to come back.
+
+        If none was live, that job had ended, and this is another one with its values.
+        """
+        goes_on = any(state in (State.HERE, State.BROKEN) for _, _, _, state in sessions)
+        self.barrier = Barrier(self._trainers, step=step, opened=goes_on)
+        for worker, session, applied, state in sessions if goes_on else ():
+            if self.sessions.restore(worker, session, applied, State(state), self._now()):
+                self.barrier.enter(worker)
         self._arm()
 
-    def kept(self) -> tuple[list[tuple[int, str, int]], int]:
-        """What a snapshot keeps of the sessions: live workers, and the step."""
-        live = [(worker, self.sessions.seen[worker]) for worker in self.sessions.live()]
-        return [(worker, seen.session, seen.applied) for worker, seen in live], self.barrier.step
+    def kept(self) -> tuple[list[tuple[int, str, int, str]], int]:
+        """What a snapshot keeps of the sessions, and the step."""
+        seen = self.sessions.seen.items()
+        return [(worker, one.session, one.applied, str(one.state)) for worker, one in seen], self.barrier.step
 
     # The session.
 
@@ -333,31 +323,3 @@ class Service:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
-
-    @staticmethod
-    def _answering(
-        kind: type[H],
-        answer: Callable[[H, Sequence[torch.Tensor]], Awaitable[Answer]],
-        check: Callable[[H], object] | None = None,
-    ) -> Handler:
-        async def handle(stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-            try:
-                header, tensors = await receive(stream, kind, check)
-                reply, values = await answer(header, tensors)
-            except (ParameterServerError, UnknownSession) as error:
-                await _drain(stream)
-                await context.abort(STATUS.get(type(error), grpc.StatusCode.UNKNOWN), str(error))
-                return
-            for frame in frames(reply, values):
-                yield frame
-
-        return handle
-
-
-async def _drain(stream: AsyncIterator[bytes]) -> None:
-    """Let a refused message come in, up to a limit; nothing of it is kept."""
-    count = 0
-    async for _ in stream:
-        count += 1
-        if count == DRAINED_MAX:
-            return

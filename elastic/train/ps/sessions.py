@@ -73,9 +73,14 @@ class Sessions:
             self.seen[worker] = Seen(session, State.HERE, now, before.line + 1, 0, retired)
         return self.seen[worker].line
 
-    def restore(self, worker: int, session: str, applied: int, now: float) -> None:
-        """Expect a worker that was live before this server was started again: it has `lost_after_s` to come back."""
-        self.seen[worker] = Seen(session, State.BROKEN, now, 0, applied)
+    def restore(self, worker: int, session: str, applied: int, state: State, now: float) -> bool:
+        """Remember a worker from before this server was started again. True if it was live.
+
+        Such a worker counts as broken from now on: it has `lost_after_s` to come back.
+        """
+        live = state in (State.HERE, State.BROKEN)
+        self.seen[worker] = Seen(session, State.BROKEN if live else state, now, 0, applied)
+        return live
 
     def broke(self, worker: int, line: int, now: float) -> bool:
         """A connection ended without a close. False if a newer one is there, or the worker had closed."""

@@ -8,7 +8,6 @@ import logging
 import os
 import secrets
 import sys
-import threading
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -22,10 +21,10 @@ from elastic.relaunch import mistakes_told
 from elastic.train import durable
 from elastic.train.ps import messages as m
 from elastic.train.ps.background import Background
+from elastic.train.ps.dense import Dense
 from elastic.train.ps.embedding import Embedding
 from elastic.train.ps.link import Link
 from elastic.train.ps.place import Place, servers
-from elastic.train.ps.shards import Extent, Piece, place
 from elastic.train.ps.wire import NAMES, Shape
 
 PATIENCE_S = 120.0
@@ -83,14 +82,12 @@ class Worker:
         self._number = 0
         self._step = 0
         self._pid = os.getpid()
-        self._copying = threading.Lock()
-        self._parameters = dict(model.named_parameters())
         self._tables = {
             f"{name}.weight" if name else "weight": module
             for name, module in model.named_modules()
             if isinstance(module, Embedding)
         }
-        self._pieces = self._placed()
+        self._dense = Dense(model, len(self._servers))
         index = self.env.index + (HETER_FROM if self.env.role == "heter" else 0)
         self._session = f"{index}-{secrets.token_hex(8)}"
         self._links = [
@@ -114,10 +111,12 @@ class Worker:
         """Bring the servers' values of all dense parameters into the model."""
         lives = [len(link.lives) for link in self._links]
         answers = self._together(
-            link.call("Pull", m.Pull(session=self._session), m.Values, check=self._expecting(self._shapes(server)))
+            link.call(
+                "Pull", m.Pull(session=self._session), m.Values, check=self._expecting(self._dense.shapes(server))
+            )
             for server, link in enumerate(self._links)
         )
-        self._take(answers)
+        self._dense.take([values for _, values in answers])
         self._lives = lives
 
     def push(self, weight: float = 1.0) -> None:
@@ -139,7 +138,8 @@ class Worker:
         values afterwards. Buffers are those of this worker. `CheckpointError` for a disk that is full or read-only.
         """
         self.pull()
-        state = dict(self.model.state_dict())
+        kept = self.model.state_dict()
+        state = {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in kept.items()}
         for index, (name, module) in enumerate(self._tables.items()):
             state[name] = self._whole(index, module)
         target = Path(path)
@@ -179,17 +179,7 @@ class Worker:
         else:
             self.abandon()
 
-    # What each server holds.
-
-    def _placed(self) -> list[list[Piece]]:
-        extents = [Extent(name, value.numel(), value.itemsize) for name, value in self._parameters.items()]
-        for name, value in self._parameters.items():
-            if value.dtype not in NAMES:
-                raise ConfigError(f"{name} is of {value.dtype}; parameter servers hold {', '.join(NAMES.values())}")
-        pieces: list[list[Piece]] = [[] for _ in self._servers]
-        for piece in place(extents, len(self._servers)):
-            pieces[piece.server].append(piece)
-        return pieces
+    # Gradients out, values in.
 
     def _link(self, server: int, index: int, mode: m.Mode, sgd: m.SGD, patience_s: float) -> Link:
         hello = m.Hello(
@@ -204,46 +194,17 @@ class Worker:
             session=self._session,
             mode=mode,
             sgd=sgd,
-            pieces=tuple(
-                m.PieceSpec(
-                    piece.name,
-                    tuple(self._parameters[piece.name].shape),
-                    NAMES[self._parameters[piece.name].dtype],
-                    piece.start,
-                    piece.stop,
-                    self._parameters[piece.name].requires_grad,
-                )
-                for piece in self._pieces[server]
-            ),
+            pieces=self._dense.specs(server),
             tables=tuple(module.spec(name) for name, module in self._tables.items()),
         )
         return Link(
             hello,
             register,
-            lambda wanted: self._values(server, wanted),
+            lambda wanted: self._dense.values(server, wanted),
             address=self._servers[server],
             roster_file=self.env.roster_file,
             patience_s=patience_s,
         )
-
-    def _shapes(self, server: int) -> tuple[Shape, ...]:
-        return tuple(
-            Shape(NAMES[self._parameters[piece.name].dtype], (piece.stop - piece.start,))
-            for piece in self._pieces[server]
-        )
-
-    def _values(self, server: int, wanted: Sequence[int]) -> list[torch.Tensor]:
-        """This worker's own values of some pieces of a server."""
-        with self._copying:
-            return [
-                self._cut(piece, self._parameters[piece.name]) for piece in (self._pieces[server][n] for n in wanted)
-            ]
-
-    @staticmethod
-    def _cut(piece: Piece, whole: torch.Tensor) -> torch.Tensor:
-        return whole.detach().reshape(-1)[piece.start : piece.stop].cpu()
-
-    # Gradients out, values in.
 
     def _push(self, weight: float, *, pull: bool) -> None:
         if not weight > 0:
@@ -255,26 +216,20 @@ class Worker:
             link.call(
                 "Push",
                 *self._gradients(server, tables, weight, pull),
-                check=self._expecting(self._shapes(server) if pull else ()),
+                check=self._expecting(self._dense.shapes(server) if pull else ()),
             )
             for server, link in enumerate(self._links)
         )
-        for parameter in self._parameters.values():
-            parameter.grad = None
+        self._dense.clear()
         self._step = max([self._step, *(answer.step for answer, _ in answers)])
         if pull:
-            self._take(answers)
+            self._dense.take([values for _, values in answers])
             self._lives = lives
 
     def _gradients(
         self, server: int, tables: Sequence[tuple[torch.Tensor, torch.Tensor]], weight: float, pull: bool
     ) -> tuple[m.Push, type[m.Values], list[torch.Tensor]]:
-        pieces, dense = [], []
-        for index, piece in enumerate(self._pieces[server]):
-            gradient = self._parameters[piece.name].grad
-            if gradient is not None:
-                pieces.append(index)
-                dense.append(self._cut(piece, gradient.to_dense() if gradient.is_sparse else gradient))
+        pieces, dense = self._dense.gradients(server)
         touched, sparse = [], []
         for index, (ids, rows) in enumerate(tables):
             mine = ids % len(self._links) == server
@@ -292,16 +247,6 @@ class Worker:
             pull=pull,
         )
         return push, m.Values, dense + sparse
-
-    def _take(self, answers: Sequence[tuple[m.Values, Sequence[torch.Tensor]]]) -> None:
-        parts: dict[str, list[torch.Tensor]] = {name: [] for name in self._parameters}
-        for pieces, (_, values) in zip(self._pieces, answers, strict=True):
-            for piece, value in zip(pieces, values, strict=True):
-                parts[piece.name].append(value)
-        with self._copying, torch.no_grad():
-            for name, parameter in self._parameters.items():
-                whole = torch.cat(parts[name]) if len(parts[name]) > 1 else parts[name][0]
-                parameter.copy_(whole.view(parameter.shape))
 
     def _fetcher(self, table: int) -> Callable[[torch.Tensor], torch.Tensor]:
         return lambda ids: self._fetch(table, ids)

@@ -1,0 +1,46 @@
+"""Seats of a parameter-server job in the words of people (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from elastic.model import Place, Role, Roles
+from elastic.seats import host_of, servers_wanted, vacant_servers
+
+
+def seats_in_words(place: Place) -> str:
+    """The seats of a node: "server 0, workers 2-3"."""
+    parts = []
+    for role in dict.fromkeys(seat.role for seat in place.seats):
+        indexes = [seat.index for seat in place.seats if seat.role is role]
+        name = f"{role} worker" if role is Role.HETER else str(role)
+        span = f"{indexes[0]}-{indexes[-1]}" if indexes[-1] - indexes[0] == len(indexes) - 1 else _listed(indexes)
+        parts.append(f"{name} {indexes[0]}" if len(indexes) == 1 else f"{name}s {span}")
+    return ", ".join(parts)
+
+
+def in_words(roles: Roles, places: Sequence[Place]) -> str:
+    """How many servers and workers there are."""
+    workers = sum(seat.role is Role.WORKER for place in places for seat in place.seats)
+    heters = sum(seat.role is Role.HETER for place in places for seat in place.seats)
+    servers = servers_wanted(roles) - len(vacant_servers(roles, places))
+    parts = [_many(servers, "server"), _many(workers, "worker")]
+    if heters:
+        parts.append(_many(heters, "heter worker"))
+    return " and ".join(parts) if len(parts) == 2 else f"{parts[0]}, {parts[1]} and {parts[2]}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
+
+
+def _listed(indexes: list[int]) -> str:
+    return ",".join(map(str, indexes))
+
+
+def servers_in_words(roles: Roles, vacant: list[int]) -> str:
+    """Servers that are missing, and where they belong."""
+    if not roles.servers:
+        which = f"{'server' if len(vacant) == 1 else 'servers'} {_listed(vacant)}"
+        return f"{_many(len(vacant), 'node')} to serve ({which})"
+    return ", ".join(f"server {index} on {host_of(roles.servers[index])}" for index in vacant)
