@@ -104,6 +104,8 @@ def check_named(named: Sequence[str], here: Sequence[Card], environ: Mapping[str
     found: dict[str, str] = {}
     for one in named:
         name, card = _find(one, here)
+        if not name and len(_matching(one, here)) > 1:
+            raise ConfigError(f"--gpus: {one} begins the names of several cards; {_there_is(one, here)}")
         if not name:
             raise ConfigError(f"--gpus: there is no card {one} here; {_there_is(one, here)}")
         if name in found:
@@ -133,19 +135,25 @@ def share(cards: Sequence[str], nodes: int, slots: int) -> tuple[tuple[str, ...]
 def _find(named: str, here: Sequence[Card]) -> tuple[str, str]:
     """What `named` is, and the card that it is or belongs to; "" if it is not there.
 
-    Like CUDA, a UUID may be cut short as long as only one card begins so. The old way to name a MIG device,
-    MIG-GPU-<uuid>/<instance>/<instance>, is taken when the card is there.
+    Like CUDA, a UUID may be cut short as long as only one card begins so.
+    """
+    matching = _matching(named, here)
+    return matching[0] if len(matching) == 1 else ("", "")
+
+
+def _matching(named: str, here: Sequence[Card]) -> list[tuple[str, str]]:
+    """All that `named` may be, each with the card that it is or belongs to.
+
+    The old way to name a MIG device, MIG-GPU-<uuid>/<instance>/<instance>, is taken when the card is there.
     """
     if named.isdecimal():
-        matching = [(card.name, card.name) for card in here if card.number == str(int(named))]
-    elif named.startswith("MIG-GPU-"):
+        return [(card.name, card.name) for card in here if card.number == str(int(named))]
+    if named.startswith("MIG-GPU-"):
         old = named.removeprefix("MIG-").partition("/")[0]
-        matching = [(named, card.name) for card in here if card.uuid == old or named in card.migs]
-    elif named.startswith("MIG-"):
-        matching = [(mig, card.name) for card in here for mig in card.migs if mig.startswith(named)]
-    else:
-        matching = [(card.name, card.name) for card in here if card.uuid.startswith(named)]
-    return matching[0] if len(matching) == 1 else ("", "")
+        return [(named, card.name) for card in here if card.uuid == old or named in card.migs]
+    if named.startswith("MIG-"):
+        return [(mig, card.name) for card in here for mig in card.migs if mig.startswith(named)]
+    return [(card.name, card.name) for card in here if card.uuid.startswith(named)]
 
 
 def _there_is(wanted: str, here: Sequence[Card]) -> str:

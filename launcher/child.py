@@ -7,6 +7,7 @@ and writes to the descriptors it was given. Standard library only.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 from collections.abc import Callable
@@ -52,6 +53,8 @@ def complaint(start: Start, error: OSError | ValueError) -> bytes:
             why += f": {error.filename}"
         elif isinstance(error, FileNotFoundError) and os.path.exists(program):
             why = "the interpreter that its first line names is not there"
+        elif error.errno == errno.ENOEXEC:
+            why = f"{error.strerror}; does its first line say what runs it, such as #!/bin/sh?"
     return os.fsencode(f"elastic-launch: cannot start {program}: {why}\n")
 
 

@@ -116,6 +116,8 @@ def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[
     When there are fewer cards than workers no node gets any: two workers on one card cannot talk over NCCL.
     """
     base = {name: text for name, text in environ.items() if name not in NOT_FOR_NODES}
+    if config.gpus and not config.cards and "CUDA_VISIBLE_DEVICES" in base:  # There is no driver.
+        base["CUDA_VISIBLE_DEVICES"] = ""
     if not config.cards or (config.local_nodes == 1 and not config.gpus):
         return tuple(dict(base) for _ in range(config.local_nodes))
     base["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"

@@ -166,6 +166,8 @@ def host(text: str) -> str:
 
 def hosts(text: str) -> tuple[str, ...]:
     """Host names and addresses with commas between them, each once, blanks allowed."""
+    if not all(part.strip() for part in text.split(",")):
+        raise ValueError(f"{text!r}: a host is missing; write a,b without a comma too many")
     found = tuple(host(part.strip()) for part in text.split(","))
     seen: dict[str, str] = {}
     for one in found:
@@ -204,6 +206,8 @@ def cards(text: str) -> tuple[str, ...]:
     """Cards by number, UUID or MIG id, with commas between them, each once, blanks allowed."""
     found = tuple(part.strip() for part in text.split(","))
     for one in found:
+        if not one:
+            raise ValueError(f"{text!r}: a card is missing; write 0,1 without a comma too many")
         if not re.fullmatch(r"[0-9]{1,4}|(?:GPU|MIG)-[0-9A-Za-z/-]+", one):
             raise ValueError(f"{one!r} is not a card; write numbers (0,1) or UUIDs (GPU-...) as in nvidia-smi -L")
         if found.count(one) > 1:

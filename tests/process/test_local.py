@@ -338,7 +338,8 @@ def test_without_a_driver_each_node_has_its_share_of_cpu_workers(tmp_path: Path)
         assert check(parse(argv, environment), environment).slots == 2
     assert "--gpus" not in line
     argv, _, (alone,) = command("--gpus", "4", environ={**environ, "CUDA_VISIBLE_DEVICES": "0,1"})
-    assert check(parse(argv, alone), alone).slots == 1
+    alone_there = check(parse(argv, alone), alone)
+    assert (alone_there.slots, alone_there.cards) == (1, ())
 
 
 def test_a_node_that_sees_its_own_card_alone_is_told_so_by_its_parent(tmp_path: Path) -> None:

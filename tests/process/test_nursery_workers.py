@@ -60,6 +60,7 @@ class TestStarting:
             (("no-such-program",), "cannot start no-such-program: No such file or directory"),
             (("./no-such",), "cannot start ./no-such: No such file or directory"),
             (("./lame",), "cannot start ./lame: the interpreter that its first line names is not there"),
+            (("./bare",), "cannot start ./bare: Exec format error; does its first line say what runs it, such as #!"),
             (("./closed",), "cannot start ./closed: Permission denied"),
             (("a\0b",), "cannot start a\0b: "),
         ],
@@ -69,6 +70,8 @@ class TestStarting:
     ) -> None:
         (tmp_path / "lame").write_text("#!/no/such/python\n")
         (tmp_path / "lame").chmod(0o755)
+        (tmp_path / "bare").write_text("echo\n")
+        (tmp_path / "bare").chmod(0o755)
         (tmp_path / "closed").write_text("#!/bin/sh\n")
 
         async def main() -> None:

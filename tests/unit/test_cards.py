@@ -83,7 +83,7 @@ def test_a_card_that_is_not_there_is_answered_with_those_that_are() -> None:
 
 def test_the_beginning_of_a_uuid_that_two_cards_share_names_neither() -> None:
     check_named(["GPU-5d5"], HERE, {})
-    assert "there is no card GPU-5d " in refusal("GPU-5d")
+    assert "GPU-5d begins the names of several cards; there are: " in refusal("GPU-5d")
 
 
 @pytest.mark.parametrize("named", [("0", A), (A, "0"), ("2", "GPU-c0ff"), ("1", "01"), (MIG, MIG[:-4])])
