@@ -213,7 +213,7 @@ class _Change:
             self.told.lost.append(place)
         if self.q.now >= free_at:
             if place.leaving:
-                self.told.left.append(place)
+                self.told.freed.append(place)
             return
         self.places.append(msgspec.structs.replace(place, leaving=True))
         self.until.append(free_at)
@@ -367,6 +367,7 @@ class _Told:
     """What happens in a revision, for its reason."""
 
     lost: list[Place] = field(default_factory=list)
+    freed: list[Place] = field(default_factory=list)
     left: list[Place] = field(default_factory=list)
     failed: list[Place] = field(default_factory=list)
     stopped: list[Place] = field(default_factory=list)
@@ -383,6 +384,7 @@ class _Told:
             (self.stopped, Reason.STOPPED, Why.STOPPED, "had to stop and starts again"),
             (self.draining, Reason.DRAINED, Why.DRAIN, "drains"),
             (self.surplus, Reason.SHRUNK, Why.SHRINK, "is not needed any more"),
+            (self.freed, Reason.LOST, Why.LOSS, "is gone and its seats are free"),
             (self.left, Reason.DRAINED, Why.DRAIN, "has left"),
             (self.joined, Reason.GROWN, Why.GROWTH, "joins"),
         ]

@@ -42,7 +42,7 @@ def lose(job: Job, node: str, now: float) -> Form:
     """A node is lost, and its seats become free; the revision that gives them away, or only takes them back."""
     job.vanish(node)
     job.form(now, Reason.LOST)
-    return job.form(now + FREE_S, Reason.DRAINED, Reason.VACANT)
+    return job.form(now + FREE_S, Reason.LOST, Reason.VACANT)
 
 
 def seats(job: Job) -> dict[str, str]:
@@ -175,7 +175,7 @@ def test_a_lost_worker_is_a_revision_that_disturbs_nobody() -> None:
     assert form.reason == "b (workers 0-1) was lost"
     assert form.lost == ("b",)
     apart.wait(1.0, Reason.TRAINING)
-    apart.form(1.0 + FREE_S, Reason.DRAINED)
+    apart.form(1.0 + FREE_S, Reason.LOST)
     assert set(seats(apart)) == {"a", "c"}
 
 
@@ -242,7 +242,8 @@ def test_a_lost_server_goes_to_the_oldest_spare() -> None:
     assert seats(apart) == {"a": "server 0", "b": "workers 0-1"}
     form = lose(apart, "a", 1.0)
     assert seats(apart) == {"c": "server 0", "b": "workers 0-1"}
-    assert form.reason == "a (server 0) has left, c (server 0) joins"
+    assert form.reason == "a (server 0) is gone and its seats are free, c (server 0) joins"
+    assert form.generation.why is Why.LOSS
 
 
 def test_without_a_spare_the_workers_wait_for_the_lost_server_and_a_new_node_serves() -> None:
@@ -348,7 +349,7 @@ def test_a_failure_while_a_server_is_missing_is_free() -> None:
     named.failed("a")
     form = named.form(2.0, Reason.FAILED)
     assert form.generation.budget.charged == 0
-    named.form(1.0 + FREE_S, Reason.DRAINED)
+    named.form(1.0 + FREE_S, Reason.LOST)
     named.failed("b")
     assert named.form(9.0, Reason.FAILED).generation.budget.charged == 0
 
