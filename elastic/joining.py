@@ -98,11 +98,6 @@ def join(
         line = f"nobody is registered, so this node's settings are the job's: {_becomes(changes)}"
         lines = (line,) if changes else ()
         return JoinPlan(_register(keys, view, me, incarnation, lease, mine, nobody_lives=True), lines=lines)
-    if stored.slots != mine.slots:
-        return JoinPlan(
-            refusal=f"node {me.node} offers {mine.slots} cards, job {keys.job_id} uses {stored.slots} on every node; "
-            f"use --nproc_per_node {stored.slots}, or as many cards with --gpus"
-        )
     if refusal := _misfit(keys, me, stored, mine) or _mismatch(keys, me, others):
         return JoinPlan(refusal=refusal)
     warnings = _warnings(others)
@@ -121,6 +116,16 @@ def _misfit(keys: JobKeys, me: Me, stored: Spec, mine: Spec) -> str:
     if stored.mode is not mine.mode:
         return (
             f"job {keys.job_id} runs with --run_mode {stored.mode}, this node has {mine.mode}; use the same everywhere"
+        )
+    if stored.slots != mine.slots:
+        return (
+            f"node {me.node} offers {mine.slots} card{'' if mine.slots == 1 else 's'}, job {keys.job_id} uses "
+            f"{stored.slots} on every node; use --nproc_per_node {stored.slots}, or as many cards with --gpus"
+        )
+    if mine.ips and not stored.ips:
+        return (
+            f"this node has --ips {_words(mine.ips)}, and job {keys.job_id} was begun without --ips; leave it out "
+            "here, or give another --job_id"
         )
     if mine.ips and stored.ips != mine.ips:
         return (

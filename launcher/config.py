@@ -30,6 +30,8 @@ from launcher.surroundings import check_surroundings
 from launcher.values import Servers
 
 LOSS_GRACE_S = 2.0
+SERVED_TIMEOUT_S = 600.0
+"""How long a host of a list waits for the one that serves etcd: somebody may be starting them one by one, by hand."""
 PYTHON_ENDINGS: Final = (".py", ".pyc", ".pyz")
 """Scripts that python runs; anything else is run as it is."""
 FIND_MODULE_TIMEOUT_S = 60.0
@@ -165,7 +167,10 @@ def build(line: CommandLine, environ: Mapping[str, str]) -> Config:
         fields["loss_grace_s"] = min(LOSS_GRACE_S, fields["grace_s"])
     config = Config(script=line.script, script_args=line.script_args, module=line.module, given=line.flags, **fields)
     _check_relations(config)
-    return _with_server(with_roles(config, named))
+    config = _with_server(with_roles(config, named))
+    if config.served_by and "connect_timeout" not in named:
+        config = replace(config, connect_timeout_s=SERVED_TIMEOUT_S)
+    return config
 
 
 def _with_server(config: Config) -> Config:

@@ -78,7 +78,7 @@ class Connecting:
             servers, mend = f"{servers}, which {config.served_by} serves", serving.mend(config.served_by)
         if now >= self._ends_at:
             raise StoreUnavailable(
-                f"no etcd at {servers} within {config.connect_timeout_s:g} s ({error}); {mend} --connect_timeout waits "
+                f"no etcd within {config.connect_timeout_s:g} s at {servers} ({error}); {mend} --connect_timeout waits "
                 "longer"
             ) from error
         if now >= self._said_at + CONNECT_LINE_EVERY_S:

@@ -327,6 +327,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         help="how long to try to reach etcd at the start, before exit 4",
         read=values.seconds(0),
         default=60.0,
+        shown="60; 600 where a host of a list serves etcd",
         metavar="SECONDS",
     ),
     Flag(

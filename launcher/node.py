@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,6 +13,7 @@ from elastic.agentevents import Event, Exited, Gone, StartWorkers
 from elastic.errors import CheckpointError, NurseryLost
 from elastic.model import Cause, Generation, Role, Seat, WorkerExit
 from elastic.naming import process_name
+from elastic.store.scratch import NODE, Scratch, remove_left_behind
 from elastic.train import fence
 from launcher import addresses, envlog, exits, locks, logs, report, workers
 from launcher.config import Config, worker_argv
@@ -59,7 +58,9 @@ class NodeWorkers:
         self._stdout = Console(1)
         self._stderr = console
         self._put = put
-        self._private = Path(tempfile.mkdtemp(prefix="elastic-launch-"))
+        remove_left_behind(NODE)
+        self._scratch = Scratch(NODE)
+        self._private = self._scratch.path
         self._interface = config.nic or addresses.interface_among(host, static_hosts(config))
         self._roster_file = self._private / "roster.json"
         self._running: _Running | None = None
@@ -100,7 +101,7 @@ class NodeWorkers:
         """Kill what runs and let go of everything."""
         await self._nursery.close()
         self._stdout.close()
-        shutil.rmtree(self._private, ignore_errors=True)
+        self._scratch.remove()
 
     def run_until(self, t_s: float) -> None:
         """Workers may run until this time on `CLOCK_BOOTTIME`."""

@@ -24,7 +24,7 @@ from types import TracebackType
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.store.base import Range
 from elastic.store.etcd import EtcdOptions, EtcdStore
-from elastic.store.scratch import Scratch, remove_left_behind
+from elastic.store.scratch import ETCD, Scratch, remove_left_behind
 
 START_LIMIT_S = 20.0
 """A slow machine needs 2 s."""
@@ -105,9 +105,9 @@ class EmbeddedEtcd:
             raise RuntimeError("this etcd runs already")
         binary = self._binary or find_etcd()
         flags = _extra_flags(binary)
-        remove_left_behind()
+        remove_left_behind(ETCD)
         for attempt in range(1, ATTEMPTS_MAX + 1):
-            self._scratch = Scratch()
+            self._scratch = Scratch(ETCD)
             client_port, peer_port = _free_ports(2)
             clients = [_endpoint(host, self._port or client_port) for host in self._hosts]
             try:

@@ -1,4 +1,4 @@
-"""The temporary folder of an embedded etcd, and the ones that killed processes left behind.
+"""Temporary folders, of an embedded etcd and of an agent, and the ones that killed processes left behind.
 
 Whoever uses a folder holds a lock on a file in it, which the kernel lets go of with the process. A folder whose lock
 is free belongs to nobody and is removed by the next start.
@@ -14,7 +14,11 @@ import tempfile
 import time
 from pathlib import Path
 
-PREFIX = "elastic-etcd-"
+from elastic.errors import ConfigError
+
+ETCD = "elastic-etcd-"
+NODE = "elastic-node-"
+"""How the names of folders begin, by what they are for."""
 LOCK = "lock"
 UNLOCKED_LIMIT_S = 24 * 3600.0
 """A folder without a lock file may be about to get one; nothing in it was written for so long, so it will not."""
@@ -23,13 +27,19 @@ UNLOCKED_LIMIT_S = 24 * 3600.0
 class Scratch:
     """A fresh folder of ours. It is gone after `remove`, or after the next start once this process is dead."""
 
-    def __init__(self) -> None:
-        """Make the folder in the system's temporary folder. Raises `OSError`."""
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        unnamed = self.path / f"{LOCK}.new"
-        self._fd = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        unnamed.rename(self.path / LOCK)  # Under its name it is locked from the first moment.
+    def __init__(self, prefix: str) -> None:
+        """Make the folder in the system's temporary folder. Raises `ConfigError` if that cannot be done."""
+        try:
+            self.path = Path(tempfile.mkdtemp(prefix=prefix))
+            unnamed = self.path / f"{LOCK}.new"
+            self._fd = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            unnamed.rename(self.path / LOCK)  # Under its name it is locked from the first moment.
+        except OSError as error:
+            raise ConfigError(
+                f"a temporary folder cannot be made in {tempfile.gettempdir()} ({error.strerror}); "
+                "mend that, or set TMPDIR to another folder"
+            ) from error
 
     def remove(self) -> None:
         """Delete the folder, as far as it can be deleted."""
@@ -37,9 +47,9 @@ class Scratch:
         os.close(self._fd)
 
 
-def remove_left_behind() -> None:
+def remove_left_behind(prefix: str) -> None:
     """Delete the folders of this user that nobody uses any more, as far as they can be deleted."""
-    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         try:
             info = path.lstat()
         except OSError:  # It was removed in this moment.

@@ -140,6 +140,8 @@ async def test_the_last_node_killed_and_the_command_typed_again_goes_on_without_
     assert worker.node == second.id
     assert worker.generation > 1
     await second.says(f"{first.id} was on this machine, and nothing is left of it")
+    left = list((job.folder / "tmp").glob("elastic-node-*"))
+    assert [str(path) for path in left] == [os.path.dirname(worker.env["ELASTIC_PROGRESS_FILE"])]
 
 
 @story

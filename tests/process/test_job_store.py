@@ -12,7 +12,10 @@ from tests.store.users import add_users
 async def test_without_etcd_an_agent_ends_with_4_after_its_connect_timeout_and_says_what_to_look_at(job: Job) -> None:
     node = await job.node("--elastic_server", "127.0.0.1:1", "--connect_timeout", "2")
     assert await node.exits() == 4
-    await node.says(r"^elastic-launch: error: no etcd at 127\.0\.0\.1:1 within 2 s .*--connect_timeout waits longer$")
+    await node.says(
+        r"^elastic-launch: error: no etcd within 2 s at 127\.0\.0\.1:1 \(.*: Connection refused\); "
+        r".*--connect_timeout waits longer$"
+    )
 
 
 @story_with_its_own_etcd

@@ -37,6 +37,16 @@ def test_what_is_no_host_is_refused(text: str) -> None:
     assert refusal("--ips", text, "t.py").startswith("--ips: ")
 
 
+# --- the wait for the host that serves ----------------------------------------------------------------------------
+
+
+def test_hosts_that_are_started_one_by_one_have_ten_minutes_to_come() -> None:
+    assert parse([*TWO, "t.py"], {}).connect_timeout_s == 600
+    assert parse([*TWO, "--connect_timeout", "60", "t.py"], {}).connect_timeout_s == 60
+    assert parse([*TWO, "t.py"], {"ELASTIC_CONNECT_TIMEOUT": "5"}).connect_timeout_s == 5
+    assert parse([*TWO, "--elastic_server", "10.0.0.5:2379", "--job_id", "j", "t.py"], {}).connect_timeout_s == 60
+
+
 # --- np -----------------------------------------------------------------------------------------------------------
 
 

@@ -208,6 +208,15 @@ def test_a_node_with_another_number_of_cards_is_refused_with_both_numbers(force:
     )
 
 
+def test_a_node_of_another_mode_is_told_so_and_not_that_its_cards_are_too_few() -> None:
+    decided = plan(a_job("a"), me(slots=1, mode=Mode.PS), True)
+    assert decided.refusal == "job j1 runs with --run_mode collective, this node has ps; use the same everywhere"
+
+
+def test_one_card_is_one_card() -> None:
+    assert "node d offers 1 card, job j1 uses 2" in plan(a_job("a"), me(slots=1), True).refusal
+
+
 # --- versions -----------------------------------------------------------------------------------------------------
 
 VERSIONS = {
@@ -409,7 +418,10 @@ def test_another_list_or_order_of_hosts_is_refused_with_both(ips: tuple[str, ...
 
 
 def test_a_list_is_refused_by_a_job_that_has_none() -> None:
-    assert f"that of job {KEYS.job_id} is none" in plan(a_job("a"), me(ips=("h", "i")), True).refusal
+    assert plan(a_job("a"), me(ips=("h", "i")), True).refusal == (
+        f"this node has --ips h,i, and job {KEYS.job_id} was begun without --ips; leave it out here, or give another "
+        "--job_id"
+    )
 
 
 def test_a_host_that_the_jobs_list_does_not_name_is_refused_with_the_list() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum, auto
 from typing import Any
 
@@ -54,9 +55,22 @@ _DENIALS = frozenset(
 )
 
 
+_NOT_CONNECTED = re.compile(
+    r"failed to connect to all addresses; last error: [A-Z_]+: (?:\S+: )?(?:Failed to connect to remote host: )?(.+)",
+    re.DOTALL,
+)
+_NOT_RESOLVED = re.compile(r"errors resolving .*address lookup failed for \S+: (.+?)\]*", re.DOTALL)
+
+
 def details(error: Any) -> str:
     """The text of a grpc error."""
     return str(error.details() or error.code().name)
+
+
+def plain(text: str) -> str:
+    """The part of a grpc error's text that says something to people; the address is said beside it."""
+    found = _NOT_CONNECTED.fullmatch(text) or _NOT_RESOLVED.fullmatch(text)
+    return found[1] if found else text
 
 
 def meaning(error: Any) -> Meaning:
@@ -84,7 +98,7 @@ def refusal(error: Any, server: object) -> StoreError:
 
 def unanswered(error: Any, server: object) -> StoreUnavailable:
     """The error to raise when there was no answer."""
-    return StoreUnavailable(f"etcd at {server} does not answer: {details(error)}")
+    return StoreUnavailable(f"etcd at {server} does not answer: {plain(details(error))}")
 
 
 def watch_end(response: Any, server: object) -> StoreError:
