@@ -131,9 +131,12 @@ class Agent:
         """Join, take part, leave; the exit code."""
         self._say_cards()
         await self._workers.start()
-        from elastic.store.etcd import EtcdStore  # Only now: the nursery stands, and grpc brings threads.
+        from elastic.store.etcd import EtcdOptions, EtcdStore  # Only now: the nursery stands, and grpc brings threads.
 
-        store = self._store = EtcdStore(self._config.endpoints)
+        who = self._config.login
+        store = self._store = EtcdStore(
+            self._config.endpoints, options=EtcdOptions(user=who.user, password=who.password)
+        )
         await connecting.until(self._ask, store)
         with offer.hold_ports(self._config, self._host, self._listening) as held:
             self._hello = await Hello.listen(self._listening, self._config.job_id, self._node, held.link)

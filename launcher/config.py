@@ -24,6 +24,7 @@ from launcher import addresses, ownentry, paddlecloud, serving, slots
 from launcher.commandline import CommandLine, cut, given_values, sources
 from launcher.endpoints import as_ip, join_host_port
 from launcher.flags import FLAGS
+from launcher.login import NOBODY, Login, login
 from launcher.roles import listed_hosts, own_host, static_hosts, with_roles
 from launcher.surroundings import check_surroundings
 from launcher.values import Servers
@@ -86,6 +87,9 @@ class Config:
 
     servers: tuple[str, ...] = ()
     tls: bool = False
+    etcd_user: str = ""
+    etcd_password_file: str = ""
+    login: Login = NOBODY
     job_id: str = ""
     np: Np
     np_given: bool = False
@@ -246,6 +250,7 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
         job_id=job_id,
         serves=serves,
         local_nodes=1 if serves else config.local_nodes,
+        login=login(config.etcd_user, config.etcd_password_file, environ),
         checkpoint_dir=os.path.abspath(config.checkpoint_dir or Path("checkpoints", job_id)),
         log_dir=os.path.abspath(config.log_dir),
     )

@@ -30,10 +30,11 @@ from launcher.commandline import named_values
 from launcher.descriptors import drop_stdout, open_standard
 from launcher.doctor import command as doctor
 from launcher.flags import BY_NAME
+from launcher.login import Login, login
 from launcher.status import NodeState
 from launcher.values import Servers
 
-JOB_FLAGS: Final = ("elastic_server", "job_id", "key_prefix")
+JOB_FLAGS: Final = ("elastic_server", "job_id", "key_prefix", "etcd_user", "etcd_password_file")
 """The flags of `elastic-launch` that name a job; every subcommand has them."""
 
 NO_SUCH_JOB = 1
@@ -85,7 +86,9 @@ class Command:
     help: str
     arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[Job, argparse.Namespace], Awaitable[int]] | None = None
-    alone: Callable[[argparse.Namespace, Mapping[str, str], Callable[[Servers], Store]], Awaitable[int]] | None = None
+    alone: (
+        Callable[[argparse.Namespace, Mapping[str, str], Callable[[Servers, Login], Store]], Awaitable[int]] | None
+    ) = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -113,18 +116,25 @@ async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
         assert command.alone is not None
         return await command.alone(asked, environ, open_store)
     servers, job_id, key_prefix = named_job(vars(asked), environ)
-    store = open_store(servers)
+    store = open_store(servers, named_login(vars(asked), environ))
     try:
         return await command.run(Job(job_id, JobKeys(job_id, key_prefix), store, servers.endpoints), asked)
     finally:
         await store.close()
 
 
-def open_store(servers: Servers) -> Store:
+def open_store(servers: Servers, who: Login) -> Store:
     """A client of these servers; nothing is connected yet."""
-    from elastic.store.etcd import EtcdStore  # Only now: a wrong command line is told without waiting for grpc.
+    from elastic.store.etcd import EtcdOptions, EtcdStore  # Only now: a wrong command line is told first.
 
-    return EtcdStore([f"https://{server}" for server in servers.endpoints] if servers.tls else servers.endpoints)
+    endpoints = [f"https://{server}" for server in servers.endpoints] if servers.tls else servers.endpoints
+    return EtcdStore(endpoints, options=EtcdOptions(user=who.user, password=who.password))
+
+
+def named_login(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> Login:
+    """The user of etcd, from the flags (by name) and the environment."""
+    given = named_values(asked, environ, ("etcd_user", "etcd_password_file"))
+    return login(given.get("etcd_user", ""), given.get("etcd_password_file", ""), environ)
 
 
 def named_job(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[Servers, str, str]:

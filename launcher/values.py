@@ -130,7 +130,10 @@ def servers(text: str) -> Servers:
         if not mark:
             scheme, address = "http", part
         if "@" in address:
-            raise ValueError("leave user and password out of the address, where every list of processes shows them")
+            raise ValueError(
+                "leave user and password out of the address, where every list of processes shows them; use --etcd_user "
+                "with --etcd_password_file or ELASTIC_ETCD_PASSWORD"
+            )
         if scheme not in ("http", "https"):
             raise ValueError(f"{part!r}: an endpoint begins with http://, https:// or the host")
         if mark and urlsplit(part).path.strip("/"):
@@ -258,6 +261,20 @@ def folder(text: str) -> str:
     """The path of a folder."""
     if not text.strip() or "\0" in text:
         raise ValueError(f"{text!r} is not the name of a folder")
+    return text
+
+
+def file(text: str) -> str:
+    """The path of a file."""
+    if not text.strip() or "\0" in text:
+        raise ValueError(f"{text!r} is not the name of a file")
+    return text
+
+
+def etcd_user(text: str) -> str:
+    """A user of etcd; a password does not belong here."""
+    if ":" in text:
+        raise ValueError("leave the password out, where every list of processes shows it; --etcd_password_file has it")
     return text
 
 

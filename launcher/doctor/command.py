@@ -19,11 +19,12 @@ from launcher.doctor.etcd import etcd_checks
 from launcher.doctor.job import job_checks
 from launcher.doctor.machine import Asked, machine_checks
 from launcher.flags import BY_NAME
+from launcher.login import Login, login
 from launcher.values import Servers
 
 FLAGS: Final = ("host", "nic", "port_range", "log_dir", "checkpoint_dir")
 """Flags of `elastic-launch` that say what it would use on this machine."""
-JOB_FLAGS: Final = ("elastic_server", "job_id", "key_prefix")
+JOB_FLAGS: Final = ("elastic_server", "job_id", "key_prefix", "etcd_user", "etcd_password_file")
 SOMETHING_FAILED = 1
 
 
@@ -36,7 +37,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object, for scripts")
 
 
-async def run(asked: argparse.Namespace, environ: Mapping[str, str], open_store: Callable[[Servers], Store]) -> int:
+async def run(
+    asked: argparse.Namespace, environ: Mapping[str, str], open_store: Callable[[Servers, Login], Store]
+) -> int:
     """Make all checks and show them; 0 if nothing failed, 1 otherwise.
 
     Without a server it is this machine alone; with one, etcd too; with a job id also the job.
@@ -58,7 +61,7 @@ async def run(asked: argparse.Namespace, environ: Mapping[str, str], open_store:
 
 
 async def _checks(
-    values: Mapping[str, Any], environ: Mapping[str, str], open_store: Callable[[Servers], Store]
+    values: Mapping[str, Any], environ: Mapping[str, str], open_store: Callable[[Servers, Login], Store]
 ) -> AsyncIterator[Check]:
     servers: Servers = values.get("servers") or Servers((), tls=False)
     job_id = values.get("job_id", "")
@@ -68,7 +71,8 @@ async def _checks(
         yield check
     if not servers.endpoints:
         return
-    store = open_store(servers)
+    who = login(values.get("etcd_user", ""), values.get("etcd_password_file", ""), environ)
+    store = open_store(servers, who)
     try:
         keys = JobKeys(job_id or "doctor", values.get("key_prefix", BY_NAME["key_prefix"].default))
         answering = True

@@ -27,8 +27,8 @@ PYTHON_MIN = (3, 11)
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_MIN = 64 << 20
 """Docker's default, in which the batches of a few DataLoader workers do not fit."""
-PORTS_NEEDED = 4
-"""What a node with one worker holds: three where workers may meet, and one for the worker."""
+PORTS_NEEDED = 5
+"""What a node with one worker holds: three where workers may meet, one for the agent, and one for the worker."""
 NAMED_MAX = 5
 
 
@@ -109,7 +109,7 @@ def port_check(port_range: tuple[int, int] | None) -> Check:
     text = f"{free} of {high - low + 1} of {low}:{high} are free"
     if free < PORTS_NEEDED:
         return fail(
-            "ports", text, f"a node needs {PORTS_NEEDED} or more (3 and one for each worker); widen --port_range"
+            "ports", text, f"a node needs {PORTS_NEEDED} or more (4 and one for each worker); widen --port_range"
         )
     if taken:
         named = ", ".join(map(str, taken[:NAMED_MAX])) + (" …" if len(taken) > NAMED_MAX else "")

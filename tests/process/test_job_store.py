@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
+from tests.store.users import add_users
 
 
 @story
@@ -116,3 +117,30 @@ async def test_a_node_that_waits_for_others_outlives_a_restart_of_etcd(job: Job)
     await first.says("etcd answers again")
     await job.node("--np", "2")
     await job.world(1, 2)
+
+
+@story_with_its_own_etcd
+async def test_with_a_user_and_a_password_in_a_file_a_job_runs_and_workers_do_not_get_it(job: Job) -> None:
+    await add_users(job.etcd.endpoint)
+    file = job.folder / "password"
+    file.write_text("job-secret\n")
+    flags = ("--np", "2", "--etcd_user", "job")
+    first = await job.node(*flags, "--etcd_password_file", str(file))
+    second = await job.node(*flags, environ={"ELASTIC_ETCD_PASSWORD": "job-secret"})
+    for worker in await job.world(1, 2):
+        assert "job-secret" not in "".join(worker.env.values())
+        await worker.exits(0)
+    assert [await node.exits() for node in (first, second)] == [0, 0]
+    for node in (first, second):
+        assert "job-secret" not in "".join((*node.lines, *(path.read_text() for path in job.folder.glob("*/log/*"))))
+
+
+@story_with_its_own_etcd
+async def test_a_wrong_password_and_none_at_all_are_one_line_each_and_exit_3(job: Job) -> None:
+    await add_users(job.etcd.endpoint)
+    wrong = await job.node("--np", "1", "--etcd_user", "job", environ={"ELASTIC_ETCD_PASSWORD": "guess"})
+    nobody = await job.node("--np", "1")
+    for node in (wrong, nobody):
+        assert await node.exits() == 3
+        assert len(node.lines) == 1
+        assert "guess" not in node.lines[0]

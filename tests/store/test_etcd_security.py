@@ -14,9 +14,9 @@ from elastic.errors import StoreDenied, StoreUnavailable
 from elastic.store.base import Put, Range
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
-from elastic.store.etcd.stubs import rpc
 from tests.store.mirrors import Watched
 from tests.store.servers import Server, one_server
+from tests.store.users import add_users
 
 
 @pytest.fixture(scope="module")
@@ -24,20 +24,7 @@ def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]
     """A server with the users root and job; job may do everything under /elastic/ and nothing else."""
     server = one_server(find_etcd(), tmp_path_factory.mktemp("auth")).start()
 
-    async def add_users() -> None:
-        store = EtcdStore([server.endpoint])
-        auth = store._servers.rotation.current.auth
-        for name in ("root", "job"):
-            await auth.UserAdd(rpc.AuthUserAddRequest(name=name, password=f"{name}-secret"))
-            await auth.RoleAdd(rpc.AuthRoleAddRequest(name=name))
-            await auth.UserGrantRole(rpc.AuthUserGrantRoleRequest(user=name, role=name))
-        grant = rpc.AuthRoleGrantPermissionRequest(name="job")
-        grant.perm.permType, grant.perm.key, grant.perm.range_end = 2, b"/elastic/", b"/elastic0"
-        await auth.RoleGrantPermission(grant)
-        await auth.AuthEnable(rpc.AuthEnableRequest())
-        await store.close()
-
-    asyncio.run(add_users())
+    asyncio.run(add_users(server.endpoint))
     yield server
     server.kill()
 
