@@ -182,6 +182,8 @@ class _Parent:
             code = await self._run_nodes(server)
             if not self._kill.is_set():
                 await self._outlast_others(server)
+            if self._signal is not None and not config.quiet:
+                _say("the etcd of this job ends with this process, and the job with it")
             return code
         finally:
             await etcd.stop()

@@ -125,6 +125,9 @@ def test_one_ctrl_c_reaches_every_node_once(tmp_path: Path) -> None:
         os.killpg(process.pid, signal.SIGINT)  # As a terminal does it: to the whole foreground group.
         assert said(process, 2) == [{"signal": signal.SIGINT}] * 2
         assert process.wait(LIMIT_S) == 128 + signal.SIGINT
+        assert process.stderr is not None
+        last = process.stderr.read().splitlines()[-1]
+        assert last == "elastic-launch: the etcd of this job ends with this process, and the job with it"
         await_gone(everybody)
 
 
