@@ -42,10 +42,12 @@ MUTATIONS: Final = (
         "launcher/values.py",
         """    found = tuple(part.strip() for part in text.split(","))
     for one in found:
-        if not re.fullmatch(r"[0-9]""",
+        if not one:
+            raise ValueError(f"{text!r}: a card""",
         """    found = tuple(text.split(","))
     for one in found:
-        if not re.fullmatch(r"[0-9]""",
+        if not one:
+            raise ValueError(f"{text!r}: a card""",
         "tests/unit/test_slots.py::test_blanks_between_cards_do_not_count",
     ),
     Mutation(
