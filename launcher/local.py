@@ -167,8 +167,10 @@ class _Parent:
         if self._config.servers and not self._config.serves:
             return await self._run_nodes(",".join(self._config.endpoints))
         from elastic.store.embedded import EmbeddedEtcd
+        from launcher.ownetcd import tend
 
         config, own = self._config, ""
+        tending: asyncio.Task[None] | None = None
         if config.serves:
             where = serving.listening(config.host, static_hosts(config))
             serving.check_port(where, config.serve_port)
@@ -179,13 +181,23 @@ class _Parent:
             server = await etcd.start()
             if own:
                 server = join_host_port(own, config.serve_port)
-            code = await self._run_nodes(server)
+            tending = asyncio.create_task(tend(etcd, _say))
+            nodes = asyncio.create_task(self._run_nodes(server))
+            await asyncio.wait({tending, nodes}, return_when=asyncio.FIRST_COMPLETED)
+            if tending.done():
+                self._send(signal.SIGTERM)
+            code = await nodes
+            if tending.done():
+                await tending
             if not self._kill.is_set():
                 await self._outlast_others(server)
             if self._signal is not None and not config.quiet:
                 _say("the etcd of this job ends with this process, and the job with it")
             return code
         finally:
+            if tending is not None:
+                tending.cancel()
+                await asyncio.gather(tending, return_exceptions=True)
             await etcd.stop()
 
     def _signalled(self, number: signal.Signals) -> None:

@@ -71,7 +71,7 @@ class WaitingLines:
                 code, reason = await self._reason()
                 if code in AT_WORK:
                     pause = SPARE_EVERY_S
-                if reason and self._core.phase in WAITING and not self._leaves(code):
+                if reason and self._core.phase in WAITING and not self._leaves(code) and not self._old_news(code):
                     spare = code in AT_WORK and self._core.phase is Phase.SPARE
                     waited_s = self._clock() - since
                     so_far = f" ({waited_s:.0f} s so far)" if waited_s >= EVERY_S / 2 else ""
@@ -79,6 +79,10 @@ class WaitingLines:
                     if text != self._said:  # It was said in this moment, when it became so.
                         self._narrator.say(text)
                     self._said = ""
+
+    def _old_news(self, code: Reason | None) -> bool:
+        """Tell whether this is the last word before etcd fell silent: a world runs, and this node has no work."""
+        return code is Reason.TRAINING and self._core.phase is Phase.DONE
 
     def _leaves(self, code: Reason | None) -> bool:
         """Tell whether this node leaves, so that it does not wait for other nodes."""

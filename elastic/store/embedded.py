@@ -114,6 +114,7 @@ class EmbeddedEtcd:
                 self._spawn([binary, *flags, *_flags(self._scratch.path, clients, _endpoint(_HOST, peer_port))])
                 if await self._answers(clients[0]):
                     self.endpoint = clients[0]
+                    self._port = self._port or client_port
                     return self.endpoint
                 log = self._log_tail()
             except BaseException:
@@ -123,6 +124,18 @@ class EmbeddedEtcd:
             if attempt == ATTEMPTS_MAX or "address already in use" not in log:
                 raise StoreUnavailable(f"the embedded etcd ({binary}) did not come up; its log ends with: {log}")
         raise AssertionError("the last attempt returns or raises")
+
+    async def ended(self) -> int:
+        """Wait until it has ended; its exit code, or minus a signal. It was started."""
+        assert self._process is not None
+        assert self._exited is not None
+        await self._exited.wait()
+        return self._process.wait()
+
+    async def start_again(self) -> str:
+        """Start one that has ended anew, without its data, at the port that it had. Raises as `start` does."""
+        await self.stop()
+        return await self.start()
 
     async def stop(self) -> None:
         """End it (SIGTERM, then SIGKILL) and delete its data. Does nothing if it does not run."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import psutil
+
 from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
 from tests.store.users import add_users
 
@@ -144,3 +146,17 @@ async def test_a_wrong_password_and_none_at_all_are_one_line_each_and_exit_3(job
         assert await node.exits() == 3
         assert len(node.lines) == 1
         assert "guess" not in node.lines[0]
+
+
+@story
+async def test_an_etcd_of_our_own_that_is_killed_is_started_again_and_the_job_forms_again(job: Job) -> None:
+    node = await job.node(server=False, ttl_s=QUICK_TTL_S)
+    (before,) = await job.world(1, 1)
+    (etcd,) = [child for child in psutil.Process(node.process.pid).children() if child.name() == "etcd"]
+    etcd.kill()
+    await node.says(r"the etcd of this job has ended \(killed by SIGKILL, .*\); another one starts, empty")
+    await before.ends()
+    (after,) = await job.world(1, 1)
+    assert after.env["ELASTIC_FENCE"] != before.env["ELASTIC_FENCE"]
+    await after.exits(0)
+    assert await node.exits() == 0

@@ -19,11 +19,14 @@ from typing import Any
 import psutil
 import pytest
 
+from elastic.errors import StoreUnavailable
 from elastic.keys import JobKeys
 from elastic.store.base import Delete, Put, Range
+from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdStore
 from launcher.config import check, parse
 from launcher.local import exit_code, joiner_line, node_argv, node_environments
+from launcher.ownetcd import STARTS_MAX, tend
 from tests.unit.test_cards import LISTED, smi
 
 LIMIT_S = 30.0
@@ -52,13 +55,26 @@ agent.run = run
 sys.modules["launcher.agent"] = agent
 '''
 
+NO_SECOND_ETCD = """
+from elastic.errors import StoreUnavailable
+from elastic.store.embedded import EmbeddedEtcd
+
+async def start_again(self):
+    raise StoreUnavailable("the disk is full")
+
+EmbeddedEtcd.start_again = start_again
+"""
+
 
 @contextmanager
 def parent(
-    tmp_path: Path, behaviour: str, nodes: int = 2, before: tuple[str, ...] = ()
+    tmp_path: Path, behaviour: str, nodes: int = 2, before: tuple[str, ...] = (), more: str = ""
 ) -> Iterator[subprocess.Popen[str]]:
-    """`elastic-launch --local_nodes`, whose agents are stand-ins with this behaviour, run by the command `before`."""
-    (tmp_path / "sitecustomize.py").write_text(STAND_IN)
+    """`elastic-launch --local_nodes`, whose agents are stand-ins with this behaviour, run by the command `before`.
+
+    `more` is run before anything else in each process.
+    """
+    (tmp_path / "sitecustomize.py").write_text(STAND_IN + more)
     (tmp_path / "train.py").write_text("")
     path = os.pathsep.join((str(tmp_path), *filter(None, (os.environ.get("PYTHONPATH"),))))
     environ = {**os.environ, "PYTHONPATH": path, "STAND_IN": behaviour, "CUDA_VISIBLE_DEVICES": ""}
@@ -157,6 +173,37 @@ def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(LIMIT_S) == 128 + signal.SIGTERM
         await_gone(everybody)
+
+
+def test_an_etcd_that_dies_and_cannot_be_started_again_ends_the_nodes_and_is_4(tmp_path: Path) -> None:
+    with parent(tmp_path, "kind", more=NO_SECOND_ETCD) as process:
+        said(process, 2)
+        (etcd,) = [child for child in psutil.Process(process.pid).children() if child.name() == "etcd"]
+        etcd.kill()
+        assert said(process, 2) == [{"signal": signal.SIGTERM}] * 2
+        assert process.wait(LIMIT_S) == 4
+        assert process.stderr is not None
+        lines = process.stderr.read().splitlines()
+        assert "the etcd of this job has ended (killed by SIGKILL, perhaps out of memory); another one" in lines[-2]
+        assert lines[-1] == "elastic-launch: error: the disk is full"
+
+
+def test_an_etcd_that_dies_again_and_again_is_not_started_for_ever() -> None:
+    class Dying(EmbeddedEtcd):
+        starts = 0
+
+        async def ended(self) -> int:
+            return -signal.SIGBUS
+
+        async def start_again(self) -> str:
+            self.starts += 1
+            return "127.0.0.1:1"
+
+    lines: list[str] = []
+    etcd = Dying("etcd")
+    with pytest.raises(StoreUnavailable, match=r"has ended 6 times, now with: bus error .*; .* --elastic_server"):
+        asyncio.run(tend(etcd, lines.append))
+    assert etcd.starts == len(lines) == STARTS_MAX
 
 
 def test_a_parent_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from elastic.agentfacts import DrainAsked
+from elastic.decisions import Reason, Wait
 from elastic.store.memory_store import MemoryStore
 from launcher import waiting
 from launcher.console import Console
 from launcher.logs import Narrator
 from launcher.waiting import WaitingLines
-from tests.unit.bench import Bench, spare
+from tests.unit.bench import Bench, done, spare
 from tests.unit.documents import KEYS
 
 
@@ -64,7 +65,7 @@ def test_a_line_that_was_just_said_is_not_said_again(tmp_path: Path, monkeypatch
             looked.set()
         return 0.0
 
-    lines = lines_of(bench, tmp_path, said, clock)
+    lines = lines_of(bench, tmp_path, said.append, clock)
 
     async def main() -> None:
         lines.after_event()
@@ -79,19 +80,51 @@ def test_a_line_that_was_just_said_is_not_said_again(tmp_path: Path, monkeypatch
 def test_a_node_that_leaves_does_not_say_that_it_waits_for_nodes(tmp_path: Path) -> None:
     said: list[str] = []
     bench = Bench(np="3:3")
-    lines = lines_of(bench, tmp_path, said, lambda: 0.0)
+    lines = lines_of(bench, tmp_path, said.append, lambda: 0.0)
     bench.core.facts.drain = DrainAsked(0.0, 2, "SIGINT")
     lines.after_event()
     assert said == []
 
 
-def lines_of(bench: Bench, folder: Path, said: list[str], clock: Callable[[], float]) -> WaitingLines:
-    """The lines of this bench's node, kept in `said`."""
+def lines_of(bench: Bench, folder: Path, hear: Callable[[str], None], clock: Callable[[], float]) -> WaitingLines:
+    """The lines of this bench's node, given to `hear`."""
 
     class Heard(Narrator):
         def say(self, text: str) -> None:
-            said.append(text)
+            hear(text)
 
     with (folder / "console").open("w") as file:
         narrator = Heard("b", Console(file.fileno()))
     return WaitingLines(bench.core, MemoryStore(bench.shelf.core, lambda: 0.0), KEYS, narrator, clock)
+
+
+def test_a_node_whose_workers_are_gone_does_not_repeat_that_the_world_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "FIRST_S", 0.0)
+    monkeypatch.setattr(waiting, "SPARE_EVERY_S", 0.0)
+    said: list[str] = []
+    bench = done()
+    bench.core.facts.decision = Wait(Reason.TRAINING, "training with 2 nodes")
+    heard = asyncio.Event()
+
+    def clock() -> float:  # It is asked first when the first look has begun.
+        asyncio.get_running_loop().call_soon(finish)
+        return 0.0
+
+    def finish() -> None:
+        bench.core.facts.decision = Wait(Reason.FINISHING, "1 of 2 nodes done; waiting for the others")
+
+    def hear(text: str) -> None:
+        said.append(text)
+        heard.set()
+
+    lines = lines_of(bench, tmp_path, hear, clock)
+
+    async def main() -> None:
+        running = asyncio.create_task(lines.run())
+        await heard.wait()
+        running.cancel()
+
+    asyncio.run(main())
+    assert said == ["1 of 2 nodes done; waiting for the others"]
