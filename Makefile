@@ -21,8 +21,10 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Stories of real processes mostly wait, so several run at once; the simulation takes every core by itself.
 test: lint
-	$(BIN)/python -m pytest -m "not hosts"
+	$(BIN)/python -m pytest tests/sim
+	$(BIN)/python -m pytest tests/unit tests/store tests/process -m "not hosts" -n 4 --dist loadfile
 
 demo: setup
 	$(BIN)/python -m elastic.examples.demo

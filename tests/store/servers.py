@@ -76,6 +76,7 @@ class Server:
     def freeze(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)  # All its threads stand still from here on.
 
     def thaw(self) -> None:
         assert self._process is not None

@@ -171,6 +171,9 @@ def test_a_worker_of_any_launcher_is_known_by_its_environment(mark: str, monkeyp
 
 @pytest.mark.parametrize("python", ["", "/nowhere/python"])
 def test_a_python_that_cannot_be_started_again_is_one_line(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    main = ModuleType("__main__")
+    main.__file__ = __file__  # Whatever runs the tests may have no script.
+    monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.setattr(sys, "executable", python)
     with pytest.raises(ConfigError, match="cannot be started again"):
         relaunch.launch(())
