@@ -183,7 +183,7 @@ def _with_server(config: Config) -> Config:
         config,
         served_by=first,
         servers=(join_host_port(first, config.serve_port),),
-        job_id=config.job_id or serving.job_name(hosts),
+        job_id=config.job_id or serving.job_name(hosts, config.script),
         local_nodes=0,
     )
 

@@ -267,7 +267,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         help="the name of the job, the same on every node; up to 128 letters, digits, '.', '_' and '-'",
         read=values.job_id,
         default="",
-        shown="with a server none, with a list of hosts their names, else a random one",
+        shown="with a server none, with a list of hosts the script and their names, else a random one",
         metavar="NAME",
         environs=("PADDLE_ELASTIC_JOB_ID",),
     ),

@@ -30,17 +30,18 @@ def first_host(hosts: Sequence[str]) -> str:
     return min(hosts)
 
 
-def job_name(hosts: Sequence[str]) -> str:
-    """A name that every node makes of the same hosts, in whatever order: the hosts, or their digest if they are many.
+def job_name(hosts: Sequence[str], script: str) -> str:
+    """A name that every node makes of the same hosts, in whatever order, and of the same script, in whatever folder.
 
-    Another set of hosts is another job.
+    It is the script's name and the hosts, or their digest if they are many. Another set of hosts, or another script, is
+    another job, so that no node of one job comes into another.
     """
-    ordered = sorted(hosts)
-    name = "_".join(re.sub(r"[^A-Za-z0-9.-]", "-", host) for host in ordered)
+    ordered = [re.sub(r"\.(py|pyc|pyz|sh)$", "", script.rstrip("/").rpartition("/")[2]), *sorted(hosts)]
+    name = "_".join(re.sub(r"[^A-Za-z0-9.-]", "-", part) for part in ordered)
     if len(name) <= NAME_LENGTH_MAX:
         return name
     digest = hashlib.sha256(",".join(ordered).encode()).hexdigest()[:12]
-    return f"{len(ordered)}-hosts-{digest}"
+    return f"{len(hosts)}-hosts-{digest}"
 
 
 @dataclass(frozen=True, slots=True)

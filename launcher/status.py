@@ -36,6 +36,7 @@ class NodeState(StrEnum):
     STOPPING = "stopping"
     WAITING = "waiting for go"
     SPARE = "spare"
+    READY = "ready"
     DRAINING = "draining"
     LOST = "lost"
     DONE = "done"
@@ -215,7 +216,7 @@ class _World:
             return NodeState.RUNNING, ""
         if node in self.inside:
             return NodeState.DONE if ended else NodeState.WAITING, ""
-        return NodeState.SPARE, ""
+        return (NodeState.SPARE if self.generation is not None else NodeState.READY), ""
 
     def _outcome(self, node: str) -> Outcome | None:
         stored = self.view.outcomes.get((self.g, node)) if node in self.workers else None

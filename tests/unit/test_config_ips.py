@@ -78,19 +78,21 @@ def test_without_a_server_the_host_that_sorts_first_serves_at_the_serve_port() -
 
 def test_the_jobs_name_is_made_of_the_hosts_whatever_their_order() -> None:
     first, second = (parse(["--ips", ips, "t.py"], {}) for ips in ("b,a", "a,b"))
-    assert first.job_id == second.job_id == "a_b"
+    assert first.job_id == second.job_id == "t_a_b"
     assert parse(["--ips", "a,b,c", "t.py"], {}).job_id != first.job_id
+    assert parse(["--ips", "a,b", "other.py"], {}).job_id != first.job_id, "another training of the same hosts"
+    assert parse(["--ips", "a,b", "/elsewhere/t.py"], {}).job_id == first.job_id
     assert parse(["--ips", "a,b", "--job_id", "mine", "t.py"], {}).job_id == "mine"
 
 
 @pytest.mark.parametrize("hosts", [("fd00::1", "fd00::2"), tuple(f"node-{n}.example.com" for n in range(500))])
 def test_any_list_makes_a_name_that_a_job_may_have(hosts: tuple[str, ...]) -> None:
-    assert JOB_ID.fullmatch(serving.job_name(hosts))
+    assert JOB_ID.fullmatch(serving.job_name(hosts, "train.py"))
 
 
 def test_a_long_list_with_another_host_makes_another_name() -> None:
     many = [f"node-{number}.example.com" for number in range(500)]
-    assert serving.job_name(many) != serving.job_name([*many[:-1], "another"])
+    assert serving.job_name(many, "t.py") != serving.job_name([*many[:-1], "another"], "t.py")
 
 
 def test_a_list_of_one_host_is_a_job_of_this_machine_alone() -> None:

@@ -210,13 +210,13 @@ def test_a_time_that_counts_from_this_look_is_marked() -> None:
 # A job that does not run
 
 
-def test_before_the_first_generation_every_node_is_a_spare_and_what_is_missing_is_told() -> None:
+def test_before_the_first_generation_every_node_is_ready_and_what_is_missing_is_told() -> None:
     status = describe(view("a-1", spec=msgspec.structs.replace(SPEC, np=Np(low=1, high=2, first=2))), "j")
     assert head_lines(status, 0.0) == [
         "Job j: no generation yet, run 1, np 2, 0 of 3 restarts charged",
         "Proposer a-1: 1 of 2 nodes is here; waiting for 1 more",
     ]
-    assert states(status) == {"a-1": "spare"}
+    assert states(status) == {"a-1": "ready"}
 
 
 def test_a_job_without_any_node_says_so_and_how_it_goes_on() -> None:
@@ -228,7 +228,7 @@ def test_a_job_without_any_node_says_so_and_how_it_goes_on() -> None:
 
 def test_the_generation_of_an_earlier_run_does_not_count() -> None:
     status = describe(view("a-1", spec=msgspec.structs.replace(SPEC, run=2), newest=generation(7, "x-1"), go=7), "j")
-    assert (status.generation, status.run, states(status)) == (None, 2, {"a-1": "spare"})
+    assert (status.generation, status.run, states(status)) == (None, 2, {"a-1": "ready"})
 
 
 def test_a_verdict_says_when_and_how_and_that_everybody_is_done() -> None:
