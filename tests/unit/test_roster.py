@@ -117,6 +117,22 @@ def test_a_node_with_fewer_ports_than_its_seats_gets_those_that_fit() -> None:
     assert [place.seats for place in given] == [(Seat(Role.WORKER, 0),)]
 
 
+def test_a_thousand_nodes_are_seated_without_looking_at_all_of_them_for_each() -> None:
+    class Counted(Place):
+        looked = 0
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "seats":
+                Counted.looked += 1
+            return super().__getattribute__(name)
+
+    here = [Counted(f"s{n}", "h", (1,), (2,), (Seat(Role.SERVER, n),)) for n in range(50)]
+    roles = Roles(server_num=50, worker_num=1, apart=True)
+    given = give(roles, here, [(f"n{n}", member(f"h{n}", 1)) for n in range(200)], 200, 0)
+    assert [place.seats[0].index for place in given] == list(range(200))
+    assert Counted.looked <= 4 * len(here)
+
+
 def test_the_seats_of_a_host_are_in_the_order_of_its_ports() -> None:
     assert [seat.role for seat in fixed_seats(LISTS, "host-a")] == [Role.SERVER, Role.WORKER, Role.WORKER]
 
@@ -211,8 +227,18 @@ def test_a_new_node_gets_the_lowest_free_seats_in_a_new_start() -> None:
     assert {place.node: place.since for place in apart.generation.members} == {"a": 0, "d": 3, "c": 0}
 
 
-def test_a_new_node_gets_other_seats_while_those_of_a_lost_one_are_kept() -> None:
+def test_a_new_node_waits_for_the_seats_of_a_lost_one_so_that_no_index_is_left_out() -> None:
     apart = started(APART, "2", "a b c")
+    apart.vanish("b")
+    apart.join("d")
+    apart.form(1.0, Reason.LOST)
+    assert apart.wait(2.0, Reason.TRAINING).until == pytest.approx(1.0 + FREE_S)
+    apart.form(1.0 + FREE_S, Reason.DRAINED, Reason.TRAINING)
+    assert seats(apart) == {"a": "server 0", "d": "workers 0-1", "c": "workers 2-3"}
+
+
+def test_a_new_node_gets_other_seats_while_np_has_room_for_them() -> None:
+    apart = started(APART, "1:3", "a b c")
     apart.vanish("b")
     apart.join("d")
     apart.form(1.0, Reason.LOST)
@@ -395,10 +421,10 @@ def test_a_node_that_drains_keeps_its_seats_until_it_has_stopped() -> None:
     apart.drain("b")
     apart.form(1.0, Reason.DRAINED, Reason.TRAINING)
     assert [place.node for place in apart.generation.members if place.leaving] == ["b"]
-    assert seats(apart) == {"a": "server 0", "b": "workers 0-1", "c": "workers 2-3", "d": "workers 4-5"}
+    assert seats(apart) == {"a": "server 0", "b": "workers 0-1", "c": "workers 2-3"}
     apart.stopped("b")
     apart.form(2.0, Reason.DRAINED)
-    assert seats(apart) == {"a": "server 0", "c": "workers 2-3", "d": "workers 4-5"}
+    assert seats(apart) == {"a": "server 0", "d": "workers 0-1", "c": "workers 2-3"}
 
 
 def test_a_draining_server_is_replaced_when_it_has_stopped() -> None:
