@@ -7,7 +7,7 @@ not disturbed, because workers talk to servers and not to each other. The rules,
 2. Every worker in the roster ended well: the job is completed, whatever its servers do.
 3. Nobody of the roster is here: the next generation, as soon as there are servers and workers again.
 4. A lost node leaves the roster. One whose processes failed or were stopped gets its seats again, in a new start that
-   the budget pays for.
+   the budget pays for (`elastic.restarts`). Servers that had ended well start again with workers that start.
 5. A node that drains, or is not wanted any more, is asked to leave; it keeps its seats until it has stopped. Those of
    a lost node are kept for the length of a lease: it is not registered, but somebody may have revoked its lease, and
    then it still has a right to run for that long.
@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from elastic.budget import HEALTHY_S, judge
 from elastic.decisions import Conclude, Decision, Form, Memory, Reason, Wait
 from elastic.model import (
     Before,
@@ -41,6 +40,7 @@ from elastic.model import (
     Why,
 )
 from elastic.question import BATCH_S, Question, completed, counted, earliest, named, settling
+from elastic.restarts import WHEN_A_SERVER_IS_BACK, Restart, restart
 from elastic.right import CLOCK_ERROR
 from elastic.seats import (
     Candidate,
@@ -82,6 +82,7 @@ def running(q: Question, roles: Roles, generation: Generation) -> tuple[Decision
     if not change.fatal:
         change.requests()
         change.arrivals()
+        change.servers_again()
     return change.decision(), q.memory
 
 
@@ -223,27 +224,17 @@ class _Change:
         q, g = self.q, self.generation.g
         stored = q.view.outcomes[g, place.node]
         if stored.value.ended is Ended.FAILED:
-            gone = {one.node for one in self.generation.members if not _here(q, one.node)}
-            lost = frozenset(gone) | frozenset(
-                f"server {index}" for index in vacant_servers(self.roles, self.generation.members)
-            )
-            if all(worker.consequence for worker in stored.value.exits):
-                lost |= {"a server"}  # Its workers had waited for one for too long.
-            before = Before(g, (place.node,), Why.FAILURE)
-            healthy = stored.value.ran_s >= HEALTHY_S
-            judgement = judge(before, {place.node: stored}, lost, self.budget, q.spec, healthy=healthy)
+            found = restart(q, self.roles, self.generation, place, self.budget, lambda node: _here(q, node))
+            judgement = found.judgement
             cause = judgement.cause
             if cause is not None:
                 cause = msgspec.structs.replace(cause, world_size=self.generation.world_size)
             if judgement.fatal:
                 self.fatal, self.cause = judgement.fatal, cause
                 return
-            opens_at = q.memory.ended_since.get(place.node, q.now) + judgement.pause_s
-            if q.now < opens_at:
+            if q.now < found.opens_at:
                 self.places.append(place)
-                self.until.append(opens_at)
-                fruitless = judgement.budget.fruitless
-                self.waiting = f"pause of {judgement.pause_s:g} s after {fruitless} failures without progress"
+                self._say_pause(place, found)
                 return
             self.budget, self.cause = judgement.budget, self.cause or cause
             self.told.failed.append(place)
@@ -252,6 +243,17 @@ class _Change:
         else:
             self.told.stopped.append(place)
         self.places.append(msgspec.structs.replace(place, since=self.rev))
+
+    def _say_pause(self, place: Place, found: Restart) -> None:
+        """Why a node does not start again yet."""
+        if found.opens_at == WHEN_A_SERVER_IS_BACK:
+            return
+        self.until.append(found.opens_at)
+        if found.judgement.pause_s:
+            fruitless = found.judgement.budget.fruitless
+            self.waiting = f"pause of {found.judgement.pause_s:g} s after {fruitless} failures without progress"
+        else:
+            self.waiting = f"{place.node} ended because it lost a server; waiting whether one is gone"
 
     def requests(self) -> None:
         """Who is asked to leave: nodes that drain, and those above np."""
@@ -294,6 +296,16 @@ class _Change:
         self.places += given
         self.told.joined += given
 
+    def servers_again(self) -> None:
+        """A server that ended by itself, because its workers were done, serves those that start now."""
+        if not any(works(place) and place.since == self.rev for place in self.places):
+            return
+        for at, place in enumerate(self.places):
+            if works(place) or place.leaving or not _ended(self.ends, place, Ended.OK):
+                continue
+            self.places[at] = msgspec.structs.replace(place, since=self.rev)
+            self.told.again.append(place)
+
     def _welcome(self, place: Place) -> bool:
         return serves(place) or not self.finished
 
@@ -322,7 +334,7 @@ class _Change:
             rev=self.rev,
             cause=self.cause,
         )
-        moved = [*self.told.lost, *self.told.left, *self.told.failed, *self.told.stopped]
+        moved = [*self.told.lost, *self.told.left, *self.told.failed, *self.told.stopped, *self.told.again]
         kept = {place.node for place in members if place.node in self.finished}
         said = {node for g, node in q.view.outcomes if g == old.g}
         forget = [place.node for place in moved if place.node in said and place.node not in kept]
@@ -373,6 +385,7 @@ class _Told:
     draining: list[Place] = field(default_factory=list)
     surplus: list[Place] = field(default_factory=list)
     joined: list[Place] = field(default_factory=list)
+    again: list[Place] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def summary(self, roles: Roles) -> tuple[Reason, Why, str]:
@@ -385,6 +398,7 @@ class _Told:
             (self.surplus, Reason.SHRUNK, Why.SHRINK, "is not needed any more"),
             (self.left, Reason.DRAINED, Why.DRAIN, "has left"),
             (self.joined, Reason.GROWN, Why.GROWTH, "joins"),
+            (self.again, Reason.STOPPED, Why.STOPPED, "had ended and starts again"),
         ]
         parts = [f"{place.node} ({seats_in_words(place)}) {verb}" for places, _, _, verb in found for place in places]
         code, why = next(((code, why) for places, code, why, _ in found if places), (Reason.GROWN, Why.GROWTH))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -118,19 +119,18 @@ def test_a_node_with_fewer_ports_than_its_seats_gets_those_that_fit() -> None:
 
 
 def test_a_thousand_nodes_are_seated_without_looking_at_all_of_them_for_each() -> None:
-    class Counted(Place):
+    class Counted(list[Place]):
         looked = 0
 
-        def __getattribute__(self, name: str) -> Any:
-            if name == "seats":
-                Counted.looked += 1
-            return super().__getattribute__(name)
+        def __iter__(self) -> Iterator[Place]:
+            Counted.looked += 1
+            return super().__iter__()
 
-    here = [Counted(f"s{n}", "h", (1,), (2,), (Seat(Role.SERVER, n),)) for n in range(50)]
+    here = Counted(Place(f"s{n}", "h", (1,), (2,), (Seat(Role.SERVER, n),)) for n in range(50))
     roles = Roles(server_num=50, worker_num=1, apart=True)
     given = give(roles, here, [(f"n{n}", member(f"h{n}", 1)) for n in range(200)], 200, 0)
     assert [place.seats[0].index for place in given] == list(range(200))
-    assert Counted.looked <= 4 * len(here)
+    assert Counted.looked < 5
 
 
 def test_the_seats_of_a_host_are_in_the_order_of_its_ports() -> None:
@@ -367,24 +367,93 @@ def test_an_outcome_of_an_older_start_does_not_count() -> None:
     apart.wait(1.0, Reason.TRAINING)
 
 
-def test_a_failure_while_a_server_is_missing_is_free() -> None:
+def test_a_failed_worker_waits_for_its_lost_server_and_starts_again_for_free() -> None:
     named = started(NAMED, "2", "s a b")
     named.vanish("s")
     named.form(1.0, Reason.LOST)
     named.failed("a")
-    form = named.form(2.0, Reason.FAILED)
-    assert form.generation.budget.charged == 0
+    named.wait(2.0, Reason.VACANT)
     named.form(1.0 + FREE_S, Reason.DRAINED)
     named.failed("b")
-    assert named.form(9.0, Reason.FAILED).generation.budget.charged == 0
-
-
-def test_a_failure_of_workers_that_lost_their_server_is_free_also_when_it_is_back() -> None:
-    apart = started(APART, "2", "a b c")
-    apart.failed("b", consequence=True)
-    form = apart.form(1.0, Reason.FAILED)
+    named.wait(999.0, Reason.VACANT)
+    named.join("s")
+    assert named.form(1000.0, Reason.GROWN).reason == "s (server 0) joins"
+    form = named.form(1000.0, Reason.FAILED)
     assert form.generation.budget.charged == 0
     assert "not charged: a server was lost" in form.reason
+    assert {place.node: place.since for place in form.generation.members} == {"s": 3, "a": 4, "b": 4}
+
+
+def test_a_server_that_came_back_makes_the_next_failure_of_a_worker_free_and_no_other() -> None:
+    apart = started(APART, "1", "a b")
+    apart.failed("a")
+    apart.form(1.0, Reason.FAILED)
+    apart.failed("b")
+    assert apart.form(2.0, Reason.FAILED).generation.budget.charged == 1
+    apart.failed("b")
+    assert apart.form(9.0, Reason.FAILED, Reason.BACKOFF).generation.budget.charged == 2
+
+
+def test_a_server_that_fails_while_another_is_away_starts_again_at_once_and_pays() -> None:
+    apart = started(Roles(server_num=2, worker_num=1, apart=True), "1", "a b c")
+    lose(apart, "a", 1.0)
+    apart.failed("b")
+    assert apart.form(9.0, Reason.FAILED).generation.budget.charged == 1
+
+
+def test_a_failure_is_paid_for_also_when_a_node_that_was_done_is_gone() -> None:
+    apart = started(APART, "2", "a b c")
+    apart.ok("b")
+    apart.vanish("b")
+    apart.failed("c")
+    assert apart.form(1.0, Reason.FAILED).generation.budget.charged == 1
+
+
+def test_a_failure_is_paid_for_also_when_servers_of_a_node_that_was_done_are_gone_and_others_have_them() -> None:
+    lists = started(LISTS, "3", "a b c")
+    lists.ended("b", Ended.OK, over=False)
+    lists.vanish("b")
+    lists.form(1.0 + FREE_S, Reason.LOST, Reason.FINISHING)
+    lists.join("d", host="host-b")
+    lists.form(20.0, Reason.GROWN)
+    lists.failed("c")
+    assert lists.form(21.0, Reason.FAILED).generation.budget.charged == 0
+    lists.failed("c")
+    assert lists.form(22.0, Reason.FAILED).generation.budget.charged == 1
+
+
+def test_workers_that_say_that_they_lost_a_server_wait_a_lease_to_see_whether_one_is_gone() -> None:
+    apart = started(APART, "2", "a b c")
+    apart.failed("b", consequence=True)
+    wait = apart.wait(1.0, Reason.BACKOFF)
+    assert wait.reason == "b ended because it lost a server; waiting whether one is gone"
+    assert wait.until == pytest.approx(1.0 + 5.0 * (1 + CLOCK_ERROR))
+    form = apart.form(wait.until or 0.0, Reason.FAILED)
+    assert form.generation.budget.charged == 0
+    assert "not charged: a server was lost" in form.reason
+
+
+def test_workers_that_lost_a_server_start_again_as_soon_as_that_has() -> None:
+    apart = started(APART, "2", "a b c")
+    apart.failed("b", consequence=True)
+    apart.wait(1.0, Reason.BACKOFF)
+    apart.failed("a")
+    apart.form(1.5, Reason.FAILED)
+    form = apart.form(1.5, Reason.FAILED)
+    assert form.generation.budget.charged == 1
+    assert {place.node: place.since for place in form.generation.members} == {"a": 1, "b": 2, "c": 0}
+
+
+def test_a_server_that_had_ended_starts_again_with_the_workers_that_come() -> None:
+    apart = started(APART, "1", "a b")
+    apart.ok("a")
+    apart.wait(1.0, Reason.TRAINING)
+    lose(apart, "b", 2.0)
+    apart.join("c")
+    form = apart.form(20.0, Reason.GROWN, Reason.VACANT)
+    assert form.reason == "c (workers 0-1) joins, a (server 0) had ended and starts again"
+    assert {place.node: place.since for place in form.generation.members} == {"a": 3, "c": 3}
+    assert form.forget == ("a",)
 
 
 def test_the_second_failure_without_progress_waits_and_charges_once() -> None:
