@@ -93,7 +93,8 @@ def standing(q: Question, generation: Generation) -> bool:
 
 def closed(q: Question, before: Before) -> Wait | None:
     """Why the next generation may not start: a node of the old one may still run its processes."""
-    open_ends = [node for node in before.nodes if (end := q.outcome(before.g, node)) is None or not end.over]
+    since = dict(zip(before.nodes, before.since, strict=False))
+    open_ends = [node for node in before.nodes if not _is_over(q.outcome(before.g, node), since.get(node, 0))]
     busy = [node for node in open_ends if node in q.view.members]
     if busy:
         return Wait(Reason.STOPPING, f"waiting for {named(busy)} to stop the old processes")
@@ -102,6 +103,11 @@ def closed(q: Question, before: Before) -> Wait | None:
         text = f"{named(open_ends)} vanished and may still run for {free_at - q.now:.0f} s"
         return Wait(Reason.UNPROVEN, text, free_at)
     return None
+
+
+def _is_over(end: Outcome | None, since: int) -> bool:
+    """Tell whether the start that revision `since` asked for is over; what was said of an older one is no sign."""
+    return end is not None and end.over and end.since >= since
 
 
 def _here(q: Question, node: str) -> bool:
@@ -338,6 +344,8 @@ class _Change:
         kept = {place.node for place in members if place.node in self.finished}
         said = {node for g, node in q.view.outcomes if g == old.g}
         forget = [place.node for place in moved if place.node in said and place.node not in kept]
+        inside = {place.node for place in (*members, *old.members)}
+        forget += sorted(said - inside)  # Said late, or did not fit into the revision that took the node out.
         planned = bool(self.told.joined or self.told.draining or self.told.surplus)
         at_work = [place.node for place in old.members if works(place) and place.node not in self.ends]
         return Form(

@@ -331,6 +331,22 @@ def test_the_gate_of_a_new_generation_waits_for_registered_nodes_that_still_run_
     apart.open(30.0)
 
 
+def test_the_gate_is_not_opened_by_how_an_older_start_of_a_node_ended() -> None:
+    apart = started(APART, "1", "a b")
+    apart.failed("b")
+    apart.form(1.0, Reason.FAILED)
+    apart.ended("b", Ended.FAILED, exits=(worker_exit(),), since=0)  # That word comes late, for the second time.
+    apart.vanish("a b")
+    apart.wait(9.0, Reason.MISSING)
+    apart.join("c d")
+    apart.form(9.0, Reason.REFORMED, Reason.SETTLING)
+    assert "a, b vanished" in apart.wait(9.0, Reason.UNPROVEN).reason
+    apart.join("b")
+    assert "b" in apart.wait(99.0, Reason.STOPPING).reason
+    apart.ended("b", Ended.STOPPED, since=1)
+    apart.open(99.0)
+
+
 def test_a_roster_that_is_gone_before_its_start_is_formed_anew() -> None:
     apart = job(APART, "1")
     apart.join("a b")
@@ -454,6 +470,15 @@ def test_a_server_that_had_ended_starts_again_with_the_workers_that_come() -> No
     assert form.reason == "c (workers 0-1) joins, a (server 0) had ended and starts again"
     assert {place.node: place.since for place in form.generation.members} == {"a": 3, "c": 3}
     assert form.forget == ("a",)
+
+
+def test_what_was_said_by_nodes_that_are_in_the_roster_no_more_is_forgotten_with_the_next_revision() -> None:
+    apart = started(APART, "1:3", "a b c")
+    lose(apart, "b", 1.0)
+    apart.stopped("b")
+    apart.join("d")
+    form = apart.form(20.0, Reason.GROWN, Reason.TRAINING)
+    assert form.forget == ("b",)
 
 
 def test_the_second_failure_without_progress_waits_and_charges_once() -> None:
