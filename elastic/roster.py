@@ -33,6 +33,7 @@ from elastic.model import (
     Mode,
     Outcome,
     Place,
+    Role,
     Roles,
     Spec,
     Status,
@@ -44,6 +45,7 @@ from elastic.restarts import WHEN_A_SERVER_IS_BACK, Restart, restart
 from elastic.right import CLOCK_ERROR
 from elastic.seats import (
     Candidate,
+    fixed_seats,
     give,
     host_of,
     in_order,
@@ -205,7 +207,7 @@ class _Change:
 
     def _done(self, place: Place, free_at: float, *, here: bool) -> None:
         """A node whose workers ended well counts as done whatever becomes of it; its servers may be needed."""
-        if here or not serves(place) or (_ended(self.ends, place, Ended.OK) and self.ends[place.node].over):
+        if here or not serves(place):
             self.places.append(place)
         elif self.q.now < free_at:
             self.places.append(place)
@@ -303,14 +305,34 @@ class _Change:
         self.told.joined += given
 
     def servers_again(self) -> None:
-        """A server that ended by itself, because its workers were done, serves those that start now."""
-        if not any(works(place) and place.since == self.rev for place in self.places):
-            return
+        """Servers that are needed and whose node has said that everything of it ended well.
+
+        They end by themselves when their workers are done, and workers may start after that. Or the node was away: its
+        workers were done, its servers had to stop.
+        """
+        starts = any(works(place) and place.since == self.rev for place in self.places)
         for at, place in enumerate(self.places):
-            if works(place) or place.leaving or not _ended(self.ends, place, Ended.OK):
+            end = self.ends.get(place.node)
+            if place.leaving or end is None or end.ended is not Ended.OK or not end.over:
                 continue
-            self.places[at] = msgspec.structs.replace(place, since=self.rev)
-            self.told.again.append(place)
+            again = self._servers_of(place) if starts or not serves(place) else None
+            if again is not None:
+                self.places[at] = again
+                self.told.again.append(again)
+
+    def _servers_of(self, place: Place) -> Place | None:
+        """A new start of the servers that a node has, or can have; its workers are done."""
+        stored = self.q.view.members.get(place.node)
+        if stored is None or not works(place):
+            return msgspec.structs.replace(place, since=self.rev) if stored is not None else None
+        others = {seat for one in self.places if one is not place for seat in one.seats}
+        member, own = stored.value, enumerate(fixed_seats(self.roles, place.host))
+        pairs = [(seat, at) for at, seat in own if seat.role is Role.SERVER and seat not in others]
+        pairs = [(seat, at) for seat, at in pairs if at < len(member.ports)]
+        if not pairs or self.roles.apart:
+            return None
+        ports, seats = tuple(member.ports[at] for _, at in pairs), tuple(seat for seat, _ in pairs)
+        return Place(place.node, place.host, member.masters, ports, seats, self.rev)
 
     def _welcome(self, place: Place) -> bool:
         return serves(place) or not self.finished

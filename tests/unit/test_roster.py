@@ -472,6 +472,41 @@ def test_a_server_that_had_ended_starts_again_with_the_workers_that_come() -> No
     assert form.forget == ("a",)
 
 
+def test_servers_of_a_node_whose_workers_were_done_and_that_was_away_start_again() -> None:
+    lists = started(LISTS, "3", "a b c")
+    lists.ended("b", Ended.OK, over=False)
+    lists.vanish("b")
+    lists.form(1.0 + FREE_S, Reason.LOST, Reason.FINISHING)
+    lists.join("b")
+    lists.ok("b")
+    form = lists.form(20.0, Reason.STOPPED)
+    assert form.reason == "b (server 1) had ended and starts again"
+    assert seats(lists) == {"a": "server 0, workers 0-1", "b": "server 1", "c": "worker 3"}
+    lists.ok("a c")
+    lists.conclude(21.0, Reason.COMPLETED)
+
+
+def test_servers_of_a_node_that_was_done_and_has_left_are_free_at_once() -> None:
+    lists = started(LISTS, "3", "a b c")
+    lists.ok("b")
+    lists.vanish("b")
+    lists.form(1.0, Reason.LOST)
+    assert seats(lists)["b"] == "worker 2"
+    lists.join("d", host="host-b")
+    lists.form(2.0, Reason.GROWN)
+    assert seats(lists)["d"] == "server 1"
+
+
+def test_servers_that_ended_with_the_workers_of_their_node_start_again_for_workers_of_others() -> None:
+    lists = started(LISTS, "3", "a b c")
+    lists.ok("b")
+    lists.wait(1.0, Reason.FINISHING)
+    lists.failed("c")
+    form = lists.form(2.0, Reason.FAILED)
+    assert "b (server 1) had ended and starts again" in form.reason
+    assert {place.node: place.since for place in form.generation.members} == {"a": 0, "b": 1, "c": 1}
+
+
 def test_what_was_said_by_nodes_that_are_in_the_roster_no_more_is_forgotten_with_the_next_revision() -> None:
     apart = started(APART, "1:3", "a b c")
     lose(apart, "b", 1.0)
