@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from elastic.decisions import Conclude, Decision, Form, Memory, Reason, Wait
+from elastic.keys import View
 from elastic.model import (
     Before,
     Cause,
@@ -105,6 +106,18 @@ def closed(q: Question, before: Before) -> Wait | None:
         text = f"{named(open_ends)} vanished and may still run for {free_at - q.now:.0f} s"
         return Wait(Reason.UNPROVEN, text, free_at)
     return None
+
+
+def vanished(view: View, generation: Generation) -> list[str]:
+    """Nodes of a roster that are not registered and may still run: a proof of their death frees their seats."""
+    found = []
+    for place in generation.members:
+        stored = view.outcomes.get((generation.g, place.node))
+        end = stored.value if stored is not None and stored.value.since == place.since else None
+        said = end is not None and (end.over or (end.ended is Ended.OK and not serves(place)))
+        if place.seats and place.node not in view.members and not said:
+            found.append(place.node)
+    return found
 
 
 def _is_over(end: Outcome | None, since: int) -> bool:

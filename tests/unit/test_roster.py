@@ -11,6 +11,7 @@ from elastic.decisions import Form, Reason, Wait
 from elastic.model import Budget, Ended, Mode, Place, Role, Roles, Seat, Why
 from elastic.proposals import propose
 from elastic.right import CLOCK_ERROR
+from elastic.roster import vanished
 from elastic.seats import fixed_seats, give, host_of, vacant_servers
 from elastic.seatwords import in_words, seats_in_words
 from elastic.store.base import Compare
@@ -210,6 +211,17 @@ def test_the_seats_of_a_node_that_is_certainly_dead_are_free_at_once() -> None:
     apart.prove_dead("a")
     apart.form(1.0, Reason.LOST)
     assert seats(apart) == {"c": "server 0", "b": "workers 0-1"}
+
+
+def test_a_proof_of_death_is_wanted_of_nodes_that_are_away_and_may_still_run() -> None:
+    lists = started(LISTS, "3", "a b c")
+    assert vanished(lists.view, lists.generation) == []
+    lists.ok("c")
+    lists.ended("b", Ended.OK, over=False)
+    lists.vanish("a b c")
+    assert vanished(lists.view, lists.generation) == ["a", "b"]
+    lists.ok("b")
+    assert vanished(lists.view, lists.generation) == ["a"]
 
 
 def test_what_a_link_shows_of_a_death_is_not_believed() -> None:
