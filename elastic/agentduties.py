@@ -131,10 +131,12 @@ def _admit_absence(f: Facts) -> None:
     if generation is None or not f.workers_gone or f.another_store:
         return
     stopped = Outcome(ended=Ended.STOPPED, over=True, host=f.me.member.host)
-    before, said = generation.before, f.outcome_wanted[0] if f.outcome_wanted is not None else 0
-    if before is not None and f.me.node in before.nodes and said < before.g:
-        f.finished = max(f.finished, (before.g, 0))
-        f.want_outcome(before.g, stopped)
+    before = generation.before
+    said = (f.outcome_wanted[0], f.outcome_wanted[1].since) if f.outcome_wanted is not None else (0, 0)
+    last = before.start(f.me.node) if before is not None else None
+    if last is not None and said < last:
+        f.finished = max(f.finished, last)
+        f.want_outcome(last[0], msgspec.structs.replace(stopped, since=last[1]))
     index = generation.index(f.me.node)
     if index is not None and generation.members[index].leaving:
         since = generation.members[index].since

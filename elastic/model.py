@@ -180,11 +180,22 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Before(msgspec.Struct, frozen=True, array_like=True):
-    """The newest generation that got its go, who was in it (whom the gate waits for), and why it was replaced."""
+    """The newest generation that got its go, who was in it (whom the gate waits for), and why it was replaced.
+
+    `since` has the newest starts of a roster that was revised, in the order of the nodes; otherwise it is empty.
+    """
 
     g: Number
     nodes: tuple[str, ...]
     why: Why
+    since: tuple[Amount, ...] = ()
+
+    def start(self, node: str) -> tuple[int, int] | None:
+        """The last start that was asked of a node: generation and revision; None if it was not in it."""
+        if node not in self.nodes:
+            return None
+        at = self.nodes.index(node)
+        return self.g, self.since[at] if at < len(self.since) else 0
 
 
 class Budget(msgspec.Struct, frozen=True, array_like=True):

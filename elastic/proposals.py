@@ -13,13 +13,16 @@ import msgspec
 from elastic.keys import JobKeys, View, encode
 from elastic.membership import Conclude, Form, Open
 from elastic.model import Generation, Go, Member, Outcome, Spec, Verdict
-from elastic.store.base import Compare, Delete, Operation, Put, Range
+from elastic.store.base import OPERATIONS_MAX, Compare, Delete, Operation, Put, Range
 
 LOST_COMPARED_MAX = 50
 ABSENT_COMPARED_MAX = 100
+UNFINISHED_MAX = 50
 FORGET_MAX = 20
-"""Lost members that a proposal compares one by one (a watch can miss what the store knows); more do not fit into a
-transaction. What is not forgotten now is of an older start, and counts no more in any case."""
+WRITTEN_MAX = 3
+"""Members that a proposal compares one by one (a watch can miss what the store knows); more do not fit into a
+transaction, and where many are lost still fewer of the others. What is not forgotten now is of an older start, and
+counts no more in any case. Besides, a proposal writes or deletes at most `WRITTEN_MAX` keys or ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +58,19 @@ def propose(
         if decision.planned:
             compares.append(Compare.empty(keys.outcome(g, "")))
         since = {place.node: place.since for place in view.generation.value.members} if view.generation else {}
-        at_work = [keys.outcome(g, one, since.get(one, 0)) for one in decision.unfinished[:LOST_COMPARED_MAX]]
-        compares += [Compare.absent(key) for key in at_work]
         for lost in decision.lost[:LOST_COMPARED_MAX]:
             compares.append(Compare.absent(keys.outcome(g, lost, since.get(lost, 0))))
             if lost not in view.members:
                 compares.append(Compare.absent(keys.member(lost)))
+        room = OPERATIONS_MAX - len(compares) - WRITTEN_MAX
+        at_work = decision.unfinished[: min(UNFINISHED_MAX, room // 2)]
+        compares += [Compare.absent(keys.outcome(g, one, since.get(one, 0))) for one in at_work]
         oldest = generation.before.g if generation.before is not None else generation.g
         then: tuple[Operation, ...] = (
             Put(keys.generation, encode(generation)),
             Delete(keys.outcomes_below(oldest)),
         )
-        for old in decision.forget[:FORGET_MAX]:
+        for old in decision.forget[: min(FORGET_MAX, (room - len(at_work)) // 2)]:
             then = (*then, Delete(Range.key(keys.outcome(g, old))), Delete(keys.later_outcomes(g, old)))
         if view.go is not None and view.go.value.g >= generation.g and not generation.rev:
             then = (*then, Delete(Range.key(keys.go)))  # Left over from a generation that somebody deleted.

@@ -112,7 +112,8 @@ class Question:
             before, budget = newest.before, newest.budget
             go = self.view.go.value if self.view.go is not None else None
             if go is not None and go.g == newest.g:
-                before = Before(newest.g, tuple(place.node for place in newest.members), why)
+                since = tuple(place.since for place in newest.members) if newest.rev else ()
+                before = Before(newest.g, tuple(place.node for place in newest.members), why, since)
                 budget = newest.budget if newest.rev else go.budget  # Revisions have been paid for since the go.
         return Generation(
             g=(stored.value.g if stored is not None else 0) + 1,

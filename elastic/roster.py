@@ -7,7 +7,7 @@ not disturbed, because workers talk to servers and not to each other. The rules,
 2. Every worker in the roster ended well: the job is completed, whatever its servers do.
 3. Nobody of the roster is here: the next generation, as soon as there are servers and workers again.
 4. A lost node leaves the roster. One whose processes failed or were stopped gets its seats again, in a new start that
-   the budget pays for.
+   the budget pays for (`elastic.restarts`). Servers that had ended well start again with workers that start.
 5. A node that drains, or is not wanted any more, is asked to leave; it keeps its seats until it has stopped. Those of
    a lost node are kept for the length of a lease: it is not registered, but somebody may have revoked its lease, and
    then it still has a right to run for that long.
@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from elastic.budget import HEALTHY_S, judge
 from elastic.decisions import Conclude, Decision, Form, Memory, Reason, Wait
+from elastic.keys import View
 from elastic.model import (
     Before,
     Cause,
@@ -34,6 +34,7 @@ from elastic.model import (
     Mode,
     Outcome,
     Place,
+    Role,
     Roles,
     Spec,
     Status,
@@ -41,9 +42,11 @@ from elastic.model import (
     Why,
 )
 from elastic.question import BATCH_S, Question, completed, counted, earliest, named, settling
+from elastic.restarts import WHEN_A_SERVER_IS_BACK, Restart, restart
 from elastic.right import CLOCK_ERROR
 from elastic.seats import (
     Candidate,
+    fixed_seats,
     give,
     host_of,
     in_order,
@@ -82,6 +85,7 @@ def running(q: Question, roles: Roles, generation: Generation) -> tuple[Decision
     if not change.fatal:
         change.requests()
         change.arrivals()
+        change.servers_again()
     return change.decision(), q.memory
 
 
@@ -92,7 +96,8 @@ def standing(q: Question, generation: Generation) -> bool:
 
 def closed(q: Question, before: Before) -> Wait | None:
     """Why the next generation may not start: a node of the old one may still run its processes."""
-    open_ends = [node for node in before.nodes if (end := q.outcome(before.g, node)) is None or not end.over]
+    since = dict(zip(before.nodes, before.since, strict=False))
+    open_ends = [node for node in before.nodes if not _is_over(q.outcome(before.g, node), since.get(node, 0))]
     busy = [node for node in open_ends if node in q.view.members]
     if busy:
         return Wait(Reason.STOPPING, f"waiting for {named(busy)} to stop the old processes")
@@ -101,6 +106,23 @@ def closed(q: Question, before: Before) -> Wait | None:
         text = f"{named(open_ends)} vanished and may still run for {free_at - q.now:.0f} s"
         return Wait(Reason.UNPROVEN, text, free_at)
     return None
+
+
+def vanished(view: View, generation: Generation) -> list[str]:
+    """Nodes of a roster that are not registered and may still run: a proof of their death frees their seats."""
+    found = []
+    for place in generation.members:
+        stored = view.outcomes.get((generation.g, place.node))
+        end = stored.value if stored is not None and stored.value.since == place.since else None
+        said = end is not None and (end.over or (end.ended is Ended.OK and not serves(place)))
+        if place.seats and place.node not in view.members and not said:
+            found.append(place.node)
+    return found
+
+
+def _is_over(end: Outcome | None, since: int) -> bool:
+    """Tell whether the start that revision `since` asked for is over; what was said of an older one is no sign."""
+    return end is not None and end.over and end.since >= since
 
 
 def _here(q: Question, node: str) -> bool:
@@ -198,7 +220,7 @@ class _Change:
 
     def _done(self, place: Place, free_at: float, *, here: bool) -> None:
         """A node whose workers ended well counts as done whatever becomes of it; its servers may be needed."""
-        if here or not serves(place) or (_ended(self.ends, place, Ended.OK) and self.ends[place.node].over):
+        if here or not serves(place):
             self.places.append(place)
         elif self.q.now < free_at:
             self.places.append(place)
@@ -223,27 +245,17 @@ class _Change:
         q, g = self.q, self.generation.g
         stored = q.view.outcomes[g, place.node]
         if stored.value.ended is Ended.FAILED:
-            gone = {one.node for one in self.generation.members if not _here(q, one.node)}
-            lost = frozenset(gone) | frozenset(
-                f"server {index}" for index in vacant_servers(self.roles, self.generation.members)
-            )
-            if all(worker.consequence for worker in stored.value.exits):
-                lost |= {"a server"}  # Its workers had waited for one for too long.
-            before = Before(g, (place.node,), Why.FAILURE)
-            healthy = stored.value.ran_s >= HEALTHY_S
-            judgement = judge(before, {place.node: stored}, lost, self.budget, q.spec, healthy=healthy)
+            found = restart(q, self.roles, self.generation, place, self.budget, lambda node: _here(q, node))
+            judgement = found.judgement
             cause = judgement.cause
             if cause is not None:
                 cause = msgspec.structs.replace(cause, world_size=self.generation.world_size)
             if judgement.fatal:
                 self.fatal, self.cause = judgement.fatal, cause
                 return
-            opens_at = q.memory.ended_since.get(place.node, q.now) + judgement.pause_s
-            if q.now < opens_at:
+            if q.now < found.opens_at:
                 self.places.append(place)
-                self.until.append(opens_at)
-                fruitless = judgement.budget.fruitless
-                self.waiting = f"pause of {judgement.pause_s:g} s after {fruitless} failures without progress"
+                self._say_pause(place, found)
                 return
             self.budget, self.cause = judgement.budget, self.cause or cause
             self.told.failed.append(place)
@@ -252,6 +264,17 @@ class _Change:
         else:
             self.told.stopped.append(place)
         self.places.append(msgspec.structs.replace(place, since=self.rev))
+
+    def _say_pause(self, place: Place, found: Restart) -> None:
+        """Why a node does not start again yet."""
+        if found.opens_at == WHEN_A_SERVER_IS_BACK:
+            return
+        self.until.append(found.opens_at)
+        if found.judgement.pause_s:
+            fruitless = found.judgement.budget.fruitless
+            self.waiting = f"pause of {found.judgement.pause_s:g} s after {fruitless} failures without progress"
+        else:
+            self.waiting = f"{place.node} ended because it lost a server; waiting whether one is gone"
 
     def requests(self) -> None:
         """Who is asked to leave: nodes that drain, and those above np."""
@@ -294,6 +317,36 @@ class _Change:
         self.places += given
         self.told.joined += given
 
+    def servers_again(self) -> None:
+        """Servers that are needed and whose node has said that everything of it ended well.
+
+        They end by themselves when their workers are done, and workers may start after that. Or the node was away: its
+        workers were done, its servers had to stop.
+        """
+        starts = any(works(place) and place.since == self.rev for place in self.places)
+        for at, place in enumerate(self.places):
+            end = self.ends.get(place.node)
+            if place.leaving or end is None or end.ended is not Ended.OK or not end.over:
+                continue
+            again = self._servers_of(place) if starts or not serves(place) else None
+            if again is not None:
+                self.places[at] = again
+                self.told.again.append(again)
+
+    def _servers_of(self, place: Place) -> Place | None:
+        """A new start of the servers that a node has, or can have; its workers are done."""
+        stored = self.q.view.members.get(place.node)
+        if stored is None or not works(place):
+            return msgspec.structs.replace(place, since=self.rev) if stored is not None else None
+        others = {seat for one in self.places if one is not place for seat in one.seats}
+        member, own = stored.value, enumerate(fixed_seats(self.roles, place.host))
+        pairs = [(seat, at) for at, seat in own if seat.role is Role.SERVER and seat not in others]
+        pairs = [(seat, at) for seat, at in pairs if at < len(member.ports)]
+        if not pairs or self.roles.apart:
+            return None
+        ports, seats = tuple(member.ports[at] for _, at in pairs), tuple(seat for seat, _ in pairs)
+        return Place(place.node, place.host, member.masters, ports, seats, self.rev)
+
     def _welcome(self, place: Place) -> bool:
         return serves(place) or not self.finished
 
@@ -322,10 +375,12 @@ class _Change:
             rev=self.rev,
             cause=self.cause,
         )
-        moved = [*self.told.lost, *self.told.left, *self.told.failed, *self.told.stopped]
+        moved = [*self.told.lost, *self.told.left, *self.told.failed, *self.told.stopped, *self.told.again]
         kept = {place.node for place in members if place.node in self.finished}
         said = {node for g, node in q.view.outcomes if g == old.g}
         forget = [place.node for place in moved if place.node in said and place.node not in kept]
+        inside = {place.node for place in (*members, *old.members)}
+        forget += sorted(said - inside)  # Said late, or did not fit into the revision that took the node out.
         planned = bool(self.told.joined or self.told.draining or self.told.surplus)
         at_work = [place.node for place in old.members if works(place) and place.node not in self.ends]
         return Form(
@@ -374,6 +429,7 @@ class _Told:
     draining: list[Place] = field(default_factory=list)
     surplus: list[Place] = field(default_factory=list)
     joined: list[Place] = field(default_factory=list)
+    again: list[Place] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def summary(self, roles: Roles) -> tuple[Reason, Why, str]:
@@ -387,6 +443,7 @@ class _Told:
             (self.freed, Reason.LOST, Why.LOSS, "is gone and its seats are free"),
             (self.left, Reason.DRAINED, Why.DRAIN, "has left"),
             (self.joined, Reason.GROWN, Why.GROWTH, "joins"),
+            (self.again, Reason.STOPPED, Why.STOPPED, "had ended and starts again"),
         ]
         parts = [f"{place.node} ({seats_in_words(place)}) {verb}" for places, _, _, verb in found for place in places]
         code, why = next(((code, why) for places, code, why, _ in found if places), (Reason.GROWN, Why.GROWTH))

@@ -12,7 +12,7 @@ A seat is given to a second node only when the first has left the roster.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from elastic.model import Member, Place, Role, Roles, Seat
 
@@ -87,46 +87,60 @@ def give(
 ) -> list[Place]:
     """Seat candidates, the oldest first, beside `places`; the new places alone.
 
-    At most `worker_nodes` nodes have workers in all where np counts them (`apart`). A candidate gets no more
-    seats than it brings ports.
+    At most `worker_nodes` nodes have workers in all where np counts them (`apart`), and their indexes stay below what
+    so many nodes have: while somebody who leaves keeps its seats, a newcomer waits for them, so that no gap remains.
+    A candidate gets no more seats than it brings ports.
     """
     given: list[Place] = []
+    taken = {seat for place in places for seat in place.seats}
+    at_work = sum(works(place) and not place.leaving for place in places)
+    free = _Free(roles, taken, worker_nodes)
     for node, member in candidates:
-        now = [*places, *given]
-        room = sum(works(place) and not place.leaving for place in now) < worker_nodes
-        taken = {seat for place in now for seat in place.seats}
-        pairs = [(seat, at) for seat, at in _offer(roles, member.host, taken, room=room) if at < len(member.ports)]
+        pairs = [
+            (seat, at) for seat, at in free.offer(member.host, room=at_work < worker_nodes) if at < len(member.ports)
+        ]
         if pairs:
             ports, seats = tuple(member.ports[at] for _, at in pairs), tuple(seat for seat, _ in pairs)
-            given.append(Place(node, member.host, member.masters, ports, seats, rev))
+            place = Place(node, member.host, member.masters, ports, seats, rev)
+            given.append(place)
+            taken.update(seats)
+            at_work += works(place)
     return given
 
 
-def _offer(roles: Roles, host: str, taken: set[Seat], *, room: bool) -> Iterator[tuple[Seat, int]]:
-    """The free seats for a node of this host, each with the place of its port among those that the node holds."""
-    own = fixed_seats(roles, host)
-    if not roles.apart or own:
-        if one_machine(roles) and taken:
-            return
-        for at, seat in enumerate(own):
-            if seat not in taken:
-                yield seat, at
-        return
-    vacant = [] if roles.servers else [i for i in range(roles.server_num) if Seat(Role.SERVER, i) not in taken]
-    if vacant:
-        yield Seat(Role.SERVER, vacant[0]), 0
-    elif room:
-        at = 0
-        for role, wanted in ((Role.HETER, roles.heter_num), (Role.WORKER, roles.worker_num)):
-            for index in _lowest_free(role, wanted, taken):
-                yield Seat(role, index), at
-                at += 1
+class _Free:
+    """The seats that nobody has. `taken` grows as they are given; an index once found taken is not looked at again."""
 
+    def __init__(self, roles: Roles, taken: set[Seat], worker_nodes: int) -> None:
+        self._roles, self._taken = roles, taken
+        self._lowest = dict.fromkeys(Role, 0)
+        self._wanted = {Role.HETER: roles.heter_num, Role.WORKER: roles.worker_num}
+        self._end = {role: wanted * worker_nodes for role, wanted in self._wanted.items()}
 
-def _lowest_free(role: Role, count: int, taken: set[Seat]) -> Iterator[int]:
-    index = 0
-    while count:
-        if Seat(role, index) not in taken:
-            yield index
-            count -= 1
-        index += 1
+    def offer(self, host: str, *, room: bool) -> list[tuple[Seat, int]]:
+        """The free seats for a node of this host, each with the place of its port among those that the node holds."""
+        roles = self._roles
+        own = fixed_seats(roles, host)
+        if not roles.apart or own:
+            if one_machine(roles) and self._taken:
+                return []
+            return [(seat, at) for at, seat in enumerate(own) if seat not in self._taken]
+        if not roles.servers and (vacant := self._next(Role.SERVER, 1, roles.server_num)):
+            return [(vacant[0], 0)]
+        if not room:
+            return []
+        found = [seat for role, wanted in self._wanted.items() for seat in self._next(role, wanted, self._end[role])]
+        return [(seat, at) for at, seat in enumerate(found)] if len(found) == sum(self._wanted.values()) else []
+
+    def _next(self, role: Role, count: int, end: int) -> list[Seat]:
+        """The lowest free seats of a role with an index below `end`, at most `count`."""
+        found: list[Seat] = []
+        index = self._lowest[role]
+        while len(found) < count and index < end:
+            seat = Seat(role, index)
+            if seat not in self._taken:
+                found.append(seat)
+            elif not found:
+                self._lowest[role] = index + 1
+            index += 1
+        return found

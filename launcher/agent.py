@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from elastic import agentevents as ae
+from elastic import roster
 from elastic.agentstate import AgentCore
 from elastic.errors import ElasticError, OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable
 from elastic.keys import JobKeys, ViewReader
@@ -232,12 +233,17 @@ class Agent:
     def _look_for_proof(self) -> None:
         """If nodes vanished without a word, see whether they were on this machine and nothing is left of them."""
         facts = self._core.facts
-        if facts.decision is None or facts.decision.code is not Reason.UNPROVEN or boottime() < self._proofs_at:
+        generation = facts.generation
+        if facts.decision is None or generation is None or boottime() < self._proofs_at:
+            return
+        nodes = roster.vanished(facts.view, generation)
+        if facts.decision.code is Reason.UNPROVEN and generation.before is not None:
+            nodes += [node for node in generation.before.nodes if node not in nodes]
+        if not nodes:
             return
         self._proofs_at = boottime() + PROOF_EVERY_S
         asyncio.get_running_loop().call_later(PROOF_EVERY_S, self._events.put_nowait, ae.Tick())
-        generation = facts.generation
-        for node in generation.before.nodes if generation is not None and generation.before is not None else ():
+        for node in nodes:
             vanished = node not in facts.view.members and node not in facts.memory.dead
             if vanished and locks.proven_dead(locks.lock_path(self._config.job_id, node)):
                 self._narrator.say(f"{node} was on this machine, and nothing is left of it")

@@ -1,7 +1,8 @@
 """Parameter-server jobs on the virtual clock: the same world and faults, other workers, and the promises of a roster.
 
-Servers run until they are stopped; each node's workers do their own share of work and end by themselves. Nobody breaks
-when another node goes.
+Each node's workers do their own share of work and end by themselves, if every server is there; otherwise they wait for
+it, and fail when they have waited for too long. Servers run until they are stopped, or end by themselves once no worker
+is at work. Nobody breaks when another node goes.
 """
 
 from __future__ import annotations
@@ -14,11 +15,16 @@ from elastic.agentevents import Exited, Gone, StartWorkers, StopWorkers
 from elastic.keys import View
 from elastic.model import Ended, Generation, Member, Mode, Np, Place, Role, Roles, Seat, Spec, Status, WorkerExit
 from elastic.proposals import Transaction
-from elastic.seats import servers_wanted, works
+from elastic.seats import servers_wanted, serves, vacant_servers, works
 from tests.sim.checks import OPERATOR, Promises
 from tests.sim.faults import CHAOS_S, HEALED_S, _alive, _chaos, _heal, _over, _start
 from tests.sim.nodes import Node, WorkerSet
 from tests.sim.world import World
+
+PATIENCE_S = 15.0
+"""So long workers wait for a server."""
+STORM = 12
+"""A node does not start again more often than this within ten seconds."""
 
 
 @dataclass
@@ -27,6 +33,7 @@ class Processes(WorkerSet):
 
     m_id: int = 0
     done: bool = False
+    waits_since: float | None = None
 
     @property
     def place(self) -> Place:
@@ -40,17 +47,24 @@ class RosterWorld(World):
     def __init__(self, seed: int, *, defect: str = "") -> None:
         super().__init__(seed, defect=defect)
         rng = self.random
-        kind = rng.choice(["apart", "apart", "named", "alone"])
+        kind = rng.choice(["apart", "apart", "named", "alone", "lists"])
         high = 1 if kind == "alone" else rng.randint(1, 3)
         if kind == "alone":
             self.roles = Roles(server_num=2, worker_num=2)
+        elif kind == "lists":
+            hosts = [f"h{number}" for number in range(high)]
+            servers = [f"{host}:6170" for host in hosts[: rng.randint(1, high)]]
+            workers = [host for host in hosts for _ in range(rng.randint(1, 2))]
+            self.roles = Roles(servers=tuple(servers), workers=tuple(workers))
         elif kind == "named":
             self.roles = Roles(servers=("h0:6170",), worker_num=2, apart=True)
         else:
             self.roles = Roles(server_num=rng.randint(1, 2), worker_num=rng.randint(1, 2), apart=True)
+        self.closes = rng.random() < 0.5
         self.np = Np(low=1, high=high, first=rng.randint(1, high))
         self.spec: Spec = msgspec.structs.replace(self.spec, np=self.np, mode=Mode.PS, roles=self.roles, slots=1)
-        self.size = 1 if kind == "alone" else high + servers_wanted(self.roles) + rng.randint(0, 1)
+        own = 0 if kind in ("alone", "lists") else servers_wanted(self.roles)
+        self.size = 1 if kind == "alone" else high + own + rng.randint(0, 1)
 
     def member_of(self, host: str, number: int, slots: int) -> Member:
         """A node holds ports enough for every seat that it may get."""
@@ -69,6 +83,38 @@ class RosterWorld(World):
             observer.after_start(self.whole, node, action.generation)
         if works(place):
             self.after(self.random.uniform(0.3, 1.0) * self.job.work_s, lambda: self.end_worker(node, workers, 0))
+        elif self.closes:
+            self.after(1.0, lambda: self._close(node, workers, seen=False))
+
+    def _close(self, node: Node, workers: Processes, *, seen: bool) -> None:
+        """A server ends by itself once it has seen workers and none is at work any more."""
+        at_work = any(
+            isinstance(one, Processes) and one.incarnation == workers.incarnation and works(one.place) and not one.done
+            for one in (other.workers for other in self.nodes.values())
+        )
+        if node.workers is not workers or workers.stopping or node.frozen:
+            return
+        if at_work or not seen:
+            self.after(1.0, lambda: self._close(node, workers, seen=seen or at_work))
+            return
+        self.counts["a server ended by itself"] += 1
+        self._all_end(node, workers)
+
+    def _all_end(self, node: Node, workers: Processes) -> None:
+        """Every process of a node has ended well."""
+        g = workers.generation.g
+        node.workers = None
+        for seat in workers.place.seats:
+            if seat.role is Role.SERVER or not workers.done:
+                done = WorkerExit(rank=seat.index, code=0, words="exit 0", role=seat.role)
+                self.feed(node, Exited(g, done, own=True))
+        self.feed(node, Gone(g))
+
+    def served(self, incarnation: str) -> bool:
+        """Whether every server runs."""
+        sets = [node.workers for node in self.nodes.values()]
+        running = [one.place for one in sets if isinstance(one, Processes) and one.incarnation == incarnation]
+        return not vacant_servers(self.roles, running)
 
     def end_worker(self, node: Node, workers: WorkerSet, code: int, *, consequence: bool = False) -> None:
         """The workers of a node end well, or one process of it fails."""
@@ -76,17 +122,20 @@ class RosterWorld(World):
         if node.workers is not workers or workers.stopping or (code == 0 and workers.done):
             return
         if node.frozen:
-            self.after(0.5, lambda: self.end_worker(node, workers, code))
+            self.after(0.5, lambda: self.end_worker(node, workers, code, consequence=consequence))
+            return
+        if not code and self._waits(node, workers):
             return
         g = workers.generation.g
         self.log(f"{node.name}: processes of {g} end with {code}")
-        self.job.failures += bool(code)
+        self.job.failures += bool(code) and not consequence
         for observer in self.observers:
             observer.after_exit(self.whole, node, workers, code)
         if code:
-            seat = workers.place.seats[0]
+            seat = workers.place.seats[-1 if consequence else 0]
             node.workers = None
-            ended = WorkerExit(rank=seat.index, code=code, words=f"exit {code}", role=seat.role)
+            words = f"exit {code}"
+            ended = WorkerExit(rank=seat.index, code=code, words=words, role=seat.role, consequence=consequence)
             self.feed(node, Exited(g, ended, own=True))
             self.feed(node, Gone(g))
             return
@@ -95,9 +144,20 @@ class RosterWorld(World):
             if seat.role is not Role.SERVER:
                 done = WorkerExit(rank=seat.index, code=0, words="exit 0", role=seat.role)
                 self.feed(node, Exited(g, done, own=True))
-        if all(seat.role is not Role.SERVER for seat in workers.place.seats):
-            node.workers = None
-            self.feed(node, Gone(g))
+        if not serves(workers.place):
+            self._all_end(node, workers)
+
+    def _waits(self, node: Node, workers: Processes) -> bool:
+        """Workers that are done in a moment wait for a server that is not there; after a while they fail."""
+        if self.served(workers.incarnation):
+            return False
+        self.counts["workers wait for a server"] += 1
+        workers.waits_since = workers.waits_since if workers.waits_since is not None else self.now
+        if self.now < workers.waits_since + PATIENCE_S:
+            self.after(1.0, lambda: self.end_worker(node, workers, 0))
+        else:
+            self.end_worker(node, workers, 1, consequence=True)
+        return True
 
     def _stop_workers(self, node: Node, action: StopWorkers) -> None:
         facts, workers = node.core.facts, node.workers
@@ -128,13 +188,16 @@ class RosterPromises(Promises):
         super().__init__()
         self._newest: dict[int, Generation] = {}
         self._done: set[tuple[str, int, int, str]] = set()
+        self._starts: dict[str, list[float]] = {}
 
     def _formed(self, world: World, view: View, node: Node) -> None:
+        assert isinstance(world, RosterWorld)
         assert view.generation is not None
         generation = view.generation.value
         self._writer(world, view, node, generation.tag)
         self._generations[world.store_number, generation.g] = generation
         old = self._newest.get(world.store_number)
+        self._no_gap(world, generation, (view.spec.value if view.spec else world.spec).np.high)
         self._newest[world.store_number] = generation
         if old is not None and (generation.g, generation.rev) not in ((old.g, old.rev + 1), (old.g + 1, 0)):
             world.fail("2", f"{generation.g}/{generation.rev} follows {old.g}/{old.rev}")
@@ -145,7 +208,7 @@ class RosterPromises(Promises):
             world.fail("10", f"{generation.budget.charged} charged, {world.job.failures} failures of scripts")
         at_work = [place for place in generation.members if works(place) and not place.leaving]
         before = [place for place in old.members if works(place) and not place.leaving] if old is not None else []
-        if view.spec and len(at_work) > max(view.spec.value.np.high, len(before)):
+        if view.spec and world.roles.apart and len(at_work) > max(view.spec.value.np.high, len(before)):
             world.fail("2", f"{len(at_work)} nodes with workers, np is {view.spec.value.np}")
         if old is None or generation.g != old.g:
             return
@@ -153,8 +216,18 @@ class RosterPromises(Promises):
         known = {place.node for place in old.members}
         fresh = [place.node for place in generation.members if place.node not in known]
         done = {place.node for place in before if place.node in oks}
-        if done and any(works(generation.members[generation.index(name) or 0]) for name in fresh):
+        places = [place for place in generation.members if place.node in fresh]
+        if done and any(works(place) and not serves(place) for place in places):
             world.fail("14", f"{fresh} join after {sorted(done)} were done")
+
+    def _no_gap(self, world: World, generation: Generation, high: int) -> None:
+        """Where np counts them, workers that start have indexes below those that np gives."""
+        assert isinstance(world, RosterWorld)
+        old = self._newest.get(world.store_number)
+        known = {place.node for place in old.members} if old is not None else set()
+        given = [seat for place in generation.members if place.node not in known for seat in place.seats]
+        if world.roles.apart and any(s.role is Role.WORKER and s.index >= high * world.roles.worker_num for s in given):
+            world.fail("2", f"an index is left out: {generation.members}")
 
     def _judged(self, world: World, view: View) -> None:
         assert view.verdict is not None
@@ -181,6 +254,10 @@ class RosterPromises(Promises):
     def after_start(self, world: World, node: Node, generation: Generation) -> None:
         """Nobody else has a process in one of the seats."""
         assert isinstance(node.workers, Processes)
+        starts = self._starts.setdefault(node.name, [])
+        starts.append(world.now)
+        if len(starts) > STORM and world.now < starts[-1 - STORM] + 10.0:
+            world.fail("4", f"{node.name} starts again and again")
         mine: set[Seat] = set(node.workers.place.seats)
         for other in world.nodes.values():
             theirs = other.workers
@@ -220,7 +297,7 @@ def live_roster(world: RosterWorld) -> None:
     world.run_to(CHAOS_S + 40.0, stop=lambda: _over(world))
     _heal(world)
     if not world.verdict_there():
-        for number in range(servers_wanted(world.roles) + 1):
+        for number in range(world.size + 1):
             _start(world, f"h{number}")
     world.run_to(world.now + HEALED_S, stop=lambda: _over(world))
     if not _over(world):

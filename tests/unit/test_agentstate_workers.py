@@ -12,7 +12,7 @@ from elastic.agentevents import (
 from elastic.agentfacts import Phase
 from elastic.model import Before, Ended, MemberState, Status, Why
 from elastic.right import margin_s
-from tests.unit.bench import done, joining, leaving, running, spare, stopping
+from tests.unit.bench import done, joining, leaving, running, serving, spare, stopping
 from tests.unit.views import worker_exit
 
 TTL_S = 5.0
@@ -212,3 +212,16 @@ def test_a_leaving_node_that_does_not_reach_the_store_ends_after_5_s() -> None:
     bench = leaving()
     bench.at(5.0)
     assert bench.exit_code == 143
+
+
+def test_a_node_says_at_the_next_gate_that_it_never_began_its_newest_start() -> None:
+    bench = serving()
+    bench.exits(1, 0)
+    assert bench.outcomes[1].since == 0
+    bench.expire()
+    bench.offline = True
+    bench.roster(2, "a b", since=2)
+    bench.offline = False
+    bench.world(2, "a", why=Why.REFORMED, before=Before(1, ("a", "b"), Why.REFORMED, (0, 2)))
+    assert bench.outcomes[1].since == 2
+    assert bench.outcomes[1].ended is Ended.STOPPED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from elastic.decisions import Form, Reason, Wait
 from elastic.model import Budget, Ended, Mode, Place, Role, Roles, Seat, Why
 from elastic.proposals import propose
 from elastic.right import CLOCK_ERROR
+from elastic.roster import vanished
 from elastic.seats import fixed_seats, give, host_of, vacant_servers
 from elastic.seatwords import in_words, seats_in_words
 from elastic.store.base import Compare
@@ -117,6 +119,21 @@ def test_a_node_with_fewer_ports_than_its_seats_gets_those_that_fit() -> None:
     assert [place.seats for place in given] == [(Seat(Role.WORKER, 0),)]
 
 
+def test_a_thousand_nodes_are_seated_without_looking_at_all_of_them_for_each() -> None:
+    class Counted(list[Place]):
+        looked = 0
+
+        def __iter__(self) -> Iterator[Place]:
+            Counted.looked += 1
+            return super().__iter__()
+
+    here = Counted(Place(f"s{n}", "h", (1,), (2,), (Seat(Role.SERVER, n),)) for n in range(50))
+    roles = Roles(server_num=50, worker_num=1, apart=True)
+    given = give(roles, here, [(f"n{n}", member(f"h{n}", 1)) for n in range(200)], 200, 0)
+    assert [place.seats[0].index for place in given] == list(range(200))
+    assert Counted.looked < 5
+
+
 def test_the_seats_of_a_host_are_in_the_order_of_its_ports() -> None:
     assert [seat.role for seat in fixed_seats(LISTS, "host-a")] == [Role.SERVER, Role.WORKER, Role.WORKER]
 
@@ -196,6 +213,17 @@ def test_the_seats_of_a_node_that_is_certainly_dead_are_free_at_once() -> None:
     assert seats(apart) == {"c": "server 0", "b": "workers 0-1"}
 
 
+def test_a_proof_of_death_is_wanted_of_nodes_that_are_away_and_may_still_run() -> None:
+    lists = started(LISTS, "3", "a b c")
+    assert vanished(lists.view, lists.generation) == []
+    lists.ok("c")
+    lists.ended("b", Ended.OK, over=False)
+    lists.vanish("a b c")
+    assert vanished(lists.view, lists.generation) == ["a", "b"]
+    lists.ok("b")
+    assert vanished(lists.view, lists.generation) == ["a"]
+
+
 def test_what_a_link_shows_of_a_death_is_not_believed() -> None:
     apart = started(APART, "1", "a b c")
     apart.prove_gone("a")
@@ -211,8 +239,18 @@ def test_a_new_node_gets_the_lowest_free_seats_in_a_new_start() -> None:
     assert {place.node: place.since for place in apart.generation.members} == {"a": 0, "d": 3, "c": 0}
 
 
-def test_a_new_node_gets_other_seats_while_those_of_a_lost_one_are_kept() -> None:
+def test_a_new_node_waits_for_the_seats_of_a_lost_one_so_that_no_index_is_left_out() -> None:
     apart = started(APART, "2", "a b c")
+    apart.vanish("b")
+    apart.join("d")
+    apart.form(1.0, Reason.LOST)
+    assert apart.wait(2.0, Reason.TRAINING).until == pytest.approx(1.0 + FREE_S)
+    apart.form(1.0 + FREE_S, Reason.LOST, Reason.TRAINING)
+    assert seats(apart) == {"a": "server 0", "d": "workers 0-1", "c": "workers 2-3"}
+
+
+def test_a_new_node_gets_other_seats_while_np_has_room_for_them() -> None:
+    apart = started(APART, "1:3", "a b c")
     apart.vanish("b")
     apart.join("d")
     apart.form(1.0, Reason.LOST)
@@ -306,6 +344,22 @@ def test_the_gate_of_a_new_generation_waits_for_registered_nodes_that_still_run_
     apart.open(30.0)
 
 
+def test_the_gate_is_not_opened_by_how_an_older_start_of_a_node_ended() -> None:
+    apart = started(APART, "1", "a b")
+    apart.failed("b")
+    apart.form(1.0, Reason.FAILED)
+    apart.ended("b", Ended.FAILED, exits=(worker_exit(),), since=0)  # That word comes late, for the second time.
+    apart.vanish("a b")
+    apart.wait(9.0, Reason.MISSING)
+    apart.join("c d")
+    apart.form(9.0, Reason.REFORMED, Reason.SETTLING)
+    assert "a, b vanished" in apart.wait(9.0, Reason.UNPROVEN).reason
+    apart.join("b")
+    assert "b" in apart.wait(99.0, Reason.STOPPING).reason
+    apart.ended("b", Ended.STOPPED, since=1)
+    apart.open(99.0)
+
+
 def test_a_roster_that_is_gone_before_its_start_is_formed_anew() -> None:
     apart = job(APART, "1")
     apart.join("a b")
@@ -342,24 +396,137 @@ def test_an_outcome_of_an_older_start_does_not_count() -> None:
     apart.wait(1.0, Reason.TRAINING)
 
 
-def test_a_failure_while_a_server_is_missing_is_free() -> None:
+def test_a_failed_worker_waits_for_its_lost_server_and_starts_again_for_free() -> None:
     named = started(NAMED, "2", "s a b")
     named.vanish("s")
     named.form(1.0, Reason.LOST)
     named.failed("a")
-    form = named.form(2.0, Reason.FAILED)
-    assert form.generation.budget.charged == 0
+    named.wait(2.0, Reason.VACANT)
     named.form(1.0 + FREE_S, Reason.LOST)
     named.failed("b")
-    assert named.form(9.0, Reason.FAILED).generation.budget.charged == 0
-
-
-def test_a_failure_of_workers_that_lost_their_server_is_free_also_when_it_is_back() -> None:
-    apart = started(APART, "2", "a b c")
-    apart.failed("b", consequence=True)
-    form = apart.form(1.0, Reason.FAILED)
+    named.wait(999.0, Reason.VACANT)
+    named.join("s")
+    assert named.form(1000.0, Reason.GROWN).reason == "s (server 0) joins"
+    form = named.form(1000.0, Reason.FAILED)
     assert form.generation.budget.charged == 0
     assert "not charged: a server was lost" in form.reason
+    assert {place.node: place.since for place in form.generation.members} == {"s": 3, "a": 4, "b": 4}
+
+
+def test_a_server_that_came_back_makes_the_next_failure_of_a_worker_free_and_no_other() -> None:
+    apart = started(APART, "1", "a b")
+    apart.failed("a")
+    apart.form(1.0, Reason.FAILED)
+    apart.failed("b")
+    assert apart.form(2.0, Reason.FAILED).generation.budget.charged == 1
+    apart.failed("b")
+    assert apart.form(9.0, Reason.FAILED, Reason.BACKOFF).generation.budget.charged == 2
+
+
+def test_a_server_that_fails_while_another_is_away_starts_again_at_once_and_pays() -> None:
+    apart = started(Roles(server_num=2, worker_num=1, apart=True), "1", "a b c")
+    lose(apart, "a", 1.0)
+    apart.failed("b")
+    assert apart.form(9.0, Reason.FAILED).generation.budget.charged == 1
+
+
+def test_a_failure_is_paid_for_also_when_a_node_that_was_done_is_gone() -> None:
+    apart = started(APART, "2", "a b c")
+    apart.ok("b")
+    apart.vanish("b")
+    apart.failed("c")
+    assert apart.form(1.0, Reason.FAILED).generation.budget.charged == 1
+
+
+def test_a_failure_is_paid_for_also_when_servers_of_a_node_that_was_done_are_gone_and_others_have_them() -> None:
+    lists = started(LISTS, "3", "a b c")
+    lists.ended("b", Ended.OK, over=False)
+    lists.vanish("b")
+    lists.form(1.0 + FREE_S, Reason.LOST, Reason.FINISHING)
+    lists.join("d", host="host-b")
+    lists.form(20.0, Reason.GROWN)
+    lists.failed("c")
+    assert lists.form(21.0, Reason.FAILED).generation.budget.charged == 0
+    lists.failed("c")
+    assert lists.form(22.0, Reason.FAILED).generation.budget.charged == 1
+
+
+def test_workers_that_say_that_they_lost_a_server_wait_a_lease_to_see_whether_one_is_gone() -> None:
+    apart = started(APART, "2", "a b c")
+    apart.failed("b", consequence=True)
+    wait = apart.wait(1.0, Reason.BACKOFF)
+    assert wait.reason == "b ended because it lost a server; waiting whether one is gone"
+    assert wait.until == pytest.approx(1.0 + 5.0 * (1 + CLOCK_ERROR))
+    form = apart.form(wait.until or 0.0, Reason.FAILED)
+    assert form.generation.budget.charged == 0
+    assert "not charged: a server was lost" in form.reason
+
+
+def test_workers_that_lost_a_server_start_again_as_soon_as_that_has() -> None:
+    apart = started(APART, "2", "a b c")
+    apart.failed("b", consequence=True)
+    apart.wait(1.0, Reason.BACKOFF)
+    apart.failed("a")
+    apart.form(1.5, Reason.FAILED)
+    form = apart.form(1.5, Reason.FAILED)
+    assert form.generation.budget.charged == 1
+    assert {place.node: place.since for place in form.generation.members} == {"a": 1, "b": 2, "c": 0}
+
+
+def test_a_server_that_had_ended_starts_again_with_the_workers_that_come() -> None:
+    apart = started(APART, "1", "a b")
+    apart.ok("a")
+    apart.wait(1.0, Reason.TRAINING)
+    lose(apart, "b", 2.0)
+    apart.join("c")
+    form = apart.form(20.0, Reason.GROWN, Reason.VACANT)
+    assert form.reason == "c (workers 0-1) joins, a (server 0) had ended and starts again"
+    assert {place.node: place.since for place in form.generation.members} == {"a": 3, "c": 3}
+    assert form.forget == ("a",)
+
+
+def test_servers_of_a_node_whose_workers_were_done_and_that_was_away_start_again() -> None:
+    lists = started(LISTS, "3", "a b c")
+    lists.ended("b", Ended.OK, over=False)
+    lists.vanish("b")
+    lists.form(1.0 + FREE_S, Reason.LOST, Reason.FINISHING)
+    lists.join("b")
+    lists.ok("b")
+    form = lists.form(20.0, Reason.STOPPED)
+    assert form.reason == "b (server 1) had ended and starts again"
+    assert seats(lists) == {"a": "server 0, workers 0-1", "b": "server 1", "c": "worker 3"}
+    lists.ok("a c")
+    lists.conclude(21.0, Reason.COMPLETED)
+
+
+def test_servers_of_a_node_that_was_done_and_has_left_are_free_at_once() -> None:
+    lists = started(LISTS, "3", "a b c")
+    lists.ok("b")
+    lists.vanish("b")
+    lists.form(1.0, Reason.LOST)
+    assert seats(lists)["b"] == "worker 2"
+    lists.join("d", host="host-b")
+    lists.form(2.0, Reason.GROWN)
+    assert seats(lists)["d"] == "server 1"
+
+
+def test_servers_that_ended_with_the_workers_of_their_node_start_again_for_workers_of_others() -> None:
+    lists = started(LISTS, "3", "a b c")
+    lists.ok("b")
+    lists.wait(1.0, Reason.FINISHING)
+    lists.failed("c")
+    form = lists.form(2.0, Reason.FAILED)
+    assert "b (server 1) had ended and starts again" in form.reason
+    assert {place.node: place.since for place in form.generation.members} == {"a": 0, "b": 1, "c": 1}
+
+
+def test_what_was_said_by_nodes_that_are_in_the_roster_no_more_is_forgotten_with_the_next_revision() -> None:
+    apart = started(APART, "1:3", "a b c")
+    lose(apart, "b", 1.0)
+    apart.stopped("b")
+    apart.join("d")
+    form = apart.form(20.0, Reason.GROWN, Reason.TRAINING)
+    assert form.forget == ("b",)
 
 
 def test_the_second_failure_without_progress_waits_and_charges_once() -> None:
@@ -396,10 +563,10 @@ def test_a_node_that_drains_keeps_its_seats_until_it_has_stopped() -> None:
     apart.drain("b")
     apart.form(1.0, Reason.DRAINED, Reason.TRAINING)
     assert [place.node for place in apart.generation.members if place.leaving] == ["b"]
-    assert seats(apart) == {"a": "server 0", "b": "workers 0-1", "c": "workers 2-3", "d": "workers 4-5"}
+    assert seats(apart) == {"a": "server 0", "b": "workers 0-1", "c": "workers 2-3"}
     apart.stopped("b")
     apart.form(2.0, Reason.DRAINED)
-    assert seats(apart) == {"a": "server 0", "c": "workers 2-3", "d": "workers 4-5"}
+    assert seats(apart) == {"a": "server 0", "d": "workers 0-1", "c": "workers 2-3"}
 
 
 def test_a_draining_server_is_replaced_when_it_has_stopped() -> None:
