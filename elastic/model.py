@@ -23,6 +23,9 @@ Step = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
 Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%-]+$", max_length=253)]
 Master = Annotated[str, msgspec.Meta(pattern=r"^(\[[0-9A-Fa-f.:%a-z]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}$", max_length=300)]
 
+SEATS_MAX = 100_000
+Seats = Annotated[int, msgspec.Meta(ge=0, le=SEATS_MAX)]
+"""So many seats of a role; lists are made of it."""
 Endpoint = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%\[\]-]+$", max_length=300)]
 """`host:port`, or a host alone where the port is not fixed; IPv6 in brackets if there is a port."""
 Versions = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=32)], Annotated[str, msgspec.Meta(max_length=100)]],
@@ -89,7 +92,7 @@ class Seat(msgspec.Struct, frozen=True, array_like=True):
     """One process of a parameter-server job: server 0, worker 3. Indexes of each role count from 0."""
 
     role: Role
-    index: Amount
+    index: Seats
 
 
 class Roles(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,9 +108,9 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[Endpoint, ...] = ()
     workers: tuple[Endpoint, ...] = ()
     heters: tuple[Endpoint, ...] = ()
-    server_num: Amount = 0
-    worker_num: Amount = 0
-    heter_num: Amount = 0
+    server_num: Seats = 0
+    worker_num: Seats = 0
+    heter_num: Seats = 0
     http_port: Amount = 0
     apart: bool = False
 

@@ -79,7 +79,13 @@ def vacant_servers(roles: Roles, places: Iterable[Place]) -> list[int]:
 
 def in_order(places: Iterable[Place]) -> tuple[Place, ...]:
     """Places by their first seat: servers first, so that server 0 is on M_id 0."""
-    return tuple(sorted(places, key=lambda place: (ORDER[place.seats[0].role], place.seats[0].index, place.node)))
+    return tuple(sorted(places, key=_order))
+
+
+def _order(place: Place) -> tuple[int, int, str]:
+    """The first seat; a place without any, which only a damaged document has, comes last."""
+    first = place.seats[0] if place.seats else None
+    return (ORDER[first.role], first.index, place.node) if first is not None else (len(ORDER), 0, place.node)
 
 
 def give(

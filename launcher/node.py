@@ -143,9 +143,12 @@ class NodeWorkers:
         except OSError as error:
             self._narrator.warn(f"endpoints.log cannot be written ({error.strerror}); training goes on")
         if any(place.seats for place in generation.members):
-            new = self._roster_file.with_suffix(".new")
-            new.write_bytes(roster_document(generation))
-            new.replace(self._roster_file)
+            try:
+                new = self._roster_file.with_suffix(".new")
+                new.write_bytes(roster_document(generation))
+                new.replace(self._roster_file)
+            except OSError as error:
+                self._narrator.warn(f"{self._roster_file} cannot be written ({error.strerror}); it may be out of date")
 
     def name_first_cause(self, cause: Cause) -> None:
         """Say in the logs of workers that ended because of another which one failed first, if they do not say so."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
@@ -151,3 +152,20 @@ async def test_on_one_machine_all_runs_in_one_node_and_a_failure_starts_it_again
     assert await node.exits() == 0
     for name in ("serverlog.0", "serverlog.1", "workerlog.0", "workerlog.1"):
         assert node.text(name)
+
+
+@story
+async def test_a_nursery_that_dies_costs_its_node_one_start_and_disturbs_no_other(job: Job) -> None:
+    nodes = [await job.node(*FLAGS) for _ in range(3)]
+    world = await roles(job, "server 0", "worker 0", "worker 1")
+    hit = next(node for node in nodes if node.id == world["worker 0"].node)
+    os.kill(hit.nursery(), SIGKILL)
+    again = await job.told.until(
+        lambda: next((w for w in job.workers if w.node == hit.id and w is not world["worker 0"]), None),
+        "worker 0 starts again",
+    )
+    assert roster(again)["revision"] == 1
+    assert not world["worker 1"].ended
+    await again.exits(0)
+    await world["worker 1"].exits(0)
+    assert [await node.exits() for node in nodes] == [0, 0, 0]

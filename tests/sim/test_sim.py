@@ -57,6 +57,7 @@ def test_every_seed_keeps_every_promise_and_everything_is_taken(
     expected += [f"reason {reason.name}" for reason in Reason]
     expected += [f"fault {fault.__name__}" for fault in FAULTS]
     expected += [f"fault {kind} watch event" for kind in ("late", "lost", "repeated", "split")] + ["fault late write"]
+    expected += ["a server ended by itself", "workers wait for a server"]
     expected += [f"fault proposer lost after {step}" for step in STEPS_OF_A_PROPOSAL]
     expected += [
         "promise 7 was looked at",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from elastic.decisions import Form, Reason, Wait
@@ -604,6 +606,24 @@ def test_a_planned_change_does_not_hold_if_a_worker_ended_well_meanwhile() -> No
     made = propose(KEYS, apart.view, "a", 2, form, "tag", 0.0)
     assert Compare.absent(KEYS.outcome(1, "b")) in made.compares
     assert KEYS.go not in {getattr(op, "key", "") for op in made.then}
+
+
+def test_a_member_without_a_seat_makes_the_proposer_stumble_over_nothing() -> None:
+    apart = started(APART, "1", "a b")
+    bare = msgspec.structs.replace(apart.generation.members[1], seats=(), ports=(1,) * 4)
+    stored = apart.view.generation
+    assert stored is not None
+    value = msgspec.structs.replace(stored.value, members=(stored.value.members[0], bare))
+    apart.view = replace(apart.view, generation=replace(stored, value=value))
+    assert apart.wait(1.0, Reason.VACANT).reason == "no worker is left; waiting for nodes"
+    apart.vanish("b")
+    apart.form(2.0, Reason.LOST)
+
+
+@pytest.mark.parametrize("document", [{"role": "server", "index": 2**31}, {"role": "server", "index": -1}])
+def test_an_index_that_no_job_has_is_not_read(document: dict[str, Any]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(list(document.values()), Seat)
 
 
 # --- words --------------------------------------------------------------------------------------------------------
