@@ -185,7 +185,8 @@ def _write(f: Facts) -> None:
     if f.view.revision == 0:
         return
     wanted = f.outcome_wanted
-    if wanted is not None and wanted != f.outcome_written and not f.another_store:
+    readable = f.keys.incarnation not in f.view.damaged  # Every transaction compares it.
+    if wanted is not None and wanted != f.outcome_written and not f.another_store and readable:
         _send(f, record(f.keys, f.view, f.me.node, *wanted))
     elif f.phase is Phase.LEAVING and f.registered is not None and not f.left:
         _send(f, leave(f.keys, f.me.node, f.registered))

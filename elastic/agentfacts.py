@@ -141,6 +141,7 @@ class Facts:
     finished: Stamp = (0, 0)
     outcome_wanted: tuple[int, Outcome] | None = None
     outcome_written: tuple[int, Outcome] | None = None
+    outcome_refused: tuple[int, Outcome] | None = None
     right: Right = field(default_factory=Right)
     run_until: float = float("-inf")
     # leaving
@@ -204,7 +205,7 @@ class Facts:
         self.target = self.finished = (0, 0)
         self.workers_g = self.workers_since = self.spare_g = self.roster_rev = 0
         self.reported = (0, 0)
-        self.outcome_wanted = self.outcome_written = None
+        self.outcome_wanted = self.outcome_written = self.outcome_refused = None
         self.memory = Memory(linked=self.memory.linked, dead=self.memory.dead)
         self.passed, self.passed_g = frozenset(), 0
 
@@ -341,7 +342,9 @@ def _answered(f: Facts, event: Answered) -> None:
         f.somebody_lives = None
         f.relist_wanted = True
         if transaction.outcome is not None and not transaction.outcome[1].over:
-            f.outcome_written = transaction.outcome  # An earlier try, whose answer was lost, stands there.
+            if transaction.outcome == f.outcome_refused:
+                f.outcome_written = transaction.outcome  # An earlier try, whose answer was lost, stands there.
+            f.outcome_refused = transaction.outcome  # The first time it may be the incarnation that did not fit.
         return
     if transaction.kind == "register" and f.lease is not None and transaction.lease == f.lease:
         own = f.view.members.get(f.me.node)

@@ -375,10 +375,10 @@ class _Change:
             rev=self.rev,
             cause=self.cause,
         )
-        moved = [*self.told.lost, *self.told.left, *self.told.failed, *self.told.stopped, *self.told.again]
-        kept = {place.node for place in members if place.node in self.finished}
+        starts = {place.node: place.since for place in members}
         said = {node for g, node in q.view.outcomes if g == old.g}
-        forget = [place.node for place in moved if place.node in said and place.node not in kept]
+        over = [place.node for place in old.members if starts.get(place.node) != place.since]
+        forget = [node for node in over if node in said]  # The word of those whose start goes on still counts.
         inside = {place.node for place in (*members, *old.members)}
         forget += sorted(said - inside)  # Said late, or did not fit into the revision that took the node out.
         planned = bool(self.told.joined or self.told.draining or self.told.surplus)

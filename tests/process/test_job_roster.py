@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
+from typing import Any
 
 from tests.process.jobs import Job, story
 from tests.process.puppets import Worker
@@ -27,8 +28,8 @@ async def roles(job: Job, *wanted: str, generation: int = 1) -> dict[str, Worker
     return await job.told.until(look, f"{', '.join(wanted)} run")
 
 
-def roster(worker: Worker) -> dict[str, list[object]]:
-    found: dict[str, list[object]] = json.loads(Path(worker.env["ELASTIC_ROSTER_FILE"]).read_text())
+def roster(worker: Worker) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(worker.env["ELASTIC_ROSTER_FILE"]).read_text())
     return found
 
 

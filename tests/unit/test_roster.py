@@ -634,3 +634,13 @@ def test_seats_are_told_as_people_say_them() -> None:
     place = Place("a", "h", (1,), (2, 3, 4, 5), roles)
     assert seats_in_words(place) == "server 1, heter worker 0, workers 2,4"
     assert in_words(APART, [place]) == "0 servers, 2 workers and 1 heter worker"
+
+
+def test_the_word_of_a_lost_node_counts_until_its_seats_are_free() -> None:
+    apart = started(APART, "1", "a b")
+    apart.ended("a", Ended.FAILED, exits=(worker_exit(role=Role.SERVER),), over=False)
+    apart.vanish("a")
+    form = apart.form(1.0, Reason.LOST)
+    assert form.forget == ()
+    apart.failed("a")
+    assert apart.form(1.1, Reason.LOST).forget == ("a",)
