@@ -7,6 +7,7 @@ is at work. Nobody breaks when another node goes.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
 import msgspec
@@ -17,7 +18,7 @@ from elastic.model import Ended, Generation, Member, Mode, Np, Place, Role, Role
 from elastic.proposals import Transaction
 from elastic.seats import servers_wanted, serves, vacant_servers, works
 from tests.sim.checks import OPERATOR, Promises
-from tests.sim.faults import CHAOS_S, HEALED_S, _alive, _chaos, _heal, _over, _start
+from tests.sim.faults import CHAOS_S, HEALED_S, _alive, _chaos, _cut_for, _heal, _over, _start, scale
 from tests.sim.nodes import Node, WorkerSet
 from tests.sim.world import World
 
@@ -287,6 +288,24 @@ def make_roster(seed: int) -> RosterWorld:
     return world
 
 
+def everybody_goes(world: RosterWorld, rng: random.Random) -> None:
+    """Whoever has a seat is gone or cut off in the same moment, and others come."""
+    world.counts["fault everybody of a roster goes"] += 1
+    for node in _alive(world):
+        if node.workers is not None:
+            how = rng.choice(["kill", "cut", "cut", "revoke"])
+            if how == "kill":
+                world.kill_agent(node)
+            elif how == "cut":
+                _cut_for(world, node, rng.uniform(3, 30))
+            elif node.lease is not None:
+                world.store.revoke(node.lease)
+                _cut_for(world, node, rng.uniform(3, 30))
+    world.deliver()
+    for number in range(world.size):
+        world.after(rng.uniform(0, 8.0), lambda number=number: _start(world, f"h{number}"))  # type: ignore[misc]
+
+
 def live_roster(world: RosterWorld) -> None:
     """Nodes start, faults strike, all is healed, the job ends."""
     rng = world.random
@@ -294,6 +313,10 @@ def live_roster(world: RosterWorld) -> None:
         delay = 0.0 if rng.random() < 0.5 else rng.uniform(0, 6.0)
         world.after(delay, lambda number=number: _start(world, f"h{number}"))  # type: ignore[misc]
     _chaos(world, rng)
+    if rng.random() < 0.3:
+        world.after(rng.uniform(5.0, CHAOS_S), lambda: everybody_goes(world, rng))
+    if rng.random() < 0.3:
+        world.after(rng.uniform(5.0, CHAOS_S), lambda: scale(world, rng))
     world.run_to(CHAOS_S + 40.0, stop=lambda: _over(world))
     _heal(world)
     if not world.verdict_there():

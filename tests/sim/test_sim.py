@@ -57,7 +57,7 @@ def test_every_seed_keeps_every_promise_and_everything_is_taken(
     expected += [f"reason {reason.name}" for reason in Reason]
     expected += [f"fault {fault.__name__}" for fault in FAULTS]
     expected += [f"fault {kind} watch event" for kind in ("late", "lost", "repeated", "split")] + ["fault late write"]
-    expected += ["a server ended by itself", "workers wait for a server"]
+    expected += ["a server ended by itself", "workers wait for a server", "fault everybody of a roster goes"]
     expected += [f"fault proposer lost after {step}" for step in STEPS_OF_A_PROPOSAL]
     expected += [
         "promise 7 was looked at",
@@ -111,12 +111,20 @@ def _first_violation(defect: str) -> str:
 @pytest.mark.timeout(300)
 def test_a_seed_finds_seats_that_are_free_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roster, "_free_at", lambda q, node: q.now)
-    found = ""
+    assert "promise 1" in _first_violation_of_a_roster()
+
+
+@pytest.mark.timeout(300)
+def test_a_seed_finds_servers_that_do_not_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roster._Change, "servers_again", lambda _: None)
+    assert "liveness" in _first_violation_of_a_roster()
+
+
+def _first_violation_of_a_roster() -> str:
     for seed in ROSTERS:
         try:
             run_roster_seed(seed)
         except Violation as violation:
-            found = str(violation)
-            break
-    assert "promise 1" in found
-    print(found)
+            print(violation)
+            return str(violation)
+    return ""
