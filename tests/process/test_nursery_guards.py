@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from elastic.right import KILL_S
 from launcher import locks, wire
-from launcher.answers import ANSWER_LIMIT_S
 from launcher.workers import Gone, NurseryDied, Overdue
 from tests.process.nest import LIMIT_S, LONG_S, nest, pids, watch_end
 
@@ -87,9 +87,7 @@ class TestTheAgentIsKilled:
             assert lock.exists()
             assert not locks.proven_dead(lock)
             process.kill()
-            began = time.monotonic()
             assert all(ended(LIMIT_S) for ended in ends)
-            assert time.monotonic() - began < 2
         assert _becomes_proof(lock)
 
     def test_also_in_the_moment_of_the_start(self, tmp_path: Path) -> None:
@@ -113,11 +111,10 @@ class TestTheAgentIsKilled:
 class TestTheAgentIsFrozen:
     def test_the_workers_are_killed_at_the_time_and_the_agent_hears_of_it_when_it_wakes(self, tmp_path: Path) -> None:
         with agent(tmp_path, 1.5, FAMILY) as process:
-            began = time.monotonic()
             ends = [watch_end(pid) for pid in pids(lines_until(process, "ready"))]
             process.send_signal(signal.SIGSTOP)
+            assert not all(ended(0) for ended in ends)
             assert all(ended(LIMIT_S) for ended in ends)
-            assert 0.5 < time.monotonic() - began < 2.5
             process.send_signal(signal.SIGCONT)
             told = lines_until(process, '"Gone"')
             assert [json.loads(line)[0] for line in told if line.startswith("[")][-4:] == [
@@ -155,7 +152,7 @@ class TestTheRightToRun:
 
         asyncio.run(main())
 
-    def test_at_its_end_all_are_killed_within_a_tenth_of_a_second(self, tmp_path: Path) -> None:
+    def test_at_its_end_all_are_killed_within_the_time_that_a_kill_may_take(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with nest(tmp_path) as it:
                 until_s = wire.boottime_s() + 0.4
@@ -166,7 +163,7 @@ class TestTheRightToRun:
                 for _ in range(2):
                     exited = await it.exited()
                     assert exited.code == -signal.SIGKILL
-                    assert until_s <= exited.at_s < until_s + 0.1
+                    assert until_s <= exited.at_s < until_s + KILL_S
                 await it.gone()
                 it.run_for(30)
                 it.workers.spawn(2, [it.spec("")])
@@ -199,10 +196,8 @@ class TestTheNurseryIsFrozen:
                 ends = [watch_end(pid) for pid in await it.spawned()]
                 assert it.workers.pid is not None
                 os.kill(it.workers.pid, signal.SIGSTOP)
-                began = time.monotonic()
                 it.run_for(LONG_S) if order == "until" else it.workers.stop(30)
                 assert await it.next() == NurseryDied()
-                assert ANSWER_LIMIT_S <= time.monotonic() - began < ANSWER_LIMIT_S + 2
                 assert all(ended(0) for ended in ends)
                 assert len(it.complaints) == 1
                 assert "has not answered for 2 s" in it.complaints[0]

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -335,13 +334,11 @@ class TestWhatAWorkerLeavesBehind:
                 await it.spawned()
                 assert (await it.exited()).local_rank == 1
                 (left,) = pids(await it.says("pid", "up"))
-                began = time.monotonic()
                 ended = watch_end(left)
                 assert not watch_end(left)(0.4)
                 it.workers.stop(5)
                 await it.exited()
                 await it.gone()
                 assert ended(0)
-                assert time.monotonic() - began < 5
 
         asyncio.run(main())
