@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.process.jobs import Job, story
 from tests.process.puppets import Worker
+from tests.store.servers import free_ports
 
 FLAGS = ("--np", "2", "--server_num", "1", "--worker_num", "1", "--lease_ttl", "2")
 
@@ -170,3 +171,24 @@ async def test_a_nursery_that_dies_costs_its_node_one_start_and_disturbs_no_othe
     await again.exits(0)
     await world["worker 1"].exits(0)
     assert [await node.exits() for node in nodes] == [0, 0, 0]
+
+
+@story
+async def test_with_np_the_host_that_servers_names_serves_at_its_port_and_comes_back_there(job: Job) -> None:
+    endpoint = f"127.0.0.2:{free_ports(1)[0]}"
+    flags = ("--np", "2", "--servers", endpoint, "--worker_num", "1", "--lease_ttl", "2")
+    nodes = [await job.node(*flags, "--host", "127.0.0.4")]
+    await nodes[0].says(r"waiting for server 0 on 127\.0\.0\.2$")
+    serving = await job.node(*flags, "--host", "127.0.0.2")
+    nodes.append(await job.node(*flags, "--host", "127.0.0.3"))
+    world = await roles(job, "server 0", "worker 0", "worker 1")
+    assert world["server 0"].node == serving.id
+    assert world["server 0"].env["PADDLE_CURRENT_ENDPOINT"] == endpoint
+    await serving.killed()
+    again = await job.node(*flags, "--host", "127.0.0.2")
+    server = (await roles(job, "server 0"))["server 0"]
+    assert (server.node, server.env["PADDLE_CURRENT_ENDPOINT"]) == (again.id, endpoint)
+    for name in ("worker 0", "worker 1"):
+        assert not world[name].ended
+        await world[name].exits(0)
+    assert [await node.exits() for node in (*nodes, again)] == [0, 0, 0]
