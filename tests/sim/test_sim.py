@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from elastic import membership, roster
+from elastic import membership, revision
 from elastic.agentstate import TABLE
 from elastic.membership import Reason
 from tests.sim import faults
@@ -110,13 +110,13 @@ def _first_violation(defect: str) -> str:
 
 @pytest.mark.timeout(300)
 def test_a_seed_finds_seats_that_are_free_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roster, "_free_at", lambda q, node: q.now)
+    monkeypatch.setattr(revision, "free_at", lambda q, node: q.now)
     assert "promise 1" in _first_violation_of_a_roster()
 
 
 @pytest.mark.timeout(300)
 def test_a_seed_finds_servers_that_do_not_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roster._Change, "servers_again", lambda _: None)
+    monkeypatch.setattr(revision.Change, "servers_again", lambda _: None)
     assert "liveness" in _first_violation_of_a_roster()
 
 

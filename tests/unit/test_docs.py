@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic import errors, keys, membership, model, question, roster
+from elastic import errors, keys, membership, model, question, revision, roster
 from elastic.agentstate import TABLE
 from elastic.errors import ElasticError
 from elastic.membership import Reason
@@ -71,7 +71,7 @@ def reasons() -> str:
 def decisions() -> dict[str, list[str]]:
     """Which kinds of decision carry each reason, by the calls in the source."""
     found: dict[str, list[str]] = {}
-    sources = [Path(module.__file__ or "").read_text() for module in (membership, question, roster)]
+    sources = [Path(module.__file__ or "").read_text() for module in (membership, question, revision, roster)]
     for call in (part for source in sources for part in ast.walk(ast.parse(source))):
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id not in DECIDED:
             continue
