@@ -49,10 +49,9 @@ def test_a_run_killed_while_steps_run_goes_on_with_two_workers_and_reaches_the_s
     )
     assert first.stdout is not None
     with first.stdout:
-        assert any(line.startswith(f"step {2 * INTERVAL} of ") for line in first.stdout), (
-            "it ended before it was killed"
-        )
-    first.send_signal(signal.SIGKILL)
+        far = any(line.startswith(f"step {2 * INTERVAL} of ") for line in first.stdout)
+        assert far, "it ended before it was killed"
+        first.send_signal(signal.SIGKILL)
     assert first.wait() == -signal.SIGKILL
     killed_at = steplog.read(log)[-1].step
 
