@@ -1,0 +1,244 @@
+"""What a worker and its agent say to each other, and the worker's end of it.
+
+The agent listens on a Unix socket (SOCK_SEQPACKET: one packet is one message) in its private folder and names it in
+ELASTIC_CHANNEL. A worker connects at its first use of the library. Messages are JSON with a schema. The worker's end
+never blocks and never fails: training does not depend on it. Standard library and msgspec only.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import select
+import socket
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+
+PACKET_MAX = 64 << 10
+"""Bytes of one message."""
+METRICS_MAX = 64
+VARIABLE = "ELASTIC_CHANNEL"
+
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """Who speaks: the first message of each connection.
+
+    `stacks_signal` makes the worker write the stacks of all its threads to its stderr; 0: it cannot.
+    """
+
+    rank: Number
+    local_rank: Number
+    pid: Number
+    generation: Number
+    stacks_signal: Number
+
+
+class Preparing(msgspec.Struct, frozen=True, tag="preparing"):
+    """The script is alive and not ready yet: it downloads, it unpacks. Ended by `Ready`."""
+
+    what: Text
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The preparation is over."""
+
+
+class Joining(msgspec.Struct, frozen=True, tag="joining"):
+    """This worker waits for others before the process group stands; `missing` names them, in words."""
+
+    missing: Text
+
+
+class Formed(msgspec.Struct, frozen=True, tag="formed"):
+    """The process group stands."""
+
+
+class Listening(msgspec.Struct, frozen=True, tag="listening"):
+    """From now on the script commits its steps: a planned stop can be asked for with `Stop`."""
+
+
+class Committed(msgspec.Struct, frozen=True, tag="committed"):
+    """The first commit of this generation was made."""
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """A step was made. `metrics` has the loss under "loss"."""
+
+    step: Number
+    world: Number
+    metrics: Annotated[dict[Annotated[str, msgspec.Meta(max_length=64)], float], msgspec.Meta(max_length=METRICS_MAX)]
+
+
+class Saved(msgspec.Struct, frozen=True, tag="saved"):
+    """A checkpoint of `step` is complete in `folder`, as this worker's host names it."""
+
+    step: Number
+    folder: Text
+
+
+class Note(msgspec.Struct, frozen=True, tag="note"):
+    """One line for people, to be said by the agent. `warn`: also with --quiet."""
+
+    text: Text
+    warn: bool = False
+
+
+class Wanted(msgspec.Struct, frozen=True, tag="wanted"):
+    """A piece of memory that outlives this worker, under `name`. Size 0: only if it is there already.
+
+    Answered by `Segment`, with a descriptor, or `Refused`. A segment of another size is replaced.
+    """
+
+    name: Annotated[str, msgspec.Meta(max_length=128)]
+    size: Number
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """A planned stop: finish a common step, save, leave with exit code 143."""
+
+    reason: Text
+
+
+class Segment(msgspec.Struct, frozen=True, tag="segment"):
+    """The memory that was wanted; its descriptor travels with this message."""
+
+    name: Text
+    size: Number
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """There is no such memory, and why."""
+
+    name: Text
+    why: Text
+
+
+Said = (
+    Hello | Preparing | Ready | Joining | Formed | Listening | Committed | Progress | Saved | Note | Wanted
+)  # fmt: skip
+"""What a worker says."""
+Told = Stop | Segment | Refused
+"""What an agent says."""
+
+said = msgspec.json.Decoder(Said)
+told = msgspec.json.Decoder(Told)
+_encoder = msgspec.json.Encoder()
+
+
+def encode(message: Said | Told) -> bytes:
+    """One packet."""
+    return _encoder.encode(message)
+
+
+class WorkerEnd:
+    """The worker's end. Only the process that connected uses it: what it forks is silent."""
+
+    def __init__(self, path: str, hello: Hello) -> None:
+        """Connect and say who this is. Raises `OSError` if nobody listens there."""
+        self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._pid = os.getpid()
+        self._stop: Stop | None = None
+        self._answers: dict[str, tuple[Segment | Refused, int]] = {}
+        try:
+            self._socket.connect(path)
+        except OSError:
+            self._socket.close()
+            raise
+        self._socket.setblocking(False)
+        self.send(hello)
+
+    def send(self, message: Said) -> bool:
+        """Say something; False if the agent does not take it now, or is gone."""
+        if self._socket is None or os.getpid() != self._pid:
+            return False
+        try:
+            self._socket.send(encode(message))
+        except BlockingIOError:
+            return False
+        except OSError:
+            self.close()
+            return False
+        return True
+
+    def stop_asked(self) -> Stop | None:
+        """The word of a planned stop, None while there is none. About a microsecond."""
+        if self._stop is None:
+            self._hear()
+        return self._stop
+
+    def segment(self, name: str, size: int, timeout_s: float = 10.0) -> tuple[int, int] | str:
+        """Ask for memory: its descriptor (the caller's to close) and size, or why there is none."""
+        if not self.send(Wanted(name, size)):
+            return "the agent does not answer"
+        while name not in self._answers:
+            if self._socket is None or not select.select([self._socket], [], [], timeout_s)[0]:
+                return "the agent does not answer"
+            self._hear()
+        answer, fd = self._answers.pop(name)
+        return (fd, answer.size) if isinstance(answer, Segment) else answer.why
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _hear(self) -> None:
+        """Take what has come, without waiting."""
+        while self._socket is not None and os.getpid() == self._pid:
+            try:
+                data, fds = _receive(self._socket)
+            except BlockingIOError:
+                return
+            except OSError:
+                data, fds = b"", []
+            if not data:
+                self.close()
+                return
+            message = told.decode(data)
+            if isinstance(message, Stop):
+                self._stop = message
+            else:
+                self._answers[message.name] = (message, fds[0] if fds else -1)
+
+
+def _receive(end: socket.socket) -> tuple[bytes, list[int]]:
+    space = socket.CMSG_SPACE(array.array("i").itemsize)
+    data, ancillary, _, _ = end.recvmsg(PACKET_MAX, space, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
+    fds = array.array("i")
+    for level, kind, raw in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(raw[: len(raw) - len(raw) % fds.itemsize])
+    return data, list(fds)
+
+
+_ends: dict[int, WorkerEnd | None] = {}
+"""The end of this process, by its pid: a fork has none."""
+
+
+def worker_end(environ: Mapping[str, str], *, stacks_signal: int = 0) -> WorkerEnd | None:
+    """This process's end, connected at the first call; None outside elastic-launch or in a process that was forked.
+
+    The first caller's `stacks_signal` counts.
+    """
+    pid = os.getpid()
+    if pid not in _ends:
+        _ends[pid] = None
+        if not any(end is not None for end in _ends.values()) and environ.get(VARIABLE):
+            hello = Hello(
+                rank=int(environ.get("RANK") or 0),
+                local_rank=int(environ.get("LOCAL_RANK") or 0),
+                pid=pid,
+                generation=int(environ.get("ELASTIC_GENERATION") or 0),
+                stacks_signal=stacks_signal,
+            )
+            try:
+                _ends[pid] = WorkerEnd(environ[VARIABLE], hello)
+            except OSError:
+                return None  # An agent of another life; it was the script that kept its environment.
+    return _ends[pid]
