@@ -1,7 +1,7 @@
 """A state dict taken apart into its tensors and the rest, and put together again.
 
-The rest is what `torch.load(weights_only=True)` takes: dicts, lists, tuples, numbers, text, None. A tensor leaves a mark
-in it. Tensors that share their memory (tied weights) are one.
+The rest is what `torch.load(weights_only=True)` takes: dicts, lists, tuples, numbers, text, None. A tensor leaves a
+mark in it. Tensors that share their memory (tied weights) are one.
 """
 
 from __future__ import annotations
