@@ -12,4 +12,5 @@ def say(text: str, *, warn: bool = False) -> None:
     """Say something once; never fails. `warn`: also with --quiet."""
     end = worker_end(os.environ)
     if end is None or not end.send(Note(text, warn)):
-        print(f"[elastic] {text}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"[elastic] {text}\n")
+        sys.stderr.flush()
