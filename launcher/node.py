@@ -63,6 +63,7 @@ class NodeWorkers:
         self._private = self._scratch.path
         self._interface = config.nic or addresses.interface_among(host, static_hosts(config))
         self._roster_file = self._private / "roster.json"
+        self._saved = ""
         self._running: _Running | None = None
         self._newest: _Running | None = None
         self._nursery = self._new_nursery()
@@ -117,8 +118,12 @@ class NodeWorkers:
         else:
             self._nursery.kill(line)
 
-    def begin(self, action: StartWorkers, run_until_s: float) -> None:
-        """Start the workers of a generation; they may run until `run_until_s`."""
+    def begin(self, action: StartWorkers, run_until_s: float, saved: str = "") -> None:
+        """Start the workers of a generation; they may run until `run_until_s`.
+
+        `saved` is the job's newest committed checkpoint as they are told of it.
+        """
+        self._saved = saved
         generation = action.generation
         self.tell_roster(generation)
         if action.m_id == 0:
@@ -269,6 +274,7 @@ class NodeWorkers:
             restore_step=config.restore_step,
             allow_rollback=config.allow_rollback,
             check_nan=config.check_nan,
+            saved=self._saved,
         )
 
     def _base(self) -> dict[str, str]:
