@@ -9,6 +9,7 @@ Parameters and moments lie in shards on all ranks. A checkpoint fits any world s
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 from pathlib import Path
 
@@ -45,12 +46,13 @@ class Gpt(nn.Module):
     def __init__(self, length: int, width: int, depth: int) -> None:
         super().__init__()
         self.letter, self.place = nn.Embedding(128, width), nn.Embedding(length, width)
-        make = dict(d_model=width, nhead=4, dim_feedforward=4 * width, dropout=0.0, batch_first=True, norm_first=True)
-        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(**make) for _ in range(depth))
+        block = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.blocks = nn.ModuleList(copy.deepcopy(block) for _ in range(depth))
         self.head = nn.Linear(width, 128)
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(length))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Shapes: (batch, length) of letters to (batch, length, 128)."""
         hidden = self.letter(x) + self.place.weight
         for block in self.blocks:
             hidden = block(hidden, src_mask=self.mask, is_causal=True)
@@ -76,7 +78,7 @@ sampler = elastic.ElasticSampler(text, seed=0, batch=batch)
 loader = DataLoader(text, sampler=sampler, batch_size=batch.size)
 state = elastic.State(model=model, optimizer=optimizer, sampler=sampler)
 state.restore()
-for epoch in elastic.epochs(state, 1000):
+for _ in elastic.epochs(state, 1000):
     for x, y in loader:
         loss = cross_entropy(model(x.to(here.device)).flatten(0, 1), y.to(here.device).flatten())
         optimizer.zero_grad()

@@ -10,9 +10,9 @@
             state.best = max(state.best, accuracy)    # a plain value is an attribute
             state.commit(every=50, memory_every=1)    # every rank, after each step
 
-Modules may be wrapped (DDP, torch.compile) or sharded (FSDP2). Everything with `state_dict` and `load_state_dict` may be
-a part. The random state of python, numpy and torch is kept as well: restored by rank where the world is the same, and
-derived from seed, rank and step where it is another one.
+Modules may be wrapped (DDP, torch.compile) or sharded (FSDP2). Everything with `state_dict` and `load_state_dict` may
+be a part. The random state of python, numpy and torch is kept as well: restored by rank where the world is the same,
+and derived from seed, rank and step where it is another one.
 
 It works under elastic-launch, under torchrun, and in a plain `python train.py`. Only elastic-launch asks for planned
 stops and has memory that outlives a worker.
