@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from elastic import channel
 from elastic.agentevents import Event, Exited, Gone, StartWorkers
 from elastic.errors import CheckpointError, NurseryLost
 from elastic.model import Cause, Generation, Role, Seat, WorkerExit
@@ -23,6 +24,7 @@ from launcher.environment import Told, worker_environment
 from launcher.logs import Narrator
 from launcher.psenvironment import log_name, ps_environment, roster_document
 from launcher.roles import static_hosts
+from launcher.talk import WorkerTalk
 
 SIGNS_LINES = 200
 """Lines of a log's end that are searched for signs of its cause."""
@@ -63,6 +65,7 @@ class NodeWorkers:
         self._private = self._scratch.path
         self._interface = config.nic or addresses.interface_among(host, static_hosts(config))
         self._roster_file = self._private / "roster.json"
+        self.talk = WorkerTalk(self._private / "talk", narrator, config.memory_limit_bytes)
         self._running: _Running | None = None
         self._newest: _Running | None = None
         self._nursery = self._new_nursery()
@@ -78,8 +81,10 @@ class NodeWorkers:
         )
 
     async def start(self) -> None:
-        """Start the nursery."""
+        """Start the nursery, and listen to what workers will say."""
         await self._nursery.start()
+        if self._config.run_mode == "collective":
+            self.talk.start()
 
     async def tend(self) -> None:
         """Replace the nursery whenever it dies. Raises `NurseryLost` if that does not work."""
@@ -100,6 +105,7 @@ class NodeWorkers:
     async def close(self) -> None:
         """Kill what runs and let go of everything."""
         await self._nursery.close()
+        self.talk.close()
         self._stdout.close()
         self._scratch.remove()
 
@@ -130,6 +136,7 @@ class NodeWorkers:
             specs = {local: self._spec(action, local) for local in range(generation.slots)}
         self._write_envlogs(Path(self._config.log_dir), specs.values())
         self._running = self._newest = _Running(generation.g, specs, set(specs))
+        self.talk.begin(generation.g, {local: spec.rank for local, spec in specs.items()})
         self._nursery.run_until(run_until_s)
         try:
             self._nursery.spawn(generation.g, list(specs.values()))
@@ -187,6 +194,8 @@ class NodeWorkers:
             no_card=not config.cards,
         )
         environment["ELASTIC_PROGRESS_FILE"] = str(self._progress_file(generation.g, rank))
+        if self.talk.path:
+            environment[channel.VARIABLE] = self.talk.path
         return workers.WorkerSpec(
             rank=rank,
             local_rank=local,
@@ -306,6 +315,7 @@ class NodeWorkers:
     # From the nursery.
 
     def _heard(self, event: workers.WorkerEvent) -> None:
+        self.talk.catch_up()
         match event:
             case workers.Spawned():
                 self._narrator.detail(f"workers of generation {event.g} run: pids {', '.join(map(str, event.pids))}")
@@ -345,6 +355,8 @@ class NodeWorkers:
             return
         self._running = None
         steps = [self._step(spec) for spec in running.specs.values()]
+        steps += [heard.step for heard in self.talk.workers.values()]
+        self.talk.end()
         self._put(Gone(g, max(steps, default=-1)))
 
     def _all_lost(self) -> None:
