@@ -67,11 +67,13 @@ class Committed(msgspec.Struct, frozen=True, tag="committed"):
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """A step was made. `metrics` has the loss under "loss"."""
+    """A step was made. `metrics` has the loss under "loss"; None: it was not finite, which JSON cannot say."""
 
     step: Number
     world: Number
-    metrics: Annotated[dict[Annotated[str, msgspec.Meta(max_length=64)], float], msgspec.Meta(max_length=METRICS_MAX)]
+    metrics: Annotated[
+        dict[Annotated[str, msgspec.Meta(max_length=64)], float | None], msgspec.Meta(max_length=METRICS_MAX)
+    ]
 
 
 class Saved(msgspec.Struct, frozen=True, tag="saved"):
