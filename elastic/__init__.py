@@ -12,15 +12,21 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from elastic.environ import Environ
     from elastic.relaunch import config as config
+    from elastic.train.progress import preparing as preparing
+    from elastic.train.progress import ready as ready
+    from elastic.train.progress import report as report
     from elastic.train.start import init as init
 
 LAZY: Final[Mapping[str, str]] = {
     "config": "elastic.relaunch",
     "init": "elastic.train.start",
+    "preparing": "elastic.train.progress",
+    "ready": "elastic.train.progress",
+    "report": "elastic.train.progress",
 }
 """What `elastic.<name>` is, and the module that has it."""
 
-__all__ = ["config", "env", "init"]
+__all__ = ["config", "env", "init", "preparing", "ready", "report"]
 
 
 def env() -> Environ:

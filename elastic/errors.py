@@ -13,6 +13,7 @@ Each class says whose fault it is and what to do about it::
     │   ├── Compacted          the history asked for is gone: list again
     │   └── WatchLost          the watch ended without a word of ours: list and watch again
     ├── DocumentError          a document in the store does not fit its schema: ignored and named
+    ├── WorkersMissing         other workers did not come to the start: look at their logs
     ├── NurseryLost            the process that guards the workers is gone, and so are they
     ├── CheckpointError
     │   ├── CheckpointFenced   another generation owns the folder: this worker is of an old world
@@ -95,6 +96,10 @@ class WatchLost(StoreError):
 
 class DocumentError(ElasticError):
     """A document does not fit its schema. The text names the key and what is wrong."""
+
+
+class WorkersMissing(ElasticError):
+    """Other workers did not come to `elastic.init` in time. The text names them."""
 
 
 class NurseryLost(ElasticError):

@@ -55,7 +55,7 @@ class Heard:
     formed: bool = False
     step: int = -1
     world: int = 0
-    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    metrics: Mapping[str, channel.Value] = field(default_factory=dict)
     reported_at: float = 0.0
     left_at: int | None = None
 
