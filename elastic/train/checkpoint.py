@@ -21,16 +21,14 @@ A part is anything that `torch.load(weights_only=True)` takes: tensors, numbers,
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
-import pickle
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import msgspec
 
@@ -44,7 +42,6 @@ MARK_WAIT_S = 10.0
 MARK_POLL_S = 0.05
 RELISTS_MAX = 5
 """How often `load` lists again because what it was about to read was replaced by newer ones meanwhile."""
-_CHUNK = 1 << 20
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +58,29 @@ class Loaded:
     def __getitem__(self, part: str) -> Any:
         """Return one part by the name it was saved under."""
         return self.parts[part]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A checkpoint that counts and can be tried."""
+
+    entry: layout.Entry
+    meta: layout.Meta
+
+    @property
+    def step(self) -> int:
+        """The step it was written at."""
+        return self.entry.step
+
+    @property
+    def generation(self) -> int:
+        """The generation that wrote it."""
+        return self.entry.generation
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies."""
+        return self.entry.folder
 
 
 class Checkpoints:
@@ -94,7 +114,9 @@ class Checkpoints:
         self.mark = mark if mark is not None else (environ.get("ELASTIC_FENCE") or "" if ours else "")
         reported = progress_file if progress_file is not None else environ.get("ELASTIC_PROGRESS_FILE") or None
         self.progress_file = Path(reported) if reported is not None else None
-        self._damaged: set[str] = set()
+        self.damaged: dict[str, str] = {}
+        """Checkpoints that could not be read, and why."""
+        self._said: set[Path] = set()
 
     def save(self, step: int, /, **parts: Any) -> Path | None:
         """Write a checkpoint of `step`; its folder once the disk has it, None on every rank but 0.
@@ -105,74 +127,160 @@ class Checkpoints:
         """
         if self.rank != 0:
             return None
-        if step < 0:
-            raise ValueError(f"a step is 0 or more, not {step}")
-        if not all(map(str.isidentifier, parts)):
-            raise ValueError(f"parts are named as Python names are, not {', '.join(parts)}")
+        check_names(step, parts)
         with durable.explained(f"saving step {step}", self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._check()
-            staged = durable.staging(self.folder, f".saving-g{self.generation}-")
+            staged = self.stage()
             try:
-                self._write(staged, step, parts)
-                self._check()
-                target = self.folder / layout.name(step, self.generation)
-                while not durable.publish(staged, target):
-                    durable.discard(target)  # If we die right here, the checkpoint before this one serves.
-                self._check_after(target)
+                return self.publish(staged, step, {name: write(staged, name, part) for name, part in parts.items()})
             finally:
                 durable.drop(staged)
-            self._damaged.discard(target.name)
-            self._report(step)
-            self._prune()
+
+    def stage(self) -> Path:
+        """Make the folder in which a checkpoint is written before it is published. Raises OSError, CheckpointFenced."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._check()
+        return durable.staging(self.folder, f".saving-g{self.generation}-")
+
+    def publish(
+        self,
+        staged: Path,
+        step: int,
+        parts: Mapping[str, layout.Part],
+        sharded: Mapping[str, Mapping[str, layout.Part]] | None = None,
+        world: int = 1,
+    ) -> Path:
+        """Make what lies in `staged` the checkpoint of `step`, in one rename, and remove what is too old.
+
+        Its files are as `parts` and `sharded` say, and on the disk. Raises OSError, CheckpointFenced.
+        """
+        meta = layout.Meta(
+            step=step,
+            generation=self.generation,
+            mark=self.mark,
+            parts=dict(parts),
+            sharded={name: dict(files) for name, files in (sharded or {}).items()},
+            world=world,
+            at=time.time(),
+        )
+        durable.write(staged / layout.META, msgspec.json.format(msgspec.json.encode(meta)))
+        self._check()
+        target = self.folder / layout.name(step, self.generation)
+        while not durable.publish(staged, target):
+            durable.discard(target)  # If we die right here, the checkpoint before this one serves.
+        self._check_after(target)
+        self.damaged.pop(target.name, None)
+        self._report(step)
+        self._prune()
         return target
 
     def load(self, *, map_location: Any = "cpu") -> Loaded | None:
-        """Read the newest whole checkpoint that counts; None when there is none at all.
+        """Read the replicated parts of the newest whole checkpoint that counts; None when there is none at all.
 
         One that is damaged is skipped with a line that says what is wrong. If all are, CheckpointDamaged is raised:
         training never starts over in silence. CheckpointFenced: this worker is of an old world. CheckpointError: the
         folder is not the one that the node of rank 0 uses, so that ranks would go on from different steps.
         """
-        claim = self._await_mark() if self.mark else fence.current(self.folder)
+        self.await_mark()
         for _ in range(RELISTS_MAX):
-            with durable.explained("listing the checkpoints", self.folder):
-                found = layout.entries(self.folder)
-            loaded = self._newest(found, claim, map_location)
-            if loaded is not None or not any(not entry.folder.exists() for entry in found):
-                return loaded
+            self.damaged.clear()
+            found = self.candidates()
+            for candidate in found:
+                try:
+                    parts = self.read(candidate, map_location=map_location)
+                except CheckpointDamaged:
+                    if not candidate.folder.exists():
+                        break  # Newer ones replaced it meanwhile: list again.
+                else:
+                    return Loaded(candidate.step, candidate.generation, candidate.folder, parts)
+            else:
+                self.refuse_to_start_over()
+                return None
         raise CheckpointError(f"the checkpoints in {self.folder} are replaced faster than they can be read")
 
-    def _newest(self, found: list[layout.Entry], claim: fence.Claim | None, map_location: Any) -> Loaded | None:
-        reasons: list[str] = []
-        for entry in found:
+    def candidates(self) -> list[Candidate]:
+        """List the checkpoints that count, newest first. Nothing but their meta.json is read.
+
+        One whose meta.json is damaged is left out, with a line that says what is wrong, and so is one that an older
+        world wrote when it was over. Raises CheckpointFenced when this worker is itself of an old world.
+        """
+        claim = fence.current(self.folder)
+        if self.mark and claim is not None and fence.overtaken(self.mark, claim.mark):
+            fence.check(self.folder, self.mark)
+        with durable.explained("listing the checkpoints", self.folder):
+            entries = layout.entries(self.folder)
+        found: list[Candidate] = []
+        for entry in entries:
             try:
                 meta = layout.read_meta(entry)
-                if claim is not None and not claim.counts(entry.name, meta.mark):
-                    log.warning(
-                        "checkpoint %s is skipped: generation %s wrote it when it was over", entry.folder, meta.mark
-                    )
-                    continue
-                parts = {name: _read(entry, name, part, map_location) for name, part in meta.parts.items()}
             except CheckpointDamaged as error:
-                if not entry.folder.exists():
-                    return None  # Newer ones replaced it meanwhile; the caller lists again.
-                self._damaged.add(entry.name)
-                reasons.append(f"{entry.name}: {error}")
-                log.warning("checkpoint %s is skipped: %s", entry.folder, error)
+                if entry.folder.exists():  # Otherwise newer ones replaced it meanwhile.
+                    self._skip(entry.folder, error)
                 continue
-            return Loaded(entry.step, entry.generation, entry.folder, parts)
-        if reasons:
+            if claim is None or claim.counts(entry.name, meta.mark):
+                found.append(Candidate(entry, meta))
+            else:
+                self._say_once(
+                    entry.folder,
+                    f"checkpoint {entry.folder} is skipped: generation {meta.mark} wrote it when it was over",
+                )
+        return found
+
+    def read(self, candidate: Candidate, *, map_location: Any = "cpu") -> dict[str, Any]:
+        """Read the replicated parts of a checkpoint, each verified while it is read.
+
+        Raises CheckpointDamaged, with the line for people already said, and CheckpointError for a part that
+        `torch.load(weights_only=True)` refuses.
+        """
+        from elastic.train import partfile
+
+        try:
+            return {
+                name: partfile.read(candidate.folder / f"{name}.pt", part, map_location)
+                for name, part in candidate.meta.parts.items()
+            }
+        except CheckpointDamaged as error:
+            if candidate.folder.exists():
+                self._skip(candidate.folder, error)
+            raise
+
+    def read_sharded(
+        self, candidate: Candidate, name: str, template: Mapping[str, Any], group: Any = None
+    ) -> dict[str, Any]:
+        """Read a sharded part into `template`, whatever world size wrote it, and return its plain values.
+
+        Every rank of `group`, one of gloo's, calls it, and all see the folder. The tensors of `template` are filled in
+        place, DTensors and others; its keys say what is read. Each file is verified before, by one of the ranks. Raises
+        CheckpointDamaged, and CheckpointError when the part does not fit the template; on all ranks alike.
+        """
+        from elastic.train import sharded
+
+        if name not in candidate.meta.sharded:
+            raise CheckpointError(
+                f"checkpoint {candidate.folder} has no sharded part {name!r}; "
+                f"it has {', '.join(map(repr, candidate.meta.sharded)) or 'none'}"
+            )
+        try:
+            return sharded.read(candidate.folder / name, candidate.meta.sharded[name], template, group)
+        except CheckpointDamaged as error:
+            if candidate.folder.exists():
+                self._skip(candidate.folder, error)
+            raise
+
+    def verify(self, candidate: Candidate) -> None:
+        """Read all files of a checkpoint once; CheckpointDamaged when one is not what its meta.json says."""
+        from elastic.train import partfile
+
+        for file, part in candidate.meta.files.items():
+            partfile.verify(candidate.folder / file, part)
+
+    def refuse_to_start_over(self) -> None:
+        """Raise CheckpointDamaged if there were checkpoints and none could be read."""
+        if self.damaged:
+            reasons = "; ".join(f"{name}: {why}" for name, why in self.damaged.items())
             raise CheckpointDamaged(
-                f"no checkpoint in {self.folder} can be read ({'; '.join(reasons)}); "
+                f"no checkpoint in {self.folder} can be read ({reasons}); "
                 "bring one back, or remove them all to start over"
             )
-        return None
-
-    def _write(self, staged: Path, step: int, parts: Mapping[str, Any]) -> None:
-        written = {name: _write_part(staged / f"{name}.pt", part) for name, part in parts.items()}
-        meta = layout.Meta(step=step, generation=self.generation, mark=self.mark, parts=written, at=time.time())
-        durable.write(staged / layout.META, msgspec.json.format(msgspec.json.encode(meta)))
 
     def _check(self) -> None:
         if self.mark:
@@ -184,7 +292,14 @@ class Checkpoints:
         if claim is not None and not claim.counts(target.name, self.mark):
             fence.check(self.folder, self.mark)
 
-    def _await_mark(self) -> fence.Claim:
+    def await_mark(self) -> fence.Claim | None:
+        """Wait until this worker's generation owns the folder; at once None where nothing is fenced.
+
+        Raises CheckpointFenced when a newer generation has it, and CheckpointError when no mark of ours comes: then
+        the launcher could not write there, or (on other ranks) the folder is not the one that rank 0 has.
+        """
+        if not self.mark:
+            return None
         deadline = time.monotonic() + MARK_WAIT_S
         while True:
             claim = fence.current(self.folder)
@@ -206,6 +321,15 @@ class Checkpoints:
             "in that of rank 0: the folder is not shared; --checkpoint_dir must lie where every node can read it"
         )
 
+    def _skip(self, folder: Path, error: CheckpointDamaged) -> None:
+        self.damaged[folder.name] = str(error)
+        self._say_once(folder, f"checkpoint {folder} is skipped: {error}")
+
+    def _say_once(self, folder: Path, line: str) -> None:
+        if folder not in self._said:
+            self._said.add(folder)
+            log.warning("%s", line)
+
     def _report(self, step: int) -> None:
         """Tell the agent the newest committed step, for the budget of restarts."""
         if self.progress_file is not None:
@@ -223,7 +347,7 @@ class Checkpoints:
         for entry in layout.entries(self.folder):
             if kept >= self.keep or _is_stray(entry, claim):
                 durable.discard(entry.folder)
-            elif entry.name not in self._damaged:
+            elif entry.name not in self.damaged:
                 kept += 1
         durable.sweep(self.folder, (".saving-", ".removed-"))
 
@@ -238,78 +362,24 @@ def load(*, map_location: Any = "cpu") -> Loaded | None:
     return Checkpoints().load(map_location=map_location)
 
 
+def check_names(step: int, parts: Iterable[str]) -> None:
+    """Raise ValueError unless a step and the names of its parts can be saved."""
+    if step < 0:
+        raise ValueError(f"a step is 0 or more, not {step}")
+    if not all(map(str.isidentifier, parts)):
+        raise ValueError(f"parts are named as Python names are, not {', '.join(parts)}")
+
+
+def write(staged: Path, name: str, tree: Any) -> layout.Part:
+    """Write one replicated part into a staged folder. Raises OSError; CheckpointError if it would not be loaded."""
+    from elastic.train import partfile
+
+    return partfile.write(staged / f"{name}.pt", tree)
+
+
 def _is_stray(entry: layout.Entry, claim: fence.Claim | None) -> bool:
     """Tell whether a checkpoint was written by an older world after `claim`. A damaged one is not told from others."""
     try:
         return claim is not None and not claim.counts(entry.name, layout.read_meta(entry).mark)
     except CheckpointDamaged:
         return False
-
-
-class _Hashed:
-    """A file for torch.save that hashes what passes and remembers why a write failed (torch only says that it did)."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._digest = hashlib.sha256()
-        self._size = 0
-        self.failure: OSError | None = None
-
-    def write(self, data: bytes) -> int:
-        try:
-            written = self._file.write(data)
-        except OSError as error:
-            self.failure = error
-            raise
-        self._digest.update(data)
-        self._size += written
-        return written
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def part(self) -> layout.Part:
-        return layout.Part(self._size, self._digest.hexdigest())
-
-
-def _write_part(path: Path, value: Any) -> layout.Part:
-    import torch
-
-    with path.open("xb", buffering=_CHUNK) as file:
-        hashed = _Hashed(file)
-        try:
-            torch.save(value, cast("IO[bytes]", hashed))
-        except RuntimeError as error:
-            if hashed.failure is None:
-                raise
-            raise hashed.failure from error
-        file.flush()
-        os.fsync(file.fileno())
-    unsafe = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
-    if unsafe:
-        raise CheckpointError(
-            f"part {path.stem!r} holds {', '.join(unsafe)}, which would not be loaded again; "
-            "save tensors, numbers, text, lists and dicts, or name it to torch.serialization.add_safe_globals"
-        )
-    return hashed.part()
-
-
-def _read(entry: layout.Entry, name: str, part: layout.Part, map_location: Any) -> Any:
-    import torch
-
-    path = entry.folder / f"{name}.pt"
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size != part.size:
-                raise CheckpointDamaged(f"{path.name} has {size} bytes instead of {part.size}")
-            if hashlib.file_digest(file, "sha256").hexdigest() != part.sha256:
-                raise CheckpointDamaged(f"the checksum of {path.name} is wrong")
-            file.seek(0)
-            return torch.load(file, map_location=map_location, weights_only=True)
-    except OSError as error:
-        raise CheckpointDamaged(f"{path.name} cannot be read ({error.strerror})") from error
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"{path} holds more than tensors, numbers, text, lists and dicts, and is not loaded for safety: {error}"
-        ) from error
