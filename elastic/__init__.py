@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from elastic.environ import Environ
     from elastic.relaunch import config as config
+    from elastic.train.export import export as export
     from elastic.train.start import init as init
 
 LAZY: Final[Mapping[str, str]] = {
     "config": "elastic.relaunch",
+    "export": "elastic.train.export",
     "init": "elastic.train.start",
 }
 """What `elastic.<name>` is, and the module that has it."""
 
-__all__ = ["config", "env", "init"]
+__all__ = ["config", "env", "export", "init"]
 
 
 def env() -> Environ:
