@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from elastic.channel import (
+    Value,
     Committed,
     Formed,
     Hello,
@@ -55,7 +56,7 @@ class Heard:
     formed: bool = False
     step: int = -1
     world: int = 0
-    metrics: Mapping[str, channel.Value] = field(default_factory=dict)
+    metrics: Mapping[str, Value] = field(default_factory=dict)
     reported_at: float = 0.0
     left_at: int | None = None
 
