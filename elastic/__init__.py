@@ -12,15 +12,21 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from elastic.environ import Environ
     from elastic.relaunch import config as config
+    from elastic.train.batch import batch as batch
+    from elastic.train.sampler import ElasticSampler as ElasticSampler
     from elastic.train.start import init as init
+    from elastic.train.stream import ElasticStream as ElasticStream
 
 LAZY: Final[Mapping[str, str]] = {
+    "ElasticSampler": "elastic.train.sampler",
+    "ElasticStream": "elastic.train.stream",
+    "batch": "elastic.train.batch",
     "config": "elastic.relaunch",
     "init": "elastic.train.start",
 }
 """What `elastic.<name>` is, and the module that has it."""
 
-__all__ = ["config", "env", "init"]
+__all__ = ["ElasticSampler", "ElasticStream", "batch", "config", "env", "init"]
 
 
 def env() -> Environ:
