@@ -18,6 +18,9 @@ Each class says whose fault it is and what to do about it::
     ├── CheckpointError
     │   ├── CheckpointFenced   another generation owns the folder: this worker is of an old world
     │   └── CheckpointDamaged  a file is missing or its checksum is wrong: an older one is taken
+    ├── NotFinite              a tensor has nan or inf: nothing is saved; go back to an older step
+    ├── RunFailed              a run of elastic.testing did not go as its schedule says: see the output in it
+    │   └── RunHung            the same because time ran out: see the stacks in it
     └── ParameterServerError
         ├── MessageError       a message does not fit its schema: it is refused and changes nothing
         ├── ModelMismatch      this worker's model is not the one that the servers hold: mend the script
@@ -118,6 +121,18 @@ class CheckpointFenced(CheckpointError):
 
 class CheckpointDamaged(CheckpointError):
     """A checkpoint is incomplete or does not match its checksum."""
+
+
+class NotFinite(ElasticError):
+    """A tensor has nan or inf. The text names it, the step and the rank, and the checkpoint that is kept."""
+
+
+class RunFailed(ElasticError):
+    """A run of `elastic.testing` did not go as its schedule says. The text names the replica and has its output."""
+
+
+class RunHung(RunFailed):
+    """A run of `elastic.testing` took too long. The text has the stacks of every replica that was still there."""
 
 
 class ParameterServerError(ElasticError):

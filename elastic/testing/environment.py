@@ -1,0 +1,83 @@
+"""The environment of a replica: what elastic-launch gives a worker (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+LAUNCHERS: Final = ("ELASTIC_", "PADDLE_", "TORCHELASTIC_", "FLAGS_", "GROUP_", "ROLE_")
+"""Beginnings of what a launcher above this process may have set."""
+JOB: Final = "testing"
+SOCKET: Final = "ELASTIC_TESTING"
+"""Path of the run's own socket, in a replica."""
+TASK: Final = "ELASTIC_TESTING_TASK"
+"""Path of what a replica is to run."""
+FILES: Final = "ELASTIC_TESTING_FILES"
+"""What the paths of a replica's own files begin with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a replica stands. `m_id` is the place of its node in the world, `number` its own over the whole run."""
+
+    number: int
+    generation: int
+    rank: int
+    local_rank: int
+    slots: int
+    m_id: int
+    nodes: int
+    node: str
+
+
+def environment(
+    place: Place,
+    *,
+    base: Mapping[str, str],
+    more: Mapping[str, str],
+    port: int,
+    incarnation: str,
+    failures: int,
+    checkpoint_dir: str,
+    channel: str,
+    saved: str,
+    testing: Mapping[str, str],
+    files: str,
+) -> dict[str, str]:
+    """All of it. `more` is what the caller of the run wishes, and counts most; `saved` is "" if there is nothing."""
+    kept = {name: text for name, text in base.items() if not name.startswith(LAUNCHERS)}
+    world = place.nodes * place.slots
+    made = {
+        "PYTHONUNBUFFERED": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "RANK": str(place.rank),
+        "LOCAL_RANK": str(place.local_rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(place.slots),
+        "GROUP_RANK": str(place.m_id),
+        "GROUP_WORLD_SIZE": str(place.nodes),
+        "ROLE_RANK": str(place.rank),
+        "ROLE_WORLD_SIZE": str(world),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RESTART_COUNT": str(failures),
+        "TORCHELASTIC_MAX_RESTARTS": str(failures + 1),
+        "TORCHELASTIC_RUN_ID": JOB,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": f"{files}.error.json",
+        "ELASTIC_JOB_ID": JOB,
+        "ELASTIC_NODE_ID": place.node,
+        "ELASTIC_GENERATION": str(place.generation),
+        "ELASTIC_FENCE": f"{incarnation}/{place.generation}",
+        "ELASTIC_CHECKPOINT_DIR": checkpoint_dir,
+        "ELASTIC_PROGRESS_FILE": f"{files}.progress",
+        "ELASTIC_CHANNEL": channel,
+        FILES: files,
+    }
+    if saved:
+        made["ELASTIC_SAVED"] = saved
+    return {**kept, **made, **testing, **more}

@@ -1,0 +1,57 @@
+"""The text of a run that failed: who, what, and the last lines of the output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from elastic.testing.replica import Failed
+from elastic.testing.result import text
+from elastic.testing.story import Actor, Story
+
+LINES_MAX = 20
+"""Of a replica's output, from its end."""
+REPLICAS_MAX = 8
+"""Whose output is shown, the one that failed first."""
+
+
+def failed_text(story: Story, failures: Mapping[int, Failed | None]) -> str:
+    """Why a world was not as scheduled. The replica whose error was the first is named, whoever ended first."""
+    raised = {rank: failed for rank, failed in failures.items() if failed is not None and not failed.injected}
+    actors = list(story.actors)
+    head = story.broken
+    if raised:
+        first = min(raised, key=lambda rank: raised[rank].at_s)
+        actors.sort(key=lambda actor: (actor.place.rank != first, actor.place.rank))
+        head = f"{name(actors[0])} raised {raised[first].line}"
+    parts = [head]
+    shown = [actor for actor in actors if actor.seen.output.strip()]
+    parts += [_tail(actor) for actor in shown[:REPLICAS_MAX]]
+    return "\n".join(parts)
+
+
+def hung_text(story: Story, hanging: Sequence[Actor], timeout_s: float, waiting: str) -> str:
+    """Who was still there at the end of the time, and where in the program."""
+    ranks = ", ".join(str(actor.place.rank) for actor in hanging)
+    head = f"after {timeout_s:g} s world {story.result.generation - 1} still runs: {_plural(hanging)} {ranks}"
+    parts = [head + (f"; {waiting}" if waiting else "")]
+    for actor in hanging[:REPLICAS_MAX]:
+        stacks = text(f"{actor.files}.stacks").strip() or "(it did not answer: it hangs outside of python)"
+        parts += [f"--- {name(actor)}, its stacks:", stacks]
+        if actor.seen.output.strip():
+            parts.append(_tail(actor))
+    return "\n".join(parts)
+
+
+def name(actor: Actor) -> str:
+    """A replica as messages have it. Worlds count from 0, as in `worlds`."""
+    place = actor.place
+    return f"rank {place.rank} of world {place.generation - 1} ({place.node})"
+
+
+def _tail(actor: Actor) -> str:
+    lines = actor.seen.output.rstrip().splitlines()
+    return "\n".join([f"--- {name(actor)}, the last lines of its output:", *lines[-LINES_MAX:]])
+
+
+def _plural(actors: Sequence[Actor]) -> str:
+    return "rank" if len(actors) == 1 else "ranks"

@@ -1,0 +1,104 @@
+"""What a run returns: for each world what came of each of its replicas."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from elastic.testing.replica import Failed
+
+
+@dataclass(slots=True)
+class Replica:
+    """One process. `code` is its exit code, or minus the signal that ended it; None: it ran when the run was cut off.
+
+    `value` is what the function returned, `records` what it passed to `record`, `output` what it wrote to stdout and
+    stderr, `notes` the lines that it gave the agent for people, `raised` the last line of its traceback, "" without.
+    `step` is the highest one that it reported, None if it reported none.
+    """
+
+    rank: int
+    node: str
+    code: int | None = None
+    value: Any = None
+    records: list[Any] = field(default_factory=list)
+    output: str = ""
+    notes: list[str] = field(default_factory=list)
+    raised: str = ""
+    step: int | None = None
+
+
+@dataclass(slots=True)
+class WorldResult:
+    """One world. `nodes` are the names of its nodes in the order of the ranks: a node keeps its name while it lives.
+
+    `saved` is the newest step whose checkpoint was said to be complete, None if there was none.
+    """
+
+    generation: int
+    nodes: tuple[str, ...]
+    replicas: list[Replica]
+    saved: int | None = None
+
+    @property
+    def values(self) -> list[Any]:
+        """What the function returned, by rank; None where it did not return."""
+        return [replica.value for replica in self.replicas]
+
+
+@dataclass(slots=True)
+class Result:
+    """All worlds of a run, in order."""
+
+    worlds: list[WorldResult]
+
+    @property
+    def values(self) -> list[Any]:
+        """What the function returned in the last world, by rank."""
+        return self.worlds[-1].values
+
+    @property
+    def records(self) -> list[Any]:
+        """Everything that was recorded: world after world, in each rank after rank."""
+        return [value for world in self.worlds for replica in world.replicas for value in replica.records]
+
+    @property
+    def output(self) -> str:
+        """All output, replica after replica, with a line above each that says whose it is."""
+        return "".join(
+            f"--- world {index}, rank {replica.rank}\n{replica.output}"
+            for index, world in enumerate(self.worlds)
+            for replica in world.replicas
+        )
+
+
+def read(replica: Replica, files: str) -> Failed | None:
+    """Fill in what a replica has written; how its function failed, None if it did not raise."""
+    replica.output = text(f"{files}.output")
+    replica.records = [json.loads(line) for line in text(f"{files}.records").splitlines()]
+    if Path(f"{files}.value.json").exists():
+        replica.value = json.loads(text(f"{files}.value.json"))
+    elif replica.code == 0 and Path(f"{files}.value.pt").exists():
+        import torch
+
+        replica.value = torch.load(f"{files}.value.pt", weights_only=True, map_location="cpu")
+    if not Path(f"{files}.failed").exists():
+        return None
+    try:
+        failed = msgspec.json.decode(Path(f"{files}.failed").read_bytes(), type=Failed)
+    except msgspec.MsgspecError:  # It was killed while it wrote.
+        return None
+    replica.raised = failed.line
+    return failed
+
+
+def text(path: str) -> str:
+    """What stands in a file, "" if there is none."""
+    try:
+        return Path(path).read_text(errors="replace")
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,315 @@
+"""A run: one world after the other, on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pickle
+import secrets
+import selectors
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from elastic import channel
+from elastic.errors import RunFailed, RunHung
+from elastic.testing import messages, warm
+from elastic.testing import replica as inside
+from elastic.testing.environment import SOCKET, TASK, Place, environment
+from elastic.testing.node import Node
+from elastic.testing.report import failed_text, hung_text
+from elastic.testing.result import Replica, Result, WorldResult, read
+from elastic.testing.schedule import At, Failure, How, World, lost, memberships, worlds_of
+from elastic.testing.story import Actor, Story
+from elastic.train import fence
+
+STACKS_S: Final = 5.0
+"""How long the stacks of replicas that hang are waited for."""
+SOCKET_PATH_MAX: Final = 64
+"""Bytes of the folder's path: a Unix socket in it may have 107."""
+
+
+def run(
+    function: Callable[..., Any],
+    *,
+    worlds: Sequence[int | World],
+    change_at: Sequence[At] = (),
+    how: How | Sequence[How] = "planned",
+    slots: int = 1,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    checkpoint_dirs: str | os.PathLike[str] | None = None,
+    timeout_s: float = 120.0,
+) -> Result:
+    """Run `function(*args, **kwargs)` in every replica of each world, and return what came of them.
+
+    `worlds` are numbers of nodes with `slots` replicas each. In the short form `change_at` has a step for each change
+    between two worlds, and `how` says how that change comes: "planned", "loss" or "failure", one for all or one each;
+    a world that grows is then stopped as planned and not by a loss. In the long form `worlds` are `World` values. A
+    step counts when the first replica reports it on the local channel, or exactly, with `elastic.testing.reached`.
+
+    Replicas have the environment of elastic-launch, run on gloo without cards, and see one thread. `env` is added to
+    it. `checkpoint_dir` is shared by all nodes; `checkpoint_dirs` is the parent of one folder for each node instead,
+    which the others do not read. Without both the folder is a private one, removed at the end.
+
+    `function` is defined at the top of its module. `args` are pickled. It returns None, tensors, numbers, text, lists
+    or dicts. Raises `elastic.errors.RunFailed`, which names the replica and has the last lines of its output, when the
+    run does not go as scheduled; `RunHung`, with the stacks of all replicas, after `timeout_s` in all; `ValueError`
+    for arguments that do not fit together. When it returns or raises, no replica is left, and no memory of theirs.
+    """
+    full = worlds_of(worlds, change_at, how)
+    if slots < 1:
+        raise ValueError(f"slots is {slots}; a node has at least 1")
+    if checkpoint_dir is not None and checkpoint_dirs is not None:
+        raise ValueError("checkpoint_dir and checkpoint_dirs: give one of them")
+    for world in full:
+        if isinstance(world.until, Failure) and not 0 <= world.until.rank < world.nodes * slots:
+            raise ValueError(f"Failure(rank={world.until.rank}): a world of {world.nodes} nodes has no such rank")
+    _check(function)
+    with _folder() as folder, contextlib.ExitStack() as stack:
+        _write_task(folder, function, (tuple(args), dict(kwargs or {})))
+        server = warm.take()
+        stack.callback(lambda: server.close())
+        one = _Run(server, folder, full, slots, env or {}, checkpoint_dir, checkpoint_dirs, timeout_s)
+        stack.callback(one.close)
+        try:
+            result = one.all_worlds()
+        except RunFailed:
+            if one.nobody_runs and server.usable:
+                _keep(stack, one, server)
+            raise
+        _keep(stack, one, server)
+        return result
+
+
+def _keep(stack: contextlib.ExitStack, one: _Run, server: warm.Server) -> None:
+    """Keep the server for the next run, instead of ending it."""
+    stack.pop_all()
+    one.close()
+    server.give_back()
+
+
+class _Run:
+    def __init__(
+        self,
+        server: warm.Server,
+        folder: Path,
+        worlds: Sequence[World],
+        slots: int,
+        env: Mapping[str, str],
+        checkpoint_dir: str | os.PathLike[str] | None,
+        checkpoint_dirs: str | os.PathLike[str] | None,
+        timeout_s: float,
+    ) -> None:
+        self._server, self._folder, self._worlds, self._slots, self._env = server, folder, worlds, slots, env
+        self._shared = Path(checkpoint_dir or folder / "checkpoints").absolute()
+        self._own = None if checkpoint_dirs is None else Path(checkpoint_dirs).absolute()
+        self._timeout_s, self._deadline_s = timeout_s, time.monotonic() + timeout_s
+        self._incarnation = secrets.token_hex(8)
+        self._selector = selectors.DefaultSelector()
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listening.bind(str(folder / "run.sock"))
+        self._listening.listen(256)
+        self._ends: set[socket.socket] = set()
+        self._nodes: dict[int, Node] = {}
+        self._story: Story | None = None
+        self._number = self._failures = 0
+        self._saved = ""
+        self._selector.register(server, selectors.EVENT_READ, self._from_server)
+        self._selector.register(self._listening, selectors.EVENT_READ, self._accept)
+
+    @property
+    def nobody_runs(self) -> bool:
+        return self._story is None or self._story.over
+
+    def close(self) -> None:
+        for node in self._nodes.values():
+            node.close()
+        self._nodes.clear()
+        for end in self._ends:
+            end.close()
+        self._listening.close()
+        self._selector.close()
+
+    def all_worlds(self) -> Result:
+        result = Result([])
+        members = memberships(self._worlds)
+        for index, nodes in enumerate(members):
+            with socket.socket() as held:  # Bound and not listening: the store of rank 0 can take it, others do not.
+                held.bind(("127.0.0.1", 0))
+                held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                result.worlds.append(self._world(index, nodes, held.getsockname()[1]))
+            after = members[index + 1] if index + 1 < len(members) else ()
+            for number in set(nodes) - set(after):
+                self._nodes.pop(number).close()
+        return result
+
+    def _world(self, index: int, members: Sequence[int], port: int) -> WorldResult:
+        world, generation = self._worlds[index], index + 1
+        for number in members:
+            if number not in self._nodes:
+                self._nodes[number] = Node(number, self._folder, self._selector, self._heard)
+        fence.claim(self._checkpoint_dir(members[0]), f"{self._incarnation}/{generation}")
+        actors = [
+            self._actor(generation, members, m_id, local_rank)
+            for m_id in range(len(members))
+            for local_rank in range(self._slots)
+        ]
+        seen = WorldResult(generation, tuple(self._nodes[n].name for n in members), [one.seen for one in actors])
+        story = Story(self._server, world.until, lost(self._worlds, index), self._nodes, members, actors, seen)
+        self._story, story.saved = story, self._saved
+        for actor in actors:
+            self._start(actor, members[actor.place.m_id], port)
+        try:
+            while not story.over:
+                self._step(story)
+        finally:
+            failures = {actor.place.rank: read(actor.seen, actor.files) for actor in actors}
+        if story.broken:
+            raise RunFailed(failed_text(story, failures))
+        self._saved = story.saved
+        self._failures += isinstance(world.until, Failure)
+        return seen
+
+    def _actor(self, generation: int, members: Sequence[int], m_id: int, local_rank: int) -> Actor:
+        number, self._number = self._number, self._number + 1
+        node = self._nodes[members[m_id]].name
+        place = Place(
+            number=number,
+            generation=generation,
+            rank=m_id * self._slots + local_rank,
+            local_rank=local_rank,
+            slots=self._slots,
+            m_id=m_id,
+            nodes=len(members),
+            node=node,
+        )
+        return Actor(place, str(self._folder / f"replica.{number}"), Replica(place.rank, node))
+
+    def _start(self, actor: Actor, node: int, port: int) -> None:
+        made = environment(
+            actor.place,
+            base=os.environ,
+            more=self._env,
+            port=port,
+            incarnation=self._incarnation,
+            failures=self._failures,
+            checkpoint_dir=str(self._checkpoint_dir(node)),
+            channel=str(self._nodes[node].path),
+            saved=self._saved,
+            testing={SOCKET: str(self._folder / "run.sock"), TASK: str(self._folder / "task.json")},
+            files=actor.files,
+        )
+        self._server.start(actor.place.number, made, f"{actor.files}.output", str(self._folder))
+
+    def _checkpoint_dir(self, node: int) -> Path:
+        return self._shared if self._own is None else self._own / f"node{node}"
+
+    def _step(self, story: Story) -> None:
+        """Wait for the next thing to happen, and act on it."""
+        now = time.monotonic()
+        if now >= self._deadline_s:
+            self._hung(story)
+        if story.kill_at_s is not None and now >= story.kill_at_s:
+            story.tick()
+        until_s = min(self._deadline_s, story.kill_at_s or self._deadline_s)
+        self._wait(until_s - now)
+
+    def _wait(self, seconds: float) -> None:
+        for key, _ in self._selector.select(max(0.0, seconds)):
+            if key.fileobj in self._selector.get_map():  # Not closed by what came before it.
+                key.data()
+
+    def _hung(self, story: Story) -> None:
+        """Take the stacks of all that still run (which ends them), and raise."""
+        hanging = story.running
+        waiting = story.waiting_words()
+        for actor in hanging:
+            actor.signalled = True
+            self._server.signal(actor.place.number, inside.STACKS)
+        limit_s = time.monotonic() + STACKS_S
+        while not story.over and time.monotonic() < limit_s:
+            self._wait(limit_s - time.monotonic())
+        story.tick()
+        while not story.over:
+            self._wait(STACKS_S)
+        for actor in hanging:
+            read(actor.seen, actor.files)
+        raise RunHung(hung_text(story, hanging, self._timeout_s, waiting))
+
+    def _heard(self, hello: channel.Hello, message: channel.Said) -> None:
+        if self._story is not None:
+            self._story.heard(hello, message)
+
+    def _from_server(self) -> None:
+        message = self._server.receive()
+        if isinstance(message, messages.Exited) and self._story is not None:
+            self._story.exited(message.number, message.code)
+
+    def _accept(self) -> None:
+        end, _ = self._listening.accept()
+        self._ends.add(end)
+        self._selector.register(end, selectors.EVENT_READ, lambda: self._read(end))
+
+    def _read(self, end: socket.socket) -> None:
+        try:
+            data = end.recv(inside.PACKET_MAX)
+        except OSError:
+            data = b""
+        if not data:
+            self._selector.unregister(end)
+            self._ends.discard(end)
+            end.close()
+        elif self._story is not None:
+            self._story.reached(msgspec.json.decode(data, type=inside.Reached), end)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """A private folder, gone at the end."""
+    parent = tempfile.gettempdir()
+    path = Path(tempfile.mkdtemp(prefix="elastic-run-", dir=parent if len(parent) < SOCKET_PATH_MAX else "/tmp"))
+    try:
+        yield path
+    finally:
+        if path.exists():  # A server that is ended removes it too.
+            shutil.rmtree(path)
+
+
+def _check(function: Callable[..., Any]) -> None:
+    """Raise `ValueError` if another process could not find the function by its name."""
+    name, module = getattr(function, "__qualname__", ""), getattr(function, "__module__", "")
+    found: Any = sys.modules.get(module) or (importlib.import_module(module) if module else None)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not function:
+        raise ValueError(
+            f"{name or function!r} cannot be found by its name in {module or 'any module'}, so that no other process "
+            "can run it; define it at the top of its module"
+        )
+
+
+def _write_task(folder: Path, function: Callable[..., Any], arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+    """Write down what the replicas run, in a folder that is ours alone: nobody else can put a pickle there."""
+    module = function.__module__
+    file = getattr(sys.modules[module], "__file__", None)
+    (folder / "arguments").write_bytes(pickle.dumps(arguments))
+    task = inside.Task(
+        module=module,
+        name=function.__qualname__,
+        file=os.path.abspath(file) if file else "",
+        path=[os.path.abspath(entry) for entry in sys.path],
+        argv=[os.path.abspath(file) if file else "-"],
+        arguments=str(folder / "arguments"),
+    )
+    (folder / "task.json").write_bytes(msgspec.json.encode(task))

@@ -1,0 +1,143 @@
+"""The schedule of a run: its worlds, how each one ends, and which nodes are in it (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+At = int | str
+"""A step, or the word that replicas pass to `elastic.testing.reached`."""
+How = Literal["planned", "loss", "failure"]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The world runs until every replica has returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """At `at` the replicas are asked to stop, as on a drain or for newcomers; they save and leave with 143.
+
+    `leave` are the nodes that are not in the next world, by their place in this one; further ones leave from the end
+    if the next world is smaller. A replica that does not listen on the local channel gets SIGTERM instead.
+    """
+
+    at: At
+    leave: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """At `at` these nodes are lost, by their place in this world: replicas killed, their memory gone.
+
+    None named: the last ones, as many as the next world has fewer, at least one. The others get SIGTERM, then SIGKILL.
+    """
+
+    at: At
+    nodes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """At `at` one replica fails and its node stays: it raises `Injected`, or gets SIGKILL. The others are stopped.
+
+    Without `at` it is the function's own part to let a replica fail: the first one that does ends the world.
+    """
+
+    at: At | None = None
+    rank: int = 0
+    by: Literal["raise", "kill"] = "raise"
+
+
+Until = End | Planned | Loss | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A world of `nodes` nodes and how it ends."""
+
+    nodes: int
+    until: Until = End()
+
+
+def worlds_of(worlds: Sequence[int | World], change_at: Sequence[At], how: How | Sequence[How]) -> tuple[World, ...]:
+    """The worlds in full, from the short form or from the long one.
+
+    Raises `ValueError` if the parts do not fit together.
+    """
+    if not worlds:
+        raise ValueError("worlds is empty; name at least one, as in worlds=[2]")
+    numbers = [world for world in worlds if isinstance(world, int)]
+    full = [world for world in worlds if isinstance(world, World)]
+    if full and (numbers or change_at):
+        raise ValueError("worlds has World values: give every world as one, and no change_at")
+    if not full:
+        changes = len(numbers) - 1
+        hows = [how] * changes if isinstance(how, str) else list(how)
+        if len(change_at) != changes or len(hows) != changes:
+            raise ValueError(
+                f"{len(numbers)} worlds have {changes} changes between them, but change_at has {len(change_at)} "
+                f"and how has {len(hows)}"
+            )
+        full = [
+            World(here, _until(here, after, at, one))
+            for here, after, at, one in zip(numbers, numbers[1:], change_at, hows, strict=False)
+        ]
+        full.append(World(numbers[-1]))
+    _check(full)
+    return tuple(full)
+
+
+def _until(here: int, after: int, at: At, how: How) -> Until:
+    """The short form's end. A world that grows is stopped as planned: nobody needs to be lost for it."""
+    if how == "failure":
+        return Failure(at)
+    return Loss(at) if how == "loss" and after <= here else Planned(at)
+
+
+def _check(worlds: Sequence[World]) -> None:
+    for index, world in enumerate(worlds):
+        if world.nodes < 1:
+            raise ValueError(f"world {index} has {world.nodes} nodes; one is the least")
+        last, until = index == len(worlds) - 1, world.until
+        if last != isinstance(until, End) and not (last and isinstance(until, Loss | Planned | Failure)):
+            raise ValueError(f"world {index} runs to the end, so that nothing comes after it; say how it ends")
+        named = until.nodes if isinstance(until, Loss) else until.leave if isinstance(until, Planned) else ()
+        if any(not 0 <= place < world.nodes for place in named):
+            raise ValueError(f"world {index} has {world.nodes} nodes, counted from 0, and not {named}")
+        if isinstance(until, Loss) and not until.nodes and world.nodes == 1 and not last:
+            raise ValueError(
+                f"world {index} has one node and loses it; if that is meant, name it: Loss(..., nodes=(0,))"
+            )
+
+
+def lost(worlds: Sequence[World], index: int) -> tuple[int, ...]:
+    """The places of the nodes that are lost in world `index`."""
+    until = worlds[index].until
+    if not isinstance(until, Loss):
+        return ()
+    if until.nodes:
+        return tuple(sorted(set(until.nodes)))
+    here = worlds[index].nodes
+    after = worlds[index + 1].nodes if index + 1 < len(worlds) else here - 1
+    return tuple(range(here - max(1, here - after), here))
+
+
+def memberships(worlds: Sequence[World]) -> tuple[tuple[int, ...], ...]:
+    """The nodes of each world, in the order of their ranks. A node has one number for its life, from 0.
+
+    Who stays keeps the order, newcomers are appended: so rank 0 is a survivor whenever there is one.
+    """
+    members = tuple(range(worlds[0].nodes))
+    found, born = [members], worlds[0].nodes
+    for index, after in enumerate(worlds[1:]):
+        until = worlds[index].until
+        gone = until.leave if isinstance(until, Planned) else lost(worlds, index)
+        stay = tuple(number for place, number in enumerate(members) if place not in gone)[: after.nodes]
+        newcomers = tuple(range(born, born + after.nodes - len(stay)))
+        born += len(newcomers)
+        members = stay + newcomers
+        found.append(members)
+    return tuple(found)

@@ -1,0 +1,244 @@
+"""One world while it runs: what is heard of it, when its end is due, and what is then done to whom."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from elastic import channel
+from elastic.testing import replica as inside
+from elastic.testing.environment import Place
+from elastic.testing.node import Node
+from elastic.testing.result import Replica, WorldResult
+from elastic.testing.schedule import At, End, Failure, Loss, Planned, Until
+from elastic.testing.warm import Server
+
+LOSS_GRACE_S = 2.0
+"""From SIGTERM to SIGKILL after a loss or a failure, as in elastic-launch."""
+PLANNED_GRACE_S = 15.0
+"""The same in a planned stop, for a replica that does not listen."""
+STOPPED = 128 + signal.SIGTERM
+
+
+@dataclass(slots=True)
+class Actor:
+    """A replica that was started."""
+
+    place: Place
+    files: str
+    seen: Replica
+    listens: bool = False
+    signalled: bool = False
+    """Whether we have asked it to end, so that its end is no failure of its own."""
+
+
+@dataclass(slots=True)
+class Story:
+    """A world from its start to the exit of its last replica.
+
+    `broken` is why it does not go as the schedule says: its replicas are then stopped.
+    """
+
+    server: Server
+    until: Until
+    lost: Sequence[int]
+    nodes: Mapping[int, Node]
+    members: Sequence[int]
+    actors: list[Actor]
+    result: WorldResult
+    saved: str = ""
+    """The newest checkpoint as the job knows it, for the next world."""
+    due: bool = False
+    broken: str = ""
+    kill_at_s: float | None = None
+    _exact: bool = False
+    """Whether the function calls `reached` with its steps: what it reports on the channel then ends nothing."""
+    _waiting: dict[int, socket.socket] = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        """Whether every replica has ended."""
+        return not self.running
+
+    @property
+    def running(self) -> list[Actor]:
+        """Those that have not ended."""
+        return [actor for actor in self.actors if actor.seen.code is None]
+
+    def heard(self, hello: channel.Hello, message: channel.Said) -> None:
+        """A replica said something on the local channel."""
+        if hello.generation != self.result.generation or hello.rank >= len(self.actors):
+            return
+        actor = self.actors[hello.rank]
+        if isinstance(message, channel.Listening):
+            actor.listens = True
+        elif isinstance(message, channel.Note):
+            actor.seen.notes.append(message.text)
+        elif isinstance(message, channel.Saved):
+            self.result.saved = max(message.step, self.result.saved or 0)
+            self.saved = json.dumps({"step": message.step, "host": actor.place.node, "folder": message.folder})
+        elif isinstance(message, channel.Progress):
+            actor.seen.step = max(message.step, actor.seen.step or 0)
+            if not self._exact and _matches(self._at, message.step) and isinstance(self._at, int):
+                self._end()
+
+    def reached(self, message: inside.Reached, end: socket.socket) -> None:
+        """A replica waits in `reached`: it goes on at once unless the world ends there."""
+        actor = next((one for one in self.actors if one.place.number == message.number), None)
+        if actor is None:
+            return
+        if isinstance(message.what, int):
+            self._exact = True
+            actor.seen.step = max(message.what, actor.seen.step or 0)
+        if self.due or self.broken or not _matches(self._at, message.what):
+            _answer(end, inside.GO)
+        else:
+            self._waiting[actor.place.rank] = end
+            self._end_if_all_wait()
+
+    def exited(self, number: int, code: int) -> None:
+        """A replica has ended."""
+        actor = next(one for one in self.actors if one.place.number == number)
+        actor.seen.code = code
+        self._waiting.pop(actor.place.rank, None)
+        if self.broken or actor.signalled:
+            return
+        if self.due and isinstance(self.until, Planned):
+            if code != STOPPED:
+                self._break(f"{_did(code)}, though it was asked to stop at {self.until.at!r} and to leave with 143")
+        elif self.due and isinstance(self.until, Failure):
+            if code == 0 and actor.place.rank == self.until.rank:
+                self._break("returned, though the schedule let it fail: does it catch the error?")
+            else:
+                self.stop_all()
+        elif code != 0:
+            if isinstance(self.until, Failure) and self.until.at is None:
+                self.due = True
+                self.stop_all()
+            else:
+                self._break(_did(code))
+        elif not self.running and not self.due and not isinstance(self.until, End):
+            self._break(f"and all others returned before the world was to end ({_words(self.until)})", stop=False)
+        else:
+            self._end_if_all_wait()
+        if self.broken:
+            self.broken = f"{_who(actor)} {self.broken}"
+
+    def stop_all(self, grace_s: float = LOSS_GRACE_S) -> None:
+        """SIGTERM for all that still run; `tick` kills them after the grace."""
+        for actor in self.running:
+            if not actor.signalled:
+                actor.signalled = True
+                self.server.signal(actor.place.number, signal.SIGTERM, session=True)
+        self.kill_at_s = time.monotonic() + grace_s
+
+    def tick(self) -> None:
+        """The grace is over: kill."""
+        self.kill_at_s = None
+        for actor in self.running:
+            if not actor.signalled and not self.broken:
+                self.broken = f"{_who(actor)} was asked to stop and was still there after {PLANNED_GRACE_S:g} s"
+            actor.signalled = True
+            self.server.signal(actor.place.number, signal.SIGKILL, session=True)
+
+    def waiting_words(self) -> str:
+        """Who waits in `reached` for whom, "" if nobody does."""
+        if not self._waiting:
+            return ""
+        others = ", ".join(str(actor.place.rank) for actor in self.running if actor.place.rank not in self._waiting)
+        return f"ranks {', '.join(map(str, self._waiting))} wait in reached({self._at!r}) for ranks {others}"
+
+    @property
+    def _at(self) -> At | None:
+        return None if isinstance(self.until, End) else self.until.at
+
+    def _break(self, why: str, *, stop: bool = True) -> None:
+        self.broken = why
+        self._release()
+        if stop:
+            self.stop_all()
+
+    def _end_if_all_wait(self) -> None:
+        if self._waiting and all(actor.place.rank in self._waiting for actor in self.running):
+            self._end()
+
+    def _end(self) -> None:
+        """Set the end of this world in motion."""
+        if self.due or self.broken:
+            return
+        self.due = True
+        if isinstance(self.until, Planned):
+            self._ask()
+        elif isinstance(self.until, Loss):
+            self._lose()
+        elif isinstance(self.until, Failure):
+            self._fail(self.until)
+
+    def _ask(self) -> None:
+        """Ask for a planned stop, as elastic-launch does: SIGTERM only for those that do not listen."""
+        for actor in self.running:
+            node = self.nodes[self.members[actor.place.m_id]]
+            stop = channel.Stop("the schedule of the test changes the world")
+            if not actor.listens or not node.tell(actor.place.generation, actor.place.rank, stop):
+                actor.signalled = True
+                self.server.signal(actor.place.number, signal.SIGTERM, session=True)
+        self.kill_at_s = time.monotonic() + PLANNED_GRACE_S
+        self._release()
+
+    def _lose(self) -> None:
+        for actor in self.running:
+            if actor.place.m_id in self.lost:
+                actor.signalled = True
+                self._waiting.pop(actor.place.rank, None)
+                self.server.signal(actor.place.number, signal.SIGKILL, session=True)
+        for place in self.lost:
+            self.nodes[self.members[place]].close()
+        self.stop_all()
+
+    def _fail(self, failure: Failure) -> None:
+        actor = self.actors[failure.rank]
+        end = self._waiting.pop(failure.rank, None)
+        if failure.by == "kill":
+            self.server.signal(actor.place.number, signal.SIGKILL)
+        elif end is not None:
+            _answer(end, inside.RAISE)
+        else:
+            self.server.signal(actor.place.number, inside.FAIL)
+
+    def _release(self) -> None:
+        """Let those go on that wait. After a loss or a failure they wait until they are stopped."""
+        for end in self._waiting.values():
+            _answer(end, inside.GO)
+        self._waiting.clear()
+
+
+def _matches(at: At | None, what: At) -> bool:
+    if isinstance(at, int) and isinstance(what, int):
+        return what >= at
+    return at is not None and at == what
+
+
+def _answer(end: socket.socket, word: bytes) -> None:
+    with contextlib.suppress(OSError):  # It is gone; its exit says so.
+        end.send(word)
+
+
+def _who(actor: Actor) -> str:
+    return f"rank {actor.place.rank} of world {actor.place.generation - 1} ({actor.place.node})"
+
+
+def _did(code: int) -> str:
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"left with exit code {code}" if code else "returned"
+
+
+def _words(until: Planned | Loss | Failure) -> str:
+    if isinstance(until, Failure) and until.at is None:
+        return "when a replica fails"
+    return f"{type(until).__name__} at {until.at!r}"
