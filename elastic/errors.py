@@ -16,7 +16,9 @@ Each class says whose fault it is and what to do about it::
     ├── NurseryLost            the process that guards the workers is gone, and so are they
     ├── CheckpointError
     │   ├── CheckpointFenced   another generation owns the folder: this worker is of an old world
-    │   └── CheckpointDamaged  a file is missing or its checksum is wrong: an older one is taken
+    │   ├── CheckpointDamaged  a file is missing or its checksum is wrong: an older one is taken
+    │   ├── TensorsMissing     no rank holds a part of the state that is wanted: another step or tier is taken
+    │   └── TensorsDiffer      the state that is held is not of the shape or type of this model: mend the script
     └── ParameterServerError
         ├── MessageError       a message does not fit its schema: it is refused and changes nothing
         ├── ModelMismatch      this worker's model is not the one that the servers hold: mend the script
@@ -113,6 +115,14 @@ class CheckpointFenced(CheckpointError):
 
 class CheckpointDamaged(CheckpointError):
     """A checkpoint is incomplete or does not match its checksum."""
+
+
+class TensorsMissing(CheckpointError):
+    """Nobody holds a part of a tensor that a rank needs. The text names both; every rank raises the same."""
+
+
+class TensorsDiffer(CheckpointError):
+    """Ranks do not agree on the shape or type of a tensor. The text names it; every rank raises the same."""
 
 
 class ParameterServerError(ElasticError):
