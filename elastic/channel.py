@@ -81,6 +81,12 @@ class Saved(msgspec.Struct, frozen=True, tag="saved"):
     folder: Text
 
 
+class Left(msgspec.Struct, frozen=True, tag="left"):
+    """After `Stop`: everything is saved at `step`, and this worker ends now, whatever its exit code will be."""
+
+    step: Number
+
+
 class Note(msgspec.Struct, frozen=True, tag="note"):
     """One line for people, to be said by the agent. `warn`: also with --quiet."""
 
@@ -119,7 +125,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 Said = (
-    Hello | Preparing | Ready | Joining | Formed | Listening | Committed | Progress | Saved | Note | Wanted
+    Hello | Preparing | Ready | Joining | Formed | Listening | Committed | Progress | Saved | Left | Note | Wanted
 )  # fmt: skip
 """What a worker says."""
 Told = Stop | Segment | Refused

@@ -12,6 +12,7 @@
     <prefix>/<job>/verdict              model.Verdict
     <prefix>/<job>/events/<at>-<tag>    one line for people
     <prefix>/<job>/probe                probe.Probe, under the asker's lease: everybody is to try to reach everybody
+    <prefix>/<job>/saved                model.Saved, the newest committed checkpoint; nothing is decided by it
     <prefix>/<job>/answers/<id>/<node>  probe.Answer to that probe, under the node's lease; nobody mirrors it
 
 Documents are JSON with a schema: a document that does not fit raises `DocumentError` and nothing else can happen.
@@ -27,7 +28,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from elastic.errors import DocumentError
-from elastic.model import SCHEMA, Generation, Go, Member, Outcome, Spec, Verdict, contradiction
+from elastic.model import SCHEMA, Generation, Go, Member, Outcome, Saved, Spec, Verdict, contradiction
 from elastic.store.base import Entry, Range
 
 JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -37,7 +38,7 @@ DOCUMENT_BYTES_MAX = 1_400_000
 
 T = TypeVar("T")
 
-Document = str | Spec | Member | Generation | Go | Outcome | Verdict
+Document = str | Spec | Member | Generation | Go | Outcome | Verdict | Saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class View:
     generation: Stored[Generation] | None = None
     go: Stored[Go] | None = None
     verdict: Stored[Verdict] | None = None
+    saved: Stored[Saved] | None = None
     members: Mapping[str, Stored[Member]] = field(default_factory=dict)
     outcomes: Mapping[tuple[int, str], Stored[Outcome]] = field(default_factory=dict)
     complete: bool = False
@@ -93,6 +95,7 @@ class JobKeys:
         self.verdict: Final = self.root + "verdict"
         self.events: Final = self.root + "events/"
         self.probe: Final = self.root + "probe"
+        self.saved: Final = self.root + "saved"
         self.answers: Final = self.root + "answers/"
 
     def member(self, node: str) -> str:
@@ -177,12 +180,13 @@ class ViewReader:
             generation=single.get(keys.generation),
             go=single.get(keys.go),
             verdict=single.get(keys.verdict),
+            saved=single.get(keys.saved),
             members=members,
             outcomes=outcomes,
             complete=complete,
             follows=follows,
             damaged=tuple(damaged),
-            unreadable=tuple(key for key in damaged if not key.startswith((keys.members, keys.outcomes))),
+            unreadable=tuple(key for key in damaged if not key.startswith((keys.members, keys.outcomes, keys.saved))),
             schema=schema,
         )
 
@@ -249,4 +253,5 @@ _SINGLE: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
     "generation": msgspec.json.Decoder(Generation),
     "go": msgspec.json.Decoder(Go),
     "verdict": msgspec.json.Decoder(Verdict),
+    "saved": msgspec.json.Decoder(Saved),
 }

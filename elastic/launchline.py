@@ -12,7 +12,17 @@ from typing import Any, Final
 from elastic.errors import ConfigError
 
 SWITCHES: Final = frozenset(
-    {"allow_mismatch", "force", "log_overwrite", "one_card_per_worker", "quiet", "rerun", "verbose"}
+    {
+        "allow_mismatch",
+        "allow_rollback",
+        "check_nan",
+        "force",
+        "log_overwrite",
+        "one_card_per_worker",
+        "quiet",
+        "rerun",
+        "verbose",
+    }
 )
 """Flags without a value. The table is the launcher's; a test holds the two together."""
 

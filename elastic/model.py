@@ -363,6 +363,28 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     cause: Cause | None = None
 
 
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest checkpoint that the job's workers committed, and the host on which it was said.
+
+    `folder` is a full path there; whether others can read it, nobody knows yet. `at` is that host's wall clock, for
+    people only. Nothing is decided by it: it keeps a job from starting over silently.
+    """
+
+    step: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    host: Annotated[str, msgspec.Meta(max_length=253)]
+    folder: Annotated[str, msgspec.Meta(max_length=4096)]
+    run: Number
+    g: Number
+    at: float = 0.0
+
+    def replaces(self, other: Saved | None) -> bool:
+        """Tell whether this is the newer word.
+
+        A later generation counts more than a higher step: it may have gone back to an older checkpoint.
+        """
+        return other is None or (self.run, self.g, self.step) > (other.run, other.g, other.step)
+
+
 def contradiction(document: object) -> str:
     """Say in which way the parts of a document do not fit each other; "" if they do."""
     match document:

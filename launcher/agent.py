@@ -37,6 +37,7 @@ from launcher.neighbours import Neighbours
 from launcher.node import NodeWorkers
 from launcher.probing import Prober
 from launcher.roles import static_hosts
+from launcher.saved import SavedSteps
 from launcher.signals import Signals
 from launcher.waiting import WaitingLines
 
@@ -153,6 +154,7 @@ class Agent:
                 self._core, store, self._keys, self._narrator, self._tell_early, self._told_cause
             )
             self._history = History(store, self._keys, self._node, self._narrator)
+            self._saved = SavedSteps(store, self._keys, self._host, self._narrator)
             try:
                 async with asyncio.TaskGroup() as self._group:
                     await self._live()
@@ -198,6 +200,7 @@ class Agent:
             self._lines.run(),
             self._hear_signal(),
             self._history.run(),
+            self._saved.run(),
         ):
             self._group.create_task(coroutine)
         self._perform(ae.Follow(complete=False))
@@ -212,7 +215,7 @@ class Agent:
             self._failures.after_event()
             self._event_log.observe(self._core.facts, event, actions, self._core.taken)
             if self._exit_code is not None:
-                await self._history.settle(CLOSING_LIMIT_S)
+                await asyncio.gather(self._history.settle(CLOSING_LIMIT_S), self._saved.settle(CLOSING_LIMIT_S))
                 raise _Finished
             self._plan_wake()
             self._look_for_proof()
@@ -306,7 +309,7 @@ class Agent:
             case ae.Revoke():
                 self._group.create_task(self._revoke(action.lease))
             case ae.StartWorkers():
-                self._workers.begin(action, self._core.facts.run_until)
+                self._workers.begin(action, self._core.facts.run_until, self._told_saved(action))
                 self._group.create_task(self._neighbours.look(action.generation))
             case ae.TellRoster():
                 self._workers.tell_roster(action.generation)
@@ -323,6 +326,11 @@ class Agent:
                 self._report_verdict(action.verdict, late=action.late)
             case ae.Exit():
                 self._exit_code = action.code
+
+    def _told_saved(self, action: ae.StartWorkers) -> str:
+        """The job's newest committed checkpoint, for the workers of a generation."""
+        stored = self._core.facts.view.saved
+        return self._saved.told(stored.value if stored is not None else None, action.generation.run)
 
     async def _send(self, transaction: Transaction) -> None:
         assert self._store is not None

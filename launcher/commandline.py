@@ -21,7 +21,16 @@ SUGGESTION_CUTOFF = 0.7
 
 WORKER_MARK = "ELASTIC_FENCE"
 """Only the environment of a worker has this variable."""
-SET_FOR_WORKERS: Final = frozenset({"ELASTIC_JOB_ID", "ELASTIC_CHECKPOINT_DIR"})
+SET_FOR_WORKERS: Final = frozenset(
+    {
+        "ELASTIC_JOB_ID",
+        "ELASTIC_CHECKPOINT_DIR",
+        "ELASTIC_RESUME_FROM",
+        "ELASTIC_RESTORE_STEP",
+        "ELASTIC_ALLOW_ROLLBACK",
+        "ELASTIC_CHECK_NAN",
+    }
+)
 """Variables of flags that we set for workers: a launcher that a worker starts does not read them."""
 
 START_PORTS: Final = ("FLAGS_START_PORT", "PADDLE_PORT")

@@ -108,7 +108,14 @@ class Config:
     grace_s: float = 15.0
     loss_grace_s: float = LOSS_GRACE_S
     fatal_exit_codes: tuple[int, ...] = ()
+    hang_timeout_s: float = 1800.0
+    check_nan: bool = False
     checkpoint_dir: str = ""
+    resume_from: str = ""
+    restore_step: int | None = None
+    allow_rollback: bool = False
+    save_limit_s: float = 120.0
+    memory_limit_bytes: int | None = None
 
     log_dir: str = "log/"
     log_overwrite: bool = False
@@ -252,6 +259,7 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
         local_nodes=1 if serves else config.local_nodes,
         login=login(config.etcd_user, config.etcd_password_file, environ),
         checkpoint_dir=os.path.abspath(config.checkpoint_dir or Path("checkpoints", job_id)),
+        resume_from=_resume_from(config),
         log_dir=os.path.abspath(config.log_dir),
     )
 
@@ -303,6 +311,17 @@ def _check_script(config: Config, environ: Mapping[str, str]) -> str:
     if found is None:
         raise ConfigError(_missing(path))
     return os.path.abspath(found)
+
+
+def _resume_from(config: Config) -> str:
+    """The checkpoint to start from as a full path, "" if none is named. Raises `ConfigError` if it is not there."""
+    if not config.resume_from:
+        return ""
+    path = os.path.abspath(config.resume_from)
+    if not os.access(path, os.R_OK):
+        what = "cannot be read; check its permissions" if os.path.lexists(path) else "is not there; check the path"
+        raise ConfigError(f"--resume_from {config.resume_from}: {path} {what}, it has to be readable on every node")
+    return path
 
 
 def _missing(path: Path) -> str:

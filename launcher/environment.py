@@ -7,6 +7,7 @@ What an outer launcher may have left under the same names is replaced or taken o
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from elastic.model import Generation
@@ -20,6 +21,18 @@ and refuses every exec above it (at about 6,600 endpoints)."""
 SECRETS: Final = frozenset({"ELASTIC_ETCD_PASSWORD", "ELASTIC_ETCD_PASSWORD_FILE", "ELASTIC_SERVE_SECRET"})
 """What the agent may know and a training script need not."""
 
+OURS: Final = frozenset(
+    {
+        "ELASTIC_RESUME_FROM",
+        "ELASTIC_RESTORE_STEP",
+        "ELASTIC_ALLOW_ROLLBACK",
+        "ELASTIC_CHECK_NAN",
+        "ELASTIC_SAVED",
+        "ELASTIC_CHANNEL",
+    }
+)
+"""What only this agent can say to its workers: an outer launcher's, or a flag that was overruled, is taken out."""
+
 LISTS: Final = ("PADDLE_TRAINER_ENDPOINTS", "ELASTIC_ENDPOINTS")
 
 ROLE_NAMES: Final = (
@@ -32,54 +45,92 @@ ROLE_NAMES: Final = (
 """What a process of a parameter-server job has; in a worker of a collective job it would tell another story."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What every process of a generation on a node is told, whatever it does.
+
+    `base` is the agent's own environment. `master` is the `host:port` of the go; `restarts` are those charged so far;
+    `interface` is the network interface of the advertised address, None to let NCCL and gloo choose. `servers` are
+    etcd's endpoints, which no proxy serves. `resume_from` (a full path), `restore_step`, `allow_rollback` and
+    `check_nan` are what the user asked of our library; `saved` is the job's newest committed checkpoint as JSON, ""
+    if none is known.
+    """
+
+    base: Mapping[str, str]
+    generation: Generation
+    master: str
+    restarts: int
+    restarts_max: int
+    job_id: str
+    node_id: str
+    incarnation: str
+    checkpoint_dir: str
+    endpoints_file: str
+    interface: str | None = None
+    servers: Sequence[str] = ()
+    resume_from: str = ""
+    restore_step: int | None = None
+    allow_rollback: bool = False
+    check_nan: bool = False
+    saved: str = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that say it; what was not asked for is not among them."""
+        made = {
+            "TORCHELASTIC_RESTART_COUNT": str(self.restarts),
+            "TORCHELASTIC_MAX_RESTARTS": str(self.restarts_max),
+            "TORCHELASTIC_RUN_ID": self.job_id,
+            "TORCHELASTIC_USE_AGENT_STORE": "False",
+            "PADDLE_MASTER": self.master,
+            "ELASTIC_JOB_ID": self.job_id,
+            "ELASTIC_NODE_ID": self.node_id,
+            "ELASTIC_GENERATION": str(self.generation.g),
+            "ELASTIC_FENCE": f"{self.incarnation}/{self.generation.g}",
+            "ELASTIC_ENDPOINTS_FILE": self.endpoints_file,
+            "ELASTIC_CHECKPOINT_DIR": self.checkpoint_dir,
+        }
+        asked = {
+            "ELASTIC_RESUME_FROM": self.resume_from,
+            "ELASTIC_RESTORE_STEP": "" if self.restore_step is None else str(self.restore_step),
+            "ELASTIC_ALLOW_ROLLBACK": "1" if self.allow_rollback else "",
+            "ELASTIC_CHECK_NAN": "1" if self.check_nan else "",
+            "ELASTIC_SAVED": self.saved,
+        }
+        return made | {name: text for name, text in asked.items() if text}
+
+    @property
+    def proxies(self) -> dict[str, str]:
+        """The hosts that no proxy serves, where a proxy is set."""
+        hosts = [one.host for one in self.generation.members]
+        return proxies.exceptions(self.base, hosts + [parse_endpoint(server)[0] for server in self.servers])
+
+
 def worker_environment(
+    told: Told,
     *,
-    base: Mapping[str, str],
-    generation: Generation,
     m_id: int,
     local_rank: int,
-    master: str,
-    restarts: int,
-    restarts_max: int,
-    job_id: str,
-    node_id: str,
-    incarnation: str,
-    checkpoint_dir: str,
-    endpoints_file: str,
     error_file: str,
-    interface: str | None = None,
     cards: Sequence[str] = (),
     one_card: bool = False,
     no_card: bool = False,
-    servers: Sequence[str] = (),
 ) -> dict[str, str]:
-    """The whole environment of worker `local_rank` of member `m_id` in `generation`.
+    """The whole environment of worker `local_rank` of member `m_id` in the generation.
 
-    `base` is the agent's own environment. `master` is the `host:port` of the go; `restarts` are those charged so far;
-    `interface` is the network interface of the advertised address, None to let NCCL and gloo choose. `cards` are this
-    node's, in the order of the local ranks; () leaves the choice to what `base` says. With `one_card` each worker sees
-    its own alone. `no_card` says that there is none on this node. `servers` are etcd's endpoints, which no proxy
-    serves.
+    `error_file` is where torch's @record may write. `cards` are this node's, in the order of the local ranks; ()
+    leaves the choice to what the agent's environment says. With `one_card` each worker sees its own alone. `no_card`
+    says that there is none on this node.
     """
+    generation = told.generation
     slots, nodes = generation.slots, len(generation.members)
     place = generation.members[m_id]
     rank, world_size = m_id * slots + local_rank, generation.world_size
-    master_host, master_port = parse_endpoint(master)
+    master_host, master_port = parse_endpoint(told.master)
     endpoints = ",".join(join_host_port(one.host, port) for one in generation.members for port in one.ports)
 
-    made = without(base, {*LISTS, *ROLE_NAMES, "PADDLE_TRAINERS"})
-    made |= shared(
-        generation=generation,
-        master=master,
-        restarts=restarts,
-        restarts_max=restarts_max,
-        job_id=job_id,
-        node_id=node_id,
-        incarnation=incarnation,
-        checkpoint_dir=checkpoint_dir,
-        endpoints_file=endpoints_file,
-        error_file=error_file,
-    )
+    made = without(told.base, {*LISTS, *ROLE_NAMES, "PADDLE_TRAINERS"})
+    made |= told.environment | {"TORCHELASTIC_ERROR_FILE": error_file}
     made |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
@@ -108,52 +159,21 @@ def worker_environment(
         made["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # So that CUDA counts the cards as nvidia-smi does.
     made |= short(dict.fromkeys(LISTS, endpoints))
     made |= short({"PADDLE_TRAINERS": ",".join(one.host for one in generation.members)})
-    hosts = [one.host for one in generation.members] + [parse_endpoint(server)[0] for server in servers]
-    made |= proxies.exceptions(base, hosts)
-    wished = wishes(slots, interface)
+    made |= told.proxies
+    wished = wishes(slots, told.interface)
     if no_card:
         wished["PADDLE_DISTRI_BACKEND"] = "gloo"  # Paddle looks for NCCL otherwise, also where there is no card.
     return wished | made
 
 
 def without(base: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
-    """What is passed on of the agent's environment: all but its secrets and `names`."""
-    return {name: text for name, text in base.items() if name not in SECRETS and name not in names}
+    """What is passed on of the agent's environment: all but its secrets, its wishes for workers, and `names`."""
+    return {name: text for name, text in base.items() if name not in SECRETS | OURS and name not in names}
 
 
 def short(lists: Mapping[str, str]) -> dict[str, str]:
     """Those lists that fit into a variable."""
     return {name: text for name, text in lists.items() if len(text.encode()) <= LIST_BYTES_MAX}
-
-
-def shared(
-    *,
-    generation: Generation,
-    master: str,
-    restarts: int,
-    restarts_max: int,
-    job_id: str,
-    node_id: str,
-    incarnation: str,
-    checkpoint_dir: str,
-    endpoints_file: str,
-    error_file: str,
-) -> dict[str, str]:
-    """What every process of a generation has, whatever it does."""
-    return {
-        "TORCHELASTIC_RESTART_COUNT": str(restarts),
-        "TORCHELASTIC_MAX_RESTARTS": str(restarts_max),
-        "TORCHELASTIC_RUN_ID": job_id,
-        "TORCHELASTIC_ERROR_FILE": error_file,
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "PADDLE_MASTER": master,
-        "ELASTIC_JOB_ID": job_id,
-        "ELASTIC_NODE_ID": node_id,
-        "ELASTIC_GENERATION": str(generation.g),
-        "ELASTIC_FENCE": f"{incarnation}/{generation.g}",
-        "ELASTIC_ENDPOINTS_FILE": endpoints_file,
-        "ELASTIC_CHECKPOINT_DIR": checkpoint_dir,
-    }
 
 
 def wishes(processes: int, interface: str | None) -> dict[str, str]:

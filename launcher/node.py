@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from launcher import addresses, envlog, exits, locks, logs, report, workers
 from launcher.config import Config, worker_argv
 from launcher.console import Console
 from launcher.endpoints import join_host_port
-from launcher.environment import worker_environment
+from launcher.environment import Told, worker_environment
 from launcher.logs import Narrator
 from launcher.psenvironment import log_name, ps_environment, roster_document
 from launcher.roles import static_hosts
@@ -63,6 +63,7 @@ class NodeWorkers:
         self._private = self._scratch.path
         self._interface = config.nic or addresses.interface_among(host, static_hosts(config))
         self._roster_file = self._private / "roster.json"
+        self._saved = ""
         self._running: _Running | None = None
         self._newest: _Running | None = None
         self._nursery = self._new_nursery()
@@ -117,8 +118,12 @@ class NodeWorkers:
         else:
             self._nursery.kill(line)
 
-    def begin(self, action: StartWorkers, run_until_s: float) -> None:
-        """Start the workers of a generation; they may run until `run_until_s`."""
+    def begin(self, action: StartWorkers, run_until_s: float, saved: str = "") -> None:
+        """Start the workers of a generation; they may run until `run_until_s`.
+
+        `saved` is the job's newest committed checkpoint as they are told of it.
+        """
+        self._saved = saved
         generation = action.generation
         self.tell_roster(generation)
         if action.m_id == 0:
@@ -178,24 +183,13 @@ class NodeWorkers:
         generation, config = action.generation, self._config
         rank = action.m_id * generation.slots + local
         environment = worker_environment(
-            base=os.environ,
-            generation=generation,
+            self._told(action, os.environ, action.go.master, action.go.budget.charged),
             m_id=action.m_id,
             local_rank=local,
-            master=action.go.master,
-            restarts=action.go.budget.charged,
-            restarts_max=action.restarts_max,
-            job_id=config.job_id,
-            node_id=self._node,
-            incarnation=action.incarnation,
-            checkpoint_dir=config.checkpoint_dir,
-            endpoints_file=str(Path(config.log_dir) / f"endpoints.{generation.g}.log"),
             error_file=str(self._private / f"error.{generation.g}.{rank}.json"),
-            interface=self._interface,
             cards=config.shown_cards,
             one_card=config.one_card_per_worker,
             no_card=not config.cards,
-            servers=config.servers,
         )
         environment["ELASTIC_PROGRESS_FILE"] = str(self._progress_file(generation.g, rank))
         return workers.WorkerSpec(
@@ -223,23 +217,13 @@ class NodeWorkers:
         place = generation.members[action.m_id]
         seat = place.seats[at]
         name = log_name(seat)
+        master = self._meeting(generation, action.go.master)
         environment = ps_environment(
-            base=self._base(),
-            generation=generation,
+            self._told(action, self._base(), master, generation.budget.charged),
             place=place,
             seat_index=at,
-            master=self._meeting(generation, action.go.master),
-            restarts=generation.budget.charged,
-            restarts_max=action.restarts_max,
-            job_id=config.job_id,
-            node_id=self._node,
-            incarnation=action.incarnation,
-            checkpoint_dir=config.checkpoint_dir,
-            endpoints_file=str(Path(config.log_dir) / f"endpoints.{generation.g}.log"),
             roster_file=str(self._roster_file),
             error_file=str(self._private / f"error.{generation.g}.{name}.json"),
-            interface=self._interface,
-            servers=config.servers,
         )
         environment["ELASTIC_PROGRESS_FILE"] = str(self._private / f"progress.{generation.g}.{name}")
         first = next((number for number, one in enumerate(place.seats) if one.role is not Role.SERVER), -1)
@@ -268,6 +252,29 @@ class NodeWorkers:
             ),
             prefix=f"[{seat.role} {seat.index}] " if console == "all" else "",
             role=seat.role,
+        )
+
+    def _told(self, action: StartWorkers, base: Mapping[str, str], master: str, restarts: int) -> Told:
+        """What every process of this node is told."""
+        config = self._config
+        return Told(
+            base=base,
+            generation=action.generation,
+            master=master,
+            restarts=restarts,
+            restarts_max=action.restarts_max,
+            job_id=config.job_id,
+            node_id=self._node,
+            incarnation=action.incarnation,
+            checkpoint_dir=config.checkpoint_dir,
+            endpoints_file=str(Path(config.log_dir) / f"endpoints.{action.generation.g}.log"),
+            interface=self._interface,
+            servers=config.servers,
+            resume_from=config.resume_from,
+            restore_step=config.restore_step,
+            allow_rollback=config.allow_rollback,
+            check_nan=config.check_nan,
+            saved=self._saved,
         )
 
     def _base(self) -> dict[str, str]:

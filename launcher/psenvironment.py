@@ -14,9 +14,8 @@ import msgspec
 
 from elastic import naming
 from elastic.model import Generation, Place, Role, Seat, Seated
-from launcher import proxies
 from launcher.endpoints import join_host_port, parse_endpoint
-from launcher.environment import LISTS, ROLE_NAMES, shared, short, wishes, without
+from launcher.environment import LISTS, ROLE_NAMES, Told, short, wishes, without
 
 PADDLE_ROLES: Final[Mapping[Role, str]] = {
     Role.SERVER: "PSERVER",
@@ -74,46 +73,16 @@ def roster_document(generation: Generation) -> bytes:
     return msgspec.json.encode(document) + b"\n"
 
 
-def ps_environment(
-    *,
-    base: Mapping[str, str],
-    generation: Generation,
-    place: Place,
-    seat_index: int,
-    master: str,
-    restarts: int,
-    restarts_max: int,
-    job_id: str,
-    node_id: str,
-    incarnation: str,
-    checkpoint_dir: str,
-    endpoints_file: str,
-    roster_file: str,
-    error_file: str,
-    interface: str | None = None,
-    servers: Sequence[str] = (),
-) -> dict[str, str]:
+def ps_environment(told: Told, *, place: Place, seat_index: int, roster_file: str, error_file: str) -> dict[str, str]:
     """The whole environment of the process with the seat `place.seats[seat_index]`.
 
-    `base` is the agent's own environment. `master` is the `host:port` of the go, on the node of server 0; `restarts`
-    are those charged so far; `interface` is the network interface of the advertised address, None to let NCCL and
-    gloo choose; `servers` are etcd's endpoints, which no proxy serves.
+    The master in `told` is on the node of server 0. `error_file` is where torch's @record may write.
     """
+    generation, master = told.generation, told.master
     seat, port = place.seats[seat_index], place.ports[seat_index]
     serving, workers, heters = _seated(generation)
-    made = without(base, OF_SOME)
-    made |= shared(
-        generation=generation,
-        master=master,
-        restarts=restarts,
-        restarts_max=restarts_max,
-        job_id=job_id,
-        node_id=node_id,
-        incarnation=incarnation,
-        checkpoint_dir=checkpoint_dir,
-        endpoints_file=endpoints_file,
-        error_file=error_file,
-    )
+    made = without(told.base, OF_SOME)
+    made |= told.environment | {"TORCHELASTIC_ERROR_FILE": error_file}
     made |= {
         "ELASTIC_ROLE": str(seat.role),
         "ELASTIC_INDEX": str(seat.index),
@@ -132,11 +101,10 @@ def ps_environment(
     if seat.role is Role.SERVER:
         made["PADDLE_CURRENT_IP"] = place.host
     else:
-        made |= _ranks(generation, place, seat_index, _cards(base))
+        made |= _ranks(generation, place, seat_index, _cards(told.base))
         made |= _meeting(generation, master)
-    hosts = [one.host for one in generation.members] + [parse_endpoint(server)[0] for server in servers]
-    made |= proxies.exceptions(base, hosts)
-    return {"PADDLE_WITH_GLOO": "0"} | wishes(len(place.seats), interface) | made
+    made |= told.proxies
+    return {"PADDLE_WITH_GLOO": "0"} | wishes(len(place.seats), told.interface) | made
 
 
 def _seated(generation: Generation) -> tuple[tuple[Seated, ...], tuple[Seated, ...], tuple[Seated, ...]]:

@@ -85,14 +85,15 @@ def ended_lines(verdict: Verdict, job_id: str, now: float) -> list[str]:
     """
     how = "completed" if verdict.status is Status.COMPLETED else "failed"
     reason = f": {verdict.reason}" if verdict.reason else ""
-    lines = [f"Job {job_id} {how} {_ago(now - verdict.at)} (run {verdict.run}, generation {verdict.g}){reason}."]
+    lines = [f"Job {job_id} {how} {ago(now - verdict.at)} (run {verdict.run}, generation {verdict.g}){reason}."]
     if verdict.cause is not None:
         lines += failure_lines(verdict.cause)
     lines.append("To run it again, start it with --rerun; for another job, use another --job_id.")
     return lines
 
 
-def _ago(seconds: float) -> str:
+def ago(seconds: float) -> str:
+    """A time that has passed, in words: "just now", "3 minutes ago"."""
     if seconds < 1:
         return "just now"
     for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second")):

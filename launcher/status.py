@@ -15,12 +15,12 @@ import msgspec
 
 from elastic.keys import View
 from elastic.membership import Conclude, Decision, Form, Memory, Open, Policy, Reason, decide
-from elastic.model import Budget, Generation, MemberState, Outcome, Place, Verdict, Why
+from elastic.model import Budget, Generation, MemberState, Outcome, Place, Saved, Verdict, Why
 from elastic.naming import process_name
 from elastic.right import KILL_S
 from elastic.seatwords import seats_in_words
 from launcher.logs import clean
-from launcher.report import ended_lines
+from launcher.report import ago, ended_lines
 
 COLUMNS = ("M_id", "node", "host", "ranks", "state", "note")
 NO_LONGER_REGISTERED = "no longer registered"
@@ -62,7 +62,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     `generation` is the newest of this run, None before the first; `go` tells whether its workers may run. `restarts`
     are those charged. `proposer` is the first in line, `now` what it would say. `damaged` are the keys of documents
-    that cannot be read. What the spec says is None while there is no readable one.
+    that cannot be read; `saved` is the newest committed checkpoint. What the spec says is None while there is no
+    readable one.
     """
 
     job_id: str
@@ -79,6 +80,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     now: str
     verdict: Verdict | None
     damaged: tuple[str, ...]
+    saved: Saved | None
     nodes: tuple[NodeStatus, ...]
 
 
@@ -107,6 +109,7 @@ def describe(view: View, job_id: str) -> JobStatus:
         now=_now(view),
         verdict=view.verdict.value if view.verdict is not None else None,
         damaged=view.damaged,
+        saved=view.saved.value if view.saved is not None else None,
         nodes=nodes,
     )
 
@@ -129,6 +132,8 @@ def head_lines(status: JobStatus, wall: float) -> list[str]:
         lines.append(f"Proposer {status.proposer}: {status.now}")
     else:
         lines.append(status.now)
+    if status.saved is not None:
+        lines.append(_saved_words(status.saved, status.run, wall))
     lines += [f"This document cannot be read: {key}" for key in status.damaged]
     return [clean(line) for line in lines]
 
@@ -263,6 +268,11 @@ def _outcome_words(outcome: Outcome) -> str:
         first = outcome.exits[0]
         return f"{outcome.ended}: {process_name(first.role, first.rank)}: {first.words}"
     return str(outcome.ended)
+
+
+def _saved_words(saved: Saved, run: int | None, wall: float) -> str:
+    earlier = f" of run {saved.run}" if run is not None and saved.run != run else ""
+    return f"Saved: step {saved.step}{earlier} in {saved.folder} on {saved.host}, {ago(wall - saved.at)}"
 
 
 def _span(ranks: tuple[int, ...]) -> str:

@@ -26,6 +26,9 @@ SERVERS_MAX = 64
 PS_PORT_EXAMPLE = 6170
 """The port of a parameter server in the examples of Paddle's documentation."""
 PREFIX_LENGTH_MAX = 512
+STEP_MAX = 10**12 - 1
+SIZE_MAX = 1 << 50
+"""Bytes; no node has more memory."""
 
 _SWITCH_WORDS = {
     "1": True,
@@ -269,6 +272,25 @@ def file(text: str) -> str:
     if not text.strip() or "\0" in text:
         raise ValueError(f"{text!r} is not the name of a file")
     return text
+
+
+def path(text: str) -> str:
+    """The path of a file or of a folder."""
+    if not text.strip() or "\0" in text:
+        raise ValueError(f"{text!r} is not the name of a file or of a folder")
+    return text
+
+
+def size(text: str) -> int:
+    """An amount of memory in bytes: 8GB, 512MiB, 1.5g. KB, MB, GB, TB count by 1000, KiB and so on by 1024."""
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([kmgt]?)(i?)b?", text.strip().lower())
+    if match is None or (match[3] and not match[2]):
+        raise ValueError(f"{text!r} is not an amount of memory; write 8GB or 512MiB")
+    power = " kmgt".index(match[2] or " ")
+    value = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+    if not 0 < value <= SIZE_MAX:
+        raise ValueError(f"{text!r} is not between 1 byte and 1024 TiB")
+    return value
 
 
 def etcd_user(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Train a small network on scikit-learn's digits with DDP, resuming from the newest checkpoint.
+"""Train a small network on scikit-learn's digits with DDP, in a world that may change at any time.
 
 Runs as it is under elastic-launch, torchrun and plain python:
 
@@ -14,12 +14,12 @@ import os
 import time
 
 import torch
-import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
 
-from elastic.train import checkpoint
+import elastic
 
 
 def arguments() -> argparse.Namespace:
@@ -31,80 +31,55 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoint_every", type=int, default=50, help="steps")
+    parser.add_argument("--memory_every", type=int, default=1, help="steps; 0 keeps nothing in memory")
     parser.add_argument("--print_every", type=int, default=50, help="steps")
     parser.add_argument("--step_time", type=float, default=0.0, help="least seconds for one step, to watch it")
     parser.add_argument("--step_log", default=os.environ.get("ELASTIC_STEP_LOG"), help="a file: one line for each step")
     return parser.parse_args()
 
 
-def start_process_group() -> torch.device:
-    """Join the other workers and choose this one's device. Alone, under plain python, be a world of one."""
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    backend = "nccl" if cuda else "gloo"
-    if "RANK" not in os.environ:
-        os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
-    dist.init_process_group(backend)
-    return device
-
-
 def main() -> None:
     """Train, and print the test accuracy on rank 0."""
     args = arguments()
-    device = start_process_group()
-    rank, world, generation = dist.get_rank(), dist.get_world_size(), os.environ.get("ELASTIC_GENERATION", "0")
-
+    here = elastic.init()
     pixels, digits = load_digits(return_X_y=True)
-    x = torch.tensor(pixels / 16, dtype=torch.float32, device=device)
-    y = torch.tensor(digits, device=device)
-    shuffled = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-    test, train = shuffled[:360], shuffled[360:]
-    steps_per_epoch = len(train) // args.batch
-    steps = args.epochs * steps_per_epoch if args.steps is None else args.steps
+    x, y = torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(digits)
+    test, train = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).split([360, len(x) - 360])
 
     torch.manual_seed(args.seed)
-    network = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(device)
+    network = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(here.device)
     model = DistributedDataParallel(network)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    batch = elastic.batch(total=args.batch)
+    sampler = elastic.ElasticSampler(len(train), seed=args.seed, batch=batch)
+    loader = DataLoader(TensorDataset(x[train], y[train]), sampler=sampler, batch_size=batch.size)
+    state = elastic.State(model=model, optimizer=optimizer, sampler=sampler)
+    state.restore()
 
-    step = 0
-    if (loaded := checkpoint.load(map_location=device)) is not None:
-        network.load_state_dict(loaded["network"])
-        optimizer.load_state_dict(loaded["optimizer"])
-        step = loaded.step
-        if rank == 0:
-            print(f"resumed at step {step} from {loaded.folder}", flush=True)
+    epochs = args.epochs if args.steps is None else args.steps  # An epoch has at least one step.
+    for _ in elastic.epochs(state, epochs):
+        for pixels, digits in loader:
+            started = time.monotonic()
+            optimizer.zero_grad()
+            loss = cross_entropy(model(pixels.to(here.device)), digits.to(here.device))
+            batch.weigh(loss).backward()
+            optimizer.step()
+            time.sleep(max(0.0, started + args.step_time - time.monotonic()))
+            step = state.step + 1
+            if args.step_log:
+                place = f"generation={here.generation} rank={here.rank} world={here.world_size} step={step}"
+                with open(args.step_log, "a") as file:
+                    file.write(f"{time.time():.3f} {place}\n")
+            if here.rank == 0 and (step % args.print_every == 0 or step == args.steps):
+                print(f"step {step}  loss {loss.item():.4f}  world {here.world_size}", flush=True)
+            state.commit(every=args.checkpoint_every, memory_every=args.memory_every, loss=loss)
+            if step == args.steps:
+                break
+        if state.step == args.steps:
+            break
 
-    while step < steps:
-        started = time.monotonic()
-        # The samples of a step follow from seed, epoch and step alone, so that every world size computes the same.
-        epoch, place = divmod(step, steps_per_epoch)
-        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(args.seed + epoch))
-        mine = train[order[place * args.batch : (place + 1) * args.batch][rank::world]]
-        optimizer.zero_grad()
-        # DDP averages gradients over the world; the shares may differ by one sample, hence sum, and not mean.
-        loss = cross_entropy(model(x[mine]), y[mine], reduction="sum") * world / args.batch
-        loss.backward()
-        optimizer.step()
-        step += 1
-        time.sleep(max(0.0, started + args.step_time - time.monotonic()))
-        if args.step_log:
-            with open(args.step_log, "a") as file:
-                file.write(f"{time.time():.3f} generation={generation} rank={rank} world={world} step={step}\n")
-        if rank == 0 and (step % args.print_every == 0 or step == steps):
-            print(f"step {step} of {steps}  loss {loss.item():.4f}  world {world}  generation {generation}", flush=True)
-        if step % args.checkpoint_every == 0 or step == steps:
-            checkpoint.save(step, network=network.state_dict(), optimizer=optimizer.state_dict())
-
-    if rank == 0:
+    state.finish()
+    if here.rank == 0:
         with torch.no_grad():
-            right = (network(x[test]).argmax(1) == y[test]).float().mean().item()
-        print(f"test accuracy {100 * right:.1f} % after {step} steps", flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+            right = (network(x[test].to(here.device)).argmax(1).cpu() == y[test]).float().mean().item()
+        print(f"test accuracy {100 * right:.1f} % after {state.step} steps", flush=True)

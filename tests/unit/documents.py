@@ -25,6 +25,7 @@ from elastic.model import (
     Outcome,
     Place,
     Role,
+    Saved,
     Spec,
     Status,
     Verdict,
@@ -141,6 +142,15 @@ goes = st.builds(
     cause=st.none() | causes,
     note=texts,
 )
+saveds = st.builds(
+    Saved,
+    step=st.integers(0, 2**62),
+    host=texts,
+    folder=texts,
+    run=generations_g,
+    g=generations_g,
+    at=floats,
+)
 verdicts = st.builds(
     Verdict,
     status=st.sampled_from(Status),
@@ -160,6 +170,7 @@ keyed: st.SearchStrategy[tuple[str, Document]] = st.one_of(
     st.tuples(st.just(KEYS.go), goes),
     st.tuples(st.just(KEYS.outcome(1, "a")), outcomes),
     st.tuples(st.just(KEYS.verdict), verdicts),
+    st.tuples(st.just(KEYS.saved), saveds),
 )
 """A key of the job, and a document that fits it."""
 
@@ -181,6 +192,7 @@ def views(*, complete: bool | None = None) -> st.SearchStrategy[View]:
         generation=st.none() | stored(generations),
         go=st.none() | stored(goes),
         verdict=st.none() | stored(verdicts),
+        saved=st.none() | stored(saveds),
         members=st.dictionaries(nodes, stored(members), max_size=3),
         outcomes=st.dictionaries(st.tuples(generations_g, nodes), stored(outcomes), max_size=3),
         complete=st.booleans() if complete is None else st.just(complete),

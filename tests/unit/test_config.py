@@ -10,7 +10,7 @@ import pytest
 
 from elastic.errors import ConfigError
 from elastic.model import Np
-from launcher import commandline, flags
+from launcher import commandline, flags, values
 from launcher.config import Config, parse
 
 SERVER = ("--elastic_server", "10.0.0.5:2379", "--job_id", "j1")
@@ -405,3 +405,71 @@ def test_the_examples_of_the_help_can_be_read() -> None:
 
 def test_the_defaults_of_the_table_are_those_of_the_config() -> None:
     assert parse(["t.py"], {}) == Config(script="t.py", np=Np(low=1, high=1, first=1), local_nodes=1, slots_word="auto")
+
+
+# What is asked of the library
+
+
+def test_what_is_asked_of_the_library_has_defaults_that_ask_nothing() -> None:
+    config = parse(["train.py"], {})
+    assert (config.hang_timeout_s, config.save_limit_s) == (1800.0, 120.0)
+    assert (config.resume_from, config.restore_step, config.memory_limit_bytes) == ("", None, None)
+    assert not config.allow_rollback
+    assert not config.check_nan
+
+
+def test_what_is_asked_of_the_library_can_be_said_by_flag_or_variable() -> None:
+    argv = ("--hang_timeout=0", "--save_limit=5", "--restore_step=0", "--resume_from=x", "--allow_rollback")
+    config = parse([*argv, "--check_nan", "--memory_limit=8GB", "train.py"], {})
+    assert (config.hang_timeout_s, config.save_limit_s, config.restore_step, config.resume_from) == (0, 5, 0, "x")
+    assert config.allow_rollback
+    assert config.check_nan
+    assert config.memory_limit_bytes == 8_000_000_000
+    environ = {"ELASTIC_RESTORE_STEP": "500", "ELASTIC_MEMORY_LIMIT": "1GiB", "ELASTIC_ALLOW_ROLLBACK": "1"}
+    config = parse(["train.py"], environ)
+    assert (config.restore_step, config.memory_limit_bytes, config.allow_rollback) == (500, 1 << 30, True)
+
+
+def test_numbers_are_checked_also_where_paddles_flag_asks_for_it_unless_ours_says_no() -> None:
+    assert parse(["train.py"], {"FLAGS_check_nan_inf": "1"}).check_nan
+    assert parse(["train.py"], {"ELASTIC_CHECK_NAN": "true"}).check_nan
+    assert not parse(["train.py"], {"FLAGS_check_nan_inf": "1", "ELASTIC_CHECK_NAN": "0"}).check_nan
+
+
+def test_a_launcher_inside_a_worker_does_not_take_the_workers_wishes_for_its_own() -> None:
+    inside = {
+        "ELASTIC_FENCE": "a/1",
+        "ELASTIC_RESTORE_STEP": "5",
+        "ELASTIC_RESUME_FROM": "/x",
+        "ELASTIC_CHECK_NAN": "1",
+    }
+    config = parse(["train.py"], inside)
+    assert (config.restore_step, config.resume_from, config.check_nan) == (None, "", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1", 1), ("512b", 512), ("8GB", 8 * 10**9), ("8g", 8 * 10**9), ("1.5 GiB", 3 << 29), ("64MiB", 64 << 20)],
+)
+def test_an_amount_of_memory_is_read_as_people_write_it(text: str, size: int) -> None:
+    assert values.size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (("--memory_limit", "lots"), "write 8GB or 512MiB"),
+        (("--memory_limit", "0"), "not between 1 byte"),
+        (("--memory_limit", "5ib"), "not an amount of memory"),
+        (("--memory_limit", "99999TB"), "not between 1 byte"),
+        (("--restore_step", "-1"), "-1 is not between 0 and"),
+        (("--restore_step", "last"), "not a whole number"),
+        (("--hang_timeout", "soon"), "not a number of seconds"),
+        (("--save_limit", "-1"), "not between 0"),
+        (("--resume_from", " "), "not the name of a file or of a folder"),
+    ],
+)
+def test_a_wrong_wish_is_one_line_that_names_the_flag(argv: tuple[str, str], says: str) -> None:
+    text = refusal(*argv, "train.py")
+    assert text.startswith(argv[0])
+    assert says in text

@@ -187,3 +187,21 @@ def test_cards_are_shared_out_without_overlap() -> None:
     assert share(("3", "1", "2"), 3, 1) == (("3",), ("1",), ("2",))
     assert share(("0", "1", "2", "3", "4"), 2, 2) == (("0", "1"), ("2", "3"))
     assert share(("0",), 2, 1) is None
+
+
+# The checkpoint to start from
+
+
+def test_a_checkpoint_to_start_from_is_a_file_or_a_folder_and_becomes_a_full_path(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old").mkdir()
+    assert checked("--resume_from", "old", str(script)).resume_from == str(tmp_path / "old")
+    assert checked("--resume_from", str(script), str(script)).resume_from == str(script)
+    assert checked(str(script)).resume_from == ""
+
+
+def test_a_checkpoint_to_start_from_that_is_not_there_is_refused(script: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="missing is not there; check the path, it has to be readable on every node"):
+        checked("--resume_from", str(tmp_path / "missing"), str(script))

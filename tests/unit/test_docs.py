@@ -20,7 +20,7 @@ from elastic.agentstate import TABLE
 from elastic.errors import ElasticError
 from elastic.membership import Reason
 from launcher import commandline, ctl, node, variables
-from launcher.environment import worker_environment
+from launcher.environment import Told, worker_environment
 from launcher.flags import BY_NAME, by_group
 from launcher.psenvironment import ps_environment
 from launcher.variables import Variables
@@ -184,14 +184,11 @@ def quoted(text: str) -> list[str]:
     return re.findall(r"`([^`]+)`", text)
 
 
-def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
-    place = model.Place("h-1", "h", (7000,), (8000, 8001))
-    world = model.Generation(g=1, run=1, tag="", why=model.Why.FIRST, reason="", members=(place,), slots=2)
-    made = worker_environment(
-        base={"http_proxy": "http://p:1"},
+def everything_told(base: dict[str, str], world: model.Generation) -> Told:
+    """What a process is told when everything was asked for."""
+    return Told(
+        base=base,
         generation=world,
-        m_id=0,
-        local_rank=0,
         master="h:7000",
         restarts=0,
         restarts_max=3,
@@ -200,11 +197,20 @@ def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
         incarnation="i",
         checkpoint_dir="c",
         endpoints_file="e",
-        error_file="x",
         interface="eth0",
-        cards=("3", "2"),
-        no_card=True,
+        resume_from="r",
+        restore_step=1,
+        allow_rollback=True,
+        check_nan=True,
+        saved="{}",
     )
+
+
+def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
+    place = model.Place("h-1", "h", (7000,), (8000, 8001))
+    world = model.Generation(g=1, run=1, tag="", why=model.Why.FIRST, reason="", members=(place,), slots=2)
+    told = everything_told({"http_proxy": "http://p:1"}, world)
+    made = worker_environment(told, m_id=0, local_rank=0, error_file="x", cards=("3", "2"), no_card=True)
     added = re.findall(r'environment\["(\w+)"\]', Path(node.__file__).read_text())
     cells = first_cells(section("reference.md", "Environment of a worker"))
     explained = [name for cell in cells for name in quoted(cell)]
@@ -217,21 +223,7 @@ def test_every_variable_of_a_parameter_server_process_is_explained_and_no_other(
     world = model.Generation(g=1, run=1, tag="", why=model.Why.FIRST, reason="", members=(place,), slots=1)
     made = {
         seat.role: ps_environment(
-            base={},
-            generation=world,
-            place=place,
-            seat_index=number,
-            master="h:7000",
-            restarts=0,
-            restarts_max=3,
-            job_id="j",
-            node_id="h-1",
-            incarnation="i",
-            checkpoint_dir="c",
-            endpoints_file="e",
-            roster_file="r",
-            error_file="x",
-            interface="eth0",
+            everything_told({}, world), place=place, seat_index=number, roster_file="r", error_file="x"
         )
         for number, seat in enumerate(seats)
     }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from elastic.model import Generation, Place, Why
-from launcher.environment import LIST_BYTES_MAX, SECRETS, worker_environment
+from launcher.environment import LIST_BYTES_MAX, OURS, SECRETS, Told, worker_environment
 
 
 def generation(nodes: int = 2, slots: int = 2, host: str = "10.0.0.{}") -> Generation:
@@ -43,12 +44,11 @@ def environment(
     one_card: bool = False,
     no_card: bool = False,
     servers: tuple[str, ...] = (),
+    **asked: Any,
 ) -> dict[str, str]:
-    return worker_environment(
+    told = Told(
         base=base or {},
         generation=world,
-        m_id=m_id,
-        local_rank=local_rank,
         master=master,
         restarts=2,
         restarts_max=3,
@@ -57,12 +57,18 @@ def environment(
         incarnation="abc",
         checkpoint_dir="/data/checkpoints/j1",
         endpoints_file="/data/log/endpoints.log",
-        error_file="/data/log/error.3.json",
         interface=interface,
+        servers=servers,
+        **asked,
+    )
+    return worker_environment(
+        told,
+        m_id=m_id,
+        local_rank=local_rank,
+        error_file="/data/log/error.3.json",
         cards=cards,
         one_card=one_card,
         no_card=no_card,
-        servers=servers,
     )
 
 
@@ -129,6 +135,29 @@ def test_a_worker_finds_our_own_variables() -> None:
         "PYTHONUNBUFFERED": "1",
     }
     assert found | expected == found
+
+
+def test_a_worker_finds_what_was_asked_of_our_library() -> None:
+    asked = environment(
+        generation(),
+        resume_from="/data/old",
+        restore_step=0,
+        allow_rollback=True,
+        check_nan=True,
+        saved='{"step":5}',
+    )
+    assert {name: asked.get(name) for name in OURS - {"ELASTIC_CHANNEL"}} == {
+        "ELASTIC_RESUME_FROM": "/data/old",
+        "ELASTIC_RESTORE_STEP": "0",
+        "ELASTIC_ALLOW_ROLLBACK": "1",
+        "ELASTIC_CHECK_NAN": "1",
+        "ELASTIC_SAVED": '{"step":5}',
+    }
+
+
+def test_what_was_not_asked_of_our_library_is_not_there_even_if_an_outer_launcher_said_it() -> None:
+    assert not OURS & environment(generation()).keys()
+    assert not OURS & environment(generation(), base=dict.fromkeys(OURS, "1")).keys()
 
 
 def test_ranks_are_dense_and_unique_over_all_nodes() -> None:

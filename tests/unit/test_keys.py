@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from elastic.errors import DocumentError
 from elastic.keys import DOCUMENT_BYTES_MAX, Document, JobKeys, Stored, ViewReader, decode, encode
-from elastic.model import Ended, Generation, Member, Np, Outcome, Place, Spec, Why
+from elastic.model import Ended, Generation, Member, Np, Outcome, Place, Saved, Spec, Why
 from elastic.store.base import Entry, Range
 from tests.unit.documents import KEYS, keyed
 from tests.unit.views import member
@@ -60,7 +60,7 @@ def test_a_good_job_id_has_keys(job_id: str) -> None:
 
 def all_keys(keys: JobKeys) -> list[str]:
     """One key of each kind that an agent reads."""
-    documents = [keys.incarnation, keys.spec, keys.generation, keys.go, keys.verdict]
+    documents = [keys.incarnation, keys.spec, keys.generation, keys.go, keys.verdict, keys.saved]
     return [*documents, keys.member("a"), keys.member("b"), keys.outcome(0, "a"), keys.outcome(9_999_999_999, "b")]
 
 
@@ -298,6 +298,14 @@ def test_damaged_documents_are_left_out_and_named_and_those_that_the_job_stands_
     assert (view.complete, view.follows) == (False, "b")
 
 
+def test_the_newest_checkpoint_is_no_document_that_the_job_stands_on() -> None:
+    saved = Saved(step=500, host="a", folder="/data", run=1, g=2)
+    good = ViewReader(KEYS).read(entries(entry(KEYS.saved, encode(saved), 4)), 9, complete=True, follows=None)
+    assert good.saved == Stored(saved, 3, 4)
+    bad = ViewReader(KEYS).read(entries(entry(KEYS.saved, b'{"step":-3}')), 9, complete=True, follows=None)
+    assert (bad.saved, bad.damaged, bad.unreadable) == (None, (KEYS.saved,), ())
+
+
 def test_a_document_that_was_put_right_is_read_again_and_one_that_is_gone_is_forgotten() -> None:
     reader = ViewReader(KEYS)
     damaged = reader.read(entries(entry(KEYS.spec, b"junk", 5)), 5, complete=True, follows=None)
@@ -338,7 +346,7 @@ def test_every_entry_of_this_version_is_read_or_named(raw: dict[str, bytes]) -> 
     view = ViewReader(KEYS).read(
         entries(*(entry(key, value) for key, value in raw.items())), 9, complete=True, follows=None
     )
-    single = [view.incarnation, view.spec, view.generation, view.go, view.verdict]
+    single = [view.incarnation, view.spec, view.generation, view.go, view.verdict, view.saved]
     read = sum(document is not None for document in single) + len(view.members) + len(view.outcomes)
     assert read + len(view.damaged) == sum(map(KEYS.known, raw))
     assert set(view.unreadable) <= set(view.damaged)

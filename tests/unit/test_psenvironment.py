@@ -10,7 +10,7 @@ import pytest
 
 from elastic import environ as elastic_environ
 from elastic.model import Generation, Place, Role, Seat, Why
-from launcher.environment import LIST_BYTES_MAX, SECRETS, worker_environment
+from launcher.environment import LIST_BYTES_MAX, SECRETS, Told, worker_environment
 from launcher.psenvironment import log_name, ps_environment, roster_document
 
 SERVER, WORKER, HETER = Role.SERVER, Role.WORKER, Role.HETER
@@ -51,11 +51,9 @@ def environment(
     master: str = "192.168.0.16:5016",
     interface: str | None = None,
 ) -> dict[str, str]:
-    return ps_environment(
+    told = Told(
         base=base or {},
         generation=world,
-        place=world.members[m_id],
-        seat_index=seat_index,
         master=master,
         restarts=1,
         restarts_max=3,
@@ -64,9 +62,14 @@ def environment(
         incarnation="abc",
         checkpoint_dir="/data/checkpoints/j1",
         endpoints_file="/data/log/endpoints.7.log",
+        interface=interface,
+    )
+    return ps_environment(
+        told,
+        place=world.members[m_id],
+        seat_index=seat_index,
         roster_file="/tmp/x/roster.json",
         error_file="/tmp/x/error.json",
-        interface=interface,
     )
 
 
@@ -242,11 +245,9 @@ def test_a_collective_job_started_by_such_a_process_knows_nothing_of_its_role() 
     world = Generation(
         g=1, run=1, tag="", why=Why.FIRST, reason="", slots=1, members=(Place("n", "h", (5000,), (6000,)),)
     )
-    found = worker_environment(
+    told = Told(
         base=environment(DOCUMENTED, 0, 0),
         generation=world,
-        m_id=0,
-        local_rank=0,
         master="h:5000",
         restarts=0,
         restarts_max=3,
@@ -255,8 +256,8 @@ def test_a_collective_job_started_by_such_a_process_knows_nothing_of_its_role() 
         incarnation="i",
         checkpoint_dir="c",
         endpoints_file="e",
-        error_file="x",
     )
+    found = worker_environment(told, m_id=0, local_rank=0, error_file="x")
     place = elastic_environ.read(found)
     assert (place.role, place.rank, place.world_size, place.servers, place.roster_file) == ("worker", 0, 1, (), "")
     assert found["PADDLE_TRAINERS"] == "h"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -23,6 +24,7 @@ from elastic.model import (
     Place,
     Role,
     Roles,
+    Saved,
     Seat,
     Spec,
     Status,
@@ -317,3 +319,19 @@ def test_a_parameter_server_job_shows_seats_and_only_the_newest_starts() -> None
     ]
     assert cells(shown.nodes[1])[3] == "workers 0-1"
     assert (shown.world_size, shown.restarts) == (3, 2)
+
+
+# The newest checkpoint
+
+
+def test_the_newest_checkpoint_is_one_line() -> None:
+    saved = Saved(step=500, host="a", folder="/data/j1", run=1, g=2, at=1000.0)
+    status = describe(dataclasses.replace(view("a-1"), saved=Stored(saved, 5, 5)), "j1")
+    assert "Saved: step 500 in /data/j1 on a, 2 minutes ago" in head_lines(status, 1120.0)
+    assert not any(line.startswith("Saved") for line in head_lines(describe(view("a-1"), "j1"), 1120.0))
+
+
+def test_a_checkpoint_of_an_earlier_run_says_so() -> None:
+    saved = Saved(step=500, host="a", folder="/data/j1", run=1, g=2, at=1000.0)
+    later = dataclasses.replace(view("a-1", spec=msgspec.structs.replace(SPEC, run=2)), saved=Stored(saved, 5, 5))
+    assert "Saved: step 500 of run 1 in /data/j1 on a, just now" in head_lines(describe(later, "j1"), 1000.0)

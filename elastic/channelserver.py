@@ -1,0 +1,321 @@
+"""The agent's end of the local channel: it hears the workers of a node and tells them what they are to know.
+
+    server = ChannelServer(path, hear, segments=Segments(), detail=print)
+    loop.add_reader(server.fileno(), server.serve)      # or any selector; `serve` never blocks
+    ...
+    server.tell(connection, Stop("b joins"))
+    server.close()
+
+Whoever connects first says who it is (`Hello`), and the kernel says the same of its process. Nobody who connects can
+hurt the agent: a packet that is damaged or too large, a flood, a stranger or a reader that does not read ends that
+connection alone, and one line of `detail` says so. Standard library and msgspec only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from elastic.channel import PACKET_MAX, Hello, Refused, Said, Segment, Told, Wanted, encode, said
+from elastic.errors import ConfigError
+from elastic.segments import SegmentRefused, Segments
+
+PATH_MAX = 107
+"""Bytes of a Unix socket's path, as the kernel has it (`sun_path`, with its ending zero byte 108)."""
+CONNECTIONS_MAX = 1024
+BACKLOG = 128
+PACKETS_AT_ONCE = 64
+"""So many packets of one connection are read before the others have their turn."""
+PACKETS_PER_S = 5000.0
+BURST = 10000.0
+"""Who says more than this is not listened to any more. A worker that reports 1,000 steps a second is far below."""
+LINES_MAX = 200
+"""Lines about bad connections in the life of a server; a stranger that comes back for ever does not fill the log."""
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+@dataclass(eq=False)
+class Connection:
+    """One process that speaks. `hello` is None until it has said who it is."""
+
+    end: socket.socket
+    pid: int
+    hello: Hello | None = None
+    pidfd: int = -1
+    tokens: float = BURST
+    filled_at: float = field(default=0.0)
+
+    @property
+    def open(self) -> bool:
+        """Whether it can be spoken to."""
+        return self.end.fileno() >= 0
+
+    @property
+    def name(self) -> str:
+        """Who it is, for people."""
+        return f"rank {self.hello.rank} (pid {self.pid})" if self.hello is not None else f"pid {self.pid}"
+
+    def show_stacks(self) -> bool:
+        """Have the process write the stacks of its threads to its stderr; False if it cannot."""
+        number = self.hello.stacks_signal if self.hello is not None else 0
+        if self.pidfd < 0 or number not in signal.valid_signals():
+            return False
+        try:
+            signal.pidfd_send_signal(self.pidfd, number)
+        except OSError:
+            return False
+        return True
+
+
+class ChannelServer:
+    """Listens at one path. Callbacks come from within `serve`; they may call anything of the server."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        hear: Callable[[Connection, Said], None],
+        *,
+        segments: Segments,
+        detail: Callable[[str], None],
+        left: Callable[[Connection], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Listen at `path`, in a folder that only this user can enter.
+
+        `hear` gets every message with its connection, the `Hello` first, except `Wanted`, which `segments` answers;
+        `left` hears of a connection that has said `Hello` and is closed. Raises `ConfigError` if it cannot listen.
+        """
+        self._hear = hear
+        self._left = left or (lambda connection: None)
+        self._segments = segments
+        self._detail = detail
+        self._clock = clock
+        self._lines = 0
+        self._path = Path(path)
+        self._connections: dict[int, Connection] = {}
+        self._listener = _listen(self._path)
+        self._poll = select.epoll()  # It is itself readable when anything in it is.
+        self._poll.register(self._listener, select.EPOLLIN)
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    @property
+    def path(self) -> str:
+        """What workers get as ELASTIC_CHANNEL."""
+        return str(self._path)
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """Those that have said who they are."""
+        return tuple(one for one in self._connections.values() if one.hello is not None)
+
+    def fileno(self) -> int:
+        """The descriptor to wait on; -1 once closed."""
+        return self._poll.fileno() if not self._poll.closed else -1
+
+    def serve(self) -> None:
+        """Take everything that has come, without waiting. Call it when `fileno` is readable, or at any time."""
+        if self._poll.closed:
+            return
+        for fd, _ in self._poll.poll(0):
+            if self._poll.closed:
+                return
+            if fd == self._listener.fileno():
+                self._accept()
+            elif (connection := self._connections.get(fd)) is not None:
+                self._read(connection, PACKETS_AT_ONCE)
+
+    def catch_up(self) -> None:
+        """Take the last words of processes that have ended: all that was said before this call."""
+        self.serve()
+        for connection in tuple(self._connections.values()):
+            self._read(connection, int(BURST))
+
+    def tell(self, connection: Connection, message: Told, fd: int | None = None) -> bool:
+        """Say something, with a descriptor if need be; False if it did not arrive there, and then it is closed."""
+        if not connection.open:
+            return False
+        try:
+            if fd is None:
+                connection.end.send(encode(message), socket.MSG_NOSIGNAL)
+            else:
+                socket.send_fds(connection.end, [encode(message)], [fd], socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            self.hang_up(connection, "does not read what it is told")
+            return False
+        except OSError as error:
+            self.hang_up(connection, "" if isinstance(error, ConnectionError) else f"cannot be told ({error.strerror})")
+            return False
+        return True
+
+    def hang_up(self, connection: Connection, why: str = "") -> None:
+        """Close a connection; `why` goes into a line, after the name of the process."""
+        fd = connection.end.fileno()
+        if fd < 0:
+            return
+        del self._connections[fd]
+        self._poll.unregister(fd)
+        connection.end.close()
+        if connection.pidfd >= 0:
+            os.close(connection.pidfd)
+            connection.pidfd = -1
+        if why:
+            self._say(f"{connection.name} {why}; its channel is closed")
+        if connection.hello is not None:
+            self._left(connection)
+
+    def close(self) -> None:
+        """Hang up on everybody and remove the socket. May be called again."""
+        if self._poll.closed:
+            return
+        for connection in tuple(self._connections.values()):
+            self.hang_up(connection)
+        self._poll.close()
+        self._listener.close()
+        os.close(self._spare)
+        self._path.unlink(missing_ok=True)
+
+    # --- who connects ---------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        for _ in range(PACKETS_AT_ONCE):
+            try:
+                end, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    return  # It went away again, or memory is short: the next one may do.
+                self._turn_away()
+                return
+            self._admit(end)
+
+    def _turn_away(self) -> None:
+        """Without a descriptor left, one that is kept for this takes whoever waits off the queue."""
+        os.close(self._spare)
+        try:
+            self._listener.accept()[0].close()
+        except OSError:
+            pass  # The place was taken at once; then whoever waits goes on waiting.
+        finally:
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._say("a worker's channel cannot be opened: too many open files (ulimit -n)")
+
+    def _admit(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        raw = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, uid, _ = _CREDENTIALS.unpack(raw)
+        if len(self._connections) >= CONNECTIONS_MAX:
+            silent = next((one for one in self._connections.values() if one.hello is None), None)
+            if silent is None:
+                end.close()
+                self._say(f"pid {pid} is one too many; its channel is closed")
+                return
+            self.hang_up(silent, "has not said who it is")
+        connection = Connection(end, pid, filled_at=self._clock())
+        self._connections[end.fileno()] = connection
+        self._poll.register(end, select.EPOLLIN)
+        if uid not in (os.getuid(), 0):
+            self.hang_up(connection, f"belongs to another user ({uid})")
+
+    # --- what is said ---------------------------------------------------------------------------------------------
+
+    def _read(self, connection: Connection, packets: int) -> None:
+        for _ in range(packets):
+            if not connection.open:
+                return
+            try:
+                data = connection.end.recv(PACKET_MAX + 1)  # Descriptors that come along are dropped by the kernel.
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self.hang_up(connection)
+                return
+            self._take(connection, data)
+
+    def _take(self, connection: Connection, data: bytes) -> None:
+        now = self._clock()
+        connection.tokens = min(connection.tokens + (now - connection.filled_at) * PACKETS_PER_S, BURST) - 1
+        connection.filled_at = now
+        if connection.tokens < 0:
+            self.hang_up(connection, f"says more than {PACKETS_PER_S:.0f} things a second")
+            return
+        if len(data) > PACKET_MAX:
+            self.hang_up(connection, f"says more than {PACKET_MAX} bytes at once")
+            return
+        try:
+            message = said.decode(data)
+        except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors.
+            self.hang_up(connection, f"is not understood ({error})")
+            return
+        if connection.hello is None:
+            self._meet(connection, message)
+        elif isinstance(message, Hello):
+            self.hang_up(connection, "says twice who it is")
+        elif isinstance(message, Wanted):
+            self._answer(connection, message)
+        else:
+            self._hear(connection, message)
+
+    def _meet(self, connection: Connection, message: Said) -> None:
+        if not isinstance(message, Hello):
+            self.hang_up(connection, "does not say who it is")
+            return
+        if message.pid != connection.pid:
+            self.hang_up(connection, f"says that it is pid {message.pid}")
+            return
+        for other in self.connections:
+            assert other.hello is not None
+            if (other.hello.generation, other.hello.local_rank) == (message.generation, message.local_rank):
+                self._read(other, int(BURST))  # The program before this one in a shell script may have just ended.
+                if other.open:
+                    self.hang_up(connection, f"says that it is rank {message.rank}, and so does pid {other.pid}")
+                    return
+        try:
+            connection.pidfd = os.pidfd_open(connection.pid)
+        except OSError:
+            connection.pidfd = -1  # It has ended, or no descriptor is left: it cannot be asked for its stacks.
+        connection.hello = message
+        self._hear(connection, message)
+
+    def _answer(self, connection: Connection, wanted: Wanted) -> None:
+        try:
+            fd, size = self._segments.want(wanted.name, wanted.size)
+        except SegmentRefused as refused:
+            self.tell(connection, Refused(wanted.name, str(refused)))
+        else:
+            self.tell(connection, Segment(wanted.name, size), fd)
+
+    def _say(self, text: str) -> None:
+        self._lines += 1
+        if self._lines <= LINES_MAX:
+            self._detail(text)
+        elif self._lines == LINES_MAX + 1:
+            self._detail("further lines about the workers' channel are left out")
+
+
+def _listen(path: Path) -> socket.socket:
+    if len(os.fsencode(path)) > PATH_MAX:
+        raise ConfigError(
+            f"the workers' channel {path} has a path of more than {PATH_MAX} bytes; set TMPDIR to a shorter folder"
+        )
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    try:
+        listener.bind(os.fspath(path))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"the workers' channel {path} cannot be opened ({error.strerror}); set TMPDIR to another folder"
+        ) from error
+    return listener

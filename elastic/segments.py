@@ -1,0 +1,152 @@
+"""Memory that outlives the workers of a node: named segments that the agent keeps, and their limit.
+
+A segment is a memfd: it has no name in any folder, and the kernel frees it when the agent and every worker that has
+it are gone, however they ended. It can neither grow nor shrink, so that a worker cannot take more than it asked for.
+Linux and the standard library only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+SHARE = 0.5
+"""Of the memory that is available at the first request, all segments of a node together may take so much."""
+NAMES_MAX = 1024
+GB = 1e9
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUPS = Path("/proc/self/cgroup")
+_MOUNT = Path("/sys/fs/cgroup")
+
+
+class SegmentRefused(Exception):
+    """There is no such memory; the text says why, in words for people."""
+
+
+class Segments:
+    """The segments of one node, by name. Not for several threads."""
+
+    def __init__(self, limit_bytes: int | None = None, *, available: Callable[[], int] | None = None) -> None:
+        """`limit_bytes`: of all segments together; None: `SHARE` of what `available` says at the first request."""
+        self._limit = limit_bytes
+        self._available = available or available_bytes
+        self._kept: dict[str, tuple[int, int]] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is there."""
+        return tuple(self._kept)
+
+    @property
+    def total_bytes(self) -> int:
+        """The size of all segments together."""
+        return sum(size for _, size in self._kept.values())
+
+    def want(self, name: str, size: int) -> tuple[int, int]:
+        """The descriptor (it stays ours) and the size in bytes of the segment `name`, made if it is not there.
+
+        With `size` 0 only one that is there already. One of another size is replaced by an empty one. Raises
+        `SegmentRefused`.
+        """
+        found = self._kept.get(name)
+        if found is not None and size in (0, found[1]):
+            return found
+        if size == 0:
+            raise SegmentRefused("it is not there")
+        needed = self.total_bytes - (found[1] if found is not None else 0) + size
+        limit = self._limit_bytes()
+        if needed > limit:
+            raise SegmentRefused(
+                f"the memory tier needs {needed / GB:.1f} GB on this node, {limit / GB:.1f} GB is allowed "
+                "(--memory_limit)"
+            )
+        if found is None and len(self._kept) >= NAMES_MAX:
+            raise SegmentRefused(f"this node keeps {NAMES_MAX} pieces of memory already")
+        self._drop(name)
+        try:
+            self._kept[name] = _make(size), size
+        except (OSError, OverflowError) as error:
+            raise SegmentRefused(f"this machine gives no memory of {size / GB:.1f} GB ({error})") from error
+        return self._kept[name]
+
+    def drop_all(self) -> None:
+        """Forget every segment. The kernel frees each once no worker has it any more."""
+        for name in self.names:
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        if name in self._kept:
+            os.close(self._kept.pop(name)[0])
+
+    def _limit_bytes(self) -> int:
+        if self._limit is None:
+            self._limit = int(self._available() * SHARE)
+        return self._limit
+
+
+def _make(size: int) -> int:
+    fd = os.memfd_create("elastic-segment", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def available_bytes(meminfo: Path = _MEMINFO, cgroups: Path = _CGROUPS, mount: Path = _MOUNT) -> int:
+    """Memory that can be taken without swapping, of the machine and of the container that this process is in."""
+    found = _of_machine(meminfo)
+    for limit, used in _of_cgroups(cgroups, mount):
+        found = min(found, max(limit - used, 0))
+    return found
+
+
+def _of_machine(meminfo: Path) -> int:
+    for line in meminfo.read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            return int(rest.split()[0]) << 10
+    return 0
+
+
+def _of_cgroups(cgroups: Path, mount: Path) -> Iterator[tuple[int, int]]:
+    """The limit of each cgroup around this process that has one, and what is used of it without the file cache."""
+    try:
+        lines = cgroups.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":
+            top, names = mount, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            top, names = mount / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        inside = PurePosixPath(path.lstrip("/"))
+        for folder in (inside, *inside.parents):  # In a container its own cgroup is the top, whatever the path says.
+            limit = _number(top / folder / names[0])
+            if limit is not None:
+                cache = _statistic(top / folder / "memory.stat", names[2])
+                yield limit, (_number(top / folder / names[1]) or 0) - cache
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # "max", or no such file.
+        return None
+
+
+def _statistic(path: Path, name: str) -> int:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), 0)

@@ -1,0 +1,234 @@
+"""What a state does when a commit is due: to memory, to disk, and the planned stop."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from elastic.channel import Left, Saved, Stop, WorkerEnd
+from elastic.train import nans, notes, rng, stop, talk, tree
+from elastic.train.checkpoint import Checkpoints
+from elastic.train.memory import MemoryTier
+from elastic.train.parts import Part
+from elastic.train.place import Here, here
+from elastic.train.restore import Restored, Restorer
+from elastic.train.saver import Saver
+from elastic.train.shared import sees_token, unshared_line, write_token
+
+if TYPE_CHECKING:
+    from elastic.train.state import State
+
+LEAVING: Final = 143
+"""Exit code of a worker that left in a planned stop: that of a process that SIGTERM ended."""
+
+
+class Keeper:
+    """A state's way to memory and disk in one world."""
+
+    def __init__(
+        self,
+        state: State,
+        parts: Mapping[str, Part],
+        things: Mapping[str, Any],
+        end: WorkerEnd | None,
+        *,
+        folder: str | os.PathLike[str] | None,
+        keep: int,
+    ) -> None:
+        """A collective: it may make a process group of its own."""
+        self.saves = False
+        """Whether the script ever asks for checkpoints on disk."""
+        self._state = state
+        self._parts = parts
+        self._things = things
+        self._end = end
+        self._here: Here = here()
+        self._checkpoints = Checkpoints(folder, keep=keep, rank=self._here.rank)
+        self._checks = nans.enabled(os.environ)
+        self._saved_step = -1
+        self._told_shared = False
+        self._heard = False
+        self._board: stop.Board | None = None
+        place = self._here
+        self._saver = Saver(self._checkpoints, place.group, on_saved=self._say_saved)
+        self._memory = MemoryTier(
+            end,
+            rank=place.rank,
+            local_rank=place.local_rank,
+            world_size=place.world_size,
+            local_world_size=place.local_world_size,
+            mark=os.environ.get("ELASTIC_FENCE", ""),
+            group=place.group,
+        )
+
+    # Restoring.
+
+    def restore(
+        self, *, step: int | None, resume_from: str | os.PathLike[str] | None, allow_rollback: bool | None
+    ) -> bool:
+        """Bring every rank to the same step; False if training starts anew."""
+        restorer = Restorer(self._here, self._checkpoints, self._memory, self._parts, self._end)
+        restored = restorer.run(step=step, resume_from=resume_from, allow_rollback=allow_rollback)
+        self._take_over(restored)
+        restorer.ready()
+        return restored.step >= 0
+
+    def _take_over(self, restored: Restored) -> None:
+        state, place = self._state, self._here
+        for name in _in_order(self._parts):
+            if name in restored.parts:
+                self._parts[name].put(restored.parts[name])
+        values = restored.values
+        state._values.update(values.get("values", {}))
+        state._step, state._epoch = int(values.get("step", 0)), int(values.get("epoch", 0))
+        if restored.step >= 0 and not restored.warm:
+            self._saved_step = state._step if restored.on_disk else -1
+            if restored.random is not None:
+                rng.restore(restored.random)
+            else:
+                rng.derive(self._seed(), rank=place.rank, step=state._step)
+        self._apply_batches()
+        if self._checks:
+            for thing in self._parts.values():
+                module = getattr(thing, "thing", None) or getattr(thing, "module", None)
+                if _is_module(module):
+                    nans.watch(module, lambda: state._step + 1, place.rank)
+
+    def _apply_batches(self) -> None:
+        """Batches that grow with the world bring the learning rates along."""
+        optimizers = [thing for thing in self._things.values() if hasattr(thing, "param_groups")]
+        schedulers = [thing for thing in self._things.values() if hasattr(thing, "base_lrs")]
+        for thing in self._things.values():
+            if hasattr(thing, "apply") and hasattr(thing, "weigh"):
+                thing.apply(optimizers, schedulers)
+
+    def _seed(self) -> int:
+        return next((int(thing.seed) for thing in self._things.values() if hasattr(thing, "set_epoch")), 0)
+
+    # Epochs.
+
+    def enter(self, epoch: int) -> None:
+        """Tell samplers and streams which epoch it is."""
+        for thing in self._things.values():
+            if hasattr(thing, "set_epoch"):
+                thing.set_epoch(epoch)
+
+    # Keeping.
+
+    def keep(self, step: int, *, disk: bool, memory: bool, word: Stop | None, loss: Any) -> None:
+        """Do what is due at a commit."""
+        leave = word is not None and self._agreed(step)
+        disk, memory = disk or leave, (memory or leave) and self._memory.on
+        if not (disk or memory):
+            return
+        replicated, sharded = self._take(step)
+        if self._checks:
+            nans.check_commit({**replicated, **sharded}, loss, step=step, rank=self._here.rank, kept=self._saved_step)
+        own = {"rng": rng.capture()}
+        if memory:
+            self._memory.commit(step, replicated, own, sharded)
+        if disk:
+            self._to_disk(step, replicated, own, sharded)
+        if leave:
+            assert word is not None
+            self._leave(step, word)
+
+    def save_now(self, step: int) -> None:
+        """Save a step to disk, unless it was, and wait until it is there."""
+        if self._saved_step != step:
+            replicated, sharded = self._take(step)
+            if self._checks:
+                nans.check_commit(
+                    {**replicated, **sharded}, None, step=step, rank=self._here.rank, kept=self._saved_step
+                )
+            self._to_disk(step, replicated, {"rng": rng.capture()}, sharded)
+        self._saver.wait()
+
+    def finish(self, step: int) -> None:
+        """The end of training: save the last step if the script saves at all."""
+        if self.saves and step > 0:
+            self.save_now(step)
+        else:
+            self._saver.wait()
+
+    def _take(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """All parts as they are now: what is the same on all ranks, and what is sharded."""
+        taken = {name: part.take() for name, part in self._parts.items()}
+        values = {"step": step, "epoch": self._state._epoch, "values": dict(self._state._values)}
+        replicated = {name: one for name, one in taken.items() if not self._parts[name].sharded}
+        return {**replicated, "values": values}, {name: taken[name] for name in taken if self._parts[name].sharded}
+
+    def _to_disk(self, step: int, replicated: dict[str, Any], own: dict[str, Any], sharded: dict[str, Any]) -> None:
+        if self._saved_step == step:
+            return
+        self._saved_step = step
+        everybody = talk.gather(tree.pack(own["rng"]), self._here.group)
+        ranks = {str(rank): tree.unpack(data) for rank, data in enumerate(everybody)} if self._here.rank == 0 else {}
+        random = {"world": self._here.world_size, "ranks": ranks}
+        self._saver.start(step, {**replicated, "rng": random}, sharded)
+        if not self._told_shared:
+            self._told_shared = True
+            self._look_whether_shared()
+
+    def _look_whether_shared(self) -> None:
+        """Find out at the first save whether every host sees the same folder, and say it if not."""
+        place, folder = self._here, self._checkpoints.folder
+        if place.alone:
+            return
+        token = talk.broadcast(write_token(folder).encode() if place.rank == 0 else None, 0, place.group).decode()
+        sees = sees_token(folder, token)
+        words = f"{'+' if sees else '-'}{socket.gethostname()}:{folder.absolute()}"
+        told = [word.decode() for word in talk.gather(words.encode(), place.group)]
+        if place.rank == 0 and (blind := sorted({word[1:] for word in told if word[0] == "-"})):
+            notes.say(unshared_line(told[0][1:], blind), warn=True)
+
+    def _say_saved(self, step: int, folder: Any) -> None:
+        """From the saver's thread: a checkpoint is complete."""
+        if self._end is not None:
+            self._end.send(Saved(step, str(folder)))
+
+    # The planned stop.
+
+    def _agreed(self, step: int) -> bool:
+        """Whether all ranks stop at this step."""
+        place = self._here
+        if place.alone:
+            return True
+        if self._board is None:
+            from torch.distributed.distributed_c10d import _get_default_store
+
+            self._board = stop.Board(_get_default_store(), place.world_size)
+        rules = stop.at_commit(step, place.world_size, first=not self._heard)
+        self._heard = True
+        return self._board.run(rules) is stop.Next.STOP
+
+    def _leave(self, step: int, word: Stop) -> None:
+        self._saver.wait()
+        if self._end is not None:
+            self._end.send(Left(step))
+        if self._board is not None:
+            self._board.leave(self._here.rank, self._here.world_size)
+        if self._here.rank == 0:
+            notes.say(f"step {step} is saved; the workers leave: {word.reason}")
+        raise SystemExit(LEAVING)
+
+
+def _in_order(parts: Mapping[str, Part]) -> list[str]:
+    """Modules before optimizers before the rest: each may look at the one before."""
+    import torch
+
+    def weight(name: str) -> int:
+        part = parts[name]
+        if hasattr(part, "optimizer") or isinstance(getattr(part, "thing", None), torch.optim.Optimizer):
+            return 1
+        return 0 if _is_module(getattr(part, "thing", None) or getattr(part, "module", None)) else 2
+
+    return sorted(parts, key=weight)
+
+
+def _is_module(thing: Any) -> bool:
+    import torch
+
+    return isinstance(thing, torch.nn.Module)

@@ -1,0 +1,16 @@
+"""One line for people from inside a worker: said by its agent, or on stderr where there is none."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from elastic.channel import Note, worker_end
+
+
+def say(text: str, *, warn: bool = False) -> None:
+    """Say something once; never fails. `warn`: also with --quiet."""
+    end = worker_end(os.environ)
+    if end is None or not end.send(Note(text, warn)):
+        sys.stderr.write(f"[elastic] {text}\n")
+        sys.stderr.flush()

@@ -1,0 +1,168 @@
+"""What a `State` consists of, and how each kind of thing is taken out and put back.
+
+- A **module**, an **optimizer** and everything else with `state_dict` and `load_state_dict` is *replicated*: the same
+  on all ranks. DDP, DataParallel and torch.compile are looked through, so that a checkpoint fits the bare module.
+- A module whose parameters are DTensors (FSDP2, tensor parallelism) and its optimizer are *sharded*: each rank has a
+  part of each tensor, under the module's own names.
+- A **value** is a number, a text, None, a tensor, or a list or dict of them. It is replicated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Protocol, cast
+
+import torch
+
+from elastic.errors import ConfigError
+
+PLAIN: Final = (bool, int, float, complex, str, bytes, type(None), torch.Tensor)
+
+
+class Part(Protocol):
+    """One named thing of a state."""
+
+    sharded: bool
+
+    def take(self) -> Any:
+        """Its state: a tree, or for a sharded part a flat dict. Tensors are the living ones, not copies."""
+
+    def put(self, state: Any) -> None:
+        """Give it a state that `take` once returned, perhaps in another world."""
+
+
+class Replicated:
+    """A thing with `state_dict` and `load_state_dict` that is the same on all ranks."""
+
+    sharded = False
+
+    def __init__(self, thing: Any) -> None:
+        """`thing` may be a wrapped module."""
+        self.thing = bare(thing) if isinstance(thing, torch.nn.Module) else thing
+
+    def take(self) -> Any:
+        """Its `state_dict`."""
+        return self.thing.state_dict()
+
+    def put(self, state: Any) -> None:
+        """Its `load_state_dict`. What does not fit is torch's own error, which names the keys."""
+        self.thing.load_state_dict(state)
+
+
+class ShardedModule:
+    """A module with DTensors for parameters."""
+
+    sharded = True
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        """`module` as `fully_shard` left it."""
+        self.module = module
+
+    def take(self) -> dict[str, Any]:
+        """Parameters and buffers by name: this rank's shards as DTensors."""
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+        return dict(get_model_state_dict(self.module))
+
+    def put(self, state: dict[str, Any]) -> None:
+        """Load shards of this world."""
+        from torch.distributed.checkpoint.state_dict import set_model_state_dict
+
+        set_model_state_dict(self.module, state)
+
+
+class ShardedOptimizer:
+    """The optimizer of sharded modules. Its state is named after the parameters, so that it fits any world."""
+
+    sharded = True
+
+    def __init__(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """`module` has the parameters of `optimizer`."""
+        from torch.distributed.checkpoint.state_dict import StateDictOptions
+
+        self.module = module
+        self.optimizer = optimizer
+        self._options = StateDictOptions(flatten_optimizer_state_dict=True)
+
+    def take(self) -> dict[str, Any]:
+        """Moments as DTensors, settings as values."""
+        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+        return dict(get_optimizer_state_dict(self.module, self.optimizer, options=self._options))
+
+    def put(self, state: dict[str, Any]) -> None:
+        """Load shards of this world."""
+        from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
+
+        set_optimizer_state_dict(self.module, self.optimizer, cast("Any", state), options=self._options)
+
+
+def make(things: Mapping[str, Any]) -> dict[str, Part]:
+    """The parts among `things`, by name; what is not here is a plain value.
+
+    Raises `ConfigError` for a thing that could not be restored.
+    """
+    modules = {name: bare(thing) for name, thing in things.items() if isinstance(thing, torch.nn.Module)}
+    parts: dict[str, Part] = {}
+    for name, thing in things.items():
+        if isinstance(thing, torch.nn.Module):
+            module = modules[name]
+            parts[name] = ShardedModule(module) if is_sharded(module.parameters()) else Replicated(module)
+        elif isinstance(thing, torch.optim.Optimizer):
+            parts[name] = _optimizer(name, thing, modules)
+        elif hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
+            parts[name] = Replicated(thing)
+    return parts
+
+
+def bare(module: torch.nn.Module) -> torch.nn.Module:
+    """The module inside DDP, DataParallel and torch.compile."""
+    while True:
+        kind = type(module)
+        if isinstance(module, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
+            module = module.module
+        elif kind.__name__ == "OptimizedModule":
+            module = cast("torch.nn.Module", module._orig_mod)
+        else:
+            return module
+
+
+def is_sharded(tensors: Iterable[torch.Tensor]) -> bool:
+    """Tell whether one of them is a DTensor."""
+    if not torch.distributed.is_available():
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return any(isinstance(tensor, DTensor) for tensor in tensors)
+
+
+def plain(name: str, value: Any) -> Any:
+    """A value as it is kept: numbers of numpy become Python's. `ConfigError` for what could not be loaded again."""
+    if type(value).__module__ == "numpy" and hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        return value.item()
+    if isinstance(value, Mapping) and type(value) in (dict,):
+        return {key: plain(name, one) for key, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(plain(name, one) for one in value)
+    if isinstance(value, PLAIN):
+        return value
+    raise ConfigError(
+        f"elastic.State: {name} is of type {type(value).__name__}, which cannot be saved; give it state_dict() and "
+        "load_state_dict(), or make it a number, a text, a tensor, or a list or dict of them"
+    )
+
+
+def _optimizer(name: str, optimizer: torch.optim.Optimizer, modules: Mapping[str, torch.nn.Module]) -> Part:
+    if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+        raise ConfigError(
+            f"elastic.State: {name} is a ZeroRedundancyOptimizer, whose parts cannot be moved between worlds; "
+            "use torch.distributed.fsdp.fully_shard instead"
+        )
+    mine = [one for group in optimizer.param_groups for one in group["params"]]
+    if not is_sharded(mine):
+        return Replicated(optimizer)
+    ids = {id(one) for one in mine}
+    for module in modules.values():
+        if ids <= {id(one) for one in module.parameters()}:
+            return ShardedOptimizer(module, optimizer)
+    raise ConfigError(f"elastic.State: {name} is the optimizer of a sharded module that is not in the state; add it")

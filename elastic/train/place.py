@@ -1,0 +1,50 @@
+"""Where this process stands among the workers, as the library needs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from elastic.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """This worker's place; `group` carries the library's own messages between ranks, None in a world of one."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    group: Any = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody to talk to."""
+        return self.world_size == 1
+
+
+def here(environ: Mapping[str, str] = os.environ) -> Here:
+    """Read the place from the process group. A collective: it may make a group of gloo's beside that of NCCL.
+
+    Raises `ConfigError` if this is one of several workers and the process group does not stand.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        if environ.get("WORLD_SIZE", "1") != "1":
+            raise ConfigError("the process group does not stand yet; call elastic.init() before state.restore()")
+        return Here(0, 1, 0, 1)
+    world_size = dist.get_world_size()
+    group = None
+    if world_size > 1:
+        group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+    return Here(
+        rank=dist.get_rank(),
+        world_size=world_size,
+        local_rank=int(environ.get("LOCAL_RANK") or 0),
+        local_world_size=int(environ.get("LOCAL_WORLD_SIZE") or 1),
+        group=group,
+    )

@@ -1,0 +1,271 @@
+"""All ranks go on from one checkpoint: from the nodes' memory, from disk, or from where another run ended.
+
+A collective in rounds. First every rank says what it can read and what it was told. Then the newest is tried, and who
+cannot read it receives it from who can. What the job has committed and nobody can read is an error
+(`elastic.train.restoring` has the rules).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from elastic.channel import Listening, WorkerEnd
+from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
+from elastic.train import checkpoint, fence, notes, restoring, talk
+from elastic.train.checkpoint import Candidate, Checkpoints
+from elastic.train.memory import MemoryTier
+from elastic.train.parts import Part
+from elastic.train.place import Here
+from elastic.train.restoring import Known, Report, Seen
+from elastic.train.spread import spread
+
+TRUE = frozenset({"1", "true", "yes", "on"})
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What this rank goes on from. `step` is -1 if there was nothing; `warm` says that it is of another run."""
+
+    step: int
+    parts: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    random: dict[str, Any] | None = None
+    on_disk: bool = False
+    warm: bool = False
+
+
+class Restorer:
+    """One rank's part in a restore."""
+
+    def __init__(
+        self,
+        place: Here,
+        checkpoints: Checkpoints,
+        memory: MemoryTier,
+        parts: Mapping[str, Part],
+        end: WorkerEnd | None,
+    ) -> None:
+        self._here = place
+        self._checkpoints = checkpoints
+        self._memory = memory
+        self._parts = parts
+        self._end = end
+        self._sharded = [name for name, part in parts.items() if part.sharded]
+
+    def run(
+        self, *, step: int | None, resume_from: str | os.PathLike[str] | None, allow_rollback: bool | None
+    ) -> Restored:
+        """Bring every rank to the same step. Every rank calls it. Raises `CheckpointError` on all of them."""
+        environ = os.environ
+        if step is None and environ.get("ELASTIC_RESTORE_STEP"):
+            step = int(environ["ELASTIC_RESTORE_STEP"])
+        if allow_rollback is None:
+            allow_rollback = environ.get("ELASTIC_ALLOW_ROLLBACK", "").lower() in TRUE
+        warm = resume_from if resume_from is not None else environ.get("ELASTIC_RESUME_FROM") or None
+        self._await_claim()
+        since = self._roll_back(step)
+        candidates, reports = self._look()
+        choices = restoring.choices(reports)
+        newest = choices[0].seen.step if choices else -1
+        agreed = self._memory.agree(since=since)
+        if agreed is not None and agreed.step >= newest:
+            lost = restoring.check_newest(agreed.step, reports, allow_rollback=allow_rollback)
+            return self._from_memory(agreed, lost)
+        return self._from_disk(choices, candidates, reports, allow_rollback, warm)
+
+    def ready(self) -> None:
+        """The last round: from now on a planned stop may be asked for with a word."""
+        if self._end is not None:
+            self._end.send(Listening())
+        talk.gather(b"", self._here.group)
+
+    # The rounds.
+
+    def _await_claim(self) -> None:
+        """Wait until rank 0's folder carries this generation's mark; only then do others look at theirs."""
+        error = ""
+        if self._here.rank == 0:
+            try:
+                self._checkpoints.await_mark()
+            except CheckpointError as failed:
+                error = str(failed)
+        self._together(error)
+
+    def _roll_back(self, step: int | None) -> int:
+        """Set newer checkpoints aside if that was asked for; the generation from which on copies in memory count."""
+        error, since = "", 0
+        if self._here.rank == 0:
+            try:
+                if step is not None:
+                    checkpoint.rollback(self._checkpoints, step)
+                record = checkpoint.rolled_back(self._checkpoints)
+                since = record.generation if record is not None else 0
+            except CheckpointError as failed:
+                error = str(failed)
+        self._together(error)
+        return int(talk.broadcast(str(since).encode() if self._here.rank == 0 else None, 0, self._here.group))
+
+    def _look(self) -> tuple[dict[Seen, Candidate], list[Report]]:
+        """Every rank's checkpoints, as every rank knows them."""
+        candidates: dict[Seen, Candidate] = {}
+        error = ""
+        try:
+            for candidate in self._checkpoints.candidates():
+                candidates[Seen(candidate.step, candidate.generation, candidate.folder.name)] = candidate
+            claim = fence.current(self._checkpoints.folder)
+        except CheckpointError as failed:
+            claim, error = None, str(failed)
+        report = Report(
+            host=socket.gethostname(),
+            folder=str(self._checkpoints.folder.absolute()),
+            token=claim.mark if claim is not None else "",
+            seen=tuple(candidates),
+            known=_known(os.environ),
+            error=error,
+        )
+        told = talk.gather(msgspec.json.encode(report), self._here.group)
+        reports = [msgspec.json.decode(one, type=Report) for one in told]
+        if wrong := restoring.trouble(reports):
+            raise CheckpointError(wrong)
+        return candidates, reports
+
+    def _from_memory(self, agreed: Any, lost: str) -> Restored:
+        templates = {name: self._parts[name].take() for name in self._sharded}
+        replicated, own, sharded = self._memory.fetch(agreed, templates)
+        self._say(f"resumed at step {agreed.step} from memory{f'; {lost}' if lost else ''}")
+        return _restored(agreed.step, {**replicated, **sharded}, own.get("rng") if own else None)
+
+    def _from_disk(
+        self,
+        choices: list[restoring.Choice],
+        candidates: Mapping[Seen, Candidate],
+        reports: list[Report],
+        allow_rollback: bool,
+        warm: str | os.PathLike[str] | None,
+    ) -> Restored:
+        bad: list[str] = []
+        for choice in choices:
+            mine = candidates.get(choice.seen)
+            trees, why = self._read(mine)
+            told = talk.gather(b"" if trees is not None else why.encode() or b"?", self._here.group)
+            holders = [not word for word in told]
+            if not any(holders):
+                bad.append(f"{choice.seen.name}: {next(word.decode() for word in told if word != b'?')}")
+                continue
+            lost = restoring.check_newest(choice.seen.step, reports, allow_rollback=allow_rollback)
+            given = spread(trees, holders, self._here.group) if not self._here.alone else dict(trees or {})
+            if self._sharded:
+                given |= self._read_sharded(choice, mine, holders, reports)
+            where = f"{reports[holders.index(True)].folder}/{choice.seen.name}"
+            helped = f", sent to {holders.count(False)} ranks that cannot read it" if not all(holders) else ""
+            self._say(f"resumed at step {choice.seen.step} from {where}{helped}{f'; {lost}' if lost else ''}")
+            random = given.pop("rng", None)
+            return _restored(choice.seen.step, given, self._own_random(random), on_disk=True)
+        lost = restoring.check_newest(-1, reports, allow_rollback=allow_rollback)
+        if bad:
+            raise CheckpointDamaged(
+                f"no checkpoint in {self._checkpoints.folder} can be read ({'; '.join(bad)}); bring one back, or "
+                "remove them all to start over"
+            )
+        return self._afresh(warm, lost)
+
+    def _read(self, candidate: Candidate | None) -> tuple[dict[str, Any] | None, str]:
+        if candidate is None:
+            return None, ""
+        try:
+            return self._checkpoints.read(candidate, map_location="cpu"), ""
+        except CheckpointDamaged as error:
+            notes.say(f"checkpoint {candidate.folder} is skipped: {error}", warn=True)
+            return None, str(error)
+
+    def _read_sharded(
+        self, choice: restoring.Choice, mine: Candidate | None, holders: list[bool], reports: list[Report]
+    ) -> dict[str, Any]:
+        if not all(holders):
+            blind = ", ".join(sorted({reports[rank].host for rank, holds in enumerate(holders) if not holds}))
+            raise CheckpointError(
+                f"{choice.seen.name} has sharded parts and cannot be read on {blind}; --checkpoint_dir must lie where "
+                "every node can read it"
+            )
+        assert mine is not None
+        templates = {name: self._parts[name].take() for name in self._sharded if name in mine.meta.parts}
+        return {
+            name: self._checkpoints.read_sharded(mine, name, template, self._here.group)
+            for name, template in templates.items()
+        }
+
+    def _own_random(self, random: Any) -> dict[str, Any] | None:
+        """This rank's random state, if the world is the one that saved it."""
+        if not isinstance(random, dict) or random.get("world") != self._here.world_size:
+            return None
+        found = random["ranks"].get(str(self._here.rank))
+        return found if isinstance(found, dict) else None
+
+    def _afresh(self, warm: str | os.PathLike[str] | None, lost: str) -> Restored:
+        """Nothing was saved yet: from --resume_from, or from the start. Rank 0's parts count for all."""
+        trees: dict[str, Any] | None = None
+        error = ""
+        if warm is not None:
+            try:
+                trees = checkpoint.warm_start(Path(warm))
+            except (CheckpointError, ConfigError) as failed:
+                error = str(failed)
+        told = talk.gather(error.encode(), self._here.group)
+        if warm is not None:
+            holders = [not word for word in told]
+            if not any(holders):
+                raise CheckpointError(told[0].decode())
+            given = spread(trees, holders, self._here.group) if not self._here.alone else dict(trees or {})
+            given.pop("rng", None)
+            self._say(f"starting from {warm} (--resume_from)")
+            return _warm(given)
+        if lost:
+            self._say(f"starting anew; {lost}")
+        if self._here.alone:
+            return Restored(-1)
+        taken = {name: part.take() for name, part in self._parts.items() if not part.sharded}
+        mine = taken if self._here.rank == 0 else None
+        given = spread(mine, [rank == 0 for rank in range(self._here.world_size)], self._here.group)
+        return Restored(-1, {} if mine is not None else given)
+
+    def _together(self, error: str) -> None:
+        """A round that fails on every rank if it failed on one."""
+        if self._here.alone:
+            if error:
+                raise CheckpointError(error)
+            return
+        told = talk.gather(error.encode(), self._here.group)
+        for word in told:
+            if word:
+                raise CheckpointError(word.decode())
+
+    def _say(self, text: str) -> None:
+        if self._here.rank == 0:
+            notes.say(text)
+
+
+def _restored(step: int, given: dict[str, Any], random: dict[str, Any] | None, *, on_disk: bool = False) -> Restored:
+    values = given.pop("values", None) or {"step": step}
+    return Restored(step, given, values, random, on_disk)
+
+
+def _warm(given: dict[str, Any]) -> Restored:
+    """Parts and values of another run; its step and epoch are not ours."""
+    values = given.pop("values", None) or {}
+    return Restored(0, given, {"values": values.get("values", {})}, warm=True)
+
+
+def _known(environ: Mapping[str, str]) -> Known | None:
+    """The newest committed checkpoint that the job knows of."""
+    text = environ.get("ELASTIC_SAVED", "")
+    try:
+        return msgspec.json.decode(text, type=Known) if text else None
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"ELASTIC_SAVED is {text!r}, which cannot be read ({error}); unset it") from error

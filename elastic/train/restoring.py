@@ -1,0 +1,95 @@
+"""How all ranks agree which checkpoint they go on from (pure).
+
+Every rank says what it can read. The newest that any of them can read wins; one that nobody can read although the job
+knows of it is an error, because training must never start over in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from elastic.errors import CheckpointError
+
+
+class Known(msgspec.Struct, frozen=True):
+    """The newest committed checkpoint that the job knows of, and who has it."""
+
+    step: int
+    host: str
+    folder: str
+
+
+class Seen(msgspec.Struct, frozen=True, array_like=True):
+    """One checkpoint that a rank sees in its folder."""
+
+    step: int
+    generation: int
+    name: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank says before anybody reads: where it looks, what lies there, and what it was told.
+
+    `token` is the folder's claim as this rank sees it: ranks with the same one share their folder. `error` is why it
+    cannot take part.
+    """
+
+    host: str
+    folder: str
+    token: str = ""
+    seen: tuple[Seen, ...] = ()
+    known: Known | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One checkpoint on disk and the ranks that see it."""
+
+    seen: Seen
+    ranks: tuple[int, ...]
+
+
+def choices(reports: Sequence[Report], step: int | None = None) -> list[Choice]:
+    """What could be restored from disk, the newest first; with `step` only that one."""
+    ranks: dict[Seen, list[int]] = {}
+    for rank, report in enumerate(reports):
+        for seen in report.seen:
+            if step is None or seen.step == step:
+                ranks.setdefault(seen, []).append(rank)
+    ordered = sorted(ranks, key=lambda seen: (seen.step, seen.generation), reverse=True)
+    return [Choice(seen, tuple(ranks[seen])) for seen in ordered]
+
+
+def known(reports: Sequence[Report]) -> Known | None:
+    """The newest checkpoint that any rank was told of."""
+    found = [report.known for report in reports if report.known is not None]
+    return max(found, key=lambda one: one.step, default=None)
+
+
+def trouble(reports: Sequence[Report]) -> str:
+    """Why some rank cannot take part; "" if all can."""
+    return next((f"rank {rank}: {report.error}" for rank, report in enumerate(reports) if report.error), "")
+
+
+def check_newest(newest: int, reports: Sequence[Report], *, allow_rollback: bool) -> str:
+    """A line that says what is given up, "" if nothing is.
+
+    Raises `CheckpointError` if `newest` (-1: nothing) is older than what the job has committed and that was not
+    allowed.
+    """
+    committed = known(reports)
+    if committed is None or newest >= committed.step:
+        return ""
+    best = f"the newest that can be read is step {newest}" if newest >= 0 else "nothing can be read"
+    where = f"step {committed.step} was committed on {committed.host} in {committed.folder}, and {best}"
+    if allow_rollback:
+        return f"{where}; going on from there (--allow_rollback)"
+    folders = ", ".join(sorted({f"{report.host}:{report.folder}" for report in reports}))
+    raise CheckpointError(
+        f"{where} ({folders}); bring {committed.host} back or mount its folder here, or accept the loss with "
+        "--allow_rollback"
+    )

@@ -1,0 +1,52 @@
+"""Trees that some ranks have are given to those that have not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import torch
+
+from elastic.train import talk, tree
+from elastic.train.boxes import Box
+from elastic.train.exchange import exchange
+
+
+class _Leaf(msgspec.Struct, frozen=True, array_like=True):
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def spread(trees: Mapping[str, Any] | None, holders: Sequence[bool], group: Any) -> dict[str, Any]:
+    """Give everybody the same trees. A collective; `holders` is the same everywhere, by rank.
+
+    `trees` are those of a rank that holds them, None elsewhere. Whoever holds them gets its own back; the tensors of
+    the others are on the CPU.
+    """
+    source = list(holders).index(True)
+    if all(holders):
+        assert trees is not None
+        return dict(trees)
+    rest, tensors = tree.take_apart(dict(trees)) if trees is not None else (None, [])
+    leaves = [_Leaf(str(one.dtype).removeprefix("torch."), tuple(one.shape)) for one in tensors]
+    mine = torch.distributed.get_rank(group)
+    told = talk.broadcast(tree.pack(rest) if mine == source else None, source, group)
+    table = talk.broadcast(msgspec.json.encode(leaves) if mine == source else None, source, group)
+    offers: dict[str, list[tuple[Box, torch.Tensor]]] = {}
+    needs: dict[str, tuple[Box, torch.Tensor]] = {}
+    if trees is not None:
+        offers = {str(at): [(_whole(one.shape), one)] for at, one in enumerate(tensors)}
+    else:
+        leaves = msgspec.json.decode(table, type=list[_Leaf])
+        tensors = [torch.empty(leaf.shape, dtype=getattr(torch, leaf.dtype)) for leaf in leaves]
+        needs = {str(at): (_whole(one.shape), one) for at, one in enumerate(tensors)}
+    exchange(group, offers, needs)
+    if trees is not None:
+        return dict(trees)
+    given: dict[str, Any] = tree.put_together(tree.unpack(told), tensors)
+    return given
+
+
+def _whole(shape: Sequence[int]) -> Box:
+    return Box((0,) * len(shape), tuple(shape))

@@ -1,0 +1,180 @@
+"""What a training script wants to keep: `elastic.State`.
+
+::
+
+    state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler, best=0.0)
+    state.restore()                                   # every rank; the newest complete checkpoint of any world
+    for epoch in elastic.epochs(state, 30):
+        for batch in loader:
+            ...
+            state.best = max(state.best, accuracy)    # a plain value is an attribute
+            state.commit(every=50, memory_every=1)    # every rank, after each step
+
+Modules may be wrapped (DDP, torch.compile) or sharded (FSDP2). Everything with `state_dict` and `load_state_dict` may
+be a part. The random state of python, numpy and torch is kept as well: restored by rank where the world is the same,
+and derived from seed, rank and step where it is another one.
+
+It works under elastic-launch, under torchrun, and in a plain `python train.py`. Only elastic-launch asks for planned
+stops and has memory that outlives a worker.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+
+from elastic.channel import Committed, WorkerEnd, worker_end
+from elastic.errors import ConfigError
+from elastic.relaunch import mistakes_told
+from elastic.train import parts, progress, stacks
+from elastic.train.keeping import Keeper
+
+RESERVED: Final = frozenset({"commit", "epoch", "finish", "restore", "rng", "save", "step", "values"})
+"""Names that a part or a value cannot have."""
+
+
+class State:
+    """Parts and values that are committed together. See the module's text for an example."""
+
+    def __init__(self, **things: Any) -> None:
+        """Name what is to be kept. What has no `state_dict` is a plain value, and an attribute from now on.
+
+        Raises `ConfigError` for a reserved name, or a thing that could not be loaded again.
+        """
+        with mistakes_told():
+            for name in things:
+                if name in RESERVED or name.startswith("_"):
+                    raise ConfigError(f"elastic.State: {name!r} is a name of its own; give yours another one")
+            made = parts.make(things)
+            values = {name: parts.plain(name, thing) for name, thing in things.items() if name not in made}
+        self._things = {name: things[name] for name in made}
+        self._values = values
+        self._step = 0
+        self._epoch = 0
+        self._first = True
+        self._end: WorkerEnd | None = None
+        self._keeper: Keeper | None = None
+        self._parts = made
+
+    @property
+    def step(self) -> int:
+        """Steps that were committed so far, in all worlds."""
+        return self._step
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that `elastic.epochs` is in, from 0 on."""
+        return self._epoch
+
+    def restore(
+        self,
+        *,
+        step: int | None = None,
+        resume_from: str | os.PathLike[str] | None = None,
+        allow_rollback: bool | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        keep: int = 3,
+    ) -> bool:
+        """Go on from the newest complete checkpoint; False if there is none and training starts anew.
+
+        A collective: every rank calls it once, after `elastic.init()` and before the first step. All ranks get the
+        newest step that any of them can read, from memory or from disk. `step`, `resume_from`, `allow_rollback` and
+        `folder` are what --restore_step, --resume_from, --allow_rollback and --checkpoint_dir say, which they
+        override; `keep` is how many checkpoints stay on disk.
+
+        Raises `CheckpointError`, with the mend, when nothing as new as the newest committed step can be read, and
+        when every checkpoint is damaged.
+        """
+        if self._keeper is not None:
+            raise ConfigError("state.restore() was called twice; call it once, before the first step")
+        with mistakes_told():
+            self._end = worker_end(os.environ, stacks_signal=stacks.register())
+            keeper = Keeper(self, self._parts, self._things, self._end, folder=folder, keep=keep)
+        restored = keeper.restore(step=step, resume_from=resume_from, allow_rollback=allow_rollback)
+        self._keeper = keeper
+        return restored
+
+    def commit(self, *, every: int | None = None, memory_every: int | None = None, loss: Any = None) -> None:
+        """Count a step that is done; save it when that is due. Every rank calls it after each step.
+
+        `every`: each so many steps a checkpoint goes to disk, in the background. `memory_every`: each so many steps a
+        copy goes to memory of the node that outlives the worker. `loss` is for the progress line and for --check_nan.
+        When a planned stop was asked for, all ranks stop at a common step here: it is saved, and the worker leaves
+        with exit code 143.
+
+        Raises `CheckpointError` when this or the save before could not be written (the checkpoint before stays), and
+        `NotFinite` with --check_nan. Costs microseconds when nothing is due.
+        """
+        keeper = self._keeper
+        if keeper is None:
+            with mistakes_told():
+                raise ConfigError(
+                    "state.commit() was called before state.restore(); call state.restore() once on every rank, "
+                    "before the first step"
+                )
+            return
+        step = self._step = self._step + 1
+        end = self._end
+        if end is not None:
+            if self._first:
+                self._first = False
+                end.send(Committed())
+            progress.report(step, loss)
+            word = end.stop_asked()
+        else:
+            word = None
+        disk = bool(every) and step % every == 0  # type: ignore[operator]  # mypy does not see the None go.
+        memory = bool(memory_every) and step % memory_every == 0  # type: ignore[operator]
+        if every:
+            keeper.saves = True
+        if disk or memory or word is not None:
+            keeper.keep(step, disk=disk, memory=memory, word=word, loss=loss)
+
+    def save(self) -> None:
+        """Save the newest committed step to disk now, and wait until it is there. Every rank calls it."""
+        if self._keeper is not None:
+            self._keeper.save_now(self._step)
+
+    def finish(self) -> None:
+        """Save the last step if it is not saved yet, and wait for it. `elastic.epochs` calls it at its end."""
+        if self._keeper is not None:
+            self._keeper.finish(self._step)
+
+    def __getattr__(self, name: str) -> Any:
+        """A part, or a plain value."""
+        if not name.startswith("_"):
+            if name in self._values:
+                return self._values[name]
+            if name in self._things:
+                return self._things[name]
+        raise AttributeError(f"this state has no {name!r}; it has {', '.join(sorted({*self._values, *self._things}))}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Change a plain value. A new name becomes another one, from the next commit on."""
+        if name.startswith("_"):
+            object.__setattr__(self, name, value)
+        elif name in RESERVED or name in self._things:
+            raise AttributeError(f"{name!r} of a state cannot be replaced")
+        else:
+            with mistakes_told():
+                self._values[name] = parts.plain(name, value)
+
+
+def epochs(state: State, total: int) -> Iterator[int]:
+    """The epochs that are left, each by its number, up to `total`.
+
+    Samplers and streams of the state are told the epoch. An epoch that was interrupted is entered again, and its loader
+    gives what is left of it, which may be nothing. At the end the last step is saved.
+    """
+    if total < 0:
+        raise ValueError(f"epochs are 0 or more, not {total}")
+    if state._keeper is None:
+        with mistakes_told():
+            raise ConfigError("elastic.epochs() was called before state.restore()")
+        return
+    while state._epoch < total:
+        state._keeper.enter(state._epoch)
+        yield state._epoch
+        state._epoch += 1
+    state.finish()

@@ -1,0 +1,116 @@
+"""Writes the job's newest committed checkpoint into the store (`elastic.model.Saved`), beside the work that matters."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+
+from elastic.errors import DocumentError, StoreError
+from elastic.keys import JobKeys, decode, encode
+from elastic.model import Saved
+from elastic.store.base import Compare, Put, Range, Store
+from launcher.logs import Narrator
+
+PAUSE_S = 1.0
+"""At most one write in this time, however often workers save."""
+TRIES_MAX = 5
+"""How often a write is tried that another node's write came before."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    saved: Saved
+    incarnation: str
+
+
+class SavedSteps:
+    """Takes what this node's workers committed; of what comes meanwhile only the newest is written.
+
+    A store that does not answer costs a line of detail: the word is said again with the next checkpoint.
+    """
+
+    def __init__(self, store: Store, keys: JobKeys, host: str, narrator: Narrator) -> None:
+        """Nothing is written before `run`."""
+        self._store = store
+        self._keys = keys
+        self._host = host
+        self._narrator = narrator
+        self._newest: Saved | None = None
+        self._word: _Word | None = None
+        self._heard = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._hurry = asyncio.Event()
+
+    def committed(self, step: int, folder: str, *, run: int, g: int, incarnation: str) -> None:
+        """A worker of generation `g` says that its checkpoint of `step` is complete in `folder`."""
+        saved = Saved(step=step, host=self._host, folder=folder, run=run, g=g, at=time.time())
+        if saved.replaces(self._newest):
+            self._newest = saved
+            self._word = _Word(saved, incarnation)
+            self._idle.clear()
+            self._heard.set()
+
+    def hurry(self) -> None:
+        """The workers are gone: what they said is written at once."""
+        if self._word is not None:
+            self._hurry.set()
+
+    def told(self, stored: Saved | None, run: int) -> str:
+        """What workers of this run learn of it as JSON: the newer of the store's word and ours, "" without either."""
+        known = [saved for saved in (stored, self._newest) if saved is not None and saved.run == run]
+        if not known:
+            return ""
+        newest = max(known, key=lambda saved: (saved.g, saved.step))
+        return msgspec.json.encode({"step": newest.step, "host": newest.host, "folder": newest.folder}).decode()
+
+    async def run(self) -> None:
+        """Write what comes."""
+        while True:
+            await self._heard.wait()
+            self._heard.clear()
+            word, self._word = self._word, None
+            if word is not None:
+                try:
+                    await self._write(word)
+                except StoreError as error:
+                    self._narrator.detail(f"the checkpoint of step {word.saved.step} is not in the store: {error}")
+            if self._word is None:
+                self._idle.set()
+            self._hurry.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PAUSE_S):
+                    await self._hurry.wait()
+
+    async def settle(self, limit_s: float) -> None:
+        """Wait until everything is written, at most so long."""
+        self.hurry()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._idle.wait()
+
+    async def _write(self, word: _Word) -> None:
+        """Write unless the store has a newer word; one that cannot be read is replaced."""
+        key, incarnation = self._keys.saved, encode(word.incarnation)
+        mine = Compare.equals(self._keys.incarnation, incarnation)
+        for _ in range(TRIES_MAX):
+            found = await self._store.list(Range.key(self._keys.incarnation))
+            if [entry.value for entry in found.entries] != [incarnation]:
+                return  # Another store, or it came back empty: it does not know the job whose checkpoint this is.
+            entries = (await self._store.list(Range.key(key))).entries
+            if entries and not word.saved.replaces(self._read(entries[0].value)):
+                return
+            same = Compare.modified(key, entries[0].mod_revision if entries else 0)
+            if (await self._store.txn((mine, same), (Put(key, encode(word.saved)),))).succeeded:
+                self._narrator.detail(f"the checkpoint of step {word.saved.step} is the job's newest")
+                return
+
+    def _read(self, value: bytes) -> Saved | None:
+        with suppress(DocumentError):
+            found = decode(self._keys, self._keys.saved, value)
+            return found if isinstance(found, Saved) else None
+        return None

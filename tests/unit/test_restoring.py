@@ -1,0 +1,60 @@
+"""Which checkpoint all ranks go on from."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic.errors import CheckpointError
+from elastic.train.restoring import Choice, Known, Report, Seen, check_newest, choices, known, trouble
+
+OLD, NEW = Seen(100, 2, "step-0000000100.g2"), Seen(150, 3, "step-0000000150.g3")
+
+
+def report(*seen: Seen, host: str = "a", known: Known | None = None, error: str = "") -> Report:
+    return Report(host=host, folder="/ck", seen=seen, known=known, error=error)
+
+
+def test_the_newest_that_any_rank_sees_comes_first() -> None:
+    assert choices([report(OLD), report(OLD, NEW), report()]) == [Choice(NEW, (1,)), Choice(OLD, (0, 1))]
+
+
+def test_of_one_step_the_later_generation_comes_first() -> None:
+    again = Seen(100, 5, "step-0000000100.g5")
+    assert [choice.seen for choice in choices([report(OLD, again)])] == [again, OLD]
+
+
+def test_a_step_that_was_asked_for_is_the_only_choice() -> None:
+    assert [choice.seen for choice in choices([report(OLD, NEW)], 100)] == [OLD]
+    assert choices([report(OLD, NEW)], 120) == []
+
+
+def test_nothing_is_said_when_the_newest_committed_step_can_be_read() -> None:
+    told = Known(150, "b", "/ck")
+    assert check_newest(150, [report(NEW, known=told)], allow_rollback=False) == ""
+    assert check_newest(-1, [report()], allow_rollback=False) == ""
+
+
+def test_an_older_step_than_the_committed_one_is_an_error_that_names_host_and_folder() -> None:
+    told = Known(150, "b", "/ck")
+    with pytest.raises(
+        CheckpointError, match=r"step 150 was committed on b in /ck, and the newest .* step 100 .*a:/ck"
+    ):
+        check_newest(100, [report(OLD, known=told), report(OLD)], allow_rollback=False)
+    with pytest.raises(CheckpointError, match="nothing can be read"):
+        check_newest(-1, [report(known=told)], allow_rollback=False)
+
+
+def test_a_rollback_that_is_allowed_is_said() -> None:
+    told = Known(150, "b", "/ck")
+    assert "going on from there" in check_newest(100, [report(OLD, known=told)], allow_rollback=True)
+
+
+def test_the_newest_word_of_what_was_committed_counts() -> None:
+    assert known([report(known=Known(1, "a", "/x")), report(known=Known(5, "b", "/y")), report()]) == Known(
+        5, "b", "/y"
+    )
+
+
+def test_a_rank_that_cannot_take_part_is_named() -> None:
+    assert trouble([report(), report(error="the folder is fenced")]) == "rank 1: the folder is fenced"
+    assert trouble([report()]) == ""
