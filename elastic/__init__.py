@@ -38,7 +38,20 @@ LAZY: Final[Mapping[str, str]] = {
 }
 """What `elastic.<name>` is, and the module that has it."""
 
-__all__ = ["ElasticSampler", "ElasticStream", "State", "batch", "config", "env", "epochs", "export", "init", "preparing", "ready", "report"]
+__all__ = [
+    "ElasticSampler",
+    "ElasticStream",
+    "State",
+    "batch",
+    "config",
+    "env",
+    "epochs",
+    "export",
+    "init",
+    "preparing",
+    "ready",
+    "report",
+]
 
 
 def env() -> Environ:
