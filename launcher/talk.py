@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from elastic.channel import (
-    Value,
     Committed,
     Formed,
     Hello,
@@ -27,6 +26,7 @@ from elastic.channel import (
     Said,
     Saved,
     Stop,
+    Value,
 )
 from elastic.channelserver import ChannelServer, Connection
 from elastic.errors import ConfigError
