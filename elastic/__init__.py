@@ -12,15 +12,46 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from elastic.environ import Environ
     from elastic.relaunch import config as config
+    from elastic.train.batch import batch as batch
+    from elastic.train.export import export as export
+    from elastic.train.progress import preparing as preparing
+    from elastic.train.progress import ready as ready
+    from elastic.train.progress import report as report
+    from elastic.train.sampler import ElasticSampler as ElasticSampler
     from elastic.train.start import init as init
+    from elastic.train.state import State as State
+    from elastic.train.state import epochs as epochs
+    from elastic.train.stream import ElasticStream as ElasticStream
 
 LAZY: Final[Mapping[str, str]] = {
+    "ElasticSampler": "elastic.train.sampler",
+    "ElasticStream": "elastic.train.stream",
+    "State": "elastic.train.state",
+    "batch": "elastic.train.batch",
     "config": "elastic.relaunch",
+    "epochs": "elastic.train.state",
+    "export": "elastic.train.export",
     "init": "elastic.train.start",
+    "preparing": "elastic.train.progress",
+    "ready": "elastic.train.progress",
+    "report": "elastic.train.progress",
 }
 """What `elastic.<name>` is, and the module that has it."""
 
-__all__ = ["config", "env", "init"]
+__all__ = [
+    "ElasticSampler",
+    "ElasticStream",
+    "State",
+    "batch",
+    "config",
+    "env",
+    "epochs",
+    "export",
+    "init",
+    "preparing",
+    "ready",
+    "report",
+]
 
 
 def env() -> Environ:

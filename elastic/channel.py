@@ -12,7 +12,7 @@ import os
 import select
 import socket
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -23,6 +23,7 @@ VARIABLE = "ELASTIC_CHANNEL"
 
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Value = float | Literal["nan", "inf", "-inf"]
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -67,11 +68,11 @@ class Committed(msgspec.Struct, frozen=True, tag="committed"):
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """A step was made. `metrics` has the loss under "loss"."""
+    """A step was made. `metrics` has the loss under "loss". JSON has no words for what is not finite; here are some."""
 
     step: Number
     world: Number
-    metrics: Annotated[dict[Annotated[str, msgspec.Meta(max_length=64)], float], msgspec.Meta(max_length=METRICS_MAX)]
+    metrics: Annotated[dict[Annotated[str, msgspec.Meta(max_length=64)], Value], msgspec.Meta(max_length=METRICS_MAX)]
 
 
 class Saved(msgspec.Struct, frozen=True, tag="saved"):

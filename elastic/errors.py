@@ -13,10 +13,13 @@ Each class says whose fault it is and what to do about it::
     │   ├── Compacted          the history asked for is gone: list again
     │   └── WatchLost          the watch ended without a word of ours: list and watch again
     ├── DocumentError          a document in the store does not fit its schema: ignored and named
+    ├── WorkersMissing         other workers did not come to the start: look at their logs
     ├── NurseryLost            the process that guards the workers is gone, and so are they
     ├── CheckpointError
     │   ├── CheckpointFenced   another generation owns the folder: this worker is of an old world
-    │   └── CheckpointDamaged  a file is missing or its checksum is wrong: an older one is taken
+    │   ├── CheckpointDamaged  a file is missing or its checksum is wrong: an older one is taken
+    │   ├── TensorsMissing     no rank holds a part of the state that is wanted: another step or tier is taken
+    │   └── TensorsDiffer      the state that is held is not of the shape or type of this model: mend the script
     ├── NotFinite              a tensor has nan or inf: nothing is saved; go back to an older step
     ├── RunFailed              a run of elastic.testing did not go as its schedule says: see the output in it
     │   └── RunHung            the same because time ran out: see the stacks in it
@@ -100,6 +103,10 @@ class DocumentError(ElasticError):
     """A document does not fit its schema. The text names the key and what is wrong."""
 
 
+class WorkersMissing(ElasticError):
+    """Other workers did not come to `elastic.init` in time. The text names them."""
+
+
 class NurseryLost(ElasticError):
     """The nursery died. Its workers died with it (parent-death signal)."""
 
@@ -116,6 +123,14 @@ class CheckpointFenced(CheckpointError):
 
 class CheckpointDamaged(CheckpointError):
     """A checkpoint is incomplete or does not match its checksum."""
+
+
+class TensorsMissing(CheckpointError):
+    """Nobody holds a part of a tensor that a rank needs. The text names both; every rank raises the same."""
+
+
+class TensorsDiffer(CheckpointError):
+    """Ranks do not agree on the shape or type of a tensor. The text names it; every rank raises the same."""
 
 
 class NotFinite(ElasticError):

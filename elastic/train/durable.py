@@ -28,28 +28,28 @@ _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF})
 
 
-def explain(error: OSError, doing: str, folder: Path) -> str:
-    """Say what failed, where, why, and what mends it, in one line."""
+def explain(error: OSError, doing: str, folder: Path, other: str = "--checkpoint_dir") -> str:
+    """Say what failed, where, why, and what mends it, in one line. `other` is what may be given another of."""
     where = f"{doing} in {folder} on {socket.gethostname()} failed"
     if error.errno in _FULL:
-        return f"{where}: no space left ({error.strerror}); free some, or give another --checkpoint_dir"
+        return f"{where}: no space left ({error.strerror}); free some, or give another {other}"
     if error.errno in _DENIED:
         return (
             f"{where}: it cannot be written by user {os.geteuid()} ({error.strerror}); "
-            "mend its rights or its mount, or give another --checkpoint_dir"
+            f"mend its rights or its mount, or give another {other}"
         )
     if error.errno == errno.ENOTDIR:
-        return f"{where}: a part of that path is a file; give another --checkpoint_dir"
+        return f"{where}: a part of that path is a file; give another {other}"
     return f"{where}: {error.strerror or error}"
 
 
 @contextmanager
-def explained(doing: str, folder: Path) -> Iterator[None]:
+def explained(doing: str, folder: Path, other: str = "--checkpoint_dir") -> Iterator[None]:
     """Turn an OSError inside the block into a CheckpointError that names the mend."""
     try:
         yield
     except OSError as error:
-        raise CheckpointError(explain(error, doing, folder)) from error
+        raise CheckpointError(explain(error, doing, folder, other)) from error
 
 
 def staging(parent: Path, prefix: str) -> Path:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from elastic.channel import Left, Saved, Stop, WorkerEnd
-from elastic.train import nans, notes, rng, stop, talk, tree
+from elastic.errors import CheckpointError
+from elastic.train import nans, notes, rng, sharing, stop, talk, tree
 from elastic.train.checkpoint import Checkpoints
 from elastic.train.memory import MemoryTier
 from elastic.train.parts import Part
 from elastic.train.place import Here, here
 from elastic.train.restore import Restored, Restorer
 from elastic.train.saver import Saver
-from elastic.train.shared import sees_token, unshared_line, write_token
 
 if TYPE_CHECKING:
     from elastic.train.state import State
@@ -44,7 +45,9 @@ class Keeper:
         self._parts = parts
         self._things = things
         self._end = end
-        self._here: Here = here()
+        self._ordered = [thing for thing in things.values() if hasattr(thing, "set_epoch")]
+        self._places = [thing for thing in self._ordered if hasattr(thing, "keep")]
+        self._here: Here = here(sharded=any(part.sharded for part in parts.values()))
         self._checkpoints = Checkpoints(folder, keep=keep, rank=self._here.rank)
         self._checks = nans.enabled(os.environ)
         self._saved_step = -1
@@ -52,7 +55,7 @@ class Keeper:
         self._heard = False
         self._board: stop.Board | None = None
         place = self._here
-        self._saver = Saver(self._checkpoints, place.group, on_saved=self._say_saved)
+        self._saver = Saver(self._checkpoints, place.background, on_saved=self._say_saved)
         self._memory = MemoryTier(
             end,
             rank=place.rank,
@@ -105,15 +108,19 @@ class Keeper:
                 thing.apply(optimizers, schedulers)
 
     def _seed(self) -> int:
-        return next((int(thing.seed) for thing in self._things.values() if hasattr(thing, "set_epoch")), 0)
+        return next((int(thing.seed) for thing in self._ordered if hasattr(thing, "seed")), 0)
 
     # Epochs.
 
+    def counted(self) -> None:
+        """A step was committed: the batches taken so far belong to it."""
+        for thing in self._places:
+            thing.keep()
+
     def enter(self, epoch: int) -> None:
         """Tell samplers and streams which epoch it is."""
-        for thing in self._things.values():
-            if hasattr(thing, "set_epoch"):
-                thing.set_epoch(epoch)
+        for thing in self._ordered:
+            thing.set_epoch(epoch)
 
     # Keeping.
 
@@ -165,9 +172,12 @@ class Keeper:
             return
         self._saved_step = step
         everybody = talk.gather(tree.pack(own["rng"]), self._here.group)
-        ranks = {str(rank): tree.unpack(data) for rank, data in enumerate(everybody)} if self._here.rank == 0 else {}
-        random = {"world": self._here.world_size, "ranks": ranks}
-        self._saver.start(step, {**replicated, "rng": random}, sharded)
+
+        def random() -> dict[str, Any]:
+            ranks = {str(rank): tree.unpack(data) for rank, data in enumerate(everybody)}
+            return {"rng": {"world": self._here.world_size, "ranks": ranks}}
+
+        self._saver.start(step, replicated, sharded, also=random)
         if not self._told_shared:
             self._told_shared = True
             self._look_whether_shared()
@@ -177,12 +187,19 @@ class Keeper:
         place, folder = self._here, self._checkpoints.folder
         if place.alone:
             return
-        token = talk.broadcast(write_token(folder).encode() if place.rank == 0 else None, 0, place.group).decode()
-        sees = sees_token(folder, token)
-        words = f"{'+' if sees else '-'}{socket.gethostname()}:{folder.absolute()}"
-        told = [word.decode() for word in talk.gather(words.encode(), place.group)]
-        if place.rank == 0 and (blind := sorted({word[1:] for word in told if word[0] == "-"})):
-            notes.say(unshared_line(told[0][1:], blind), warn=True)
+        token = ""
+        if place.rank == 0:
+            with contextlib.suppress(CheckpointError):  # The save itself says the same.
+                token = sharing.write_token(folder)
+        token = talk.broadcast(token.encode() if place.rank == 0 else None, 0, place.group).decode()
+        if not token:
+            return
+        words = [socket.gethostname(), str(folder.absolute()), str(int(sharing.sees_token(folder, token)))]
+        told = [one.decode().split("\n") for one in talk.gather("\n".join(words).encode(), place.group)]
+        if place.rank == 0:
+            sharing.remove_token(folder, token)
+            if blind := [(host, Path(where)) for host, where, sees in told if sees == "0"]:
+                notes.say(sharing.not_shared(told[0][0], folder.absolute(), blind), warn=True)
 
     def _say_saved(self, step: int, folder: Any) -> None:
         """From the saver's thread: a checkpoint is complete."""

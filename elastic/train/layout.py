@@ -4,12 +4,20 @@
 
     <checkpoint_dir>/
       step-0000001234.g7/     one checkpoint: written at step 1234 by generation 7; whole or not there
-        meta.json             step, generation, mark, and the size and SHA-256 of each part
-        model.pt              one file per part, written by torch.save
-        optimizer.pt
+        meta.json             step, generation, mark, and the size and CRC-32 of each file
+        scheduler.pt          a replicated part: one file, written by torch.save
+        model/                a sharded part: a folder, written by torch.distributed.checkpoint
+          __0_0.distcp
+          .metadata
+      aside-step-…            set aside by --restore_step: no longer counts, removed by nobody but its owner
+      rollback.json           what --restore_step did last (see `elastic.train.rollback`)
       fence/                  who owns the folder (see `elastic.train.fence`)
 
 Names that start with a dot are being written or removed. Generation 0 means: written without elastic-launch.
+
+The checksum tells damage from what was written; it is no proof against malice, and who can write here needs no forged
+checksum. So it is CRC-32, which zlib computes three times as fast as SHA-256 (6 and 1.9 GB/s on one core, measured).
+Layout 1 had SHA-256 and no sharded parts; it is still read.
 """
 
 from __future__ import annotations
@@ -23,27 +31,43 @@ import msgspec
 from elastic.errors import CheckpointDamaged
 
 META = "meta.json"
-SCHEMA = 1
+SCHEMA = 2
+READABLE = (1, 2)
 
 _NAME = re.compile(r"step-(\d{10,19})\.g(\d{1,19})")
+_FILE = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
 
-class Part(msgspec.Struct, frozen=True):
-    """One file of a checkpoint: its size and the SHA-256 of its content, in hex."""
+class Part(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One file of a checkpoint: its size and a checksum of its content, in hex. One of the two checksums is empty."""
 
     size: int
-    sha256: str
+    sha256: str = ""
+    crc32: str = ""
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
-    """What `meta.json` holds. `mark` is the fence's at the time, "" without one; `at` is wall clock, for people."""
+    """What `meta.json` holds. `mark` is the fence's at the time, "" without one; `at` is wall clock, for people.
+
+    `parts` are the replicated ones by name, each the file `<name>.pt`. `sharded` are the others: name, then file in the
+    folder of that name. `world` is how many ranks wrote, for people.
+    """
 
     step: int
     generation: int
     mark: str
     parts: dict[str, Part]
     at: float
+    sharded: dict[str, dict[str, Part]] = {}
+    world: int = 1
     schema: int = SCHEMA
+
+    @property
+    def files(self) -> dict[str, Part]:
+        """Every file of the checkpoint but this one, by its path in the folder."""
+        return {f"{name}.pt": part for name, part in self.parts.items()} | {
+            f"{name}/{file}": part for name, files in self.sharded.items() for file, part in files.items()
+        }
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -65,16 +89,19 @@ def name(step: int, generation: int) -> str:
     return f"step-{step:010d}.g{generation}"
 
 
+def entry_of(folder: Path) -> Entry | None:
+    """Read the name of one checkpoint's folder; None if it is not one."""
+    match = _NAME.fullmatch(folder.name)
+    return None if match is None else Entry(int(match[1]), int(match[2]), folder)
+
+
 def entries(folder: Path) -> list[Entry]:
     """List the checkpoints in a folder, newest first. A folder that is not there has none."""
     try:
         paths = list(folder.iterdir())
     except FileNotFoundError:
         return []
-    found = [
-        Entry(int(match[1]), int(match[2]), path) for path in paths if (match := _NAME.fullmatch(path.name)) is not None
-    ]
-    return sorted(found, reverse=True)
+    return sorted((entry for path in paths if (entry := entry_of(path)) is not None), reverse=True)
 
 
 def read_meta(entry: Entry) -> Meta:
@@ -85,10 +112,12 @@ def read_meta(entry: Entry) -> Meta:
         raise CheckpointDamaged(f"{META} cannot be read ({error.strerror})") from error
     except msgspec.MsgspecError as error:
         raise CheckpointDamaged(f"{META} is damaged ({error})") from error
-    if meta.schema != SCHEMA:
+    if meta.schema not in READABLE:
         raise CheckpointDamaged(f"it was written in layout {meta.schema}; this version reads layout {SCHEMA}")
-    if not all(map(str.isidentifier, meta.parts)):
+    if not all(map(str.isidentifier, (*meta.parts, *meta.sharded))):
         raise CheckpointDamaged(f"{META} names a part that cannot be one")
+    if not all(_FILE.fullmatch(file) and set(file) != {"."} for files in meta.sharded.values() for file in files):
+        raise CheckpointDamaged(f"{META} names a file that cannot be one")
     if (meta.step, meta.generation) != (entry.step, entry.generation):
         raise CheckpointDamaged(f"{META} speaks of step {meta.step} of generation {meta.generation}")
     return meta

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol, cast
 
@@ -129,11 +130,8 @@ def bare(module: torch.nn.Module) -> torch.nn.Module:
 
 def is_sharded(tensors: Iterable[torch.Tensor]) -> bool:
     """Tell whether one of them is a DTensor."""
-    if not torch.distributed.is_available():
-        return False
-    from torch.distributed.tensor import DTensor
-
-    return any(isinstance(tensor, DTensor) for tensor in tensors)
+    module = sys.modules.get("torch.distributed.tensor")  # Not loaded: then nobody has made one.
+    return module is not None and any(isinstance(tensor, module.DTensor) for tensor in tensors)
 
 
 def plain(name: str, value: Any) -> Any:

@@ -12,13 +12,18 @@ from elastic.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """This worker's place; `group` carries the library's own messages between ranks, None in a world of one."""
+    """This worker's place.
+
+    `group` carries the library's own messages between ranks; `background` is one more, for the thread that saves
+    sharded parts. Both are None in a world of one.
+    """
 
     rank: int
     world_size: int
     local_rank: int
     local_world_size: int
     group: Any = None
+    background: Any = None
 
     @property
     def alone(self) -> bool:
@@ -26,8 +31,8 @@ class Here:
         return self.world_size == 1
 
 
-def here(environ: Mapping[str, str] = os.environ) -> Here:
-    """Read the place from the process group. A collective: it may make a group of gloo's beside that of NCCL.
+def here(environ: Mapping[str, str] = os.environ, *, sharded: bool = False) -> Here:
+    """Read the place from the process group. A collective: it may make groups of gloo's beside that of NCCL.
 
     Raises `ConfigError` if this is one of several workers and the process group does not stand.
     """
@@ -47,4 +52,5 @@ def here(environ: Mapping[str, str] = os.environ) -> Here:
         local_rank=int(environ.get("LOCAL_RANK") or 0),
         local_world_size=int(environ.get("LOCAL_WORLD_SIZE") or 1),
         group=group,
+        background=dist.new_group(backend="gloo") if sharded and world_size > 1 else None,
     )

@@ -11,20 +11,20 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from elastic.channel import Listening, WorkerEnd
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
-from elastic.train import checkpoint, fence, notes, restoring, talk
+from elastic.train import fence, notes, restoring, rollback, talk
 from elastic.train.checkpoint import Candidate, Checkpoints
 from elastic.train.memory import MemoryTier
 from elastic.train.parts import Part
 from elastic.train.place import Here
 from elastic.train.restoring import Known, Report, Seen
 from elastic.train.spread import spread
+from elastic.train.warmstart import resume_from
 
 TRUE = frozenset({"1", "true", "yes", "on"})
 
@@ -104,8 +104,8 @@ class Restorer:
         if self._here.rank == 0:
             try:
                 if step is not None:
-                    checkpoint.rollback(self._checkpoints, step)
-                record = checkpoint.rolled_back(self._checkpoints)
+                    rollback.rollback(self._checkpoints, step, rollback.run_mark())
+                record = rollback.rolled_back(self._checkpoints.folder)
                 since = record.generation if record is not None else 0
             except CheckpointError as failed:
                 error = str(failed)
@@ -181,8 +181,7 @@ class Restorer:
             return None, ""
         try:
             return self._checkpoints.read(candidate, map_location="cpu"), ""
-        except CheckpointDamaged as error:
-            notes.say(f"checkpoint {candidate.folder} is skipped: {error}", warn=True)
+        except CheckpointError as error:
             return None, str(error)
 
     def _read_sharded(
@@ -195,7 +194,7 @@ class Restorer:
                 "every node can read it"
             )
         assert mine is not None
-        templates = {name: self._parts[name].take() for name in self._sharded if name in mine.meta.parts}
+        templates = {name: self._parts[name].take() for name in self._sharded if name in mine.meta.sharded}
         return {
             name: self._checkpoints.read_sharded(mine, name, template, self._here.group)
             for name, template in templates.items()
@@ -214,7 +213,7 @@ class Restorer:
         error = ""
         if warm is not None:
             try:
-                trees = checkpoint.warm_start(Path(warm))
+                trees = self._warm_trees(warm)
             except (CheckpointError, ConfigError) as failed:
                 error = str(failed)
         told = talk.gather(error.encode(), self._here.group)
@@ -234,6 +233,19 @@ class Restorer:
         mine = taken if self._here.rank == 0 else None
         given = spread(mine, [rank == 0 for rank in range(self._here.world_size)], self._here.group)
         return Restored(-1, {} if mine is not None else given)
+
+    def _warm_trees(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """The replicated parts that --resume_from offers; the newest that can be read."""
+        found = resume_from(path)
+        damage = ""
+        for candidate in found.candidates:
+            try:
+                return self._checkpoints.read(candidate, map_location="cpu")
+            except CheckpointDamaged as error:
+                damage = damage or str(error)
+        if damage:
+            raise CheckpointDamaged(f"--resume_from {path}: {damage}")
+        return dict(found.trees)
 
     def _together(self, error: str) -> None:
         """A round that fails on every rank if it failed on one."""

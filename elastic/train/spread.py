@@ -10,7 +10,7 @@ import torch
 
 from elastic.train import talk, tree
 from elastic.train.boxes import Box
-from elastic.train.exchange import exchange
+from elastic.train.exchange import Piece, exchange
 
 
 class _Leaf(msgspec.Struct, frozen=True, array_like=True):
@@ -33,14 +33,14 @@ def spread(trees: Mapping[str, Any] | None, holders: Sequence[bool], group: Any)
     mine = torch.distributed.get_rank(group)
     told = talk.broadcast(tree.pack(rest) if mine == source else None, source, group)
     table = talk.broadcast(msgspec.json.encode(leaves) if mine == source else None, source, group)
-    offers: dict[str, list[tuple[Box, torch.Tensor]]] = {}
-    needs: dict[str, tuple[Box, torch.Tensor]] = {}
+    offers: dict[str, list[Piece]] = {}
+    needs: dict[str, Piece] = {}
     if trees is not None:
-        offers = {str(at): [(_whole(one.shape), one)] for at, one in enumerate(tensors)}
+        offers = {str(at): [_piece(one)] for at, one in enumerate(tensors)}
     else:
         leaves = msgspec.json.decode(table, type=list[_Leaf])
         tensors = [torch.empty(leaf.shape, dtype=getattr(torch, leaf.dtype)) for leaf in leaves]
-        needs = {str(at): (_whole(one.shape), one) for at, one in enumerate(tensors)}
+        needs = {str(at): _piece(one) for at, one in enumerate(tensors)}
     exchange(group, offers, needs)
     if trees is not None:
         return dict(trees)
@@ -48,5 +48,6 @@ def spread(trees: Mapping[str, Any] | None, holders: Sequence[bool], group: Any)
     return given
 
 
-def _whole(shape: Sequence[int]) -> Box:
-    return Box((0,) * len(shape), tuple(shape))
+def _piece(tensor: torch.Tensor) -> Piece:
+    shape = tuple(tensor.shape)
+    return Piece(Box((0,) * len(shape), shape), tensor.detach(), shape)

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from elastic.channel import Formed
 from elastic.errors import ConfigError
 from elastic.relaunch import mistakes_told
+from elastic.train import meeting, progress
 
 if TYPE_CHECKING:
     import torch
@@ -50,11 +52,13 @@ def init(role: str | None = None, *, backend: str | None = None, timeout_s: floa
 
     The backend is nccl where a card is visible and gloo elsewhere. With nccl the card of this worker becomes the
     current device; with `backend="gloo"` the device is the CPU. `timeout_s` is the longest that a collective may take
-    (torch's default without). `role` is "worker", which is also the default. Returns when all workers are there. A
-    second call returns the same context; so does a call after the script itself has started the process group.
+    (torch's default without). `role` is "worker", which is also the default. Returns when all workers are there, and
+    says meanwhile who is missing: to the agent, which says it to people. The others are waited for as long, 30 minutes
+    without `timeout_s`, and for longer while one of them says that it prepares (`elastic.preparing`). A second call
+    returns the same context; so does a call after the script itself has started the process group.
 
-    Raises `ConfigError` when the environment does not fit together; uncaught it is one line and exit code 2. What
-    torch says when the others cannot be reached is passed on as it is.
+    Raises `ConfigError` when the environment does not fit together; uncaught it is one line and exit code 2. Raises
+    `WorkersMissing`, which names them, when workers do not come. What torch says besides is passed on as it is.
     """
     if "elastic.oneflow" in sys.modules:
         from elastic import oneflow
@@ -77,7 +81,7 @@ def init(role: str | None = None, *, backend: str | None = None, timeout_s: floa
     if not dist.is_initialized():
         timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
         if "RANK" in os.environ:
-            dist.init_process_group(chosen, timeout=timeout)
+            _join(chosen, place, timeout_s)
         else:  # A store in this process: no port is taken, and the environment stays as it is.
             dist.init_process_group(chosen, store=_store_of_one(), rank=0, world_size=1, timeout=timeout)
     _started[:] = [
@@ -92,6 +96,30 @@ def init(role: str | None = None, *, backend: str | None = None, timeout_s: floa
         )
     ]
     return _started[0]
+
+
+def _join(backend: str, place: Placed, timeout_s: float | None) -> None:
+    """Meet the other workers, and start the process group with the store where they met."""
+    import torch.distributed as dist
+
+    progress.ready()
+    end = progress.end()
+    here = meeting.current(os.environ, end)
+    if here is None:  # A process that a worker forked: what it does with the group is its own affair.
+        dist.init_process_group(backend, timeout=None if timeout_s is None else timedelta(seconds=timeout_s))
+        return
+    store = here.meet(meeting.LIMIT_S if timeout_s is None else timeout_s)
+    store.set_timeout(timedelta(seconds=meeting.LIMIT_S if timeout_s is None else timeout_s))
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore(here.attempt, store),  # type: ignore[attr-defined]  # It is there, and documented.
+        rank=place.rank,
+        world_size=place.world_size,
+        timeout=None if timeout_s is None else timedelta(seconds=timeout_s),
+    )
+    meeting.met(os.environ, end)
+    if end is not None:
+        end.send(Formed())
 
 
 def _store_of_one() -> Any:

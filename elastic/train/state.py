@@ -115,6 +115,7 @@ class State:
                 )
             return
         step = self._step = self._step + 1
+        keeper.counted()
         end = self._end
         if end is not None:
             if self._first:

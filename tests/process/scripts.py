@@ -26,13 +26,13 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **more}
 
 
-def start(words: Sequence[str], cwd: Path, **environ: str) -> subprocess.Popen[str]:
+def start(words: Sequence[str], cwd: Path, *, stdin: int = subprocess.DEVNULL, **environ: str) -> subprocess.Popen[str]:
     """Start `python` with these words."""
     return subprocess.Popen(
         [sys.executable, *words],
         cwd=cwd,
         env=environment(**environ),
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

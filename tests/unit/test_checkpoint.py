@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from elastic.errors import CheckpointDamaged, CheckpointError, CheckpointFenced
-from elastic.train import checkpoint, durable, fence, layout
+from elastic.train import checkpoint, durable, fence, layout, reading
 from elastic.train.checkpoint import Checkpoints
 
 
@@ -168,7 +168,7 @@ class TestDamage:
 class TestFenced:
     @pytest.fixture
     def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        monkeypatch.setattr(checkpoint, "MARK_WAIT_S", 0.0)
+        monkeypatch.setattr(reading, "MARK_WAIT_S", 0.0)
         fence.claim(tmp_path, "abc/7")
         return tmp_path
 
@@ -205,7 +205,7 @@ class TestFenced:
     def test_a_load_waits_for_the_mark_that_another_node_is_about_to_write(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(checkpoint, "MARK_WAIT_S", 10.0)
+        monkeypatch.setattr(reading, "MARK_WAIT_S", 10.0)
         monkeypatch.setattr(time, "sleep", lambda _: fence.claim(folder, "abc/8"))
         assert Checkpoints(folder, rank=1, generation=8, mark="abc/8").load() is None
 

@@ -1,0 +1,241 @@
+"""How large a batch is when the world changes: `elastic.batch`.
+
+Two ways::
+
+    batch = elastic.batch(total=512, most=64)                          # the same numbers in every world
+    batch = elastic.batch(per_rank=64, lr="linear", lr_base=256)       # the batch grows with the world
+
+    sampler = elastic.ElasticSampler(dataset, batch=batch)
+    loader = DataLoader(dataset, sampler=sampler, batch_size=batch.size)
+    for x, y in loader:
+        with batch.accumulate(model):
+            batch.weigh(loss_of(model(x), y)).backward()               # the loss is a mean over x
+        if batch.last:
+            optimizer.step()
+            optimizer.zero_grad()
+            state.commit(every=50)
+
+With `total` every step uses the same samples in every world, and the gradient is that of the mean over all of them. A
+run that changes its world ends with the same parameters as one that does not, but for rounding, since sums are added
+in another order.
+
+What is *not* the same in another world:
+
+- **Dropout** and other random layers: each rank draws its own numbers, so a sample meets another mask.
+- **BatchNorm** in training takes mean and variance of the micro-batch that it sees, and those have other sizes in
+  another world; padding samples count there too. SyncBatchNorm sees a whole step only where `most` is not needed.
+  GroupNorm and LayerNorm look at one sample at a time: nothing changes.
+- A loss that is not a mean over samples (a sum, or a mean over tokens): `weigh` counts samples.
+- Gradient clipping stays the same if it is done when `last`, on the summed gradient.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final, Protocol, TypeVar, cast
+
+from elastic.errors import ConfigError
+from elastic.train.order import Rule
+from elastic.train.ranks import rank_and_world
+
+Loss = TypeVar("Loss")
+
+LR_RULES: Final[Mapping[str, Callable[[float], float]]] = {
+    "linear": lambda times: times,
+    "sqrt": math.sqrt,
+    "none": lambda times: 1.0,
+}
+"""What the learning rate is multiplied by when the batch is `times` as large as `lr_base`.
+
+linear: Goyal et al. 2017, for SGD. sqrt: Krizhevsky 2014, the usual choice for Adam (Malladi et al. 2022).
+"""
+
+GROUP_RATES: Final = ("lr", "initial_lr", "max_lr", "min_lr")
+"""Learning rates in an optimizer's groups: its own, the schedulers' base, and those that OneCycleLR keeps there."""
+
+SCHEDULER_RATES: Final = ("base_lrs", "max_lrs", "_last_lr")
+"""Lists of learning rates in a scheduler: CyclicLR has `max_lrs`; `_last_lr` is what `get_last_lr` returns."""
+
+
+class Source(Protocol):
+    """Where the batches come from: an `ElasticSampler` or an `ElasticStream`."""
+
+    @property
+    def world(self) -> int:
+        """Number of ranks."""
+
+    @property
+    def weight(self) -> float:
+        """What the batch just taken counts."""
+
+    @property
+    def last(self) -> bool:
+        """Whether the batch just taken completes its step."""
+
+
+class Batch:
+    """What `elastic.batch` returns. Bound to a sampler or stream by their argument `batch=`."""
+
+    def __init__(self, rule: Rule, lr: str, lr_base: int | None) -> None:
+        """Call `elastic.batch` instead."""
+        self.rule = rule
+        self.lr = lr
+        self.lr_base = lr_base
+        self._applied = 1.0
+        self._source: weakref.ref[Source] | None = None
+
+    def bind(self, source: Source) -> None:
+        """Take weights from `source`. `ElasticSampler` and `ElasticStream` call it."""
+        if self._found() not in (None, source):
+            raise ConfigError("this elastic.batch belongs to another sampler; make one for each sampler")
+        self._source = weakref.ref(source)
+
+    @property
+    def world(self) -> int:
+        """Number of ranks that share a step."""
+        source = self._found()
+        return source.world if source is not None else rank_and_world()[1]
+
+    @property
+    def size(self) -> int:
+        """The `batch_size` for this rank's DataLoader, in the world as it is now: samples it holds at once."""
+        return self.rule.size(self.world)
+
+    @property
+    def total(self) -> int:
+        """Samples of one step over all ranks, in the world as it is now."""
+        return self.rule.step(self.world)
+
+    @property
+    def last(self) -> bool:
+        """Whether the batch just taken completes its step: now call `optimizer.step()`."""
+        return self._bound().last
+
+    @property
+    def weight(self) -> float:
+        """What the mean loss of the batch just taken counts; 1.0 where all shares are equal, 0.0 for padding."""
+        return self._bound().weight
+
+    def weigh(self, loss: Loss) -> Loss:
+        """The loss of the batch just taken, times its weight.
+
+        `loss` is the mean over the samples of the batch. Then the gradient that DDP or FSDP averages over the ranks,
+        summed over the micro-batches of the step, is that of the mean over the whole step. A padding sample has
+        weight 0; its loss must be finite, since 0 times infinity is no number.
+        """
+        return cast("Loss", cast("Any", loss) * self._bound().weight)
+
+    @contextmanager
+    def accumulate(self, *models: Any) -> Iterator[None]:
+        """Around forward and backward of a micro-batch: gradients are exchanged only with the last one of a step.
+
+        For DDP and FSDP1 (`no_sync`) and FSDP2 (`set_requires_gradient_sync`); another model is left as it is. With
+        FSDP2 the gradients of whole parameters are kept on each rank until then; where that does not fit, leave this
+        out: the result is the same.
+        """
+        if self._bound().last:
+            yield
+            return
+        with ExitStack() as stack:
+            for model in models:
+                if hasattr(model, "set_requires_gradient_sync"):
+                    model.set_requires_gradient_sync(False)
+                    stack.callback(model.set_requires_gradient_sync, True)
+                elif hasattr(model, "no_sync"):
+                    stack.enter_context(model.no_sync())
+            yield
+
+    @property
+    def factor(self) -> float:
+        """What the rule multiplies the learning rate by, in the world as it is now."""
+        return LR_RULES[self.lr](self.total / self.lr_base) if self.lr_base else 1.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The factor that the learning rates have now. Save it together with optimizer and scheduler."""
+        return {"factor": self._applied}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Say which factor the learning rates have that were loaded with it. `apply` then brings them up to date."""
+        self._applied = float(state["factor"])
+
+    def apply(self, optimizers: Iterable[Any], schedulers: Iterable[Any] = ()) -> float:
+        """Give the learning rates this world's factor: multiply each by the new factor over the one they have.
+
+        Call it once everything is there: after optimizers and schedulers are made on a fresh start (they have the
+        factor 1 then), and after optimizers, schedulers and this have loaded what was saved together. A second call
+        changes nothing. It returns what it multiplied by.
+
+        It changes `lr`, `initial_lr`, `max_lr` and `min_lr` of each group, and `base_lrs` and `max_lrs` of each
+        scheduler, also of those within a SequentialLR or ChainedScheduler. An `eta_min` or `min_lrs` stays.
+        """
+        ratio = self.factor / self._applied
+        if ratio != 1.0:
+            for optimizer in optimizers:
+                for group in optimizer.param_groups:
+                    _scale_group(group, ratio)
+            seen: set[int] = set()
+            for scheduler in schedulers:
+                _scale_scheduler(scheduler, ratio, seen)
+            self._applied = self.factor
+        return ratio
+
+    def _found(self) -> Source | None:
+        return self._source() if self._source is not None else None
+
+    def _bound(self) -> Source:
+        if (source := self._found()) is None:
+            raise ConfigError("this elastic.batch has no sampler; write ElasticSampler(dataset, batch=batch)")
+        return source
+
+
+def batch(
+    total: int | None = None,
+    most: int | None = None,
+    *,
+    per_rank: int | None = None,
+    lr: str = "none",
+    lr_base: int | None = None,
+    drop_last: bool = False,
+) -> Batch:
+    """Say how large a batch is when the world changes.
+
+    `total` samples in each step over all ranks, whatever the world: a rank gets its share, at most `most` at once and
+    then several times before a step. Or `per_rank` samples for each rank, so that the batch grows with the world; then
+    `lr` is the rule for the learning rate (linear, sqrt or none) and `lr_base` the total batch that the script's
+    learning rate is meant for. With `drop_last` the samples that are left for no whole step are not used.
+
+    Raises `ConfigError` if the values do not fit together.
+    """
+    rule = Rule(per_rank, total, most, drop_last)
+    if lr not in LR_RULES:
+        raise ConfigError(f"lr is {lr!r}; write one of {', '.join(LR_RULES)}")
+    if lr != "none" and total is not None:
+        raise ConfigError(f'with total the batch never changes, so lr="{lr}" has nothing to do; leave it out')
+    if lr != "none" and lr_base is None:
+        raise ConfigError(f'lr="{lr}" needs lr_base: the total batch that your learning rate is meant for')
+    if lr_base is not None and (not isinstance(lr_base, int) or lr_base < 1):
+        raise ConfigError(f"lr_base is {lr_base!r}; it is a number of samples, 1 or more")
+    return Batch(rule, lr, lr_base)
+
+
+def _scale_group(group: dict[str, Any], ratio: float) -> None:
+    scaled = {name: group[name] * ratio for name in GROUP_RATES if name in group}
+    for name, value in scaled.items():
+        if hasattr(group[name], "copy_"):  # A tensor stays the same one: a compiled step may have it by reference.
+            group[name].copy_(value)
+        else:
+            group[name] = value
+
+
+def _scale_scheduler(scheduler: Any, ratio: float, seen: set[int]) -> None:
+    if id(scheduler) in seen:
+        return
+    seen.add(id(scheduler))
+    for name in SCHEDULER_RATES:
+        if isinstance(rates := getattr(scheduler, name, None), list):
+            setattr(scheduler, name, [rate * ratio for rate in rates])
+    for inner in getattr(scheduler, "_schedulers", ()):
+        _scale_scheduler(inner, ratio, seen)

@@ -1,0 +1,81 @@
+"""One loop over a sampler: what it is to serve, and how far it is."""
+
+from __future__ import annotations
+
+from elastic.errors import ConfigError
+from elastic.train.batch import Batch
+from elastic.train.caller import Caller
+from elastic.train.order import Micro, Plan, Rule
+
+
+class Iteration:
+    """One iteration over an `ElasticSampler`: its plan, and how far it is."""
+
+    def __init__(self, plan: Plan, rank: int, caller: Caller) -> None:
+        """Nothing is taken yet."""
+        self.plan = plan
+        self.rank = rank
+        self.caller = caller
+        self.cut = 0
+        self.kept = False
+        self._by_hand: int | None = None
+
+    @property
+    def counted(self) -> bool:
+        """Whether it can be known how many batches were taken."""
+        return self.caller.loop is not None or self._by_hand is not None or not self.cut
+
+    @property
+    def taken(self) -> int:
+        """How many batches the training loop has taken."""
+        if self.caller.loop is not None:
+            return self.caller.loop.taken
+        if self._by_hand is None and self.cut:
+            raise ConfigError(
+                "ElasticSampler: no DataLoader of torch is seen that takes from this sampler; call "
+                "sampler.advance(1) after each batch, before the commit"
+            )
+        return self._by_hand or 0
+
+    def advance(self, batches: int) -> None:
+        """Count by hand, unless the DataLoader is seen to count."""
+        self._by_hand = min((self._by_hand or 0) + batches, self.plan.batches)
+
+    @property
+    def consumed(self) -> int:
+        """The place in the epoch as of the batches taken."""
+        taken = self.taken
+        nothing_yet = not taken and self.plan.steps
+        return self.plan.consumed if nothing_yet else self.plan.consumed_after(self.plan.steps_in(taken))
+
+    @property
+    def current(self) -> Micro:
+        """The micro-batch just taken."""
+        if not (taken := self.taken):
+            raise ConfigError("ElasticSampler: no batch has been taken yet; ask within the loop over the DataLoader")
+        return self.plan.micro_batch(taken - 1, self.rank)
+
+
+def rule_for(batch: Batch | None, caller: Caller, world: int, before: int | None) -> Rule:
+    """How the order is cut for who asks; `before` is the batch size of an earlier loop, for who only asks the length.
+
+    Raises `ConfigError` if the DataLoader's settings cannot serve the batch.
+    """
+    size = caller.batch_size
+    if batch is None:
+        return Rule(per_rank=size or (None if caller.loop is not None else before) or 1, drop_last=caller.drop_last)
+    rule = batch.rule
+    if rule.total is not None and caller.drop_last:
+        raise ConfigError(
+            "ElasticSampler: DataLoader(drop_last=True) cannot serve the uneven shares of a fixed total; leave it "
+            "out, and write elastic.batch(..., drop_last=True) to leave out the tail of an epoch"
+        )
+    if caller.loop is not None and size is None:
+        raise ConfigError("ElasticSampler: with an elastic.batch, write DataLoader(batch_size=batch.size)")
+    needed = rule.size(world)
+    if size is not None and (size < needed or (rule.per_rank is not None and size != needed)):
+        raise ConfigError(
+            f"ElasticSampler: the DataLoader's batch_size is {size}, and a rank's batch has {needed} samples in a "
+            f"world of {world}; write DataLoader(batch_size=batch.size)"
+        )
+    return Rule(rule.per_rank, rule.total, rule.most, rule.drop_last or caller.drop_last)

@@ -1,0 +1,300 @@
+"""How the workers meet before their process group stands, so that who is missing can be named.
+
+Rank 0 hosts torch's store at MASTER_ADDR:MASTER_PORT, as torch's own env:// does; under torchrun its agent hosts it.
+Each worker announces itself there. While some are missing, those who wait say which; a worker that prepares
+(`elastic.preparing`) announces that, too, and nobody gives up meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+from elastic.channel import Joining, WorkerEnd
+from elastic.errors import WorkersMissing
+
+LIMIT_S: Final = 1800.0
+"""How long workers are waited for without another word; torch's default for gloo."""
+NAMED_MAX: Final = 16
+"""More missing ranks are counted and not named."""
+REASON_MAX: Final = 200
+TELL_EVERY_S: Final = 1.0
+SAY_EVERY_S: Final = 10.0
+"""How often rank 0 says on stderr who is missing, where no agent of ours hears it."""
+POLL_MIN_S: Final = 0.005
+POLL_MAX_S: Final = 0.1
+POLL_PART: Final = 0.05
+POLL_EACH_S: Final = 20e-6
+"""Each asks again after `POLL_PART` of the time it has waited, within these bounds, and so much more for each rank, so
+that a quick meeting costs nothing and a large world is no flood."""
+KNOCK_LIMIT_S: Final = 1.0
+CONNECT_LIMIT_S: Final = 60.0
+AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
+ROOT: Final = "elastic/meet/"
+
+
+@dataclass
+class Patience:
+    """The time that is left to wait for others. It does not run while somebody prepares (pure)."""
+
+    left_s: float
+    at: float
+
+    def spend(self, now: float, *, preparing: bool) -> bool:
+        """Count the time since the last call; False once nothing is left."""
+        self.left_s -= 0.0 if preparing else now - self.at
+        self.at = now
+        return self.left_s > 0
+
+
+def missing_in_words(missing: Mapping[int, str], more: int = 0) -> str:
+    """Name ranks and what they prepare: "rank 2 (downloading), rank 3 and 5 more"."""
+    named = ", ".join(f"rank {rank} ({what})" if what else f"rank {rank}" for rank, what in missing.items())
+    return named + (f" and {more} more" if more else "")
+
+
+@dataclass
+class Meeting:
+    """One process's way to the others. `attempt` is the same in all: how often they have met before."""
+
+    rank: int
+    world_size: int
+    host: str
+    port: int
+    agent_hosts: bool
+    attempt: str
+    tell: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    store: Any = None
+    preparing: str = ""
+    """What this worker prepares, "" if nothing."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _thread: threading.Thread | None = None
+    _enough: threading.Event = field(default_factory=threading.Event)
+    _announced: bool = False
+    _found: set[int] = field(default_factory=set)
+
+    # --- preparing ------------------------------------------------------------------------------------------------
+
+    def announce(self, what: str) -> None:
+        """Let the others know what this worker prepares, "" for nothing more. Does not wait, and does not fail."""
+        with self._lock:
+            self.preparing = what[:REASON_MAX]
+            if self.store is not None:
+                self._write()
+                return
+            if not what:
+                return
+            if self._hosts:
+                with suppress(RuntimeError):  # `meet` says it.
+                    self._open(CONNECT_LIMIT_S)
+                    self._write()
+            elif self._thread is None:
+                self._thread = threading.Thread(target=self._announce_later, name="elastic preparing", daemon=True)
+                self._thread.start()
+
+    def _announce_later(self) -> None:
+        """Write it as soon as rank 0's store is there."""
+        while not self._enough.is_set():
+            if self._answers():
+                with self._lock, suppress(RuntimeError):
+                    if self.store is None:
+                        self._open(CONNECT_LIMIT_S)
+                    self._write()
+                return
+            self._enough.wait(POLL_MAX_S)
+
+    def _write(self) -> None:
+        """Bring the store up to date with `preparing`. A store that is gone says so elsewhere."""
+        with suppress(RuntimeError):
+            if self.preparing or self._announced:
+                self.store.set(self._key("what", self.rank), self.preparing)
+            if bool(self.preparing) != self._announced:
+                self._announced = bool(self.preparing)
+                self.store.add(self._key("preparing"), 1 if self._announced else -1)
+
+    # --- meeting --------------------------------------------------------------------------------------------------
+
+    def meet(self, limit_s: float) -> Any:
+        """Wait until all are there; torch's store for their process group.
+
+        `limit_s` is how long others are waited for while nobody prepares. Raises `WorkersMissing` that names them,
+        and what torch says when the store cannot be opened.
+        """
+        self._enough.set()
+        if self._thread is not None:
+            self._thread.join(CONNECT_LIMIT_S)
+        self.announce("")
+        patience, teller = Patience(limit_s, self.clock()), _Teller(self.tell, self.clock)
+        if self.store is None:
+            self._reach(patience, teller, limit_s)
+        return self._gather(patience, teller, limit_s)
+
+    def _reach(self, patience: Patience, teller: _Teller, limit_s: float) -> None:
+        """Open the store, once rank 0 has it."""
+        began = self.clock()
+        while not self._hosts and not self._answers():
+            if not patience.spend(self.clock(), preparing=False):
+                who = "the launcher's store" if self.agent_hosts else "rank 0"
+                raise WorkersMissing(
+                    f"{who} was not there at {self.host}:{self.port} for {limit_s:.0f} s; look at its log"
+                )
+            teller.tell("the launcher's store" if self.agent_hosts else "rank 0")
+            time.sleep(_pause_s(self.clock() - began))
+        self._open(CONNECT_LIMIT_S)
+
+    def _gather(self, patience: Patience, teller: _Teller, limit_s: float) -> Any:
+        here, everybody = self._key("here", self.rank), self._key("all")
+        if not self.store.check([here]):
+            self.store.set(here, "1")
+            if self.store.add(self._key("count"), 1) >= self.world_size:
+                self.store.set(everybody, "1")
+        began = self.clock()
+        while not self.store.check([everybody]):
+            preparing = self.store.add(self._key("preparing"), 0) > 0
+            alive = patience.spend(self.clock(), preparing=preparing)
+            if not alive or teller.due:
+                missing = self._missing()
+                if not alive:
+                    raise WorkersMissing(
+                        f"waited {limit_s:.0f} s for {missing}; look at the logs of those that did not come, and call "
+                        "elastic.preparing() where something takes long"
+                    )
+                teller.tell(missing)
+            time.sleep(_pause_s(self.clock() - began) + POLL_EACH_S * self.world_size)
+        return self.store
+
+    def _missing(self) -> str:
+        """Who has not come, in words, with what they prepare."""
+        found: dict[int, str] = {}
+        for rank in range(self.world_size):
+            if rank in self._found:
+                continue
+            if self.store.check([self._key("here", rank)]):
+                self._found.add(rank)
+                continue
+            what = self._key("what", rank)
+            found[rank] = self.store.get(what).decode(errors="replace") if self.store.check([what]) else ""
+            if len(found) == NAMED_MAX:
+                break
+        return missing_in_words(found, self.world_size - self.store.add(self._key("count"), 0) - len(found))
+
+    # --- the store ------------------------------------------------------------------------------------------------
+
+    @property
+    def _hosts(self) -> bool:
+        return self.rank == 0 and not self.agent_hosts
+
+    def _answers(self) -> bool:
+        """Tell whether somebody listens where the store is to be. torch's own client warns at each try."""
+        try:
+            with socket.create_connection((self.host, self.port), KNOCK_LIMIT_S) as end:
+                return bool(end.getsockname() != end.getpeername())  # Linux may connect a socket to itself.
+        except OSError:
+            return False
+
+    def _open(self, limit_s: float) -> None:
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # It is there, and documented.
+
+        self.store = TCPStore(
+            self.host,
+            self.port,
+            self.world_size,
+            is_master=self._hosts,
+            timeout=timedelta(seconds=limit_s),
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+
+    def _key(self, name: str, rank: int | None = None) -> str:
+        return f"{ROOT}{self.attempt}/{name}" + ("" if rank is None else f"/{rank}")
+
+
+class _Teller:
+    """Passes on who is missing, about once a second."""
+
+    def __init__(self, tell: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._tell = tell
+        self._clock = clock
+        self._next = clock() + TELL_EVERY_S
+
+    @property
+    def due(self) -> bool:
+        return self._clock() >= self._next
+
+    def tell(self, missing: str) -> None:
+        if self.due:
+            self._next = self._clock() + TELL_EVERY_S
+            self._tell(missing)
+
+
+def teller(end: WorkerEnd | None, rank: int, clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
+    """Who hears who is missing: the agent, or without one whoever reads rank 0's stderr."""
+    began = said = clock()
+
+    def tell(missing: str) -> None:
+        nonlocal said
+        if end is not None:
+            end.send(Joining(missing))
+        elif rank == 0 and clock() - said >= SAY_EVERY_S:
+            said = clock()
+            sys.stderr.write(f"[elastic] waiting {said - began:.0f} s for {missing}\n")
+            sys.stderr.flush()
+
+    return tell
+
+
+def meeting(environ: Mapping[str, str], end: WorkerEnd | None, attempt: int = 0) -> Meeting | None:
+    """The meeting of a worker with these variables of torchrun's; None where they are not there or make no sense."""
+    numbers = [environ.get(name, "").strip() for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")]
+    if not all(number.isdecimal() for number in numbers) or not environ.get("MASTER_ADDR"):
+        return None
+    rank, world_size, port = map(int, numbers)
+    agent_hosts = environ.get(AGENT_STORE) == "True"
+    # The agent's store may outlive the workers; one that rank 0 hosts is as new as they are.
+    life = environ.get("TORCHELASTIC_RESTART_COUNT", "0") if agent_hosts else "0"
+    return Meeting(
+        rank=rank,
+        world_size=world_size,
+        host=environ["MASTER_ADDR"],
+        port=port,
+        agent_hosts=agent_hosts,
+        attempt=f"{life}.{attempt}",
+        tell=teller(end, rank),
+    )
+
+
+_current: list[tuple[int, Meeting | None, int]] = []
+"""The process, its meeting to come, and how often it has met."""
+
+
+def current(environ: Mapping[str, str], end: WorkerEnd | None) -> Meeting | None:
+    """The meeting that this process has before it. What it forks has none: a store is not shared with a fork."""
+    pid = os.getpid()
+    if not _current:
+        _current.append((pid, meeting(environ, end), 0))
+    owner, found, _ = _current[0]
+    return found if owner == pid else None
+
+
+def met(environ: Mapping[str, str], end: WorkerEnd | None) -> None:
+    """All have met: should they meet again, the words of this time do not count."""
+    pid, old, times = _current[0]
+    _kept[:] = [old]
+    _current[0] = (pid, meeting(environ, end, times + 1), times + 1)
+
+
+_kept: list[Meeting | None] = []
+"""The others need the store of rank 0 for as long as they run."""
+
+
+def _pause_s(waited_s: float) -> float:
+    return min(max(POLL_PART * waited_s, POLL_MIN_S), POLL_MAX_S)

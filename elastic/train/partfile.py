@@ -1,0 +1,153 @@
+"""One replicated part as one file: written by torch.save and summed on the way, verified while it is read."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any, cast
+
+from elastic.errors import CheckpointDamaged, CheckpointError
+from elastic.train import layout
+
+CHUNK = 1 << 20
+"""Bytes that are written and summed at a time: few enough to be in the processor's cache for both."""
+
+
+class Summed:
+    """A file for torch.save that sums what passes and remembers why a write failed (torch only says that it did)."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        """Write to `file`, which is at its start."""
+        self._file = file
+        self._crc = 0
+        self._size = 0
+        self.failure: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """Write all of a buffer."""
+        view = memoryview(data).cast("B")
+        for start in range(0, len(view), CHUNK):
+            piece = view[start : start + CHUNK]
+            try:
+                self._file.write(piece)
+            except OSError as error:
+                self.failure = error
+                raise
+            self._crc = zlib.crc32(piece, self._crc)
+        self._size += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        """How much was written."""
+        return self._size
+
+    def flush(self) -> None:
+        """Hand what is buffered to the system."""
+        try:
+            self._file.flush()
+        except OSError as error:
+            self.failure = error
+            raise
+
+    def close(self) -> None:
+        """Hand over what is buffered. The file is closed by who opened it."""
+        self.flush()
+
+    def fileno(self) -> int:
+        """The descriptor, for fsync."""
+        self.flush()
+        return self._file.fileno()
+
+    @property
+    def part(self) -> layout.Part:
+        """What meta.json says of the file."""
+        return layout.Part(self._size, crc32=f"{self._crc:08x}")
+
+
+def write(path: Path, tree: Any) -> layout.Part:
+    """Write a part into a new file and wait until the disk has it.
+
+    Raises OSError, and CheckpointError when the tree holds what `read` would refuse.
+    """
+    import torch
+
+    with path.open("xb", buffering=CHUNK) as file:
+        summed = Summed(file)
+        try:
+            torch.save(tree, cast("IO[bytes]", summed))
+        except RuntimeError as error:
+            if summed.failure is None:
+                raise
+            raise summed.failure from error
+        os.fsync(summed.fileno())
+    refuse_unsafe(path, path.stem)
+    return summed.part
+
+
+def refuse_unsafe(file: Any, part: str) -> None:
+    """Raise CheckpointError if `file`, written by torch.save, would not be loaded again."""
+    import torch
+
+    unsafe = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file))
+    if unsafe:
+        raise CheckpointError(
+            f"part {part!r} holds {', '.join(unsafe)}, which would not be loaded again; "
+            "save tensors, numbers, text, lists and dicts, or name it to torch.serialization.add_safe_globals"
+        )
+
+
+def read(path: Path, part: layout.Part, map_location: Any) -> Any:
+    """Read a part; CheckpointDamaged when its file is not what `part` says.
+
+    One thread sums the file while this one loads it, so that a cold file is read from the disk once. What was loaded
+    is only returned if the sum is right.
+    """
+    import torch
+
+    try:
+        with path.open("rb") as file, ThreadPoolExecutor(1, "elastic-verify") as pool:
+            _check_size(path, os.fstat(file.fileno()).st_size, part)
+            verdict = pool.submit(verify, path, part)
+            try:
+                return torch.load(file, map_location=map_location, weights_only=True)
+            finally:
+                verdict.result()  # If both fail, this is the error that is raised: damage explains the other one.
+    except OSError as error:
+        raise CheckpointDamaged(f"{path.name} cannot be read ({error.strerror})") from error
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path} holds more than tensors, numbers, text, lists and dicts, and is not loaded for safety: {error}"
+        ) from error
+
+
+def verify(path: Path, part: layout.Part) -> None:
+    """Read a file once; CheckpointDamaged when it is not what `part` says."""
+    import hashlib
+
+    try:
+        with path.open("rb", buffering=0) as file:
+            _check_size(path, os.fstat(file.fileno()).st_size, part)
+            if part.crc32:
+                right = f"{_crc32(file):08x}" == part.crc32
+            else:
+                right = hashlib.file_digest(file, "sha256").hexdigest() == part.sha256
+    except OSError as error:
+        raise CheckpointDamaged(f"{path.name} cannot be read ({error.strerror})") from error
+    if not right:
+        raise CheckpointDamaged(f"the checksum of {path.name} is wrong")
+
+
+def _check_size(path: Path, size: int, part: layout.Part) -> None:
+    if size != part.size:
+        raise CheckpointDamaged(f"{path.name} has {size} bytes instead of {part.size}")
+
+
+def _crc32(file: Any) -> int:
+    buffer = memoryview(bytearray(CHUNK))
+    crc = 0
+    while count := file.readinto(buffer):
+        crc = zlib.crc32(buffer[:count], crc)
+    return crc

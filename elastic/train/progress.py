@@ -1,0 +1,191 @@
+"""What a script says of its progress: `elastic.report`, `elastic.preparing`, `elastic.ready`.
+
+It goes to the agent of this node over the local channel. Nothing here waits, and nothing fails: training does not
+depend on it. Outside elastic-launch nobody listens, and a call does nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, Final
+
+from elastic.channel import METRICS_MAX, Preparing, Progress, Ready, Value, WorkerEnd, worker_end
+from elastic.train import meeting
+
+INTERVAL_S: Final = 0.1
+"""Reports are sent at most this often; one that comes earlier costs well below a microsecond and is left out."""
+STEP_MAX: Final = 2**62
+NAME_MAX: Final = 64
+WHAT_MAX: Final = 1000
+UNREADABLE: Final = (TypeError, ValueError, OverflowError, RuntimeError, AttributeError)
+"""What a value raises that is no number. RuntimeError: torch's errors; the next operation of the script shows them."""
+
+
+class Reporter:
+    """One process's reports. `connect` gives the channel at the first one, None if there is no agent."""
+
+    def __init__(self, connect: Callable[[], WorkerEnd | None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._end: WorkerEnd | None = None
+        self._connected = False
+        self._next = 0.0
+        self._step: Any = 0
+        self._sent: int | None = None
+        self._world = 1
+        self._preparing = False
+
+    @property
+    def end(self) -> WorkerEnd | None:
+        """The channel, connected."""
+        return self._channel()
+
+    def report(self, step: Any, loss: Any, metrics: Mapping[str, Any]) -> None:
+        """Remember the step, and send it with the rest if one is due."""
+        try:
+            self._step = self._step + 1 if step is None else step
+        except UNREADABLE:
+            self._step = 0
+        now = self._clock()
+        if now < self._next:
+            return
+        self._next = now + INTERVAL_S
+        end = self._channel()
+        if end is None:
+            self._next = math.inf  # Nobody will ever listen.
+            return
+        if self._preparing:
+            self.ready()
+        self._send(end, {"loss": loss, **metrics} if loss is not None else metrics)
+
+    def preparing(self, what: str) -> None:
+        """Say that the script is alive and not ready yet."""
+        self._preparing = True
+        end = self._channel()
+        if end is not None:
+            end.send(Preparing(_text(what, WHAT_MAX)))
+
+    def ready(self) -> None:
+        """Say that it is ready; nothing if it did not say that it prepares."""
+        if self._preparing:
+            self._preparing = False
+            end = self._channel()
+            if end is not None:
+                end.send(Ready())
+
+    def last_word(self) -> None:
+        """Send the last step, if it came too early for its turn; without metrics, which may cost something."""
+        if self._end is not None and _whole(self._step) != self._sent:
+            self._send(self._end, {})
+
+    def _send(self, end: WorkerEnd, metrics: Mapping[str, Any]) -> None:
+        step = _whole(self._step)
+        if step is None:
+            return
+        found: dict[str, Value] = {}
+        for name, value in metrics.items():
+            number = one_number(value)
+            if number is not None and len(found) < METRICS_MAX:
+                found[_text(name, NAME_MAX)] = number
+        if end.send(Progress(step, self._world, found)):
+            self._sent = step
+
+    def _channel(self) -> WorkerEnd | None:
+        if not self._connected:
+            self._connected = True
+            self._end = self._connect()
+            world = os.environ.get("WORLD_SIZE", "")
+            self._world = int(world) if world.isdecimal() else 1
+            if self._end is not None:
+                atexit.register(self.last_word)
+        return self._end
+
+
+def one_number(value: Any) -> Value | None:
+    """A value as a float, or as "nan", "inf", "-inf"; None if it is not one number.
+
+    A tensor on a card is waited for. One that is spread over ranks and not yet summed is left out: to sum it, all
+    ranks would have to ask at the same step.
+    """
+    if isinstance(value, str | bytes) or value is None:
+        return None
+    try:
+        if hasattr(value, "placements"):
+            if not all(placement.is_replicate() for placement in value.placements):
+                return None
+            value = value.to_local()
+        number = float(value)
+    except UNREADABLE:
+        return None
+    if math.isnan(number):
+        return "nan"
+    return number if math.isfinite(number) else "inf" if number > 0 else "-inf"
+
+
+def _whole(step: Any) -> int | None:
+    try:
+        number = int(step)
+    except UNREADABLE:
+        return None
+    return number if 0 <= number <= STEP_MAX else None
+
+
+def _text(text: Any, length: int) -> str:
+    return str(text)[:length].encode(errors="replace").decode()
+
+
+def connect() -> WorkerEnd | None:
+    """The channel of this process, which can then be asked for its stacks."""
+    if not os.environ.get("ELASTIC_CHANNEL"):
+        return None
+    return worker_end(os.environ, stacks_signal=_stacks_signal())
+
+
+def _stacks_signal() -> int:
+    try:
+        stacks = import_module("elastic.train.stacks")
+    except ImportError:
+        return 0
+    return int(stacks.register())
+
+
+_reporter = Reporter(connect)
+
+
+def end() -> WorkerEnd | None:
+    """The channel of this process, None if there is no agent."""
+    return _reporter.end
+
+
+def report(step: int | None = None, loss: Any = None, **metrics: Any) -> None:
+    """Tell how training goes: for the line on the console, and as a sign of life (--hang_timeout).
+
+    Call it in every step, from any rank; rank 0's numbers are shown. `step` counts up by itself if it is left out.
+    `loss` and the metrics are numbers or tensors of one element; tensors are looked at only when a report is sent, at
+    most ten times a second, so that a card is not waited for in each step. What is not one number is left out. Never
+    waits for the agent, never raises.
+    """
+    _reporter.report(step, loss, metrics)
+
+
+def preparing(what: str) -> None:
+    """Say that this worker is alive and not ready to train yet: `elastic.preparing("downloading the data")`.
+
+    Until `elastic.ready()`, `elastic.init()` or the first report, nobody takes it for stuck, and workers that wait
+    for it in `elastic.init()` know why. May be called again with another text. Never waits, never raises.
+    """
+    _reporter.preparing(what)
+    if (before := meeting.current(os.environ, _reporter.end)) is not None:
+        before.announce(_text(what, meeting.REASON_MAX) or "preparing")
+
+
+def ready() -> None:
+    """End what `elastic.preparing` began."""
+    _reporter.ready()
+    if (before := meeting.current(os.environ, _reporter.end)) is not None:
+        before.announce("")

@@ -1,0 +1,32 @@
+"""Which rank of how many this process is, for whoever shares data among ranks."""
+
+from __future__ import annotations
+
+import os
+
+from elastic.errors import ConfigError
+
+
+def rank_and_world(rank: int | None = None, world: int | None = None) -> tuple[int, int]:
+    """The given rank and world; else those of the process group, of RANK and WORLD_SIZE, or a world of one.
+
+    Raises `ConfigError` if only one is given, or if they do not fit together.
+    """
+    if (rank is None) != (world is None):
+        raise ConfigError(f"rank is {rank} and world is {world}; give both, or neither")
+    if rank is None or world is None:
+        rank, world = _found()
+    if not 0 <= rank < world:
+        raise ConfigError(f"rank {rank} is not one of a world of {world}")
+    return rank, world
+
+
+def _found() -> tuple[int, int]:
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    try:
+        return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
+    except ValueError as error:
+        raise ConfigError(f"RANK and WORLD_SIZE must be whole numbers ({error}); start with elastic-launch") from error

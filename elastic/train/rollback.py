@@ -1,0 +1,124 @@
+"""Going back to an earlier step on demand: `--restore_step`.
+
+Rank 0 renames the newer checkpoints, so that they no longer count; nothing is removed, and renamed back they count
+again. Then it notes in the folder what it did. A restart of the same run finds the note and does not go back a second
+time, though it is still told `--restore_step`; and copies of the state in memory from before are known to be too new.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from elastic.errors import CheckpointDamaged, CheckpointError
+from elastic.train import durable, layout
+from elastic.train.checkpoint import Candidate, Checkpoints
+
+RECORD = "rollback.json"
+ASIDE = "aside-"
+STEPS_NAMED_MAX = 12
+"""How many steps an error lists."""
+
+log = logging.getLogger(__name__)
+
+
+class Record(msgspec.Struct, frozen=True):
+    """The last rollback of a folder: of which run, to which step, and by which generation.
+
+    What generations before `generation` hold in memory does not count. `aside` are the new names of what was newer.
+    """
+
+    run: str
+    step: int
+    generation: int
+    aside: tuple[str, ...]
+    at: float
+
+
+def run_mark(environ: Mapping[str, str] | None = None) -> str:
+    """Name this run, so that its restarts are told from another run.
+
+    It is the job's incarnation under elastic-launch, the run id under torchrun; "" in plain python, where each start is
+    a run of its own.
+    """
+    known = os.environ if environ is None else environ
+    if incarnation := (known.get("ELASTIC_FENCE") or "").rpartition("/")[0]:
+        return incarnation
+    run_id = known.get("TORCHELASTIC_RUN_ID") or ""
+    return f"torchrun:{run_id}" if run_id and run_id != "none" else ""
+
+
+def rolled_back(folder: Path) -> Record | None:
+    """Read what the last rollback noted; None if there was none. Raises CheckpointError when it is damaged."""
+    try:
+        return msgspec.json.decode((folder / RECORD).read_bytes(), type=Record)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise CheckpointError(f"{folder / RECORD} is damaged ({error}); remove it to go back once more") from error
+    except OSError as error:
+        raise CheckpointError(durable.explain(error, "reading what was rolled back", folder)) from error
+
+
+def rollback(checkpoints: Checkpoints, step: int, run: str) -> Record:
+    """Make the checkpoint of `step` the newest one; on rank 0 alone, before anybody lists the folder.
+
+    `run` is what `run_mark` says. If this run has gone back to this step already, nothing happens. The checkpoint is
+    read through before anything is renamed. A crash in between leaves a folder on which the rollback is done again.
+    Raises CheckpointError, with the steps there are, when that one has no whole checkpoint.
+    """
+    known = rolled_back(checkpoints.folder)
+    if known is not None and run and (known.run, known.step) == (run, step):
+        return known
+    checkpoints.await_mark()
+    _check(checkpoints, step)
+    newer = [entry for entry in layout.entries(checkpoints.folder) if entry.step > step]
+    with durable.explained(f"going back to step {step}", checkpoints.folder):
+        aside = tuple(_set_aside(entry.folder) for entry in newer)
+        record = Record(run, step, checkpoints.generation, aside, time.time())
+        durable.replace(checkpoints.folder / RECORD, msgspec.json.format(msgspec.json.encode(record)))
+        durable.sync_folder(checkpoints.folder)
+    log.warning(
+        "going back to step %d: %d newer checkpoint%s in %s set aside as %s*",
+        step,
+        len(aside),
+        " is" if len(aside) == 1 else "s are",
+        checkpoints.folder,
+        ASIDE,
+    )
+    return record
+
+
+def _check(checkpoints: Checkpoints, step: int) -> Candidate:
+    """Find the checkpoint of a step that is whole."""
+    found = checkpoints.candidates()
+    damage = ""
+    for candidate in found:
+        if candidate.step == step:
+            try:
+                checkpoints.verify(candidate)
+            except CheckpointDamaged as error:
+                damage = damage or f"{candidate.folder.name} is damaged ({error}); "
+            else:
+                return candidate
+    steps = sorted({candidate.step for candidate in found} - ({step} if damage else set()), reverse=True)
+    named = ", ".join(map(str, steps[:STEPS_NAMED_MAX])) + (" and older ones" if len(steps) > STEPS_NAMED_MAX else "")
+    there = f"there are steps {named}" if steps else "there is none"
+    raise CheckpointError(
+        f"--restore_step {step}: {damage or 'there is no such checkpoint; '}in {checkpoints.folder} {there}"
+    )
+
+
+def _set_aside(folder: Path) -> str:
+    """Rename a checkpoint so that it does not count; its new name."""
+    for count in itertools.count(1):
+        target = folder.with_name(f"{ASIDE}{folder.name}" + (f".{count}" if count > 1 else ""))
+        if durable.publish(folder, target):
+            return target.name
+    raise AssertionError  # The count never ends.

@@ -1,0 +1,290 @@
+"""The order of the samples of a dataset, exact over world changes: `elastic.ElasticSampler`.
+
+    sampler = elastic.ElasticSampler(dataset, shuffle=True, seed=0)
+    loader = DataLoader(dataset, sampler=sampler, batch_size=64, num_workers=4)
+
+Each sample of an epoch is used once in committed work, whatever happens to the world in between. What a DataLoader has
+fetched but the loop has not taken, and what the loop took after the last commit, is served again. How samples are
+shared among the ranks is said in `elastic.train.order`.
+
+**The order.** With `shuffle` it is `torch.randperm(length, generator=g)`, where g is a `torch.Generator()` on the CPU
+that got `g.manual_seed(seed_of(seed, epoch))`; without it, 0, 1, 2 … With `order=` it is what `order(epoch)` returns: a
+sequence of indices (a list, an array or a tensor; weighted, repeated or a subset), which must be the same at each call
+with the same epoch on every rank. The order is built once per epoch and rank: 8 bytes a sample.
+
+**What is consumed.** A batch counts from when the loop has it. `state_dict` is called by a commit, after the step that
+used the batch; a step whose micro-batches are not all taken does not count. A loop that was left goes on where it was
+left, if a commit happened in it; else it counts for nothing, so that a look at the first batch costs nothing, and a
+sampler for validation serves everything each time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from typing import Any
+
+import torch
+from torch.utils.data import Sampler
+
+from elastic.errors import ConfigError
+from elastic.train.batch import Batch
+from elastic.train.caller import Caller, find
+from elastic.train.iteration import Iteration, rule_for
+from elastic.train.order import Plan
+from elastic.train.ranks import rank_and_world
+
+
+def seed_of(seed: int, epoch: int) -> int:
+    """The number that seeds the order of an epoch: 63 bits of a hash of both.
+
+    A sum of seed and epoch would give two seeds the same orders, one epoch apart.
+    """
+    digest = hashlib.blake2b(f"{seed}/{epoch}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+class ElasticSampler(Sampler[Any]):
+    """Give it to an ordinary DataLoader: `DataLoader(dataset, sampler=sampler, batch_size=64)`.
+
+    `dataset_or_length` is what is sampled, or how many samples it has. `batch` is an `elastic.batch`; without one each
+    rank takes the DataLoader's `batch_size` in every step. `rank` and `world` are those of the process group, or of
+    RANK and WORLD_SIZE, as they are when a loop starts; give both where not every rank has data of its own (in tensor
+    parallelism: the place among those that have other data).
+
+    Any `num_workers`, `prefetch_factor`, `persistent_workers` and `batch_size=None` will do. All ranks need the same
+    arguments. `len(loader)` is the number of batches of this iteration: what was left when it started. It raises
+    `ConfigError` for what cannot be served exactly.
+    """
+
+    def __init__(
+        self,
+        dataset_or_length: Sized | int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        batch: Batch | None = None,
+        order: Callable[[int], Sequence[Any]] | None = None,
+        rank: int | None = None,
+        world: int | None = None,
+    ) -> None:
+        """Nothing is consumed; epoch 0."""
+        self.shuffle = shuffle if order is None else False
+        self.seed = seed
+        self.batch = batch
+        self._size = dataset_or_length if isinstance(dataset_or_length, int) else len(dataset_or_length)
+        self._own_order = order
+        self._place = (rank, world)
+        self._epoch = 0
+        self._base = 0
+        self._order: Sequence[Any] | torch.Tensor | None = None
+        self._loop: Iteration | None = None
+        self._batch_size: int | None = None
+        rank_and_world(rank, world)
+        if batch is not None:
+            batch.bind(self)
+
+    # The place in the epoch.
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose order is served."""
+        return self._epoch
+
+    @property
+    def consumed(self) -> int:
+        """How many samples of this epoch all ranks together have used, as of the batches taken now."""
+        return self._base if self._loop is None else self._loop.consumed
+
+    @property
+    def length(self) -> int:
+        """How many samples this epoch has, over all ranks."""
+        return self._size if self._own_order is None else len(self._indices())
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing of this epoch is left."""
+        return self.consumed >= self.length
+
+    def set_epoch(self, epoch: int) -> None:
+        """Start an epoch. The epoch that it is in already goes on where it is."""
+        if epoch != self._epoch:
+            self._epoch, self._base = epoch, 0
+            self._order = self._loop = None
+
+    def advance(self, batches: int = 1) -> None:
+        """Say that the loop has taken so many more batches of this rank, where that is not seen.
+
+        It is seen with torch's DataLoader, with or without a BatchSampler; then this changes nothing.
+        """
+        if self._loop is not None:
+            self._loop.advance(batches)
+
+    def keep(self) -> None:
+        """Say that the batches taken so far are committed, without asking for the state.
+
+        A new loop in the same epoch then goes on after them. `state_dict` does it too.
+        """
+        if self._loop is not None:
+            self._loop.kept = self._loop.taken > 0 or self._loop.kept
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the data as of the batches that the loop has taken now. It is the same on all ranks."""
+        self.keep()
+        return {
+            "epoch": self._epoch,
+            "consumed": self.consumed,
+            "seed": self.seed,
+            "length": self.length,
+            "shuffle": self.shuffle,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a place, in any world. Raises `ConfigError` if it is one in another order."""
+        before = (self._epoch, self._base, self._order, self._loop)
+        self._epoch, self._base = int(state["epoch"]), int(state["consumed"])
+        if self._epoch != before[0]:
+            self._order = None
+        self._loop = None
+        try:
+            self._check(state)
+        except ConfigError:
+            self._epoch, self._base, self._order, self._loop = before
+            raise
+
+    def _check(self, state: Mapping[str, Any]) -> None:
+        mine = {"length": self.length, "seed": self.seed, "shuffle": self.shuffle}
+        mends = {
+            "length": "use the dataset that it was made with, or leave the sampler out of the state to start anew",
+            "seed": f"write ElasticSampler(..., seed={state['seed']})",
+            "shuffle": f"write ElasticSampler(..., shuffle={state['shuffle']})",
+        }
+        for name, mend in mends.items():
+            if state[name] != mine[name]:
+                raise ConfigError(
+                    f"ElasticSampler: the checkpoint was made with {name} {state[name]}, and this run has "
+                    f"{mine[name]}: the order of the data would be another one; {mend}"
+                )
+        if not 0 <= self._base <= self.length:
+            raise ConfigError(f"ElasticSampler: the checkpoint says {self._base} of {self.length} samples are consumed")
+
+    # The batch just taken.
+
+    @property
+    def world(self) -> int:
+        """The ranks that share the data: those of this loop, or those that there are now."""
+        return self._loop.plan.world if self._loop is not None else rank_and_world(*self._place)[1]
+
+    @property
+    def weight(self) -> float:
+        """What the mean loss of the batch just taken counts in its step; 1.0 where all shares are equal.
+
+        `(loss * sampler.weight).backward()` under DDP gives the gradient of the mean over the whole step.
+        """
+        return self._running().current.weight
+
+    @property
+    def samples(self) -> int:
+        """Samples in the batch just taken by this rank; 0 if it is padding."""
+        return self._running().current.size
+
+    @property
+    def last(self) -> bool:
+        """Whether the batch just taken completes this rank's share of its step."""
+        return self._running().current.last
+
+    def _running(self) -> Iteration:
+        if self._loop is None:
+            raise ConfigError("ElasticSampler: no batch has been taken yet; ask within the loop over the DataLoader")
+        return self._loop
+
+    # What torch calls.
+
+    def __iter__(self) -> Iterator[Any]:
+        return _Indices(self)
+
+    def __len__(self) -> int:
+        caller = find(self)
+        loop = self._loop or self._planned(caller)
+        if caller.batch_size is not None:
+            return loop.plan.batches * caller.batch_size
+        return loop.plan.taken_by(loop.rank)
+
+    def _begin(self, caller: Caller) -> Iteration:
+        """Start an iteration, for the caller that has just asked for the first index."""
+        if caller.loop is not None and not caller.loop.in_order:
+            raise ConfigError(
+                "ElasticSampler: DataLoader(in_order=False) gives batches in no fixed order; leave it out"
+            )
+        if (before := self._loop) is not None and before.kept:
+            self._base = before.consumed
+            if self.finished and before.plan.batches:
+                raise ConfigError(
+                    f"ElasticSampler: all of epoch {self._epoch} has been served; call "
+                    f"sampler.set_epoch({self._epoch + 1}) before the next loop, or loop over elastic.epochs(state, n)"
+                )
+        if caller.batch_size is not None:
+            self._batch_size = caller.batch_size
+        self._loop = self._planned(caller)
+        return self._loop
+
+    def _planned(self, caller: Caller) -> Iteration:
+        rank, world = rank_and_world(*self._place)
+        return Iteration(
+            Plan(self.length, self._base, world, rule_for(self.batch, caller, world, self._batch_size)), rank, caller
+        )
+
+    def _take(self, positions: range) -> list[Any]:
+        """The indices at some positions of this epoch's order."""
+        if self._own_order is None and not self.shuffle:
+            return list(positions)
+        part = self._indices()[positions.start : positions.stop]
+        return part.tolist() if hasattr(part, "tolist") else list(part)
+
+    def _indices(self) -> Sequence[Any] | torch.Tensor:
+        if self._order is None:
+            if self._own_order is not None:
+                self._order = self._own_order(self._epoch)
+            else:
+                generator = torch.Generator().manual_seed(seed_of(self.seed, self._epoch))
+                self._order = torch.randperm(self._size, generator=generator)
+        return self._order
+
+
+class _Indices:
+    """The indices of this rank for one iteration. It ends with a StopIteration after each batch that is cut short."""
+
+    def __init__(self, sampler: ElasticSampler) -> None:
+        self._sampler = sampler
+        self._loop: Iteration | None = None
+        self._now: list[Any] = []
+        self._at = 0
+        self._short = False
+
+    def __iter__(self) -> _Indices:
+        return self
+
+    def __next__(self) -> Any:
+        if self._at == len(self._now):
+            self._next_batch()
+        self._at += 1
+        return self._now[self._at - 1]
+
+    def _next_batch(self) -> None:
+        if self._short:
+            self._short = False
+            raise StopIteration
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = self._sampler._begin(find(self._sampler))
+        if loop.cut == loop.plan.batches:
+            raise StopIteration
+        if loop is not self._sampler._loop:
+            raise ConfigError(
+                "ElasticSampler: the sampler was moved, or another loop over it was started, while this loop was "
+                "running; leave the loop first, and use one sampler for each DataLoader"
+            )
+        micro = loop.plan.micro_batch(loop.cut, loop.rank)
+        loop.cut += 1
+        self._now, self._at = self._sampler._take(micro.positions), 0
+        self._short = loop.caller.cuts and len(self._now) < (loop.caller.batch_size or 0)

@@ -1,0 +1,224 @@
+"""One sharded part as one folder, written and read by torch.distributed.checkpoint (DCP).
+
+Tensors and plain values are loaded with `weights_only=True`. What DCP itself would unpickle freely is not left to it:
+its `.metadata` goes through an unpickler that knows a handful of names, and plain values through `torch.load`.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from elastic.errors import CheckpointDamaged, CheckpointError
+from elastic.train import durable, layout, partfile, talk
+
+METADATA = ".metadata"
+
+_KNOWN = {
+    "torch.distributed.checkpoint.metadata": {
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.serialization": {"_get_layout"},
+    "torch": {"Size"},
+    "pathlib": {"PosixPath"},
+    "collections": {"OrderedDict"},
+}
+"""All that a `.metadata` may name, besides the types of torch's numbers."""
+
+
+def alone(group: Any) -> bool:
+    """Tell whether there is no process group, so that this process is the world."""
+    return group is None and not (dist.is_available() and dist.is_initialized())
+
+
+def write(folder: Path, flat: Mapping[str, Any], group: Any) -> dict[str, layout.Part]:
+    """Write a part into a new folder, every rank of `group` its own shards; the files that this rank wrote.
+
+    They are on the disk when this returns. Raises OSError where one is the cause on this rank, CheckpointError for
+    what went wrong elsewhere; all ranks raise if one does.
+    """
+    writer = _Writer(folder)
+    try:
+        with _explained("saving", folder):
+            _call(save, dict(flat), storage_writer=writer, planner=_SavePlanner(folder.name), process_group=group)
+    except CheckpointError as error:
+        if writer.fs.failure is not None:
+            raise writer.fs.failure from error
+        raise
+    durable.sync_folder(folder)
+    return writer.fs.written
+
+
+def read(folder: Path, files: Mapping[str, layout.Part], template: Mapping[str, Any], group: Any) -> dict[str, Any]:
+    """Read what `template` names into its tensors; its plain values. Every rank of `group` calls it.
+
+    Each file is verified by one rank, `.metadata` by all. Raises CheckpointDamaged and CheckpointError, on all ranks.
+    """
+    _verify(folder, files, group)
+    state = dict(template)
+    planner = _LoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    with _explained("loading", folder):
+        _call(load, state, storage_reader=_Reader(folder), planner=planner, process_group=group)
+    return {key: value for key, value in state.items() if not isinstance(value, torch.Tensor)}
+
+
+def read_whole(folder: Path, files: Mapping[str, layout.Part]) -> dict[str, Any]:
+    """Read a part in this process alone, each tensor whole, on the CPU. Raises CheckpointDamaged, CheckpointError."""
+    for file, part in files.items():
+        partfile.verify(folder / file, part)
+    state: dict[str, Any] = {}
+    for key, stored in metadata(folder).state_dict_metadata.items():
+        if isinstance(stored, TensorStorageMetadata):
+            state[key] = torch.empty(stored.size, dtype=stored.properties.dtype)
+        elif isinstance(stored, BytesStorageMetadata):
+            state[key] = None
+    planner = _LoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    with _explained("loading", folder):
+        _call(load, state, storage_reader=_Reader(folder), planner=planner, no_dist=True)
+    return state
+
+
+def metadata(folder: Path) -> Metadata:
+    """Read DCP's `.metadata`; CheckpointDamaged when it holds anything but what DCP writes there."""
+    try:
+        with (folder / METADATA).open("rb") as file:
+            found = _Unpickler(file).load()
+    except OSError as error:
+        raise CheckpointDamaged(f"{folder.name}/{METADATA} cannot be read ({error.strerror})") from error
+    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
+        raise CheckpointDamaged(f"{folder.name}/{METADATA} is not DCP's ({error})") from error
+    if not isinstance(found, Metadata):
+        raise CheckpointDamaged(f"{folder.name}/{METADATA} is not DCP's")
+    return found
+
+
+def _verify(folder: Path, files: Mapping[str, layout.Part], group: Any) -> None:
+    """Verify all files, shared out over the ranks, and tell everybody what was found."""
+    rank, world = (0, 1) if alone(group) else (dist.get_rank(group), dist.get_world_size(group))
+    found = ""
+    try:
+        for index, file in enumerate(sorted(files)):
+            if index % world == rank or file == METADATA:
+                partfile.verify(folder / file, files[file])
+        metadata(folder)
+    except CheckpointDamaged as error:
+        found = f"{folder.name}: {error}"
+    verdicts = [found] if world == 1 else [said.decode() for said in talk.gather(found.encode(), group)]
+    for verdict in verdicts:
+        if verdict:
+            raise CheckpointDamaged(verdict)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Takes the names that DCP's metadata needs, and no other."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name in _KNOWN.get(module, ()) or (
+            module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        ):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+
+class _Files(FileSystem):
+    """DCP's files: each is summed while it is written, and the reason of a failure is kept."""
+
+    def __init__(self) -> None:
+        self.written: dict[str, layout.Part] = {}
+        self.failure: OSError | None = None
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
+        if mode != "wb":
+            with super().create_stream(path, mode) as stream:
+                yield stream
+            return
+        try:
+            with Path(path).open("xb", buffering=partfile.CHUNK) as file:
+                summed = partfile.Summed(file)
+                try:
+                    yield summed
+                finally:
+                    self.failure = self.failure or summed.failure
+            self.written[Path(path).name] = summed.part
+        except OSError as error:
+            self.failure = self.failure or error
+            raise
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        super().rename(path, new_path)
+        self.written[Path(new_path).name] = self.written.pop(Path(path).name)
+
+
+class _Writer(FileSystemWriter):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, single_file_per_rank=True, sync_files=True, thread_count=1)
+        self.fs: _Files = _Files()
+
+    def storage_meta(self) -> None:
+        """Nothing: DCP would note the name of the staging folder, which is gone after the rename."""
+
+
+class _Reader(FileSystemReader):
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+        return metadata(Path(self.path))
+
+
+class _SavePlanner(DefaultSavePlanner):
+    def __init__(self, part: str) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self.part = part
+
+    def create_local_plan(self) -> Any:
+        """Refuse what could not be loaded again. What this raises DCP tells to all ranks."""
+        plain = io.BytesIO()
+        torch.save({key: value for key, value in self.state_dict.items() if not isinstance(value, torch.Tensor)}, plain)
+        plain.seek(0)
+        partfile.refuse_unsafe(plain, self.part)
+        return super().create_local_plan()
+
+
+class _LoadPlanner(DefaultLoadPlanner):
+    def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
+        self.state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
+
+
+def _call(function: Any, *arguments: Any, **named: Any) -> None:
+    """Call DCP without the warning that no process group stands, which is as we want it in a world of one."""
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+    function(*arguments, **named)
+
+
+@contextmanager
+def _explained(doing: str, folder: Path) -> Iterator[None]:
+    """Turn what DCP raises (not an Exception) into a CheckpointError with the first cause."""
+    try:
+        yield
+    except CheckpointException as error:
+        rank, failure = min(error.failures.items())
+        cause = failure[0]
+        why = f"{type(cause).__name__}: {cause}".splitlines()[0]
+        raise CheckpointError(f"{doing} the sharded part {folder.name!r} failed on rank {rank}: {why}") from error

@@ -1,0 +1,49 @@
+"""Whether all ranks have the same checkpoint folder before them.
+
+A folder of the same name on each machine looks just right until the node that saved is gone. So at the first commit
+rank 0 writes a small file with a random name, tells the others over the network what it is called, and everybody looks.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from elastic.train import durable
+
+_PREFIX = ".probe-"
+
+
+def write_token(folder: Path) -> str:
+    """Write the token file, on rank 0; what the others are told. Raises CheckpointError with the mend."""
+    token = secrets.token_hex(8)
+    with durable.explained("looking whether the folder is shared", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{_PREFIX}{token}").write_text(token)
+    return token
+
+
+def sees_token(folder: Path, token: str) -> bool:
+    """Tell whether the file that rank 0 wrote is in this rank's folder. One that cannot be read is not."""
+    try:
+        return (folder / f"{_PREFIX}{token}").read_text() == token
+    except OSError:
+        return False
+
+
+def remove_token(folder: Path, token: str) -> None:
+    """Remove the token file, on rank 0, once everybody has looked."""
+    (folder / f"{_PREFIX}{token}").unlink(missing_ok=True)
+
+
+def not_shared(writer: str, folder: Path, others: Sequence[tuple[str, str]]) -> str:
+    """Say in one line that a folder is not shared.
+
+    `writer` is the host of rank 0, `folder` its folder; `others` are host and folder of those who do not see it.
+    """
+    named = ", ".join(f"{where} on {host}" for host, where in dict.fromkeys(others))
+    return (
+        f"the checkpoint folder is not shared: what {writer} writes to {folder} is not seen in {named}; "
+        "give a --checkpoint_dir that every node can read and write, or checkpoints are lost with their node"
+    )

@@ -1,0 +1,172 @@
+"""How workers of `elastic.init` wait for each other; this process plays the agent of each."""
+
+from __future__ import annotations
+
+import select
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from elastic.channel import Formed, Joining, Preparing, Progress, Ready, Said
+from elastic.channelserver import ChannelServer, Connection
+from elastic.segments import Segments
+from tests.process.scripts import LIMIT_S, finish, start
+
+SCRIPT = """
+import os, sys, elastic
+for word in sys.argv[1:]:
+    name, _, text = word.partition("=")
+    if name == "wait":
+        sys.stdin.readline()
+    elif name == "preparing":
+        elastic.preparing(text)
+    elif name == "ready":
+        elastic.ready()
+    elif name == "init":
+        context = elastic.init(timeout_s=float(text) if text else None)
+        print(context.rank, context.world_size, flush=True)
+    elif name == "report":
+        elastic.report(int(text), loss=0.5)
+"""
+
+
+class World:
+    """Ranks of one world, each with this process as its agent."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "train.py").write_text(SCRIPT)
+        self.heard: list[tuple[int, Said]] = []
+        self.ranks: dict[int, subprocess.Popen[str]] = {}
+        self.server = ChannelServer(
+            folder / "channel", self._hear, segments=Segments(limit_bytes=1 << 20), detail=self._complain
+        )
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = str(free.getsockname()[1])
+
+    def _complain(self, text: str) -> None:
+        raise AssertionError(text)
+
+    def _hear(self, connection: Connection, message: Said) -> None:
+        assert connection.hello is not None
+        self.heard.append((connection.hello.rank, message))
+
+    def start(self, rank: int, *words: str, size: int = 2) -> None:
+        self.ranks[rank] = start(
+            ["train.py", *words],
+            self.folder,
+            stdin=subprocess.PIPE,
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            WORLD_SIZE=str(size),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=self.port,
+            ELASTIC_CHANNEL=self.server.path,
+        )
+
+    def until(self, look: Callable[[int, Said], bool]) -> Said:
+        """Hear the workers until one says this."""
+        seen = 0
+        while True:
+            for rank, message in self.heard[seen:]:
+                if look(rank, message):
+                    return message
+            seen = len(self.heard)
+            assert select.select([self.server.fileno()], [], [], LIMIT_S)[0], self.heard
+            self.server.serve()
+
+    def until_waiting(self, rank: int, text: str) -> None:
+        self.until(lambda who, message: who == rank and message == Joining(text))
+
+    def end(self, rank: int) -> tuple[int, str, str]:
+        return finish(self.ranks.pop(rank))
+
+    def close(self) -> None:
+        for process in self.ranks.values():
+            process.kill()
+            process.communicate()
+        self.server.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    it = World(tmp_path)
+    yield it
+    it.close()
+
+
+def test_those_who_wait_name_who_is_missing_and_then_say_that_all_have_met(world: World) -> None:
+    world.start(0, "init")
+    world.until_waiting(0, "rank 1")
+    world.start(1, "init")
+    for rank in (0, 1):
+        world.until(lambda who, message, rank=rank: who == rank and message == Formed())  # type: ignore[misc]
+        assert world.end(rank)[:2] == (0, f"{rank} 2\n")
+
+
+def test_who_waits_for_rank_0_says_so(world: World) -> None:
+    world.start(1, "init")
+    world.until_waiting(1, "rank 0")
+    world.start(0, "init")
+    assert world.end(0)[:2] == (0, "0 2\n")
+    assert world.end(1)[:2] == (0, "1 2\n")
+
+
+def test_a_worker_that_prepares_is_named_with_its_reason_and_nobody_gives_up_meanwhile(world: World) -> None:
+    """Rank 1 prepares before rank 0 is there; rank 0 waits longer than its limit."""
+    world.start(1, "preparing=downloading", "preparing=unpacking", "wait", "init")
+    world.until(lambda who, message: message == Preparing("unpacking"))
+    world.start(0, "init=1")
+    for _ in range(3):
+        world.until_waiting(0, "rank 1 (unpacking)")
+        world.heard.clear()
+    stdin = world.ranks[1].stdin
+    assert world.ranks[0].poll() is None
+    assert stdin is not None
+    stdin.write("go on\n")
+    stdin.flush()
+    world.until(lambda who, message: message == Ready())
+    assert world.end(0)[:2] == (0, "0 2\n")
+    assert world.end(1)[:2] == (0, "1 2\n")
+
+
+def test_rank_0_may_prepare_too(world: World) -> None:
+    world.start(0, "preparing=downloading", "wait", "ready", "init")
+    world.until(lambda who, message: message == Preparing("downloading"))
+    world.start(1, "init=1")
+    for _ in range(3):
+        world.until_waiting(1, "rank 0 (downloading)")
+        world.heard.clear()
+    stdin = world.ranks[0].stdin
+    assert stdin is not None
+    stdin.write("go on\n")
+    stdin.flush()
+    assert world.end(0)[:2] == (0, "0 2\n")
+    assert world.end(1)[:2] == (0, "1 2\n")
+
+
+def test_a_wait_that_takes_too_long_ends_with_one_error_that_names_the_missing(world: World) -> None:
+    world.start(0, "init=1", size=3)
+    code, _, said = world.end(0)
+    assert code == 1
+    last = said.splitlines()[-1]
+    assert last.startswith("elastic.errors.WorkersMissing: waited 1 s for rank 1, rank 2; look at")
+
+
+def test_a_wait_for_rank_0_that_takes_too_long_names_it_and_its_address(world: World) -> None:
+    world.start(1, "init=1")
+    code, _, said = world.end(1)
+    assert code == 1
+    said_last = said.splitlines()[-1]
+    assert said_last.startswith(
+        f"elastic.errors.WorkersMissing: rank 0 was not there at 127.0.0.1:{world.port} for 1 s"
+    )
+
+
+def test_a_report_reaches_the_agent(world: World) -> None:
+    world.start(0, "report=5", size=1)
+    assert world.end(0)[0] == 0
+    assert world.until(lambda who, message: isinstance(message, Progress)) == Progress(5, 1, {"loss": 0.5})

@@ -1,0 +1,164 @@
+"""What `elastic.report` sends, and how often."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import pytest
+import torch
+
+from elastic.channel import METRICS_MAX, Preparing, Progress, Ready, Said, WorkerEnd, encode, said
+from elastic.train.progress import INTERVAL_S, Reporter, one_number
+
+
+class End:
+    """What an agent would hear; it takes nothing while it is `deaf`."""
+
+    def __init__(self) -> None:
+        self.heard: list[Said] = []
+        self.deaf = False
+
+    def send(self, message: Said) -> bool:
+        if not self.deaf:
+            self.heard.append(said.decode(encode(message)))
+        return not self.deaf
+
+
+class Script:
+    """A training script and its clock."""
+
+    def __init__(self) -> None:
+        self.end = End()
+        self.now = 0.0
+        self.connected = 0
+        self.reporter = Reporter(self.connect, lambda: self.now)
+
+    def connect(self) -> WorkerEnd:
+        self.connected += 1
+        return cast(WorkerEnd, self.end)
+
+    def report(self, step: Any = None, loss: Any = None, **metrics: Any) -> None:
+        self.reporter.report(step, loss, metrics)
+        self.now += INTERVAL_S
+
+    @property
+    def progress(self) -> list[Progress]:
+        return [message for message in self.end.heard if isinstance(message, Progress)]
+
+
+class Watched:
+    """A number that counts how often it is looked at, as a tensor on a card would be waited for."""
+
+    looked = 0
+
+    def __float__(self) -> float:
+        Watched.looked += 1
+        return 1.0
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script()
+
+
+def test_step_loss_and_metrics_arrive_as_numbers(script: Script) -> None:
+    script.report(step=3, loss=torch.tensor(0.5), accuracy=torch.tensor([0.25]), lr=1, tokens="many")
+    assert script.progress == [Progress(3, 1, {"loss": 0.5, "accuracy": 0.25, "lr": 1.0})]
+
+
+def test_a_thousand_reports_in_a_second_are_ten_messages_and_only_their_values_are_looked_at(script: Script) -> None:
+    Watched.looked = 0
+    for step in range(1000):
+        script.now = step / 1000
+        script.reporter.report(step, Watched(), {})
+    assert len(script.progress) == Watched.looked == 10
+
+
+def test_the_last_step_arrives_although_it_came_too_early_for_its_turn(script: Script) -> None:
+    for step in range(1, 8):
+        script.reporter.report(step, 1.0, {})
+    script.reporter.last_word()
+    script.reporter.last_word()
+    assert [(one.step, one.metrics) for one in script.progress] == [(1, {"loss": 1.0}), (7, {})]
+
+
+def test_steps_count_up_by_themselves(script: Script) -> None:
+    for _ in range(3):
+        script.report(loss=0.0)
+    script.report(step=10)
+    script.report()
+    assert [one.step for one in script.progress] == [1, 2, 3, 10, 11]
+
+
+@pytest.mark.parametrize(("value", "text"), [(math.nan, "nan"), (torch.tensor(math.inf), "inf"), (-math.inf, "-inf")])
+def test_what_is_not_finite_travels_as_a_word(script: Script, value: Any, text: str) -> None:
+    script.report(1, value)
+    assert script.progress == [Progress(1, 1, cast(Any, {"loss": text}))]
+
+
+@pytest.mark.parametrize(
+    "value", [None, "1.5", b"1", [1.0], {}, object(), torch.zeros(2), torch.tensor([]), 10**400, 1j, torch.tensor(1j)]
+)
+def test_what_is_not_one_number_is_left_out(script: Script, value: Any) -> None:
+    assert one_number(value) is None
+    script.report(1, value, other=value, good=1.0)
+    assert script.progress == [Progress(1, 1, {"good": 1.0})]
+
+
+@pytest.mark.parametrize("step", [-1, "x", None, math.nan, [], 2**63, torch.zeros(2)])
+def test_a_step_that_is_none_does_no_harm(script: Script, step: Any) -> None:
+    script.report(step, 0.5)
+    script.report(7, 0.5)
+    assert script.progress[-1].step == 7
+    assert all(0 <= one.step <= 7 for one in script.progress)
+
+
+def test_a_step_may_be_a_tensor(script: Script) -> None:
+    script.report(torch.tensor(5))
+    assert [one.step for one in script.progress] == [5]
+
+
+def test_names_of_any_length_and_number_fit_a_message(script: Script) -> None:
+    script.report(1, 0.5, **{f"\ud800{'ü' * 100}{number}": 1.0 for number in range(200)}, **{"x" * 500: 2.0})
+    script.report(2, 0.5, **{f"m{number}": 1.0 for number in range(200)})
+    first, second = script.progress
+    assert (first.metrics["loss"], max(map(len, first.metrics))) == (0.5, 64)
+    assert len(second.metrics) == METRICS_MAX
+
+
+def test_an_agent_that_takes_nothing_now_costs_the_report_and_nothing_else(script: Script) -> None:
+    script.end.deaf = True
+    script.report(1)
+    script.end.deaf = False
+    script.report(2)
+    assert [one.step for one in script.progress] == [2]
+
+
+def test_without_an_agent_nobody_is_asked_a_second_time() -> None:
+    asked: list[int] = []
+
+    def connect() -> None:
+        asked.append(1)
+
+    reporter = Reporter(connect, lambda: 0.0)
+    Watched.looked = 0
+    for step in range(5):
+        reporter.report(step, Watched(), {})
+    reporter.preparing("downloading")
+    reporter.ready()
+    reporter.last_word()
+    assert (asked, Watched.looked) == ([1], 0)
+
+
+def test_preparing_is_ended_by_ready_or_by_the_first_report_and_only_once(script: Script) -> None:
+    script.reporter.ready()
+    script.reporter.preparing("downloading")
+    script.reporter.ready()
+    script.reporter.ready()
+    script.reporter.preparing("un\ud800packing" + "." * 2000)
+    script.report(1)
+    script.report(2)
+    kinds = [type(message) for message in script.end.heard]
+    assert kinds == [Preparing, Ready, Preparing, Ready, Progress, Progress]
+    assert script.connected == 1
