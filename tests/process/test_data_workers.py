@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 import elastic
 from elastic.train.order import Plan, Rule
@@ -79,6 +79,32 @@ def test_persistent_workers_serve_the_rest_of_an_epoch_and_the_next_one(make: An
     mine = [sample for micro in batches if micro.size for sample in micro.positions]
     assert first == mine
     assert second == [sample + (1 if make is streamed else 0) for sample in mine]
+
+
+class Shared(IterableDataset[int]):
+    """It shares itself among DataLoader workers, as torch's documentation shows."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        mine, workers = (info.id, info.num_workers) if info is not None else (0, 1)
+        for number in range(mine, LENGTH, workers):
+            assert get_worker_info() is None
+            yield number
+
+
+def collate(samples: list[int]) -> torch.Tensor:
+    assert get_worker_info() is not None
+    return torch.tensor(samples)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_dataset_that_shares_itself_among_workers_is_served_whole(persistent: bool) -> None:
+    stream = elastic.ElasticStream(
+        Shared(), batch_size=4, num_workers=2, collate_fn=collate, persistent_workers=persistent
+    )
+    for epoch in range(2):
+        stream.set_epoch(epoch)
+        assert [sample for batch in stream for sample in batch.tolist()] == list(range(LENGTH))
 
 
 def test_workers_that_are_spawned_make_the_same_stream() -> None:

@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 import elastic
 from elastic.errors import ConfigError
-from elastic.train.sampler import seed_of
+from elastic.train.permutation import seed_of
 from tests.unit.schedules import PHASES, Phase, Served, served
 
 
@@ -139,8 +139,10 @@ class TestTheOrder:
         sampler = elastic.ElasticSampler(10_000_000, rank=3, world=8)
         loop = iter(DataLoader(range(10_000_000), 4, sampler=sampler))  # type: ignore[arg-type]  # It has indices.
         assert len(next(loop)) == 4
-        assert isinstance(sampler._order, torch.Tensor)
-        assert sampler._order.nbytes == 80_000_000
+        assert sampler._order._built is not None
+        order = sampler._order._built[1]
+        assert isinstance(order, torch.Tensor)
+        assert order.nbytes == 80_000_000
 
 
 class TestWhatCounts:
@@ -231,17 +233,20 @@ class TestWhoAsks:
     def test_who_is_not_seen_must_count_by_hand(self) -> None:
         sampler = elastic.ElasticSampler(7, shuffle=False, rank=1, world=2)
         assert list(sampler) == [1, 3, 5, 6]
-        with pytest.raises(ConfigError, match=r"call sampler\.advance\(1\) after each batch"):
+        with pytest.raises(ConfigError, match=r"call sampler\.advance\(1\) with each batch"):
             sampler.state_dict()
         sampler.advance(2)
         assert sampler.state_dict()["consumed"] == 4
 
-    def test_counting_by_hand_changes_nothing_where_the_loader_is_seen(self) -> None:
+    def test_who_counts_by_hand_is_believed_as_where_something_takes_batches_ahead_of_the_loop(self) -> None:
         sampler, loader = pair(6, 2)
-        for _ in loader:
-            sampler.advance()
-            break
-        assert sampler.consumed == 2
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            ahead = iter(list(loader))
+            for _ in ahead:
+                sampler.advance()
+                break
+            assert sampler.state_dict()["consumed"] == 2
 
     @pytest.mark.parametrize("batch_size", [1, 2, 5, None])
     @pytest.mark.parametrize("drop_last", [False, True])
@@ -283,6 +288,20 @@ class TestMistakes:
         with pytest.raises(ConfigError, match=said):
             sampler.load_state_dict({**before, "epoch": 3, "consumed": 2, **changed})
         assert sampler.state_dict() == before
+
+    def test_an_own_order_that_is_not_the_same_again_is_refused_within_an_epoch(self) -> None:
+        first, loader = pair(6, 2, order=lambda epoch: [5, 4, 3])
+        next(iter(loader))
+        saved = first.state_dict()
+        again, _ = pair(6, 2, order=lambda epoch: [5, 3, 4])
+        with pytest.raises(ConfigError, match="order= must return the same for the same epoch"):
+            again.load_state_dict(saved)
+        again.load_state_dict({**saved, "consumed": 3})
+        assert again.finished
+
+    def test_data_without_a_length_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"generator has no length; .* use elastic\.ElasticStream"):
+            elastic.ElasticSampler(number for number in range(3))  # type: ignore[arg-type]
 
     def test_a_loader_that_drops_the_last_batch_cannot_serve_a_total(self) -> None:
         batch = elastic.batch(total=4)

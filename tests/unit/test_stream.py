@@ -71,6 +71,18 @@ class TestWhatIsServed:
         assert list(stream) == ["ab", "cd", "e"]
         assert letters.epochs == [0, 4]
 
+    def test_a_stream_that_can_skip_is_not_read_over(self) -> None:
+        class Skips:
+            def __iter__(self) -> Iterator[int]:
+                raise AssertionError("read from its start")
+
+            def skip(self, samples: int) -> range:
+                return range(samples, 7)
+
+        stream = elastic.ElasticStream(Skips(), batch_size=2)
+        stream.load_state_dict({"epoch": 0, "consumed": 4, "finished": False})
+        assert [batch.tolist() for batch in stream] == [[4, 5], [6]]
+
     def test_with_drop_last_every_batch_is_full(self) -> None:
         stream = numbers(11, batch_size=2, drop_last=True, rank=1, world=2)
         assert [(batch.tolist(), stream.finished) for batch in stream] == [([2, 3], False), ([6, 7], True)]
