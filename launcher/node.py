@@ -23,6 +23,7 @@ from launcher.environment import Told, worker_environment
 from launcher.logs import Narrator
 from launcher.psenvironment import log_name, ps_environment, roster_document
 from launcher.roles import static_hosts
+from launcher.talk import WorkerTalk
 
 SIGNS_LINES = 200
 """Lines of a log's end that are searched for signs of its cause."""
@@ -64,6 +65,7 @@ class NodeWorkers:
         self._interface = config.nic or addresses.interface_among(host, static_hosts(config))
         self._roster_file = self._private / "roster.json"
         self._saved = ""
+        self.talk = WorkerTalk(self._private / "talk", narrator, config.memory_limit_bytes)
         self._running: _Running | None = None
         self._newest: _Running | None = None
         self._nursery = self._new_nursery()
@@ -79,8 +81,10 @@ class NodeWorkers:
         )
 
     async def start(self) -> None:
-        """Start the nursery."""
+        """Start the nursery, and listen to what workers will say."""
         await self._nursery.start()
+        if self._config.run_mode == "collective":
+            self.talk.start()
 
     async def tend(self) -> None:
         """Replace the nursery whenever it dies. Raises `NurseryLost` if that does not work."""
@@ -101,6 +105,7 @@ class NodeWorkers:
     async def close(self) -> None:
         """Kill what runs and let go of everything."""
         await self._nursery.close()
+        self.talk.close()
         self._stdout.close()
         self._scratch.remove()
 
@@ -135,6 +140,7 @@ class NodeWorkers:
             specs = {local: self._spec(action, local) for local in range(generation.slots)}
         self._write_envlogs(Path(self._config.log_dir), specs.values())
         self._running = self._newest = _Running(generation.g, specs, set(specs))
+        self.talk.begin(generation.g, {local: int(spec.env.get("RANK", 0)) for local, spec in specs.items()})
         self._nursery.run_until(run_until_s)
         try:
             self._nursery.spawn(generation.g, list(specs.values()))
@@ -275,6 +281,7 @@ class NodeWorkers:
             allow_rollback=config.allow_rollback,
             check_nan=config.check_nan,
             saved=self._saved,
+            channel=self.talk.path,
         )
 
     def _base(self) -> dict[str, str]:
@@ -312,6 +319,7 @@ class NodeWorkers:
     # From the nursery.
 
     def _heard(self, event: workers.WorkerEvent) -> None:
+        self.talk.catch_up()
         match event:
             case workers.Spawned():
                 self._narrator.detail(f"workers of generation {event.g} run: pids {', '.join(map(str, event.pids))}")
@@ -351,6 +359,8 @@ class NodeWorkers:
             return
         self._running = None
         steps = [self._step(spec) for spec in running.specs.values()]
+        steps += [heard.step for heard in self.talk.workers.values()]
+        self.talk.end()
         self._put(Gone(g, max(steps, default=-1)))
 
     def _all_lost(self) -> None:

@@ -1,0 +1,191 @@
+"""What the workers of this node say: the one place where it arrives, and what is known of each of them.
+
+`elastic.channelserver` hears them, `WorkerTalk` keeps a `Heard` for each worker of the generation that runs, and tells
+those who asked. What has ended or is of another generation is not listened to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from elastic.channel import (
+    Committed,
+    Formed,
+    Hello,
+    Joining,
+    Left,
+    Listening,
+    Note,
+    Preparing,
+    Progress,
+    Ready,
+    Said,
+    Saved,
+    Stop,
+)
+from elastic.channelserver import ChannelServer, Connection
+from elastic.errors import ConfigError
+from elastic.segments import Segments
+from launcher.logs import Narrator
+
+NOTES_MAX = 100
+"""Different lines that the workers of a node may have said in one generation."""
+
+
+@dataclass
+class Heard:
+    """What one worker has said in this generation.
+
+    `preparing` and `joining` are "" when it does neither; `step` is -1 before its first report, and `reported_at` is
+    the time of its last one, seconds of `time.monotonic`. `left_at` is the step that it saved before it left, when it
+    was asked to. `connection` is None before it is there and after it hung up.
+    """
+
+    rank: int
+    local_rank: int
+    connection: Connection | None = None
+    listening: bool = False
+    committed: bool = False
+    preparing: str = ""
+    joining: str = ""
+    formed: bool = False
+    step: int = -1
+    world: int = 0
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    reported_at: float = 0.0
+    left_at: int | None = None
+
+
+Follower = Callable[[Heard, Said], None]
+"""Is told of each message, after the `Heard` has been brought up to date."""
+
+
+class WorkerTalk:
+    """The node's side of the talk with its workers.
+
+    `workers` are those of the running generation, by local rank. `followers` are told of every message but `Note`.
+    """
+
+    def __init__(self, path: Path, narrator: Narrator, memory_limit_bytes: int | None = None) -> None:
+        """Nothing is opened before `start`. `path` is in a folder that only this user can enter."""
+        self.workers: dict[int, Heard] = {}
+        self.followers: list[Follower] = []
+        self.on_saved: Callable[[Heard, Saved], None] = lambda heard, saved: None
+        self.segments = Segments(memory_limit_bytes)
+        self.g = 0
+        self._path = path
+        self._narrator = narrator
+        self._server: ChannelServer | None = None
+        self._notes: set[str] = set()
+
+    @property
+    def path(self) -> str:
+        """The value of ELASTIC_CHANNEL, "" if there is no channel."""
+        return self._server.path if self._server is not None else ""
+
+    def start(self) -> None:
+        """Listen. A channel that cannot be opened is said in one line; scripts run without it."""
+        try:
+            self._server = ChannelServer(
+                self._path, self._hear, segments=self.segments, detail=self._narrator.detail, left=self._hung_up
+            )
+        except ConfigError as error:
+            self._narrator.warn(f"planned stops, progress and the memory tier of our library are off: {error}")
+            return
+        asyncio.get_running_loop().add_reader(self._server.fileno(), self._server.serve)
+
+    def begin(self, g: int, ranks: Mapping[int, int]) -> None:
+        """From now on listen to the workers of generation `g`; `ranks` by local rank."""
+        self.end()
+        self.g = g
+        self.workers = {local: Heard(rank, local) for local, rank in ranks.items()}
+
+    def end(self) -> None:
+        """The workers are gone: what they said counts no more."""
+        if self._server is not None:
+            for connection in self._server.connections:
+                self._server.hang_up(connection)
+        self.workers = {}
+        self._notes = set()
+
+    def catch_up(self) -> None:
+        """Hear what workers said before they ended."""
+        if self._server is not None:
+            self._server.catch_up()
+
+    def ask_to_leave(self, reason: str, local_ranks: Collection[int]) -> list[Heard]:
+        """Give the word of a planned stop to those of `local_ranks` that listen; those that got it."""
+        self.catch_up()
+        asked = []
+        for local in sorted(local_ranks):
+            heard = self.workers.get(local)
+            if heard is not None and heard.listening and self._tell(heard, Stop(reason)):
+                asked.append(heard)
+        return asked
+
+    def close(self) -> None:
+        """Hang up, and let go of the memory. May be called again."""
+        if self._server is not None:
+            asyncio.get_running_loop().remove_reader(self._server.fileno())
+            self._server.close()
+            self._server = None
+        self.segments.drop_all()
+
+    def _tell(self, heard: Heard, word: Stop) -> bool:
+        if self._server is None or heard.connection is None:
+            return False
+        return self._server.tell(heard.connection, word)
+
+    # --- what is heard --------------------------------------------------------------------------------------------
+
+    def _hear(self, connection: Connection, message: Said) -> None:
+        assert self._server is not None
+        assert connection.hello is not None
+        hello = connection.hello
+        heard = self.workers.get(hello.local_rank)
+        if heard is None or hello.generation != self.g or hello.rank != heard.rank:
+            self._server.hang_up(connection, f"is no worker of generation {self.g} here")
+            return
+        match message:
+            case Hello():
+                # A second program of a worker's shell script begins as one that has said nothing.
+                heard = self.workers[hello.local_rank] = Heard(heard.rank, heard.local_rank, connection)
+            case Note():
+                self._note(message)
+                return
+            case Listening():
+                heard.listening = True
+            case Committed():
+                heard.committed = True
+            case Preparing():
+                heard.preparing = message.what
+            case Ready():
+                heard.preparing = ""
+            case Joining():
+                heard.joining = message.missing
+            case Formed():
+                heard.joining, heard.formed = "", True
+            case Progress():
+                heard.step, heard.world, heard.metrics = message.step, message.world, message.metrics
+                heard.reported_at = time.monotonic()
+            case Left():
+                heard.left_at = message.step
+            case Saved():
+                self.on_saved(heard, message)
+        for follower in self.followers:
+            follower(heard, message)
+
+    def _hung_up(self, connection: Connection) -> None:
+        for heard in self.workers.values():
+            if heard.connection is connection:
+                heard.connection = None
+
+    def _note(self, note: Note) -> None:
+        if note.text in self._notes or len(self._notes) >= NOTES_MAX:
+            return
+        self._notes.add(note.text)
+        (self._narrator.warn if note.warn else self._narrator.say)(note.text)
