@@ -21,6 +21,7 @@ from launcher.console import Console
 from launcher.endpoints import join_host_port
 from launcher.environment import Told, worker_environment
 from launcher.logs import Narrator
+from launcher.progress import ProgressTeller
 from launcher.psenvironment import log_name, ps_environment, roster_document
 from launcher.roles import static_hosts
 from launcher.talk import WorkerTalk
@@ -65,7 +66,9 @@ class NodeWorkers:
         self._interface = config.nic or addresses.interface_among(host, static_hosts(config))
         self._roster_file = self._private / "roster.json"
         self._saved = ""
+        self._restore_step = config.restore_step
         self.talk = WorkerTalk(self._private / "talk", narrator, config.memory_limit_bytes)
+        self._teller = ProgressTeller(self.talk, narrator, (self._stdout, console))
         self._running: _Running | None = None
         self._newest: _Running | None = None
         self._nursery = self._new_nursery()
@@ -83,8 +86,7 @@ class NodeWorkers:
     async def start(self) -> None:
         """Start the nursery, and listen to what workers will say."""
         await self._nursery.start()
-        if self._config.run_mode == "collective":
-            self.talk.start()
+        self.talk.start()
 
     async def tend(self) -> None:
         """Replace the nursery whenever it dies. Raises `NurseryLost` if that does not work."""
@@ -140,6 +142,7 @@ class NodeWorkers:
             specs = {local: self._spec(action, local) for local in range(generation.slots)}
         self._write_envlogs(Path(self._config.log_dir), specs.values())
         self._running = self._newest = _Running(generation.g, specs, set(specs))
+        self._teller.begin()
         self.talk.begin(generation.g, {local: int(spec.env.get("RANK", 0)) for local, spec in specs.items()})
         self._nursery.run_until(run_until_s)
         try:
@@ -277,7 +280,7 @@ class NodeWorkers:
             interface=self._interface,
             servers=config.servers,
             resume_from=config.resume_from,
-            restore_step=config.restore_step,
+            restore_step=self._restore_step,
             allow_rollback=config.allow_rollback,
             check_nan=config.check_nan,
             saved=self._saved,
@@ -359,7 +362,10 @@ class NodeWorkers:
             return
         self._running = None
         steps = [self._step(spec) for spec in running.specs.values()]
-        steps += [heard.step for heard in self.talk.workers.values()]
+        steps += [max(heard.step, heard.saved) for heard in self.talk.workers.values()]
+        if any(heard.committed or heard.saved >= 0 for heard in self.talk.workers.values()):
+            self._restore_step = None  # It was gone back to, and training went on from there.
+        self._teller.end()
         self.talk.end()
         self._put(Gone(g, max(steps, default=-1)))
 

@@ -41,8 +41,9 @@ class Heard:
     """What one worker has said in this generation.
 
     `preparing` and `joining` are "" when it does neither; `step` is -1 before its first report, and `reported_at` is
-    the time of its last one, seconds of `time.monotonic`. `left_at` is the step that it saved before it left, when it
-    was asked to. `connection` is None before it is there and after it hung up.
+    the time of its last one, seconds of `time.monotonic`. `saved` is the highest step that it saved, -1 if none.
+    `left_at` is the step that it saved before it left, when it was asked to. `connection` is None before it is there
+    and after it hung up.
     """
 
     rank: int
@@ -57,6 +58,7 @@ class Heard:
     world: int = 0
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     reported_at: float = 0.0
+    saved: int = -1
     left_at: int | None = None
 
 
@@ -175,6 +177,7 @@ class WorkerTalk:
             case Left():
                 heard.left_at = message.step
             case Saved():
+                heard.saved = max(heard.saved, message.step)
                 self.on_saved(heard, message)
         for follower in self.followers:
             follower(heard, message)
