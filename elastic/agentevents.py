@@ -88,6 +88,14 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True)
+class Hung:
+    """These workers make no steps any more, the one that is furthest behind first. Nothing was done to them yet."""
+
+    g: int
+    exits: tuple[WorkerExit, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Gone:
     """Every process of this node's workers of generation g is gone. `step`: the highest that one reported, or -1."""
 
@@ -140,8 +148,8 @@ class Tick:
 
 
 Event = (
-    ViewChanged | Granted | GrantFailed | Refreshed | SessionLost | Answered | Older | Exited | Gone | Drain | Linked
-    | Vouched | ProvenGone | ProvenDead | Tick
+    ViewChanged | Granted | GrantFailed | Refreshed | SessionLost | Answered | Older | Exited | Hung | Gone | Drain
+    | Linked | Vouched | ProvenGone | ProvenDead | Tick
 )  # fmt: skip
 
 
@@ -215,12 +223,15 @@ class TellRoster:
 class StopWorkers:
     """SIGTERM to the workers' groups, SIGKILL after `grace_s`. Answered by `Gone`.
 
-    `why` goes into their logs, after the word "stopped": "because rank=[4] failed on host h, see workerlog.4".
+    `why` goes into their logs, after the word "stopped": "because rank=[4] failed on host h, see workerlog.4". In a
+    `planned` stop nothing is broken: workers that listen are asked to save and to leave, before any signal. A second
+    stop that is not planned ends that at once.
     """
 
     g: int
     grace_s: float
     why: str
+    planned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from elastic.agentevents import (
     Gone,
     Granted,
     GrantFailed,
+    Hung,
     Linked,
     Older,
     ProvenDead,
@@ -134,6 +135,8 @@ class Facts:
     workers_gone: bool = True
     forced: bool = False
     hurried: bool = False
+    planned: bool = False
+    hung: bool = False
     own_exits: list[WorkerExit] = field(default_factory=list)
     also_exits: list[WorkerExit] = field(default_factory=list)
     started_at: float = 0.0
@@ -253,6 +256,10 @@ def absorb(f: Facts, event: Event) -> None:
         case Exited():
             if event.g == f.workers_g and not f.workers_gone and (event.own or event.also):
                 (f.own_exits if event.own else f.also_exits).append(event.exit)
+        case Hung():
+            if event.g == f.workers_g and not f.workers_gone:
+                f.own_exits.extend(event.exits)
+                f.hung = True
         case Gone():
             if event.g == f.workers_g:
                 f.workers_gone = True

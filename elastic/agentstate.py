@@ -36,7 +36,7 @@ from elastic.agentevents import (
     StopWorkers,
 )
 from elastic.agentfacts import Facts, Phase, absorb
-from elastic.model import Ended, Generation, Outcome, Place, Role, Status, Why
+from elastic.model import PLANNED, Ended, Generation, Outcome, Place, Role, Status
 from elastic.naming import failed_words, process_name
 from elastic.seatwords import seats_in_words
 
@@ -46,9 +46,6 @@ DRAIN_PATIENCE_S = 5.0
 """A draining node whose job does not react stops its workers by itself after this time."""
 RECORD_PATIENCE_S = 5.0
 """A leaving node tries for this long to record its outcome and to take back its registration."""
-
-PLANNED = (Why.DRAIN, Why.GROWTH, Why.SHRINK)
-"""Nothing is broken by these: workers get `--grace` to end."""
 
 Guard = Callable[[Facts], bool]
 Effect = Callable[[Facts], None]
@@ -217,6 +214,11 @@ def _unplanned_now(f: Facts) -> bool:
     return newer and not f.hurried and not f.workers_gone
 
 
+def _failed_in_plan(f: Facts) -> bool:
+    """A worker failed while all were asked to leave for a planned change: what was planned cannot be done."""
+    return f.planned and not f.hurried and not f.seats and not f.workers_gone and _failed(f)
+
+
 def _workers_gone(f: Facts) -> bool:
     return f.workers_gone
 
@@ -332,7 +334,7 @@ def _start(f: Facts) -> None:
     f.roster_rev = generation.rev
     f.workers_gone = False
     f.own_exits, f.also_exits = [], []
-    f.forced = f.hurried = False
+    f.forced = f.hurried = f.planned = f.hung = False
     f.step = -1
     f.started_at = f.now
     f.run_until = f.right.until()
@@ -355,10 +357,10 @@ def _stop_superseded(f: Facts) -> None:
         planned = generation.index(f.me.node) is not None
     else:
         planned = generation.why in PLANNED and generation.g == f.workers_g + 1
-    f.hurried = not planned
+    f.planned, f.hurried = planned, not planned
     f.act(Say(f"{generation.reason}: stopping this node's workers"))
     grace_s = f.limits.grace_s if planned else f.limits.loss_grace_s
-    f.act(StopWorkers(f.workers_g, grace_s, _stopped(generation)))
+    f.act(StopWorkers(f.workers_g, grace_s, _stopped(generation), planned=planned))
 
 
 def _stopped(generation: Generation) -> str:
@@ -379,7 +381,9 @@ def _stop_verdict(f: Facts) -> None:
 def _stop_failed(f: Facts) -> None:
     failed = [worker for worker in f.own_exits if worker.code != 0]
     worker = failed[0]
-    f.act(Say(f"{process_name(worker.role, worker.rank)} ended: {worker.words}; stopping this node's workers"))
+    verb = "hangs" if f.hung else "ended"
+    f.hurried = True
+    f.act(Say(f"{process_name(worker.role, worker.rank)} {verb}: {worker.words}; stopping this node's workers"))
     f.want_outcome(f.workers_g, _outcome(f, over=False))
     why = f"because {failed_words(failed, f.me.member.host)}"
     f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, why))
@@ -390,9 +394,9 @@ def _say_workers_done(f: Facts) -> None:
 
 
 def _stop_drained(f: Facts) -> None:
-    f.forced = True
+    f.forced = f.planned = True
     f.act(Say("nobody took notice of the drain: stopping this node's workers"))
-    f.act(StopWorkers(f.workers_g, f.limits.grace_s, "for a planned change: this node drains"))
+    f.act(StopWorkers(f.workers_g, f.limits.grace_s, "for a planned change: this node drains", planned=True))
 
 
 def _finish_killed(f: Facts) -> None:
@@ -455,6 +459,7 @@ TABLE: tuple[Row, ...] = (
     Row("running: killed", Phase.RUNNING, _vanished, _finish_killed, Phase.DONE),
     Row("running: drain unheard", Phase.RUNNING, _drain_unheard, _stop_drained, Phase.STOPPING),
     Row("stopping: a loss", Phase.STOPPING, _unplanned_now, _stop_faster, Phase.STOPPING),
+    Row("stopping: failed", Phase.STOPPING, _failed_in_plan, _stop_failed, Phase.STOPPING),
     Row("stopping: gone", Phase.STOPPING, _workers_gone, _finish, Phase.DONE),
     Row("done: verdict", Phase.DONE, _verdict, _say_verdict, Phase.LEAVING),
     Row("done: drained", Phase.DONE, _drain_recorded, _leave_by_signal, Phase.LEAVING),

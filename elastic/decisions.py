@@ -32,6 +32,7 @@ class Reason(StrEnum):
     GROWN = "newcomers join"
     TRAINING = "training"
     GATE_LOST = "a member was lost before the start"
+    GATE_FAILED = "a worker failed in a planned stop"
     GATE_DRAINED = "a member drains before the start"
     GATE_JOINED = "newcomers before the start"
     BELOW_MIN = "below the minimum"

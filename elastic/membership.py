@@ -10,8 +10,8 @@ The rules, in the order they are asked:
    With a list of hosts (`--ips`) members stand in its order, and each host has one place (`elastic.hostlist`).
 3. The newest generation has its go: complete it, or replace it because of a loss, a failure, workers that had to be
    stopped, a drain, fewer nodes wanted, or newcomers. Unplanned before planned; nothing planned after the first ok.
-4. The newest generation waits at the gate: replace it if its members changed, otherwise open it once nobody can
-   still be running an older world, and the failure before it has been judged.
+4. The newest generation waits at the gate: replace it if its members changed, or if the planned stop before it went
+   wrong; otherwise open it once nobody can still be running an older world, and the failure before it has been judged.
 
 A parameter-server job has rules of its own for what runs (`elastic.roster`); the gate and the budget are the same.
 
@@ -28,6 +28,7 @@ from elastic.budget import HEALTHY_S, Judgement, judge
 from elastic.decisions import Conclude, Decision, Form, Memory, Open, Policy, Reason, Wait
 from elastic.keys import View
 from elastic.model import (
+    PLANNED,
     Before,
     Ended,
     Generation,
@@ -173,7 +174,7 @@ def _running(q: Question, generation: Generation) -> tuple[Decision, Memory]:
         if lost:
             return replace(_form(q, Reason.LOST, Why.LOSS, _lost(q, lost), staying), lost=tuple(lost)), q.memory
         if failed:
-            return _form(q, Reason.FAILED, Why.FAILURE, _failed(q, generation, failed), staying), q.memory
+            return _form(q, Reason.FAILED, Why.FAILURE, _failed(q, generation.g, failed), staying), q.memory
         return _form(q, Reason.STOPPED, Why.STOPPED, f"{named(stopped)} stopped its workers", staying), q.memory
     if done:
         return Wait(Reason.FINISHING, f"{len(done)} of {node_count(len(nodes))} done; waiting for the others"), q.memory
@@ -222,6 +223,8 @@ def _gate(q: Question, generation: Generation) -> tuple[Decision, Memory]:
         return _reform(q, f"{named(nodes)} left before the start" if nodes else "nobody is in this world"), q.memory
     if lost:
         return _form(q, Reason.GATE_LOST, Why.LOSS, _lost(q, lost) + " before the start", staying), q.memory
+    if before is not None and (aborted := _aborted(q, generation, before, staying)) is not None:
+        return aborted, q.memory
     if draining:
         return _form(q, Reason.GATE_DRAINED, Why.DRAIN, told(draining, "drain"), staying), q.memory
     if newcomers:
@@ -239,6 +242,26 @@ def _gate(q: Question, generation: Generation) -> tuple[Decision, Memory]:
     if closed is not None:
         return replace(closed, until=earliest(closed.until, until)), q.memory
     return _open(q, generation, before, until)
+
+
+def _aborted(q: Question, generation: Generation, before: Before, staying: list[Place]) -> Form | None:
+    """A planned stop in which a node was lost or a worker failed is no plan any more: the others need not wait.
+
+    Whoever still tries to finish a step in the broken group is stopped by a generation that is not planned.
+    """
+    if generation.why not in PLANNED:
+        return None
+    outcomes = {node: q.outcome(before.g, node) for node in before.nodes}
+    busy = [node for node, outcome in outcomes.items() if q.here(node) and (outcome is None or not outcome.over)]
+    if not busy:
+        return None
+    lost = [node for node, outcome in outcomes.items() if outcome is None and not q.here(node)]
+    if lost:
+        return _form(q, Reason.GATE_LOST, Why.LOSS, _lost(q, lost) + " while workers were being stopped", staying)
+    failed = [node for node, outcome in outcomes.items() if outcome is not None and outcome.ended is Ended.FAILED]
+    if failed:
+        return _form(q, Reason.GATE_FAILED, Why.FAILURE, _failed(q, before.g, failed), staying)
+    return None
 
 
 def _closed(
@@ -372,9 +395,9 @@ def _lost(q: Question, lost: Iterable[str]) -> str:
     )
 
 
-def _failed(q: Question, generation: Generation, nodes: Iterable[str]) -> str:
+def _failed(q: Question, g: int, nodes: Iterable[str]) -> str:
     """Say which ranks failed, where, and in which log that stands."""
-    found = [outcome for node in nodes if (outcome := q.outcome(generation.g, node)) is not None and outcome.exits]
+    found = [outcome for node in nodes if (outcome := q.outcome(g, node)) is not None and outcome.exits]
     if not found:
         return f"a worker failed on {named(nodes)}"
     own = [outcome for outcome in found if not outcome.exits[0].consequence] or found

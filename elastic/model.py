@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -70,6 +70,10 @@ class Why(StrEnum):
     GROWTH = "growth"
     JOINED = "joined"
     SHRINK = "shrink"
+
+
+PLANNED: Final = (Why.DRAIN, Why.GROWTH, Why.SHRINK)
+"""Nothing is broken by these: workers get time to save and to end."""
 
 
 class Mode(StrEnum):

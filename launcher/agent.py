@@ -321,7 +321,7 @@ class Agent:
             case ae.TellRoster():
                 self._workers.tell_roster(action.generation)
             case ae.StopWorkers():
-                self._workers.stop(action.grace_s, action.why)
+                self._workers.stop(action.grace_s, action.why, planned=action.planned)
             case ae.RunUntil():
                 self._workers.run_until(action.t)
             case ae.Say():

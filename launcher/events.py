@@ -6,7 +6,7 @@ Every line has `time` (UTC), `job`, `node`, `what` and `generation` (null before
     generation    another world was published: `why`, `reason`, `nodes`, `world_size`, `m_id` (null: this is a spare)
     go            its workers may start: `master`, `restarts` charged so far, `note`
     worker ended  `rank`, `role`, `code`, `words`, `stopped` (by us), `log`
-    stopped       this node's workers get SIGTERM: `why`, `grace_s`
+    stopped       this node's workers get SIGTERM: `why`, `grace_s`, `planned` (those that listen are asked first)
     failure       the cause of a generation's failure: `ranks`, and of the first `rank`, `host`, `words`, `log`
     lease lost    `reason`
     verdict       `status`, `reason`, `late` (this node came after the end)
@@ -60,7 +60,8 @@ class EventLog:
             self.write("lease lost", self._generation, {"reason": event.reason})
         for action in actions:
             if isinstance(action, ae.StopWorkers):
-                self.write("stopped", action.g, {"why": action.why, "grace_s": action.grace_s})
+                fields = {"why": action.why, "grace_s": action.grace_s, "planned": action.planned}
+                self.write("stopped", action.g, fields)
             elif isinstance(action, ae.ReportVerdict):
                 verdict = action.verdict
                 fields = {"status": verdict.status, "reason": verdict.reason, "late": action.late}

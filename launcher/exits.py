@@ -30,6 +30,9 @@ WORDS = {
     signal.SIGHUP: "ended by SIGHUP",
 }
 
+LEFT = 128 + signal.SIGTERM
+"""The exit code of a worker that leaves because it was asked to, as after SIGTERM."""
+
 CODES = {
     101: "exit 101, asks for a restart",
     126: "exit 126, the program cannot be executed",
@@ -66,8 +69,13 @@ _ASKED_FOR = ("KeyboardInterrupt", "SystemExit")
 """Exceptions that end a script without anything being wrong with it."""
 
 
-def describe(code: int, *, stopped: bool = False) -> str:
-    """An exit code, or minus a signal, in words. `stopped`: we had signalled the worker ourselves."""
+def describe(code: int, *, stopped: bool = False, asked: bool = False) -> str:
+    """An exit code, or minus a signal, in words.
+
+    `stopped`: we had signalled the worker ourselves; `asked`: it saved and left without a signal, as it was asked to.
+    """
+    if asked:
+        return "saved and left as it was asked to" + ("" if code == LEFT else f", {describe(code)}")
     if stopped:
         return _describe_stopped(code)
     if code < 0:
@@ -119,7 +127,14 @@ def stopped_while_ending(
 
 
 def worker_exit(
-    rank: int, code: int, log: str, lines: Sequence[str], *, stopped: bool = False, role: Role = Role.WORKER
+    rank: int,
+    code: int,
+    log: str,
+    lines: Sequence[str],
+    *,
+    stopped: bool = False,
+    asked: bool = False,
+    role: Role = Role.WORKER,
 ) -> WorkerExit:
     """All that is recorded of an exit. `lines`: the end of the log, best some hundred lines, for the signs.
 
@@ -128,13 +143,23 @@ def worker_exit(
     return WorkerExit(
         rank=rank,
         code=code,
-        words=describe(code, stopped=stopped),
+        words=describe(code, stopped=stopped, asked=asked),
         log=log,
         tail=_shown(lines),
         consequence=code != 0 and not stopped and consequence(lines),
         infra="" if code == 0 or stopped else infra(lines),
         role=role,
     )
+
+
+def hanging(rank: int, log: str, lines: Sequence[str], limit_s: float, step: int, *, shown: bool) -> WorkerExit:
+    """What is recorded of a worker that made no step for `limit_s`; it is about to be stopped for that.
+
+    `step` is the last one that it reported; `shown`: its stacks are in its log, which ends with `lines`.
+    """
+    words = f"no progress for {limit_s:g} s (--hang_timeout) after step {step}; "
+    words += "its stacks are in its log" if shown else "it did not show its stacks"
+    return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=_shown(lines))
 
 
 def _shown(lines: Sequence[str]) -> tuple[str, ...]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from elastic.agentevents import Event, Exited, Gone, StartWorkers
+from elastic.agentevents import Event, Exited, Gone, Hung, StartWorkers
 from elastic.errors import CheckpointError, NurseryLost
 from elastic.model import Cause, Generation, Role, Seat, WorkerExit
 from elastic.naming import process_name
@@ -20,7 +20,9 @@ from launcher.config import Config, worker_argv
 from launcher.console import Console
 from launcher.endpoints import join_host_port
 from launcher.environment import Told, worker_environment
+from launcher.hangs import Hanging, HangWatch
 from launcher.logs import Narrator
+from launcher.plannedstop import PlannedStop
 from launcher.progress import ProgressTeller
 from launcher.psenvironment import log_name, ps_environment, roster_document
 from launcher.roles import static_hosts
@@ -34,7 +36,7 @@ NURSERY_TRIES_MAX = 5
 
 @dataclass
 class _Running:
-    """The workers of a generation: their specs, which have not been heard of yet, and which ended by losing a peer.
+    """The workers of a generation: their specs, and which run, ended by losing a peer, or were stopped for hanging.
 
     Workers are known by their local rank.
     """
@@ -43,6 +45,7 @@ class _Running:
     specs: dict[int, workers.WorkerSpec]
     waiting: set[int] = field(default_factory=set)
     echoes: set[int] = field(default_factory=set)
+    hanging: set[int] = field(default_factory=set)
     why_stopped: str = ""
 
 
@@ -69,6 +72,8 @@ class NodeWorkers:
         self._restore_step = config.restore_step
         self.talk = WorkerTalk(self._private / "talk", narrator, config.memory_limit_bytes)
         self._teller = ProgressTeller(self.talk, narrator, (self._stdout, console))
+        self._plan = PlannedStop(self.talk, narrator, config.save_limit_s)
+        self._hangs = HangWatch(self.talk, config.hang_timeout_s, self._hang)
         self._running: _Running | None = None
         self._newest: _Running | None = None
         self._nursery = self._new_nursery()
@@ -81,6 +86,7 @@ class NodeWorkers:
             stdout=self._stdout,
             stderr=self._stderr,
             complain=self._narrator.warn,
+            has_saved=self.talk.has_saved,
         )
 
     async def start(self) -> None:
@@ -89,7 +95,12 @@ class NodeWorkers:
         self.talk.start()
 
     async def tend(self) -> None:
-        """Replace the nursery whenever it dies. Raises `NurseryLost` if that does not work."""
+        """Replace the nursery whenever it dies, and notice hangs. Raises `NurseryLost` if there can be no nursery."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._hangs.run())
+            group.create_task(self._tend_nursery())
+
+    async def _tend_nursery(self) -> None:
         while True:
             await self._nursery_died.wait()
             self._nursery_died.clear()
@@ -106,6 +117,7 @@ class NodeWorkers:
 
     async def close(self) -> None:
         """Kill what runs and let go of everything."""
+        self._plan.cancel()
         await self._nursery.close()
         self.talk.close()
         self._stdout.close()
@@ -115,12 +127,20 @@ class NodeWorkers:
         """Workers may run until this time on `CLOCK_BOOTTIME`."""
         self._nursery.run_until(t_s)
 
-    def stop(self, grace_s: float, why: str) -> None:
-        """SIGTERM, then SIGKILL after `grace_s`; with 0.0 SIGKILL at once. `why` is for the workers' logs."""
-        if self._running is not None:
-            self._running.why_stopped = self._running.why_stopped or why
+    def stop(self, grace_s: float, why: str, *, planned: bool = False) -> None:
+        """SIGTERM, then SIGKILL after `grace_s`; with 0.0 SIGKILL at once. `why` is for the workers' logs.
+
+        `planned`: workers that listen are asked to save and to leave first.
+        """
+        self._plan.cancel()
+        self._hangs.end()
+        running = self._running
+        if running is not None:
+            running.why_stopped = running.why_stopped or why
         line = logs.clean(report.stopped_line(why))
-        if grace_s > 0:
+        if planned and running is not None and self.talk.listening():
+            self._plan.begin(self._nursery, lambda: running.waiting, grace_s, why, line)
+        elif grace_s > 0:
             self._nursery.stop(grace_s, line)
         else:
             self._nursery.kill(line)
@@ -144,6 +164,7 @@ class NodeWorkers:
         self._running = self._newest = _Running(generation.g, specs, set(specs))
         self._teller.begin()
         self.talk.begin(generation.g, {local: int(spec.env.get("RANK", 0)) for local, spec in specs.items()})
+        self._hangs.begin(generation.g, {local: spec.log for local, spec in specs.items()})
         self._nursery.run_until(run_until_s)
         try:
             self._nursery.spawn(generation.g, list(specs.values()))
@@ -344,9 +365,12 @@ class NodeWorkers:
             return
         spec = running.specs[event.local_rank]
         running.waiting.discard(event.local_rank)
+        self._hangs.gone(event.local_rank)
         lines = logs.tail(spec.log, event.log_from, lines=SIGNS_LINES)
         log = str(spec.log)
-        exit_ = exits.worker_exit(spec.rank, event.code, log, lines, stopped=event.stopped, role=spec.role)
+        exit_ = exits.worker_exit(
+            spec.rank, event.code, log, lines, stopped=event.stopped, asked=event.asked, role=spec.role
+        )
         if exit_.consequence:
             running.echoes.add(event.local_rank)
         also = None
@@ -354,7 +378,24 @@ class NodeWorkers:
             lines = logs.tail(spec.log, event.log_from, lines=SIGNS_LINES, to_offset=event.stop_at)
             also = exits.stopped_while_ending(spec.rank, event.code, log, lines, role=spec.role)
         self._narrator.detail(f"{process_name(spec.role, spec.rank)} ended: {(also or exit_).words}")
-        self._put(Exited(event.g, also or exit_, own=not event.stopped, also=also is not None))
+        own = not event.stopped and event.local_rank not in running.hanging
+        self._put(Exited(event.g, also or exit_, own=own, also=also is not None))
+
+    def _hang(self, g: int, late: Sequence[Hanging]) -> None:
+        """Workers make no steps any more: it counts as their failure, which stops them."""
+        running = self._running
+        if running is None or running.g != g:
+            return
+        late = [one for one in late if one.local_rank in running.waiting]
+        running.hanging = {one.local_rank for one in late}
+        found = []
+        for one in late:
+            spec = running.specs[one.local_rank]
+            lines = logs.tail(spec.log, self._nursery.log_from(one.local_rank), lines=SIGNS_LINES)
+            limit_s = self._config.hang_timeout_s
+            found.append(exits.hanging(spec.rank, str(spec.log), lines, limit_s, one.step, shown=one.shown))
+        if found:
+            self._put(Hung(g, tuple(found)))
 
     def _gone(self, g: int) -> None:
         running = self._running
@@ -367,6 +408,8 @@ class NodeWorkers:
             self._restore_step = None  # It was gone back to, and training went on from there.
         self._teller.end()
         self.talk.end()
+        self._plan.cancel()
+        self._hangs.end()
         self._put(Gone(g, max(steps, default=-1)))
 
     def _all_lost(self) -> None:

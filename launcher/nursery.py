@@ -73,7 +73,8 @@ class Brood:
     alive: dict[int, int] = field(default_factory=dict)
     """pid → local rank, of those that were not reaped."""
     signalled: set[int] = field(default_factory=set)
-    kill_at_s: float = math.inf
+    kill_at_s: dict[int, float] = field(default_factory=dict)
+    """pid → when its grace ends, of those that are being stopped."""
     killed: bool = False
     overran: bool = False
 
@@ -136,7 +137,7 @@ class Nursery:
         now_s = boottime_s()
         until_s = now_s + POLL_S
         if not brood.killed:
-            until_s = min(until_s, self._until_s, brood.kill_at_s)
+            until_s = min(until_s, self._until_s, *brood.kill_at_s.values())
         return max(0, math.ceil((until_s - now_s) * 1000))
 
     def _watch_clock(self) -> None:
@@ -147,8 +148,16 @@ class Nursery:
         now_s = boottime_s()
         if now_s >= self._until_s:
             self._overrun(brood)
-        elif now_s >= brood.kill_at_s:
+        elif late := {pid for pid, at_s in brood.kill_at_s.items() if now_s >= at_s}:
+            self._end_grace(brood, late)
+
+    def _end_grace(self, brood: Brood, late: set[int]) -> None:
+        if late >= brood.alive.keys():
             self._kill(brood)
+            return
+        for pid in late:  # What they left in sessions of their own is swept up with the last worker.
+            del brood.kill_at_s[pid]
+            signal_group(pid, signal.SIGKILL)
 
     def _overrun(self, brood: Brood) -> None:
         self._kill(brood)
@@ -174,8 +183,8 @@ class Nursery:
                     self._until_s = t_s
                 case Spawn(g, workers):
                     self._spawn(g, workers)
-                case Stop(grace_s):
-                    self._stop(grace_s)
+                case Stop(grace_s, local_ranks):
+                    self._stop(grace_s, local_ranks)
                 case Kill():
                     if self._brood is not None:
                         self._kill(self._brood)
@@ -222,17 +231,19 @@ class Nursery:
         for start in workers:
             self._tell(Ended(brood.g, start.local_rank, -signal.SIGKILL, boottime_s(), True))
 
-    def _stop(self, grace_s: float) -> None:
+    def _stop(self, grace_s: float, local_ranks: tuple[int, ...]) -> None:
         brood = self._brood
         if brood is None or brood.killed:
             return
         self._reap()  # Who exited by itself before this moment was not stopped by us.
-        fresh = {pid: local_rank for pid, local_rank in brood.alive.items() if pid not in brood.signalled}
+        named = {pid: one for pid, one in brood.alive.items() if not local_ranks or one in local_ranks}
+        fresh = {pid: local_rank for pid, local_rank in named.items() if pid not in brood.signalled}
         for pid in fresh:
             signal_group(pid, signal.SIGTERM)
         brood.signalled.update(fresh)
         self._tell(Signalled(brood.g, tuple(fresh.values())))
-        brood.kill_at_s = min(brood.kill_at_s, boottime_s() + grace_s)
+        kill_at_s = boottime_s() + grace_s
+        brood.kill_at_s |= {pid: min(brood.kill_at_s.get(pid, math.inf), kill_at_s) for pid in named}
 
     def _kill(self, brood: Brood) -> None:
         """SIGKILL to every group, then to whoever descends from us: those who made their own session."""
@@ -266,6 +277,7 @@ class Nursery:
                 _, status = os.waitpid(ended, 0)
                 code = os.waitstatus_to_exitcode(status)
                 local_rank = brood.alive.pop(ended)
+                brood.kill_at_s.pop(ended, None)
                 self._tell(Ended(brood.g, local_rank, code, boottime_s(), ended in brood.signalled))
             else:
                 os.waitpid(ended, 0)

@@ -68,6 +68,11 @@ def stopped_line(why: str) -> str:
     return f"==== stopped {why} ===="
 
 
+def asked_line(why: str) -> str:
+    """The line for the log of a worker that was asked to leave, without a signal; `why` is that of `StopWorkers`."""
+    return f"==== asked to save and to leave {why} ===="
+
+
 def because(cause: Cause) -> str:
     """Why workers were stopped, or ended with it, once the first cause of a failure is known."""
     return f"because {failed_words([cause.first], cause.host)}"

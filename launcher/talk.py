@@ -119,6 +119,17 @@ class WorkerTalk:
         if self._server is not None:
             self._server.catch_up()
 
+    def listening(self) -> bool:
+        """Tell whether any worker can be asked to leave."""
+        self.catch_up()
+        return any(heard.listening and heard.connection is not None for heard in self.workers.values())
+
+    def has_saved(self, local_rank: int) -> bool:
+        """Tell whether a worker has said that it saved and leaves; its last words are heard first."""
+        self.catch_up()
+        heard = self.workers.get(local_rank)
+        return heard is not None and heard.left_at is not None
+
     def ask_to_leave(self, reason: str, local_ranks: Collection[int]) -> list[Heard]:
         """Give the word of a planned stop to those of `local_ranks` that listen; those that got it."""
         self.catch_up()

@@ -51,9 +51,10 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """SIGTERM to every worker's process group now, SIGKILL after `grace_s`."""
+    """SIGTERM to the process groups of these workers now, SIGKILL after `grace_s`; () are all of them."""
 
     grace_s: float
+    local_ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ class Spawned:
 class Exited:
     """A worker ended with an exit code, or minus a signal, at `at_s` on `CLOCK_BOOTTIME`.
 
-    `stopped`: we had signalled it before. `log_from`: where its own text begins in its log, for `logs.tail`;
-    `stop_at`: where its log ended when it was to be stopped, None if it never was.
+    `stopped`: we had signalled it before, or it left as it was asked to (`asked`). `log_from`: where its own text
+    begins in its log, for `logs.tail`; `stop_at`: where its log ended when it was to be stopped, None if it never was.
     """
 
     g: int
@@ -57,6 +57,7 @@ class Exited:
     stopped: bool = False
     log_from: int = 0
     stop_at: int | None = None
+    asked: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class Worker:
         self.pid = 0
         self.running = True
         self.stop_at: int | None = None
+        self.asked = False
         self._explained = False
         self._log = WorkerLog(spec.log, spec.header, complain)
         self._taps: tuple[Tap, ...] = ()
@@ -116,6 +118,12 @@ class Worker:
         if self.running and self.stop_at is None:
             self._drain()
             self.stop_at = self._log.size
+
+    def asked_to_leave(self, note: str) -> None:
+        """It was asked to save and to leave, without a signal; `note` is the line that says why."""
+        self.to_be_stopped()
+        self.asked = True
+        self._log.line(note)
 
     def signalled(self, sender: int, note: str) -> None:
         """Tell readers of its log that it was stopped from outside, and why."""

@@ -19,7 +19,7 @@ import site
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,15 +66,18 @@ class Workers:
         stdout: Console | None = None,
         stderr: Console | None = None,
         complain: Callable[[str], None] | None = None,
+        has_saved: Callable[[int], bool] = lambda local_rank: False,
     ) -> None:
         """Nothing is started yet.
 
+        `has_saved` is asked about a worker that was asked to leave and has ended with another code than 143.
         `lock` is held by the nursery and its workers. The consoles show the workers that are to be shown; `complain`
         hears, once each, of logs that cannot be written (default: a line on `stderr`).
         """
         self._on_event = on_event
         self._lock = lock
         self._consoles = (stdout or Console(1), stderr or Console(2))
+        self._has_saved = has_saved
         self._complain = complain or self._consoles[1].write_line
         self._running: _Running | None = None
         self._until_s = 0.0
@@ -135,15 +138,27 @@ class Workers:
         self._order(wire.Spawn(g, starts), fds)
         self._mind_clock()
 
-    def stop(self, grace_s: float, note: str = "") -> None:
-        """SIGTERM to every worker's process group, SIGKILL after `grace_s`. Nothing running is no error.
+    def stop(self, grace_s: float, note: str = "", local_ranks: Collection[int] = ()) -> None:
+        """SIGTERM to the process groups of these workers, () are all; SIGKILL after `grace_s`.
 
-        Each worker's log says that it was signalled from outside; `note` is a line that says why. A second call can
-        shorten the grace; it sends no second SIGTERM.
+        Nothing running is no error. Each worker's log says that it was signalled from outside; `note` is a line that
+        says why. A second call can shorten the grace; it sends no second SIGTERM.
         """
         if self._running is not None:
-            self._to_be_stopped(self._running, note)
-            self._order(wire.Stop(grace_s))
+            self._to_be_stopped(self._running, note, local_ranks)
+            self._order(wire.Stop(grace_s, tuple(local_ranks)))
+
+    def asked(self, local_ranks: Collection[int], note: str) -> None:
+        """These workers were asked to save and to leave: with 143 they count as stopped. `note` is for their logs."""
+        if self._running is not None:
+            for local_rank in local_ranks:
+                worker = self._running.workers[local_rank]
+                if worker.running:
+                    worker.asked_to_leave(note)
+
+    def log_from(self, local_rank: int) -> int:
+        """Where the text of a worker that runs begins in its log, for `logs.tail`."""
+        return self._running.workers[local_rank].log_from if self._running is not None else 0
 
     def kill(self, note: str = "") -> None:
         """SIGKILL to everything now. Nothing running is no error. `note` is a line for the logs that says why."""
@@ -151,10 +166,11 @@ class Workers:
             self._to_be_stopped(self._running, note)
             self._order(wire.Kill())
 
-    def _to_be_stopped(self, running: _Running, note: str) -> None:
+    def _to_be_stopped(self, running: _Running, note: str, local_ranks: Collection[int] = ()) -> None:
         running.note = note or running.note
-        for worker in running.workers.values():
-            worker.to_be_stopped()
+        for local_rank, worker in running.workers.items():
+            if not local_ranks or local_rank in local_ranks:
+                worker.to_be_stopped()
 
     async def close(self) -> None:
         """Kill what runs and end the nursery in order; remaining events are delivered first. May be called again."""
@@ -226,8 +242,11 @@ class Workers:
                     running.workers[local_rank].signalled(self.pid or 0, running.note)
             case wire.Ended(g, local_rank, code, at_s, stopped) if running is not None:
                 worker = running.workers[local_rank]
-                worker.ended(g, exits.describe(code, stopped=stopped), running.note if stopped else "")
-                self._on_event(Exited(g, local_rank, code, at_s, stopped, worker.log_from, worker.stop_at))
+                asked = worker.asked and not stopped and (code == exits.LEFT or self._has_saved(local_rank))
+                words = exits.describe(code, stopped=stopped, asked=asked)
+                worker.ended(g, words, running.note if stopped else "")
+                at = worker.log_from, worker.stop_at
+                self._on_event(Exited(g, local_rank, code, at_s, stopped or asked, *at, asked))
             case wire.Vanished(g, left) if running is not None:
                 self._let_go(running)
                 self._on_event(Gone(g, left))

@@ -11,11 +11,10 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any, Final
 
 from elastic.channel import METRICS_MAX, Preparing, Progress, Ready, WorkerEnd, worker_end
-from elastic.train import meeting
+from elastic.train import meeting, stacks
 
 INTERVAL_S: Final = 0.1
 """Reports are sent at most this often; one that comes earlier costs well below a microsecond and is left out."""
@@ -140,15 +139,7 @@ def connect() -> WorkerEnd | None:
     """The channel of this process, which can then be asked for its stacks."""
     if not os.environ.get("ELASTIC_CHANNEL"):
         return None
-    return worker_end(os.environ, stacks_signal=_stacks_signal())
-
-
-def _stacks_signal() -> int:
-    try:
-        stacks = import_module("elastic.train.stacks")
-    except ImportError:
-        return 0
-    return int(stacks.register())
+    return worker_end(os.environ, stacks_signal=stacks.register())
 
 
 _reporter = Reporter(connect)

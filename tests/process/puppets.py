@@ -11,7 +11,17 @@ from typing import Any
 from tests.process.happenings import Happenings
 
 PUPPET = """
-import json, os, signal, socket, subprocess, sys
+import json, os, select, signal, socket, subprocess, sys, time
+
+def end():
+    global channel
+    from elastic import channel
+    from elastic.train import stacks
+    return channel.worker_end(os.environ, stacks_signal=stacks.register())
+
+def hang_here(seconds):
+    answer({"done": "hang"})
+    time.sleep(seconds)
 
 test = socket.socket(socket.AF_UNIX)
 test.connect("\\0" + os.environ["JOB_TEST_SOCKET"])
@@ -36,6 +46,22 @@ for line in orders:
     elif verb == "progress":
         with open(os.environ["ELASTIC_PROGRESS_FILE"], "w") as file:
             file.write(str(argument))
+    elif verb == "say":
+        end().send(channel.said.decode(json.dumps(argument)))
+    elif verb == "keep":
+        import mmap
+        name, size, text = argument
+        fd, size = end().segment(name, size)
+        with mmap.mmap(fd, size) as memory:
+            print("kept:", memory[:].rstrip(b"\\0").decode(), flush=True)
+            memory[:len(text)] = text.encode()
+    elif verb == "leave":
+        while (stop := end().stop_asked()) is None:
+            select.select([end()._socket], [], [])
+        print("asked:", stop.reason, flush=True)
+        sys.exit(argument)
+    elif verb == "hang":
+        hang_here(argument)
     elif verb == "child":
         subprocess.Popen(["sleep", "1000"], start_new_session=argument)
     answer({"done": verb})
@@ -71,22 +97,23 @@ class Worker:
     async def obeys(self, verb: str, argument: Any = None) -> None:
         """Give an order and wait until it is carried out."""
         awaited = self.answers + 1
-        self._order(verb, argument)
+        self.order(verb, argument)
         await self.told.until(lambda: self.answers >= awaited, f"rank {self.rank} obeys {verb!r}")
 
     async def exits(self, code: int) -> None:
         """Have it exit by itself."""
-        self._order("exit", code)
+        self.order("exit", code)
         await self.ends()
 
     async def dies(self, number: Signals) -> None:
         """Have it die of a signal of its own."""
-        self._order("die", number)
+        self.order("die", number)
         await self.ends()
 
     async def ends(self) -> None:
         """Wait until its process is gone."""
         await self.told.until(lambda: self.ended, f"rank {self.rank} of generation {self.generation} ends")
 
-    def _order(self, verb: str, argument: Any) -> None:
+    def order(self, verb: str, argument: Any) -> None:
+        """Give an order and do not wait."""
         self.orders.write(f"{json.dumps([verb, argument])}\n".encode())

@@ -41,12 +41,17 @@ class Job:
 
 @dataclass
 class WorkerSet:
-    """One node's workers of one generation, as the nursery sees them."""
+    """One node's workers of one generation, as the nursery sees them.
+
+    `listens`: they leave a planned stop by themselves, after they have saved; `failing`: one of them fails in that.
+    """
 
     incarnation: str
     generation: Generation
     hangs: bool
+    listens: bool = False
     stopping: bool = False
+    failing: bool = False
 
 
 @dataclass(eq=False)

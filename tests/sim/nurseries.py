@@ -9,6 +9,10 @@ from elastic.model import Generation, WorkerExit
 from tests.sim.network import Network
 from tests.sim.nodes import KILL_S, Node, WorkerSet
 
+SAVE_LIMIT_S = 120.0
+"""So long may workers that listen take to save; most do it in a moment."""
+FAIL_IN_SAVE = 0.1
+
 
 class Nurseries(Network):
     """The workers of every node, and the training that they do together."""
@@ -17,7 +21,8 @@ class Nurseries(Network):
         generation = action.generation
         if node.workers is not None:
             self.fail("1", f"{node.name} starts generation {generation.g} beside {node.workers.generation.g}")
-        node.workers = WorkerSet(action.incarnation, generation, hangs=self.random.random() < 0.5)
+        hangs, listens = self.random.random() < 0.5, self.random.random() < 0.5
+        node.workers = WorkerSet(action.incarnation, generation, hangs, listens)
         node.run_until = node.core.facts.run_until
         self._plan_deadline(node)
         for observer in self.observers:
@@ -63,7 +68,7 @@ class Nurseries(Network):
 
     def end_worker(self, node: Node, workers: WorkerSet, code: int, *, consequence: bool = False) -> None:
         """A worker ends by itself."""
-        if node.workers is not workers or workers.stopping:
+        if node.workers is not workers or (workers.stopping and not workers.failing):
             return
         if node.frozen:
             self.after(0.5, self._ender(node, workers, code, consequence=consequence))
@@ -88,9 +93,18 @@ class Nurseries(Network):
         workers = node.workers
         if workers is None or workers.generation.g != action.g:
             return
-        workers.stopping = True
         quick = self.random.random() < 0.5
-        delay = self.random.uniform(0.01, 0.2) if quick else action.grace_s + self.random.uniform(0.01, KILL_S)
+        grace_s = action.grace_s
+        if action.planned and workers.listens and not workers.stopping:
+            self.counts["workers were asked to leave"] += 1
+            grace_s += SAVE_LIMIT_S
+            workers.failing = self.random.random() < FAIL_IN_SAVE
+            if workers.failing:
+                self.after(self.random.uniform(0.01, 0.2), self._ender(node, workers, 1))
+        elif workers.failing:  # It is signalled before it could fail.
+            workers.failing = False
+        workers.stopping = True
+        delay = self.random.uniform(0.01, 0.2) if quick else grace_s + self.random.uniform(0.01, KILL_S)
         self.after(delay, lambda: self._vanish(node, workers))
 
     def _plan_deadline(self, node: Node) -> None:

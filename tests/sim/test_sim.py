@@ -65,6 +65,7 @@ def test_every_seed_keeps_every_promise_and_everything_is_taken(
         "a return was looked at",
         "a list of hosts was looked at",
         "nursery killed overdue workers",
+        "workers were asked to leave",
     ]
     with capsys.disabled():
         print(f"\n{SEEDS} + {len(ROSTERS)} seeds, {steps} events, {len(violations)} violations")

@@ -16,6 +16,7 @@ from elastic.agentevents import (
     Event,
     Exited,
     Gone,
+    Hung,
     Linked,
     Older,
     Refreshed,
@@ -144,6 +145,13 @@ def unheard() -> Bench:
     return bench
 
 
+def asked_to_leave() -> Bench:
+    """Its workers are being stopped for a planned change."""
+    bench = running()
+    bench.world(2, "a b", why=Why.GROWTH, before=Before(1, ("a", "b"), Why.GROWTH))
+    return bench
+
+
 SITUATIONS: dict[str, Callable[[], Bench]] = {
     "joining: the job has ended": lambda: late_for(Status.COMPLETED),
     "joining: refused": refused,
@@ -171,6 +179,7 @@ SITUATIONS: dict[str, Callable[[], Bench]] = {
     "running: killed": lambda: look_after(running(), Bench.gone),
     "running: drain unheard": unheard,
     "stopping: a loss": hurried,
+    "stopping: failed": lambda: look_after(asked_to_leave(), lambda bench: bench.exit(1)),
     "stopping: gone": lambda: look_after(stopping(), Bench.gone),
     "done: verdict": lambda: look_after(done(), Bench.verdict),
     "done: drained": drained,
@@ -201,6 +210,7 @@ def test_each_phase_is_reached_by_events_alone(phase: Phase) -> None:
 STRANGE: dict[str, Event] = {
     "an exit of an older generation": Exited(0, worker_exit(), own=True),
     "an exit of a newer generation": Exited(9, worker_exit(), own=True),
+    "workers of a newer generation that hang": Hung(9, (worker_exit(),)),
     "the end of a newer generation's workers": Gone(9, step=1000),
     "a refresh of another lease": Refreshed(999, 1000.0, 1e6),
     "the loss of another lease": SessionLost(999, "TTL 0"),

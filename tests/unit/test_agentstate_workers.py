@@ -7,10 +7,11 @@ import pytest
 from elastic.agentevents import (
     Drain,
     Exited,
+    Hung,
     StopWorkers,
 )
 from elastic.agentfacts import Phase
-from elastic.model import Before, Ended, MemberState, Status, Why
+from elastic.model import PLANNED, Before, Ended, MemberState, Status, Why, WorkerExit
 from elastic.right import margin_s
 from tests.unit.bench import done, joining, leaving, running, serving, spare, stopping
 from tests.unit.views import worker_exit
@@ -96,6 +97,51 @@ def test_a_planned_change_gives_the_workers_their_grace_and_a_loss_does_not() ->
         bench = running()
         bench.world(2, "a b", why=why, before=BOTH)
         assert bench.stops == [(1, grace_s)]
+
+
+def test_only_a_planned_change_asks_the_workers_to_leave() -> None:
+    for why in Why:
+        bench = running()
+        bench.world(2, "a b", why=why, before=BOTH)
+        assert [stop.planned for stop in bench.every(StopWorkers)] == [why in PLANNED]
+
+
+def test_a_loss_in_the_middle_of_a_planned_stop_ends_it_at_once() -> None:
+    bench = running()
+    bench.world(2, "a b", why=Why.GROWTH, before=BOTH)
+    bench.world(3, "a b", why=Why.LOSS, before=BOTH)
+    assert bench.stops == [(1, 15.0), (1, 2.0)]
+    assert [stop.planned for stop in bench.every(StopWorkers)] == [True, False]
+
+
+def test_a_worker_that_fails_in_a_planned_stop_ends_it_at_once_and_is_recorded_at_once() -> None:
+    bench = running(slots=2)
+    bench.world(2, "a b", why=Why.GROWTH, before=BOTH)
+    bench.exit(7)
+    assert [(stop.grace_s, stop.planned) for stop in bench.every(StopWorkers)] == [(15.0, True), (2.0, False)]
+    assert (bench.outcomes[1].ended, bench.outcomes[1].over) == (Ended.FAILED, False)
+    bench.gone()
+    assert (bench.outcomes[1].ended, bench.outcomes[1].over) == (Ended.FAILED, True)
+
+
+def test_a_worker_that_ends_well_in_a_planned_stop_does_not_hurry_the_others() -> None:
+    bench = running(slots=2)
+    bench.world(2, "a b", why=Why.GROWTH, before=BOTH)
+    bench.exit(0)
+    assert bench.stops == [(1, 15.0)]
+
+
+def test_a_worker_that_hangs_is_a_failure_of_its_own_and_the_one_behind_comes_first() -> None:
+    bench = running(slots=2)
+    words = "no progress for 1800 s (--hang_timeout)"
+    behind, waiting = (WorkerExit(rank=rank, code=-15, words=words) for rank in (1, 0))
+    bench.tell(Hung(1, (behind, waiting)))
+    assert bench.stops == [(1, 2.0)]
+    assert bench.lines[-1] == f"rank 1 hangs: {words}; stopping this node's workers"
+    bench.tell(Exited(1, waiting, own=False), Exited(1, behind, own=False))
+    bench.gone()
+    assert bench.outcomes[1].ended is Ended.FAILED
+    assert bench.outcomes[1].exits == (behind, waiting)
 
 
 def test_a_stopped_workers_log_gets_words_that_fit_the_reason() -> None:

@@ -212,6 +212,42 @@ def test_a_member_that_is_lost_before_the_start_is_replaced_at_once() -> None:
     assert form.generation.before == Before(1, ("a", "b", "c"), Why.LOSS)
 
 
+def test_a_leaving_member_that_is_lost_while_the_others_save_ends_the_planned_stop() -> None:
+    job = Job("1:3")
+    job.run("a b c")
+    job.drain("c")
+    job.form(10, Reason.DRAINED, Reason.DRAIN_BATCH)
+    job.stopped("a")
+    job.vanish("c")
+    form = job.form(11, Reason.GATE_LOST)
+    assert nodes_of(form) == ["a", "b"]
+    assert form.reason == "c was lost (its lease ended) while workers were being stopped"
+    assert (form.generation.why, form.generation.before) == (Why.LOSS, Before(1, ("a", "b", "c"), Why.DRAIN))
+    job.wait(12, Reason.STOPPING)
+
+
+def test_a_worker_that_fails_while_the_others_save_ends_the_planned_stop() -> None:
+    job = Job("1:3")
+    job.run("a b c")
+    job.drain("c")
+    job.form(10, Reason.DRAINED, Reason.DRAIN_BATCH)
+    job.failed("b", over=False)
+    form = job.form(11, Reason.GATE_FAILED)
+    assert nodes_of(form) == ["a", "b"]
+    assert (form.generation.why, form.generation.before) == (Why.FAILURE, Before(1, ("a", "b", "c"), Why.DRAIN))
+    job.wait(12, Reason.STOPPING)
+
+
+def test_a_failure_in_a_planned_stop_changes_nothing_when_nobody_is_left_to_be_hurried() -> None:
+    job = Job("1:3")
+    job.run("a b c")
+    job.drain("c")
+    job.form(10, Reason.DRAINED, Reason.DRAIN_BATCH)
+    job.stopped("a c")
+    job.failed("b", over=True)
+    job.open(11)
+
+
 def test_a_newcomer_takes_the_place_of_a_member_that_is_lost_before_the_start() -> None:
     job = lost_one()
     job.vanish("c")

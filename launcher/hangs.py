@@ -1,0 +1,119 @@
+"""Workers that make no steps any more: noticed by the clock of `elastic.hangclock`, shown by their stacks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from elastic.channel import Preparing, Progress, Ready, Said
+from elastic.hangclock import HangClock
+from launcher.talk import Heard, WorkerTalk
+
+STACKS_LIMIT_S = 2.0
+"""So long the stacks of a node's workers may take to be in their logs."""
+STACKS_LOOK_S = 0.05
+"""How often the logs are looked at; stacks that did not grow for so long are complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hanging:
+    """A worker that is late: its last step, and whether its stacks are in its log."""
+
+    local_rank: int
+    step: int
+    shown: bool
+
+
+class HangWatch:
+    """Watches the workers of one generation after the other, on one node."""
+
+    def __init__(self, talk: WorkerTalk, limit_s: float, hung: Callable[[int, Sequence[Hanging]], None]) -> None:
+        """`limit_s` as in `HangClock`; `hung` gets the generation and who is late, the one furthest behind first."""
+        self._talk = talk
+        self._limit_s = limit_s
+        self._hung = hung
+        self._g = 0
+        self._clock = HangClock(0.0)
+        self._logs: Mapping[int, Path] = {}
+        self._changed = asyncio.Event()
+        talk.followers.append(self._follow)
+
+    def begin(self, g: int, logs: Mapping[int, Path]) -> None:
+        """Watch the workers of generation `g`, whose logs these are, by local rank."""
+        self._g, self._clock, self._logs = g, HangClock(self._limit_s), logs
+        self._changed.set()
+
+    def end(self) -> None:
+        """Nobody is awaited any more: the workers are gone, or are being stopped."""
+        self._clock = HangClock(0.0)
+        self._changed.set()
+
+    def gone(self, local_rank: int) -> None:
+        """A worker has ended."""
+        self._clock.gone(local_rank, time.monotonic())
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            due_at = self._clock.due_at
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(None if due_at is None else due_at - time.monotonic()):
+                    await self._changed.wait()
+            except TimeoutError:
+                await self._look()
+
+    def _follow(self, heard: Heard, message: Said) -> None:
+        clock, idle = self._clock, self._clock.due_at is None
+        match message:
+            case Progress():
+                clock.reported(heard.local_rank, heard.step, time.monotonic())
+            case Preparing():
+                clock.preparing(heard.local_rank)
+            case Ready():
+                clock.ready(heard.local_rank, time.monotonic())
+        if idle is not (clock.due_at is None):
+            self._changed.set()
+
+    async def _look(self) -> None:
+        self._talk.catch_up()  # What came while this process stood still.
+        clock, g = self._clock, self._g
+        late = clock.late(time.monotonic())
+        silent = [local for local, _ in late if self._talk.workers[local].connection is None]
+        for local in silent:  # It speaks no more, so that it cannot be awaited either.
+            clock.gone(local, time.monotonic())
+        late = [one for one in late if one[0] not in silent]
+        if not late:
+            return
+        shown = await self._stacks()
+        if self._clock is clock:  # Otherwise the workers are being stopped for another reason.
+            self.end()
+            self._hung(g, [Hanging(local, step, local in shown) for local, step in late])
+
+    async def _stacks(self) -> set[int]:
+        """Have every worker of the node write its stacks; those whose logs have grown."""
+        before = {local: _size(path) for local, path in self._logs.items()}
+        asked = {
+            local
+            for local, heard in self._talk.workers.items()
+            if heard.connection is not None and heard.connection.show_stacks()
+        }
+        sizes, until = before, time.monotonic() + STACKS_LIMIT_S
+        while asked and time.monotonic() < until:
+            await asyncio.sleep(STACKS_LOOK_S)
+            now = {local: _size(path) for local, path in self._logs.items()}
+            if now == sizes and all(now[local] > before[local] for local in asked):
+                break
+            sizes = now
+        return {local for local in asked if _size(self._logs[local]) > before[local]}
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,64 @@
+"""A planned stop of a node's workers: those that listen are asked to save and to leave, the others get SIGTERM.
+
+Who was asked has a limit: `--save_limit` if it has committed a step in this generation, otherwise `--grace`. After that
+it gets SIGTERM like the others, and SIGKILL after `--grace`. A stop that is not planned cancels all of this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+
+from elastic.model import Role
+from elastic.naming import process_name
+from launcher import logs, report
+from launcher.logs import Narrator
+from launcher.talk import Heard, WorkerTalk
+from launcher.workers import Workers
+
+
+class PlannedStop:
+    """At most one at a time."""
+
+    def __init__(self, talk: WorkerTalk, narrator: Narrator, save_limit_s: float) -> None:
+        """Nothing is asked of anybody yet."""
+        self._talk = talk
+        self._narrator = narrator
+        self._save_limit_s = save_limit_s
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def begin(
+        self, nursery: Workers, running: Callable[[], Collection[int]], grace_s: float, why: str, line: str
+    ) -> None:
+        """Stop the workers of `nursery`; `running` tells which of them have not ended, by local rank.
+
+        `why` is that of `StopWorkers`; `line` goes into the logs of those that get a signal.
+        """
+        self.cancel()
+        asked = self._talk.ask_to_leave(logs.clean(why), running())
+        nursery.asked([heard.local_rank for heard in asked], logs.clean(report.asked_line(why)))
+        others = set(running()) - {heard.local_rank for heard in asked}
+        if others or not asked:
+            nursery.stop(grace_s, line, sorted(others))
+        for limit_s, flag in ((self._save_limit_s, "--save_limit"), (grace_s, "--grace")):
+            whom = [heard for heard in asked if heard.committed is (flag == "--save_limit")]
+            if whom:
+                self._narrator.detail(f"asked {_named(whom)} to save and to leave within {limit_s:g} s ({flag})")
+
+                def late(whom: list[Heard] = whom, limit: str = f"{limit_s:g} s ({flag})") -> None:
+                    left = [heard for heard in whom if heard.local_rank in running()]
+                    if left:
+                        self._narrator.say(f"{_named(left)} did not leave within {limit} after the word: SIGTERM")
+                        nursery.stop(grace_s, line, [heard.local_rank for heard in left])
+
+                self._timers.append(asyncio.get_running_loop().call_later(limit_s, late))
+
+    def cancel(self) -> None:
+        """Nobody is waited for any more: the workers are gone, or are being stopped without a plan."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers = []
+
+
+def _named(whom: Collection[Heard]) -> str:
+    return ", ".join(process_name(Role.WORKER, heard.rank) for heard in whom)
