@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from elastic.model import Cause, Generation, Role, Seat, WorkerExit
 from elastic.naming import process_name
 from elastic.store.scratch import NODE, Scratch, remove_left_behind
 from elastic.train import fence
-from launcher import addresses, envlog, exits, locks, logs, report, workers
+from launcher import addresses, envlog, errorfile, exits, locks, logs, report, workers
 from launcher.config import Config, worker_argv
 from launcher.console import Console
 from launcher.endpoints import join_host_port
@@ -28,8 +29,8 @@ from launcher.psenvironment import log_name, ps_environment, roster_document
 from launcher.roles import static_hosts
 from launcher.talk import WorkerTalk
 
-SIGNS_LINES = 200
-"""Lines of a log's end that are searched for signs of its cause."""
+SIGNS_LINES = 3000
+"""Lines of a log's end that are searched for the exception and for signs of its cause."""
 NURSERY_PAUSE_S = 0.5
 NURSERY_TRIES_MAX = 5
 
@@ -160,6 +161,9 @@ class NodeWorkers:
             specs = {at: self._seat_spec(action, at) for at in range(len(seats))}
         else:
             specs = {local: self._spec(action, local) for local in range(generation.slots)}
+        for spec in specs.values():
+            with suppress(OSError):  # There is none, or it was of an earlier start in a roster.
+                os.unlink(spec.env["TORCHELASTIC_ERROR_FILE"])
         self._write_envlogs(Path(self._config.log_dir), specs.values())
         self._running = self._newest = _Running(generation.g, specs, set(specs))
         self._teller.begin()
@@ -369,7 +373,14 @@ class NodeWorkers:
         lines = logs.tail(spec.log, event.log_from, lines=SIGNS_LINES)
         log = str(spec.log)
         exit_ = exits.worker_exit(
-            spec.rank, event.code, log, lines, stopped=event.stopped, asked=event.asked, role=spec.role
+            spec.rank,
+            event.code,
+            log,
+            lines,
+            stopped=event.stopped,
+            asked=event.asked,
+            role=spec.role,
+            recorded=errorfile.lines(spec.env["TORCHELASTIC_ERROR_FILE"]) if event.code else (),
         )
         if exit_.consequence:
             running.echoes.add(event.local_rank)
