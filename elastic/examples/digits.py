@@ -44,7 +44,7 @@ def main() -> None:
     here = elastic.init()
     pixels, digits = load_digits(return_X_y=True)
     x, y = torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(digits)
-    test, train = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).split([360, len(x) - 360])
+    test, train = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).tensor_split([360])
 
     torch.manual_seed(args.seed)
     network = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(here.device)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from elastic.channel import Left, Saved, Stop, WorkerEnd
@@ -20,6 +19,8 @@ from elastic.train.restore import Restored, Restorer
 from elastic.train.saver import Saver
 
 if TYPE_CHECKING:
+    import torch
+
     from elastic.train.state import State
 
 LEAVING: Final = 143
@@ -38,10 +39,13 @@ class Keeper:
         *,
         folder: str | os.PathLike[str] | None,
         keep: int,
+        memory_copies: int,
     ) -> None:
         """A collective: it may make a process group of its own."""
         self.saves = False
         """Whether the script ever asks for checkpoints on disk."""
+        self.remembers = False
+        """Whether it ever asks for copies in memory."""
         self._state = state
         self._parts = parts
         self._things = things
@@ -65,6 +69,7 @@ class Keeper:
             local_world_size=place.local_world_size,
             mark=os.environ.get("ELASTIC_FENCE", ""),
             group=place.group,
+            copies=memory_copies,
         )
 
     # Restoring.
@@ -95,9 +100,8 @@ class Keeper:
                 rng.derive(self._seed(), rank=place.rank, step=state._step)
         self._apply_batches()
         if self._checks:
-            for thing in self._parts.values():
-                module = getattr(thing, "thing", None) or getattr(thing, "module", None)
-                if _is_module(module):
+            for part in self._parts.values():
+                if (module := _module_of(part)) is not None:
                     nans.watch(module, lambda: state._step + 1, place.rank)
 
     def _apply_batches(self) -> None:
@@ -128,7 +132,7 @@ class Keeper:
     def keep(self, step: int, *, disk: bool, memory: bool, word: Stop | None, loss: Any) -> None:
         """Do what is due at a commit."""
         leave = word is not None and self._agreed(step)
-        disk, memory = disk or leave, (memory or leave) and self._memory.on
+        disk, memory = disk or leave, (memory or (leave and self.remembers)) and self._memory.on
         if not (disk or memory):
             return
         replicated, sharded = self._take(step)
@@ -199,7 +203,7 @@ class Keeper:
         told = [one.decode().split("\n") for one in talk.gather("\n".join(words).encode(), place.group)]
         if place.rank == 0:
             sharing.remove_token(folder, token)
-            if blind := [(host, Path(where)) for host, where, sees in told if sees == "0"]:
+            if blind := [(host, where) for host, where, sees in told if sees == "0"]:
                 notes.say(sharing.not_shared(told[0][0], folder.absolute(), blind), warn=True)
 
     def _say_saved(self, step: int, folder: Any) -> None:
@@ -241,12 +245,13 @@ def _in_order(parts: Mapping[str, Part]) -> list[str]:
         part = parts[name]
         if hasattr(part, "optimizer") or isinstance(getattr(part, "thing", None), torch.optim.Optimizer):
             return 1
-        return 0 if _is_module(getattr(part, "thing", None) or getattr(part, "module", None)) else 2
+        return 2 if _module_of(part) is None else 0
 
     return sorted(parts, key=weight)
 
 
-def _is_module(thing: Any) -> bool:
+def _module_of(part: Part) -> torch.nn.Module | None:
     import torch
 
-    return isinstance(thing, torch.nn.Module)
+    found = getattr(part, "module", None) or getattr(part, "thing", None)
+    return found if isinstance(found, torch.nn.Module) and not hasattr(part, "optimizer") else None

@@ -16,9 +16,10 @@ from typing import Any
 import msgspec
 
 from elastic.channel import Listening, WorkerEnd
-from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
+from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError, TensorsDiffer, TensorsMissing
 from elastic.train import fence, notes, restoring, rollback, talk
 from elastic.train.checkpoint import Candidate, Checkpoints
+from elastic.train.commonstep import Agreed
 from elastic.train.memory import MemoryTier
 from elastic.train.parts import Part
 from elastic.train.place import Here
@@ -70,14 +71,17 @@ class Restorer:
             allow_rollback = environ.get("ELASTIC_ALLOW_ROLLBACK", "").lower() in TRUE
         warm = resume_from if resume_from is not None else environ.get("ELASTIC_RESUME_FROM") or None
         self._await_claim()
-        since = self._roll_back(step)
-        candidates, reports = self._look()
+        since, aside = self._roll_back(step)
+        candidates, reports = self._look(aside)
         choices = restoring.choices(reports)
         newest = choices[0].seen.step if choices else -1
         agreed = self._memory.agree(since=since)
         if agreed is not None and agreed.step >= newest:
             lost = restoring.check_newest(agreed.step, reports, allow_rollback=allow_rollback)
-            return self._from_memory(agreed, lost)
+            try:
+                return self._from_memory(agreed, lost)
+            except (TensorsMissing, TensorsDiffer) as error:  # The same on all ranks.
+                self._say(f"step {agreed.step} cannot be taken from memory: {error}; looking on disk", warn=True)
         return self._from_disk(choices, candidates, reports, allow_rollback, warm)
 
     def ready(self) -> None:
@@ -98,21 +102,26 @@ class Restorer:
                 error = str(failed)
         self._together(error)
 
-    def _roll_back(self, step: int | None) -> int:
-        """Set newer checkpoints aside if that was asked for; the generation from which on copies in memory count."""
-        error, since = "", 0
+    def _roll_back(self, step: int | None) -> tuple[int, frozenset[int]]:
+        """Set newer checkpoints aside if that was asked for.
+
+        Returns the generation from which on copies in memory count, and the steps that no longer do.
+        """
+        error, record = "", None
         if self._here.rank == 0:
             try:
                 if step is not None:
                     rollback.rollback(self._checkpoints, step, rollback.run_mark())
                 record = rollback.rolled_back(self._checkpoints.folder)
-                since = record.generation if record is not None else 0
             except CheckpointError as failed:
                 error = str(failed)
         self._together(error)
-        return int(talk.broadcast(str(since).encode() if self._here.rank == 0 else None, 0, self._here.group))
+        mine = (record.generation, rollback.steps_aside(record)) if record is not None else (0, ())
+        told = talk.broadcast(msgspec.json.encode(mine) if self._here.rank == 0 else None, 0, self._here.group)
+        since, aside = msgspec.json.decode(told, type=tuple[int, frozenset[int]])
+        return since, aside
 
-    def _look(self) -> tuple[dict[Seen, Candidate], list[Report]]:
+    def _look(self, aside: frozenset[int]) -> tuple[dict[Seen, Candidate], list[Report]]:
         """Every rank's checkpoints, as every rank knows them."""
         candidates: dict[Seen, Candidate] = {}
         error = ""
@@ -122,12 +131,13 @@ class Restorer:
             claim = fence.current(self._checkpoints.folder)
         except CheckpointError as failed:
             claim, error = None, str(failed)
+        known = _known(os.environ)
         report = Report(
             host=socket.gethostname(),
             folder=str(self._checkpoints.folder.absolute()),
             token=claim.mark if claim is not None else "",
             seen=tuple(candidates),
-            known=_known(os.environ),
+            known=known if known is not None and known.step not in aside else None,
             error=error,
         )
         told = talk.gather(msgspec.json.encode(report), self._here.group)
@@ -136,7 +146,7 @@ class Restorer:
             raise CheckpointError(wrong)
         return candidates, reports
 
-    def _from_memory(self, agreed: Any, lost: str) -> Restored:
+    def _from_memory(self, agreed: Agreed, lost: str) -> Restored:
         templates = {name: self._parts[name].take() for name in self._sharded}
         replicated, own, sharded = self._memory.fetch(agreed, templates)
         self._say(f"resumed at step {agreed.step} from memory{f'; {lost}' if lost else ''}")
@@ -258,9 +268,9 @@ class Restorer:
             if word:
                 raise CheckpointError(word.decode())
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, *, warn: bool = False) -> None:
         if self._here.rank == 0:
-            notes.say(text)
+            notes.say(text, warn=warn)
 
 
 def _restored(step: int, given: dict[str, Any], random: dict[str, Any] | None, *, on_disk: bool = False) -> Restored:

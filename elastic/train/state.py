@@ -75,13 +75,15 @@ class State:
         allow_rollback: bool | None = None,
         folder: str | os.PathLike[str] | None = None,
         keep: int = 3,
+        memory_copies: int = 1,
     ) -> bool:
         """Go on from the newest complete checkpoint; False if there is none and training starts anew.
 
         A collective: every rank calls it once, after `elastic.init()` and before the first step. All ranks get the
         newest step that any of them can read, from memory or from disk. `step`, `resume_from`, `allow_rollback` and
         `folder` are what --restore_step, --resume_from, --allow_rollback and --checkpoint_dir say, which they
-        override; `keep` is how many checkpoints stay on disk.
+        override; `keep` is how many checkpoints stay on disk, `memory_copies` on how many other nodes each shard is kept
+        in memory (replicated parts are on all nodes anyway).
 
         Raises `CheckpointError`, with the mend, when nothing as new as the newest committed step can be read, and
         when every checkpoint is damaged.
@@ -90,7 +92,7 @@ class State:
             raise ConfigError("state.restore() was called twice; call it once, before the first step")
         with mistakes_told():
             self._end = worker_end(os.environ, stacks_signal=stacks.register())
-            keeper = Keeper(self, self._parts, self._things, self._end, folder=folder, keep=keep)
+            keeper = Keeper(self, self._parts, self._things, self._end, folder=folder, keep=keep, memory_copies=memory_copies)
         restored = keeper.restore(step=step, resume_from=resume_from, allow_rollback=allow_rollback)
         self._keeper = keeper
         return restored
@@ -129,6 +131,8 @@ class State:
         memory = bool(memory_every) and step % memory_every == 0  # type: ignore[operator]
         if every:
             keeper.saves = True
+        if memory_every:
+            keeper.remembers = True
         if disk or memory or word is not None:
             keeper.keep(step, disk=disk, memory=memory, word=word, loss=loss)
 

@@ -48,7 +48,7 @@ def ddp(epochs: int, every: int, memory_every: int = 0, most: int | None = None,
     for epoch in elastic.epochs(state, epochs):
         for pixels, digits in loader:
             with batch.accumulate(wrapped):
-                batch.weigh(cross_entropy(wrapped(pixels), digits)).backward()  # type: ignore[no-untyped-call]
+                batch.weigh(cross_entropy(wrapped(pixels), digits)).backward()
             if batch.last:
                 optimizer.step()
                 optimizer.zero_grad()
@@ -79,7 +79,7 @@ def fsdp(steps: int, every: int, memory_every: int = 0) -> Any:
     record(["start", state.step])
     for _ in elastic.epochs(state, 1000):
         for pixels, digits in loader:
-            batch.weigh(cross_entropy(model(pixels).clone(), digits)).backward()  # type: ignore[no-untyped-call]
+            batch.weigh(cross_entropy(model(pixels).clone(), digits)).backward()
             optimizer.step()
             optimizer.zero_grad()
             record([0, state.step + 1])
