@@ -6,15 +6,22 @@ There are two because a commit that is cut off must leave the one before it.
 from __future__ import annotations
 
 import os
+from typing import Protocol
 
-from elastic.channel import WorkerEnd
 from elastic.train.slots import DATA_AT, SPARE_BYTES, Content, NoRoom, Slot
+
+
+class Memory(Protocol):
+    """Who gives memory: the worker's end of the channel to its agent."""
+
+    def segment(self, name: str, size: int) -> tuple[int, int] | str:
+        """The descriptor and size of a piece of memory, or why there is none; size 0: only if it is there."""
 
 
 class Pair:
     """The two slots of one state, by the name of their memory. Only one process writes them."""
 
-    def __init__(self, end: WorkerEnd, name: str) -> None:
+    def __init__(self, end: Memory, name: str) -> None:
         """Nothing is asked for before the first use."""
         self.name = name
         self._end = end
@@ -65,9 +72,10 @@ class Pair:
 
     def drop(self) -> None:
         """Give the memory back, but for a page of each slot."""
-        for number, slot in enumerate(self._slots):
+        self._slots, self._held = [None, None], [None, None]
+        for number in range(2):
+            slot = self._open(number, 0)
             if slot is not None and slot.size > DATA_AT:
-                self._slots[number] = self._held[number] = None
                 self._end.segment(_name(self.name, number), DATA_AT)
 
     def _open(self, number: int, size: int) -> Slot | None:

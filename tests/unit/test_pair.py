@@ -1,0 +1,107 @@
+"""The two slots of one state, in the memory that an agent keeps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from elastic.segments import SegmentRefused, Segments
+from elastic.train.pair import Pair
+from elastic.train.slots import DATA_AT, Head, Layout, NoRoom, Spec
+
+LIMIT = 1 << 20
+
+
+class Kept:
+    """The agent's memory without an agent."""
+
+    def __init__(self) -> None:
+        self.segments = Segments(LIMIT)
+
+    def segment(self, name: str, size: int) -> tuple[int, int] | str:
+        try:
+            fd, found = self.segments.want(name, size)
+        except SegmentRefused as refused:
+            return str(refused)
+        return os.dup(fd), found
+
+
+@pytest.fixture
+def kept() -> Iterator[Kept]:
+    made = Kept()
+    yield made
+    made.segments.drop_all()
+
+
+def write(pair: Pair, step: int, size: int = 10, *, g: int = 1, keep: tuple[str, int] | None = None) -> None:
+    tensor = torch.full((size,), step)
+    layout = Layout([Spec("", tensor.dtype, (size,))])
+    slot = pair.make_room(layout.table.data_size, 1000, keep)
+    head = Head(mark=f"a/{g}", step=step, count=1, rank=0, world=1, local_world=1, replicated=True, sharded=False)
+    slot.write(layout, head, b"", [tensor])
+    pair.wrote(slot, head.mark, step)
+
+
+def steps(kept: Kept) -> list[int]:
+    """What a new process finds; each state is checked against its step."""
+    found = Pair(kept, "node").look()
+    assert all(bool((one.tensors[0] == one.head.step).all()) for one in found)
+    return sorted(one.head.step for one in found)
+
+
+def test_the_newest_two_states_are_held(kept: Kept) -> None:
+    pair = Pair(kept, "node")
+    for step in (1, 2, 3):
+        write(pair, step)
+    assert steps(kept) == [2, 3]
+
+
+def test_while_a_state_is_written_the_one_before_is_there(kept: Kept) -> None:
+    pair = Pair(kept, "node")
+    for step in (1, 2):
+        write(pair, step)
+    pair.make_room(80, 1000)
+    assert steps(kept) == [2]
+
+
+def test_a_state_that_grows_gets_more_memory_and_the_one_before_stays(kept: Kept) -> None:
+    pair = Pair(kept, "node")
+    for step in (1, 2):
+        write(pair, step)
+    before = kept.segments.total_bytes
+    write(pair, 3, size=30_000)
+    assert kept.segments.total_bytes > before
+    assert steps(kept) == [2, 3]
+
+
+def test_memory_that_is_refused_leaves_the_states_before(kept: Kept) -> None:
+    pair = Pair(kept, "node")
+    for step in (1, 2):
+        write(pair, step)
+    with pytest.raises(NoRoom, match="--memory_limit"):
+        write(pair, 3, size=LIMIT)
+    assert steps(kept) == [1, 2]
+
+
+def test_the_first_commit_of_a_generation_spares_the_state_that_it_began_with(kept: Kept) -> None:
+    for step in (1, 2):
+        write(Pair(kept, "node"), step)
+    restored = Pair(kept, "node")  # Its generation went back to step 1, because another node had no step 2.
+    write(restored, 2, g=2, keep=("a/1", 1))
+    assert steps(kept) == [1, 2]
+    write(restored, 3, g=2)
+    assert steps(kept) == [2, 3]
+
+
+def test_what_is_dropped_keeps_a_page_for_each_slot(kept: Kept) -> None:
+    pair = Pair(kept, "node")
+    for step in (1, 2):
+        write(pair, step)
+    pair.drop()
+    assert kept.segments.total_bytes == 2 * DATA_AT
+    assert steps(kept) == []
+    write(pair, 4)
+    assert steps(kept) == [4]
