@@ -21,65 +21,56 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import elastic
 
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--epochs", type=int, default=30)
+parser.add_argument("--steps", type=int, default=None, help="stop after so many steps instead of --epochs")
+parser.add_argument("--batch", type=int, default=64, help="samples in one step of the whole world")
+parser.add_argument("--lr", type=float, default=2e-3)
+parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--checkpoint_every", type=int, default=50, help="steps")
+parser.add_argument("--memory_every", type=int, default=1, help="steps; 0 keeps nothing in memory")
+parser.add_argument("--print_every", type=int, default=50, help="steps")
+parser.add_argument("--step_time", type=float, default=0.0, help="least seconds for one step, to watch it")
+parser.add_argument("--step_log", default=os.environ.get("ELASTIC_STEP_LOG"), help="a file: one line for each step")
+args = parser.parse_args()
 
-def arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--steps", type=int, default=None, help="stop after so many steps instead of --epochs")
-    parser.add_argument("--batch", type=int, default=64, help="samples in one step of the whole world")
-    parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--checkpoint_every", type=int, default=50, help="steps")
-    parser.add_argument("--memory_every", type=int, default=1, help="steps; 0 keeps nothing in memory")
-    parser.add_argument("--print_every", type=int, default=50, help="steps")
-    parser.add_argument("--step_time", type=float, default=0.0, help="least seconds for one step, to watch it")
-    parser.add_argument("--step_log", default=os.environ.get("ELASTIC_STEP_LOG"), help="a file: one line for each step")
-    return parser.parse_args()
+here = elastic.init()
+pixels, digits = load_digits(return_X_y=True)
+x, y = torch.tensor(pixels / 16, dtype=torch.float32, device=here.device), torch.tensor(digits, device=here.device)
+test, train = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).tensor_split([360])
 
+torch.manual_seed(args.seed)
+network = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(here.device)
+model = DistributedDataParallel(network)
+optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+batch = elastic.batch(total=args.batch)
+sampler = elastic.ElasticSampler(len(train), seed=args.seed, batch=batch)
+loader = DataLoader(TensorDataset(x[train], y[train]), sampler=sampler, batch_size=batch.size)
+state = elastic.State(model=model, optimizer=optimizer, sampler=sampler)
+state.restore()
 
-def main() -> None:
-    """Train, and print the test accuracy on rank 0."""
-    args = arguments()
-    here = elastic.init()
-    pixels, digits = load_digits(return_X_y=True)
-    x, y = torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(digits)
-    test, train = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).tensor_split([360])
-
-    torch.manual_seed(args.seed)
-    network = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(here.device)
-    model = DistributedDataParallel(network)
-    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
-    batch = elastic.batch(total=args.batch)
-    sampler = elastic.ElasticSampler(len(train), seed=args.seed, batch=batch)
-    loader = DataLoader(TensorDataset(x[train], y[train]), sampler=sampler, batch_size=batch.size)
-    state = elastic.State(model=model, optimizer=optimizer, sampler=sampler)
-    state.restore()
-
-    epochs = args.epochs if args.steps is None else args.steps  # An epoch has at least one step.
-    for _ in elastic.epochs(state, epochs):
-        for pixels, digits in loader:
-            started = time.monotonic()
-            optimizer.zero_grad()
-            loss = cross_entropy(model(pixels.to(here.device)), digits.to(here.device))
-            batch.weigh(loss).backward()
-            optimizer.step()
-            time.sleep(max(0.0, started + args.step_time - time.monotonic()))
-            step = state.step + 1
-            if args.step_log:
-                place = f"generation={here.generation} rank={here.rank} world={here.world_size} step={step}"
-                with open(args.step_log, "a") as file:
-                    file.write(f"{time.time():.3f} {place}\n")
-            if here.rank == 0 and (step % args.print_every == 0 or step == args.steps):
-                print(f"step {step}  loss {loss.item():.4f}  world {here.world_size}", flush=True)
-            state.commit(every=args.checkpoint_every, memory_every=args.memory_every, loss=loss)
-            if step == args.steps:
-                break
+for _ in elastic.epochs(state, args.epochs if args.steps is None else args.steps):
+    for images, labels in loader:
         if state.step == args.steps:
             break
+        started = time.monotonic()
+        optimizer.zero_grad()
+        loss = cross_entropy(model(images), labels)
+        batch.weigh(loss).backward()
+        optimizer.step()
+        time.sleep(max(0.0, started + args.step_time - time.monotonic()))
+        step = state.step + 1
+        if args.step_log:
+            with open(args.step_log, "a") as file:
+                place = f"generation={here.generation} rank={here.rank} world={here.world_size}"
+                file.write(f"{time.time():.3f} {place} step={step}\n")
+        if here.rank == 0 and (step % args.print_every == 0 or step == args.steps):
+            print(f"step {step}  loss {loss.item():.4f}  world {here.world_size}", flush=True)
+        state.commit(every=args.checkpoint_every, memory_every=args.memory_every, loss=loss)
 
-    state.finish()
-    if here.rank == 0:
-        with torch.no_grad():
-            right = (network(x[test].to(here.device)).argmax(1).cpu() == y[test]).float().mean().item()
-        print(f"test accuracy {100 * right:.1f} % after {state.step} steps", flush=True)
+if here.rank == 0:
+    with torch.no_grad():
+        right = (network(x[test]).argmax(1) == y[test]).float().mean().item()
+    print(f"test accuracy {100 * right:.1f} % after {state.step} steps", flush=True)
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()

@@ -118,7 +118,7 @@ def one_number(value: Any) -> float | None:
             if not all(placement.is_replicate() for placement in value.placements):
                 return None
             value = value.to_local()
-        return float(value)
+        return float(value.detach() if hasattr(value, "detach") else value)
     except UNREADABLE:
         return None
 

@@ -82,8 +82,8 @@ class State:
         A collective: every rank calls it once, after `elastic.init()` and before the first step. All ranks get the
         newest step that any of them can read, from memory or from disk. `step`, `resume_from`, `allow_rollback` and
         `folder` are what --restore_step, --resume_from, --allow_rollback and --checkpoint_dir say, which they
-        override; `keep` is how many checkpoints stay on disk, `memory_copies` on how many other nodes each shard is kept
-        in memory (replicated parts are on all nodes anyway).
+        override; `keep` is how many checkpoints stay on disk, `memory_copies` on how many other nodes each shard is
+        kept in memory (replicated parts are on all nodes anyway).
 
         Raises `CheckpointError`, with the mend, when nothing as new as the newest committed step can be read, and
         when every checkpoint is damaged.
@@ -92,7 +92,9 @@ class State:
             raise ConfigError("state.restore() was called twice; call it once, before the first step")
         with mistakes_told():
             self._end = worker_end(os.environ, stacks_signal=stacks.register())
-            keeper = Keeper(self, self._parts, self._things, self._end, folder=folder, keep=keep, memory_copies=memory_copies)
+            keeper = Keeper(
+                self, self._parts, self._things, self._end, folder=folder, keep=keep, memory_copies=memory_copies
+            )
         restored = keeper.restore(step=step, resume_from=resume_from, allow_rollback=allow_rollback)
         self._keeper = keeper
         return restored

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from elastic.testing import Failure, Loss, Planned, Result, RunFailed, World, run
+from elastic.testing import Failure, Loss, Planned, Result, RunFailed, World, reached, record, run
 from tests.process import training
 
 EPOCHS = 3
@@ -26,7 +26,9 @@ def undisturbed() -> torch.Tensor:
 
 def starts(result: Result) -> list[int]:
     """The step at which each world began, the same on all of its ranks."""
-    found = [{tuple(replica.records[0][:2]) for replica in world.replicas if replica.records} for world in result.worlds]
+    found = [
+        {tuple(replica.records[0][:2]) for replica in world.replicas if replica.records} for world in result.worlds
+    ]
     assert all(len(one) == 1 for one in found), found
     return [one.pop()[1] for one in found]
 
@@ -160,13 +162,13 @@ def draw(steps: int) -> list[float]:
     torch.manual_seed(here.rank)
     state = elastic.State(model=training.network())
     state.restore()
-    training.record(["start", state.step])
+    record(["start", state.step])
     drawn = []
     while state.step < steps:
         drawn.append(float(torch.rand(())))
         state.commit(every=1)
-        training.record([state.step, drawn[-1]])
-        training.reached(state.step)
+        record([state.step, drawn[-1]])
+        reached(state.step)
     return drawn
 
 
