@@ -157,14 +157,16 @@ def worker_exit(
     )
 
 
-def hanging(rank: int, log: str, lines: Sequence[str], limit_s: float, step: int, *, shown: bool) -> WorkerExit:
+def hanging(
+    rank: int, log: str, lines: Sequence[str], limit_s: float, step: int, *, shown: bool, role: Role = Role.WORKER
+) -> WorkerExit:
     """What is recorded of a worker that made no step for `limit_s`; it is about to be stopped for that.
 
     `step` is the last one that it reported; `shown`: its stacks are in its log, which ends with `lines`.
     """
     words = f"no progress for {limit_s:g} s (--hang_timeout) after step {step}; "
     words += "its stacks are in its log" if shown else "it did not show its stacks"
-    return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=_shown(lines))
+    return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=_shown(lines), role=role)
 
 
 def _shown(lines: Sequence[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic.channel import Preparing, Progress, Ready, Said
+from elastic.channel import Hello, Preparing, Progress, Ready, Said
 from elastic.hangclock import HangClock
 from launcher.talk import Heard, WorkerTalk
 
@@ -70,6 +70,8 @@ class HangWatch:
     def _follow(self, heard: Heard, message: Said) -> None:
         clock, idle = self._clock, self._clock.due_at is None
         match message:
+            case Hello():  # Another program of a worker's shell script has made no step yet.
+                clock.gone(heard.local_rank, time.monotonic())
             case Progress():
                 clock.reported(heard.local_rank, heard.step, time.monotonic())
             case Preparing():

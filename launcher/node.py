@@ -132,7 +132,7 @@ class NodeWorkers:
     def stop(self, grace_s: float, why: str, *, planned: bool = False) -> None:
         """SIGTERM, then SIGKILL after `grace_s`; with 0.0 SIGKILL at once. `why` is for the workers' logs.
 
-        `planned`: workers that listen are asked to save and to leave first.
+        `planned`: workers of a collective job that listen are asked to save and to leave first.
         """
         self._plan.cancel()
         self._hangs.end()
@@ -140,7 +140,8 @@ class NodeWorkers:
         if running is not None:
             running.why_stopped = running.why_stopped or why
         line = logs.clean(report.stopped_line(why))
-        if planned and running is not None and self.talk.listening():
+        collective = self._config.run_mode == "collective"
+        if planned and collective and running is not None and self.talk.listening():
             self._plan.begin(self._nursery, lambda: running.waiting, grace_s, why, line)
         elif grace_s > 0:
             self._nursery.stop(grace_s, line)
@@ -407,8 +408,8 @@ class NodeWorkers:
         for one in late:
             spec = running.specs[one.local_rank]
             lines = logs.tail(spec.log, self._nursery.log_from(one.local_rank), lines=SIGNS_LINES)
-            limit_s = self._config.hang_timeout_s
-            found.append(exits.hanging(spec.rank, str(spec.log), lines, limit_s, one.step, shown=one.shown))
+            limit_s, log = self._config.hang_timeout_s, str(spec.log)
+            found.append(exits.hanging(spec.rank, log, lines, limit_s, one.step, shown=one.shown, role=spec.role))
         if found:
             self._put(Hung(g, tuple(found)))
 

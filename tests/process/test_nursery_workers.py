@@ -224,6 +224,48 @@ class TestEnding:
 
         asyncio.run(main())
 
+    def test_one_worker_is_stopped_and_killed_after_its_grace_while_another_runs_on_until_all_are_stopped(
+        self, tmp_path: Path
+    ) -> None:
+        async def main() -> None:
+            async with nest(tmp_path) as it:
+                it.workers.spawn(1, [it.spec(STUBBORN, rank=rank) for rank in range(2)])
+                await it.spawned()
+                await it.says("up", rank=0)
+                await it.says("up", rank=1)
+                it.workers.stop(0.1, "", [1])
+                first = await it.exited()
+                assert (first.local_rank, first.code, first.stopped) == (1, -signal.SIGKILL, True)
+                assert "asked" not in it.log(0).read_text()
+                it.workers.stop(0.1)
+                second = await it.exited()
+                assert (second.local_rank, second.code, second.stopped) == (0, -signal.SIGKILL, True)
+                await it.says("asked", rank=0)
+                await it.gone()
+
+        asyncio.run(main())
+
+    def test_143_after_the_word_is_stopped_and_another_code_is_the_workers_own(self, tmp_path: Path) -> None:
+        leave = "import sys; open(sys.argv[2]).read(); sys.exit(int(sys.argv[1]))"
+
+        async def main() -> None:
+            async with nest(tmp_path) as it:
+                words = [tmp_path / f"word.{rank}" for rank in range(2)]
+                for word in words:
+                    os.mkfifo(word)
+                it.workers.spawn(1, [it.spec(leave, str(143 + rank), str(words[rank]), rank=rank) for rank in range(2)])
+                await it.spawned()
+                it.workers.asked([0, 1], "==== asked ====")
+                for rank, expected in enumerate([(143, True, True), (144, False, False)]):
+                    await asyncio.to_thread(words[rank].write_text, "leave")
+                    event = await it.exited()
+                    assert (event.code, event.stopped, event.asked) == expected
+                    assert it.log(rank).read_text().count("==== asked ====") == 1
+                    assert "SignalInfo" not in it.log(rank).read_text()
+                await it.gone()
+
+        asyncio.run(main())
+
     def test_a_sigterm_right_after_the_fork_is_not_lost(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with nest(tmp_path) as it:

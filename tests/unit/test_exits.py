@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from launcher.exits import consequence, describe, infra, raised, stopped_while_ending, worker_exit
+from launcher.exits import consequence, describe, hanging, infra, raised, stopped_while_ending, worker_exit
 
 GLOO = "RuntimeError: [/p/third_party/gloo/gloo/transport/tcp/"
 LOST = [
@@ -61,6 +61,17 @@ class TestDescribe:
         assert describe(-9, stopped=True) == "stopped by the launcher (SIGKILL)"
         assert describe(143, stopped=True) == "stopped by the launcher (SIGTERM)"
         assert describe(1, stopped=True) == "stopped by the launcher, exit 1"
+
+    def test_a_worker_that_left_because_it_was_asked_to_is_not_said_to_be_stopped_by_a_signal(self) -> None:
+        assert describe(143, stopped=True, asked=True) == "saved and left as it was asked to"
+        assert describe(-11, asked=True) == "saved and left as it was asked to, segmentation fault (SIGSEGV)"
+
+    def test_a_worker_that_hangs_is_told_of_with_its_limit_its_last_step_and_its_stacks(self) -> None:
+        shown = hanging(1, "workerlog.1", ["  File t.py"], 1800.0, 41, shown=True)
+        assert shown.words == "no progress for 1800 s (--hang_timeout) after step 41; its stacks are in its log"
+        assert (shown.code, shown.tail, shown.consequence, shown.infra) == (-15, ("  File t.py",), False, "")
+        words = "no progress for 0.5 s (--hang_timeout) after step 0; it did not show its stacks"
+        assert hanging(1, "", [], 0.5, 0, shown=False).words == words
 
 
 class TestSigns:
