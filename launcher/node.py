@@ -75,6 +75,7 @@ class NodeWorkers:
         self._teller = ProgressTeller(self.talk, narrator, (self._stdout, console))
         self._plan = PlannedStop(self.talk, narrator, config.save_limit_s)
         self._hangs = HangWatch(self.talk, config.hang_timeout_s, self._hang)
+        self._incarnation = ""
         self._running: _Running | None = None
         self._newest: _Running | None = None
         self._nursery = self._new_nursery()
@@ -153,6 +154,9 @@ class NodeWorkers:
         """
         self._saved = saved
         generation = action.generation
+        if action.incarnation != self._incarnation:  # In another store the job begins anew, whatever is in memory.
+            self._incarnation = action.incarnation
+            self.talk.segments.drop_all()
         self.tell_roster(generation)
         if action.m_id == 0:
             self._claim(f"{action.incarnation}/{generation.g}")
