@@ -70,10 +70,11 @@ def env() -> Environ:
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name at its first use."""
+    """Load a name at its first use; from then on it is an attribute like any other, as fast."""
     if name not in LAZY:
         raise AttributeError(f"module 'elastic' has no attribute {name!r}")
-    return getattr(import_module(LAZY[name]), name)
+    globals()[name] = found = getattr(import_module(LAZY[name]), name)
+    return found
 
 
 def __dir__() -> list[str]:

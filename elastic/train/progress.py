@@ -36,6 +36,7 @@ class Reporter:
         self._next = 0.0
         self._step: Any = 0
         self._sent: int | None = None
+        self._reported = False
         self._world = 1
         self._preparing = False
 
@@ -50,6 +51,7 @@ class Reporter:
             self._step = self._step + 1 if step is None else step
         except UNREADABLE:
             self._step = 0
+        self._reported = True
         now = self._clock()
         if now < self._next:
             return
@@ -79,7 +81,7 @@ class Reporter:
 
     def last_word(self) -> None:
         """Send the last step, if it came too early for its turn; without metrics, which may cost something."""
-        if self._end is not None and _whole(self._step) != self._sent:
+        if self._end is not None and self._reported and _whole(self._step) != self._sent:
             self._send(self._end, {})
 
     def _send(self, end: WorkerEnd, metrics: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from tests.process.scripts import LIMIT_S, finish, start
 
 SCRIPT = """
 import os, sys, elastic
+import torch.distributed
 for word in sys.argv[1:]:
     name, _, text = word.partition("=")
     if name == "wait":
@@ -119,8 +120,8 @@ def test_a_worker_that_prepares_is_named_with_its_reason_and_nobody_gives_up_mea
     """Rank 1 prepares before rank 0 is there; rank 0 waits longer than its limit."""
     world.start(1, "preparing=downloading", "preparing=unpacking", "wait", "init")
     world.until(lambda who, message: message == Preparing("unpacking"))
-    world.start(0, "init=1")
-    for _ in range(3):
+    world.start(0, "init=3")
+    for _ in range(5):
         world.until_waiting(0, "rank 1 (unpacking)")
         world.heard.clear()
     stdin = world.ranks[1].stdin
@@ -136,8 +137,8 @@ def test_a_worker_that_prepares_is_named_with_its_reason_and_nobody_gives_up_mea
 def test_rank_0_may_prepare_too(world: World) -> None:
     world.start(0, "preparing=downloading", "wait", "ready", "init")
     world.until(lambda who, message: message == Preparing("downloading"))
-    world.start(1, "init=1")
-    for _ in range(3):
+    world.start(1, "init=3")
+    for _ in range(5):
         world.until_waiting(1, "rank 0 (downloading)")
         world.heard.clear()
     stdin = world.ranks[0].stdin

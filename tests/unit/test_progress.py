@@ -83,6 +83,12 @@ def test_the_last_step_arrives_although_it_came_too_early_for_its_turn(script: S
     assert [(one.step, one.metrics) for one in script.progress] == [(1, {"loss": 1.0}), (7, {})]
 
 
+def test_a_script_that_never_reported_says_no_last_word(script: Script) -> None:
+    script.reporter.preparing("downloading")
+    script.reporter.last_word()
+    assert script.progress == []
+
+
 def test_steps_count_up_by_themselves(script: Script) -> None:
     for _ in range(3):
         script.report(loss=0.0)
