@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from elastic.errors import ConfigError
 
@@ -82,8 +82,7 @@ class Rule:
         return 1 if self.total is not None else world
 
 
-@dataclass(frozen=True, slots=True)
-class Micro:
+class Micro(NamedTuple):
     """One micro-batch of one rank.
 
     `start` and `size`: its positions in the epoch's order; size 0 for padding. `of`: the samples of the whole global
@@ -111,13 +110,14 @@ class Micro:
 
 def micro_batches(start: int, of: int, rule: Rule, rank: int, world: int) -> list[Micro]:
     """The micro-batches of a rank in the global step that has the positions from `start` to `start + of`."""
-    at, share = _part(of, world, rank)
+    return [_micro(start, of, rule, rank, world, piece) for piece in range(_pieces(rule, -(-of // world)))]
+
+
+def _micro(start: int, of: int, rule: Rule, rank: int, world: int, piece: int) -> Micro:
     pieces = _pieces(rule, -(-of // world))
-    found = []
-    for piece in range(pieces):
-        offset, size = _part(share, pieces, piece)
-        found.append(Micro(start + at + offset, size, of, piece == pieces - 1, world, start))
-    return found
+    at, share = _part(of, world, rank)
+    offset, size = _part(share, pieces, piece)
+    return Micro(start + at + offset, size, of, piece == pieces - 1, world, start)
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,8 @@ class Plan:
 
     def start(self, step: int) -> int:
         """The first position of a step; that of `steps` is where the last one ends."""
-        tail = self._tail[: max(0, step - self._whole)]
-        return self.consumed + min(step, self._whole) * self.rule.step(self.world) + sum(tail)
+        start = self.consumed + min(step, self._whole) * self.rule.step(self.world)
+        return start if step <= self._whole else start + sum(self._tail[: step - self._whole])
 
     def consumed_after(self, steps: int) -> int:
         """The place in the epoch when so many steps are done. After the last one nothing is left."""
@@ -191,10 +191,12 @@ class Plan:
         """The micro-batch that a rank takes as number `batch` of this iteration, counted from 0."""
         if not 0 <= batch < self.batches:
             raise IndexError(f"batch {batch} of {self.batches}")
-        step = self.steps_in(batch)
-        before = min(step, self._whole) * self._pieces
-        before += sum(_pieces(self.rule, -(-size // self.world)) for size in self._tail[: max(0, step - self._whole)])
-        return self.micro_batches(step, rank)[batch - before]
+        step, piece = divmod(batch, self._pieces)
+        if step >= self._whole:
+            step, piece = self._whole, batch - self._whole * self._pieces
+            while piece >= (pieces := _pieces(self.rule, -(-self.samples(step) // self.world))):
+                step, piece = step + 1, piece - pieces
+        return _micro(self.start(step), self.samples(step), self.rule, rank, self.world, piece)
 
     def taken_by(self, rank: int) -> int:
         """How many samples a rank takes in all, padding included."""

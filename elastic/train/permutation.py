@@ -12,6 +12,9 @@ import torch
 PROBES: Final = 64
 """How many places of an order its mark looks at."""
 
+BLOCK: Final = 1024
+"""How many indices are made of a tensor at once: one by one, each costs more than a microsecond."""
+
 
 def seed_of(seed: int, epoch: int) -> int:
     """The number that seeds the order of an epoch: 63 bits of a hash of both.
@@ -30,6 +33,8 @@ class Permutation:
         self._length = length
         self._seed = seed
         self._own = own
+        self._first, self._block, self._of = 0, list[Any](), -1
+        self._marked: tuple[int, int] | None = None
         self._built: tuple[int, Sequence[Any] | torch.Tensor] | None = None
 
     def length(self, epoch: int) -> int:
@@ -40,14 +45,21 @@ class Permutation:
         """The indices at some neighbouring positions."""
         if self._own is None and self._seed is None:
             return list(positions)
-        part = self._order(epoch)[positions.start : positions.stop]
-        return part.tolist() if hasattr(part, "tolist") else list(part)
+        first = self._first
+        if not first <= positions.start <= positions.stop <= first + len(self._block) or self._of != epoch:
+            first = self._first = positions.start
+            part = self._order(epoch)[first : max(positions.stop, first + BLOCK)]
+            self._block, self._of = part.tolist() if hasattr(part, "tolist") else list(part), epoch
+        return self._block[positions.start - first : positions.stop - first]
 
     def mark(self, epoch: int) -> int:
         """A number that another order of the same length has not, or hardly ever: a checksum of some places."""
-        length = self.length(epoch)
-        places = sorted({place * length // PROBES for place in range(PROBES)}) if length else []
-        return zlib.crc32(repr([self.take(epoch, range(place, place + 1)) for place in places]).encode())
+        if self._marked is None or self._marked[0] != epoch:
+            length = self.length(epoch)
+            places = sorted({place * length // PROBES for place in range(PROBES)}) if length else []
+            seen = [self.take(epoch, range(place, place + 1)) for place in places]
+            self._marked = (epoch, zlib.crc32(repr(seen).encode()))
+        return self._marked[1]
 
     def _order(self, epoch: int) -> Sequence[Any] | torch.Tensor:
         if self._built is None or self._built[0] != epoch:
