@@ -355,7 +355,7 @@ def test_nothing_is_left_of_a_run_whose_test_is_interrupted(tmp_path: Path, numb
         process.communicate()
         for pid in {int(word) for line in lines for word in line}:  # The process that forked them among them.
             await_end(pid)
-        assert not list((tmp_path / "tmp").iterdir())
+        assert not list((tmp_path / "tmp").glob("elastic-*"))
     finally:
         process.kill()
         process.wait()
