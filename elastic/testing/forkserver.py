@@ -21,6 +21,7 @@ from elastic.testing.messages import PACKET_MAX, Exited, Ready, Signal, Start, e
 
 PRELOAD = (
     "torch",
+    "torch._dynamo",
     "torch.distributed",
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",
@@ -29,6 +30,7 @@ PRELOAD = (
     "elastic.channel",
     "elastic.testing.replica",
 )
+"""What most functions need. The first optimizer of a process imports torch._dynamo, which takes a second."""
 PR_SET_PDEATHSIG = 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -312,13 +313,10 @@ OF_A_USER = """
 import os, subprocess, sys, threading
 from elastic.testing import run
 
-def train(folder):
+def train(told):
     child = subprocess.Popen(["sleep", "1000"])
-    path = os.path.join(folder, "pid." + os.environ["RANK"])
-    with open(path + ".new", "w") as file:
-        file.write(f"{os.getpid()} {child.pid}")
-    os.rename(path + ".new", path)
-    print("here", file=open(os.path.join(folder, "told"), "w"))
+    with open(told, "w") as file:
+        file.write(f"{os.getpid()} {child.pid} {os.getppid()}\\n")
     threading.Event().wait()
 
 if __name__ == "__main__":
@@ -326,29 +324,38 @@ if __name__ == "__main__":
 """
 
 
+def await_end(pid: int) -> None:
+    """Return once a process is gone."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        select.select([handle], [], [])  # The test's own time limit is the limit.
+    finally:
+        os.close(handle)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_of_a_run_whose_test_is_interrupted(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "script.py").write_text(OF_A_USER)
     (tmp_path / "tmp").mkdir()
     os.mkfifo(tmp_path / "told")
-    root = Path(__file__).parents[2]
     process = subprocess.Popen(
-        [sys.executable, "script.py", str(tmp_path)],
+        [sys.executable, "script.py", str(tmp_path / "told")],
         cwd=tmp_path,
-        env=environment(PYTHONPATH=str(root), TMPDIR=str(tmp_path / "tmp")),
+        env=environment(PYTHONPATH=str(Path(__file__).parents[2]), TMPDIR=str(tmp_path / "tmp")),
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
     try:
-        for _ in range(2):
-            (tmp_path / "told").read_text()
-        while len(pids(tmp_path)) < 4:
-            time.sleep(0.02)
+        with open(os.open(tmp_path / "told", os.O_RDWR)) as told:
+            lines = [told.readline().split() for _ in range(2)]
         process.send_signal(number)
-        process.communicate(timeout=30)
-        watched = pids(tmp_path)
-        while any(map(alive, watched)) or list((tmp_path / "tmp").iterdir()):
-            time.sleep(0.02)  # The test's own time limit is the limit.
+        process.communicate()
+        for pid in {int(word) for line in lines for word in line}:  # The process that forked them among them.
+            await_end(pid)
+        assert not list((tmp_path / "tmp").glob("elastic-*"))
     finally:
         process.kill()
         process.wait()

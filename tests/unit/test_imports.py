@@ -22,6 +22,8 @@ PURE = (
         if path.stem not in SHELLS_OF_THE_LIBRARY
     ),
     "elastic/store/base.py",
+    "elastic/testing/environment.py",
+    "elastic/testing/schedule.py",
     *(
         f"launcher/{name}.py"
         for name in (
@@ -118,7 +120,12 @@ def loaded_after(code: str) -> set[str]:
 
 
 def test_importing_the_library_loads_neither_grpc_nor_torch() -> None:
-    assert not loaded_after("import elastic, elastic.errors, elastic.model") & {"grpc", "torch", "numpy", "etcd3"}
+    assert not loaded_after("import elastic, elastic.errors, elastic.model, elastic.testing") & {
+        "grpc",
+        "torch",
+        "numpy",
+        "etcd3",
+    }
 
 
 def test_reading_the_command_line_loads_neither_grpc_nor_torch() -> None:
