@@ -169,7 +169,7 @@ class _Pending:
 def _carry_out(
     group: Any, transfers: Sequence[Transfer], offers: Mapping[str, Sequence[Piece]], needs: Mapping[str, Piece]
 ) -> None:
-    me = dist.get_rank(group)
+    me = dist.get_rank(group) if dist.is_initialized() else 0
     for one in transfers:
         if one.source == one.target == me:
             _part(needs[one.key], one.box).copy_(_offered(offers[one.key], one.box))

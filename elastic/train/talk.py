@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 def gather(data: bytes, group: Any = None) -> list[bytes]:
     """What every rank says, by rank. Every rank of the group calls it; each may say something of another length."""
-    world = dist.get_world_size(group)
+    world = dist.get_world_size(group) if dist.is_initialized() else 1
     if world == 1:
         return [data]
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
@@ -31,7 +31,7 @@ def gather(data: bytes, group: Any = None) -> list[bytes]:
 
 def broadcast(data: bytes | None, source: int, group: Any = None) -> bytes:
     """What the rank `source` says; the others pass None. Every rank of the group calls it."""
-    if dist.get_world_size(group) == 1:
+    if not dist.is_initialized() or dist.get_world_size(group) == 1:
         assert data is not None
         return data
     size = torch.tensor([len(data) if data is not None else 0], dtype=torch.int64)

@@ -1,0 +1,136 @@
+"""Which step all ranks go on from, of those that lie in the memory of their nodes (pure).
+
+Rules
+-----
+1. Only what the generations of this incarnation wrote counts, and nothing before generation `since`.
+2. The highest generation counts of which anything is held. A node that holds only older ones is a newcomer.
+3. A step is complete if the replicated parts lie on some node and every element of the sharded parts is held by some
+   rank, its own or as a neighbour's copy.
+4. Of the complete steps the newest that all holders of that generation have is taken; if they have none in common, the
+   newest complete one.
+5. Where nothing of that generation is complete, the one before serves only if the newer has not got beyond its first
+   commit: then no more than that step is lost. In any other case the disk has newer work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from elastic.errors import TensorsMissing
+from elastic.train.boxes import Box, plan
+from elastic.train.slots import Content, Head
+
+
+class Cut(msgspec.Struct, frozen=True, array_like=True):
+    """The shape of a sharded tensor, and the part that is held."""
+
+    shape: tuple[int, ...]
+    box: Box
+
+
+class Held(msgspec.Struct, frozen=True):
+    """One state in memory: the replicated parts of a node, a rank's own and sharded ones, or a copy of such.
+
+    `cuts` names the entry of `Holding.cuts` with the sharded tensors in it.
+    """
+
+    kind: Literal["node", "rank", "copy"]
+    head: Head
+    cuts: int = -1
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """All that one rank can read. States with the same tensors share an entry of `cuts`."""
+
+    held: tuple[Held, ...] = ()
+    cuts: tuple[dict[str, Cut], ...] = ()
+
+
+class Agreed(msgspec.Struct, frozen=True):
+    """The step to go on from, whose mark it has, and the sentence that says why this one."""
+
+    step: int
+    mark: str
+    why: str
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    """No step can be restored from memory, and why."""
+
+    why: str
+
+
+def agree(holdings: Sequence[Holding], incarnation: str, since: int = 0) -> Agreed | Nothing:
+    """Choose the step to go on from, by what every rank says. The same on every rank."""
+    generations: dict[int, list[tuple[int, Held]]] = {}
+    for rank, holding in enumerate(holdings):
+        for held in holding.held:
+            whose, _, number = held.head.mark.rpartition("/")
+            if whose == incarnation and number.isdecimal() and int(number) >= since:
+                generations.setdefault(int(number), []).append((rank, held))
+    if not generations:
+        return Nothing("no node holds anything of this job in its memory")
+    why = ""
+    for g in sorted(generations, reverse=True):
+        found = _newest(g, generations[g], holdings)
+        if isinstance(found, Agreed):
+            return found
+        why = why or found.why
+        if any(held.head.count > 1 for _, held in generations[g]):
+            break
+    return Nothing(why)
+
+
+def _newest(g: int, all_held: Sequence[tuple[int, Held]], holdings: Sequence[Holding]) -> Agreed | Nothing:
+    steps = sorted({held.head.step for _, held in all_held}, reverse=True)
+    by_holder: dict[tuple[int, str], set[int]] = {}
+    for rank, held in all_held:
+        if held.kind != "copy":
+            by_holder.setdefault((rank, f"{held.kind}{held.head.rank}"), set()).add(held.head.step)
+    common = set(steps).intersection(*by_holder.values())
+    why = ""
+    for step in sorted(steps, key=lambda step: (step in common, step), reverse=True):
+        missing = _missing([(rank, held) for rank, held in all_held if held.head.step == step], holdings)
+        if not missing:
+            reason = "the newest that all have" if step in common else "the newest that is whole"
+            return Agreed(step, all_held[0][1].head.mark, f"step {step} of generation {g} is {reason}")
+        why = why or f"step {step} of generation {g} is not whole: {missing}"
+    return Nothing(why)
+
+
+def _missing(held: Sequence[tuple[int, Held]], holdings: Sequence[Holding]) -> str:
+    """What is missing of a step, in words; "" if it is whole."""
+    if any(one.head.replicated for _, one in held) and not any(one.kind == "node" for _, one in held):
+        return "no node holds its replicated parts"
+    if not any(one.head.sharded for _, one in held):
+        return ""
+    offers: dict[str, list[Box]] = {}
+    needs: dict[str, Box] = {}
+    for rank, one in held:
+        if one.cuts >= 0:
+            for key, cut in holdings[rank].cuts[one.cuts].items():
+                offers.setdefault(key, []).append(cut.box)
+                needs[key] = Box.whole(cut.shape)
+    if not needs:
+        return "no rank holds anything of its sharded parts"
+    try:
+        plan([offers], [needs])
+    except TensorsMissing as error:
+        lost = sorted(set(range(held[0][1].head.world)) - {one.head.rank for _, one in held if one.kind != "node"})
+        whose = f"the shards of rank {', '.join(map(str, lost))} are lost: " if lost else ""
+        return whose + str(error).partition(", which")[0]
+    return ""
+
+
+def holding(contents: Iterable[tuple[Literal["node", "rank", "copy"], Content]]) -> Holding:
+    """What a rank says of the states that it can read."""
+    held, cuts = [], list[Mapping[str, Cut]]()
+    for kind, content in contents:
+        sharded = {leaf.key: Cut(leaf.shape, leaf.box) for leaf in content.leaves if leaf.key}
+        if kind != "node" and content.head.sharded and sharded not in cuts:
+            cuts.append(sharded)
+        held.append(Held(kind, content.head, cuts.index(sharded) if sharded in cuts else -1))
+    return Holding(tuple(held), tuple(dict(cut) for cut in cuts))

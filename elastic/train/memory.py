@@ -1,0 +1,272 @@
+"""The memory tier: the newest commits in memory that outlives the workers of a node, and their way back.
+
+After a loss the survivors go on from the newest step that all of them have, newcomers receive it from a survivor, and
+no disk is read. The replicated parts lie there once for each node, written by its first worker; what differs by rank
+and the shards are written by each. Shards are also copied to the next node (`copies`), because a lost node's shards are
+lost with it.
+
+Memory for each node, at most: 2 x the replicated parts + 2 x (1 + copies) x the own and sharded parts of its workers,
+and 64 kB for each. It lies with the agent and is freed when the agent ends, however that happens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
+
+import msgspec
+import torch
+
+from elastic.channel import WorkerEnd
+from elastic.train import fetching, notes, talk, tree
+from elastic.train.commonstep import Agreed, Holding, agree, holding
+from elastic.train.neighbours import Ring
+from elastic.train.pair import Pair
+from elastic.train.shards import Shards
+from elastic.train.slots import Content, Head, Layout, NoRoom, Sizes, Slot, Spec
+from elastic.train.toll import Toll
+
+LOCAL_RANKS_MAX = 64
+DISTANCES_MAX = 8
+"""Where to look for what workers of an earlier world left on this node."""
+
+Trees = Mapping[str, Any]
+Kind = Literal["node", "rank", "copy"]
+
+
+class MemoryTier:
+    """One rank's part of it. `on` is False once commits here keep nothing."""
+
+    def __init__(
+        self,
+        end: WorkerEnd | None,
+        *,
+        rank: int,
+        local_rank: int,
+        world_size: int,
+        local_world_size: int,
+        mark: str,
+        group: Any,
+        copies: int = 1,
+    ) -> None:
+        """`mark` is `<incarnation>/<g>`; `group` one of gloo's with all ranks, or None in a world of one."""
+        self.on = True
+        self._end = end if mark else None
+        self._rank, self._local_rank = rank, local_rank
+        self._world, self._local_world = world_size, local_world_size
+        self._mark, self._group = mark, group
+        nodes = max(1, world_size // max(1, local_world_size))
+        distances = range(1, min(copies, nodes - 1) + 1) if world_size == nodes * local_world_size else ()
+        self._rings = {d: Ring(group, rank, world_size, local_world_size, d) for d in distances}
+        self._together = False
+        """Whether ranks copy to each other: then all of them take part in every commit."""
+        self._bare = nodes > 1 and not self._rings
+        self._pairs: dict[str, Pair] = {}
+        self._used: set[str] = set()
+        self._layouts: dict[str, Layout] = {}
+        self._shards = Shards()
+        self._restored: tuple[str, int] | None = None
+        self._count = 0
+        self._refused = ""
+        self._told: set[str] = set()
+        self._toll = Toll()
+
+    # Commits.
+
+    def commit(self, step: int, replicated: Trees, own: Trees, sharded: Mapping[str, Trees]) -> float:
+        """Copy a state to memory; the seconds that this blocked. Every rank calls it, with the same names.
+
+        Never fails for want of memory: a line says what is not kept. Raises what gloo raises when a rank is gone.
+        """
+        if not self.on:
+            return 0.0
+        began = time.perf_counter()
+        self._count += 1
+        head = Head(
+            mark=self._mark,
+            step=step,
+            count=self._count,
+            rank=self._rank,
+            world=self._world,
+            local_world=self._local_world,
+            replicated=bool(replicated),
+            sharded=bool(sharded),
+        )
+        if self._count == 1:
+            self._begin(bool(sharded))
+        written = None
+        if not self._refused:
+            try:
+                if self._local_rank == 0 and replicated:
+                    rest, tensors = tree.take_apart(dict(replicated))
+                    specs = [Spec("", tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
+                    self._write("node", head, rest, specs, tensors)
+                if own or sharded:
+                    written = self._write(self._own_name, head, *self._taken(own, sharded))
+            except (NoRoom, TypeError) as error:
+                self._give_up(str(error))
+        if self._together:
+            self._copy(step, written)
+        if self._count == 2:
+            self._drop_old()
+        ended = time.perf_counter()
+        line = self._toll.line(began, ended)
+        if line and self._rank == 0:
+            notes.say(line, warn=True)
+        return ended - began
+
+    @property
+    def _own_name(self) -> str:
+        return f"rank{self._local_rank}"
+
+    def _begin(self, sharded: bool) -> None:
+        """Find out whether anybody takes part, where ranks copy to each other; say what is not kept."""
+        if self._end is None:
+            self._refused = "the memory tier is off: there is no agent to keep memory; start with elastic-launch"
+            if self._rank == 0:
+                notes.say(self._refused)
+        if sharded and self._rings:
+            self._together = b"on" in talk.gather(b"" if self._refused else b"on", self._group)
+        self.on = self._together or not self._refused
+        if sharded and self._bare and self._rank == 0 and self.on:
+            notes.say(
+                "shards have no copy on another node (memory_copies=0): a lost node is served from disk", warn=True
+            )
+
+    def _taken(self, own: Trees, sharded: Mapping[str, Trees]) -> tuple[Any, list[Spec], list[torch.Tensor]]:
+        """This rank's parts: the rest of the tree, and the tensors, those of the tree first."""
+        values: dict[str, dict[str, Any]] = {}
+        pieces: list[tuple[str, torch.Tensor]] = []
+        for name, part in sharded.items():
+            values[name] = {key: item for key, item in part.items() if not isinstance(item, torch.Tensor)}
+            pieces += [(f"{name}/{key}", item) for key, item in part.items() if isinstance(item, torch.Tensor)]
+        rest, tensors = tree.take_apart({"own": dict(own), "values": values})
+        specs = [Spec("", tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
+        for key, item in pieces:
+            local, box = self._shards.local(item)
+            specs.append(Spec(key, local.dtype, tuple(item.shape), box))
+            tensors.append(local)
+        return rest, specs, tensors
+
+    def _write(
+        self, name: str, head: Head, rest: Any, specs: Sequence[Spec], tensors: Sequence[torch.Tensor]
+    ) -> tuple[Slot, Sizes]:
+        layout = self._layouts.get(name)
+        if layout is None or layout.specs != specs:
+            for tensor in tensors:
+                if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+                    raise TypeError(
+                        f"the memory tier is off: it cannot hold a tensor of {tensor.layout}, {tensor.dtype}"
+                    )
+            layout = self._layouts[name] = Layout(specs)
+        packed = tree.pack(rest)
+        meta_size = len(layout.encoded) + len(packed) + len(msgspec.json.encode(head))
+        pair = self._pair(name)
+        slot = pair.make_room(layout.table.data_size, meta_size, self._kept)
+        sizes = slot.write(layout, head, packed, tensors)
+        pair.wrote(slot, head.mark, head.step)
+        self._used.add(name)
+        return slot, sizes
+
+    @property
+    def _kept(self) -> tuple[str, int] | None:
+        """What the first commit must not write over: if it fails, it is all that there is."""
+        return self._restored if self._count == 1 else None
+
+    def _copy(self, step: int, written: tuple[Slot, Sizes] | None) -> None:
+        """Give this rank's shards to the next nodes, and keep those of the nodes before."""
+        for distance, ring in self._rings.items():
+            name = f"copy{distance}.{self._local_rank}"
+            pair = None if self._refused else self._pair(name)
+            self._used.add(name)
+            taken, why = ring.copy(written, pair, self._mark, step, self._kept)
+            if why:
+                self._say_once(f"no room for the copy of another node's shards: {why}")
+            if written is not None and not taken:
+                self._say_once(
+                    f"the shards of rank {self._rank} have no copy on another node: a lost node is served from disk"
+                )
+
+    def _give_up(self, why: str) -> None:
+        """Keep nothing from now on; what was kept would only grow old."""
+        self._refused = why
+        notes.say(f"rank {self._rank} keeps no copy in memory: {why}", warn=True)
+        for name in ("node", self._own_name):
+            if name in self._used:
+                self._pair(name).drop()
+        self.on = self._together
+
+    def _drop_old(self) -> None:
+        """Give back what workers of an earlier world left: with the second commit nobody needs it."""
+        for name, pair in self._pairs.items():
+            if name not in self._used:
+                pair.drop()
+
+    def _pair(self, name: str) -> Pair:
+        assert self._end is not None
+        if name not in self._pairs:
+            self._pairs[name] = Pair(self._end, name)
+        return self._pairs[name]
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            notes.say(line, warn=True)
+
+    # The way back.
+
+    def held(self) -> Holding:
+        """What this rank can offer of what its node holds."""
+        return holding(self._look())
+
+    def agree(self, *, since: int = 0) -> Agreed | None:
+        """The step that all ranks can go on from, None if memory cannot serve. Every rank calls it.
+
+        Nothing that a generation before `since` wrote counts.
+        """
+        told = talk.gather(msgspec.json.encode(self.held()), self._group)
+        holdings = [msgspec.json.decode(one, type=Holding) for one in told]
+        found = agree(holdings, self._mark.rpartition("/")[0], since)
+        if isinstance(found, Agreed):
+            return found
+        if self._rank == 0 and any(one.held for one in holdings):
+            notes.say(f"memory cannot serve: {found.why}")
+        return None
+
+    def fetch(
+        self, agreed: Agreed, templates: Mapping[str, Trees]
+    ) -> tuple[dict[str, Any], dict[str, Any] | None, dict[str, dict[str, Any]]]:
+        """The replicated trees, this rank's own ones (None if the world is another one), and the filled templates.
+
+        Every rank calls it. `templates` is what `commit` had as sharded parts, of this world: its tensors are filled in
+        place. Raises `TensorsMissing` and `TensorsDiffer`, on all ranks.
+        """
+        self._restored = (agreed.mark, agreed.step)
+        contents: dict[int, Content] = {}
+        for kind, content in self._look(also_node=True):
+            if (content.head.mark, content.head.step) == self._restored:
+                contents.setdefault(fetching.NODE if kind == "node" else content.head.rank, content)
+        return fetching.fetch(self._group, contents, self._rank, self._world, self._local_world, templates)
+
+    def _look(self, *, also_node: bool = False) -> list[tuple[Kind, Content]]:
+        """What lies on this node and is this rank's to offer; with `also_node` what the first worker offers, too."""
+        if self._end is None:
+            return []
+        found: list[tuple[Kind, Content]] = []
+        if self._local_rank == 0:
+            found += [("node", one) for one in self._pair("node").look()]
+        elif also_node:
+            found += [("node", one) for one in Pair(self._end, "node").look()]
+        for local in range(self._local_rank, LOCAL_RANKS_MAX, max(1, self._local_world)):
+            names = [(f"rank{local}", "rank"), *((f"copy{d}.{local}", "copy") for d in range(1, DISTANCES_MAX + 1))]
+            there = False
+            for name, kind in names:
+                pair = self._pair(name)
+                found += [(cast("Kind", kind), one) for one in pair.look()]
+                there = there or pair.there
+                if kind == "copy" and not pair.there:
+                    break
+            if not there:
+                break
+        return found

@@ -1,0 +1,90 @@
+"""Copies of each rank's shards in the memory of other nodes: the lost node's shards are lost with it.
+
+A rank sends the bytes of its newest slot, as they are, to the rank with the same place on the next node, and receives
+those of the rank before. Three rounds: how large it is; whether there is room; the bytes. All ranks take part in all of
+them, also one that has nothing to send or no room, so nobody waits for a message that does not come.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from elastic.train.pair import Pair
+from elastic.train.slots import NoRoom, Sizes, Slot
+
+MESSAGE_BYTES_MAX = 64 << 20
+_FIELDS = 6
+_TAG = 1 << 20
+"""Tags that no exchange uses."""
+
+
+class Ring:
+    """The neighbours of one rank at one distance, in nodes."""
+
+    def __init__(self, group: Any, rank: int, world: int, local_world: int, distance: int) -> None:
+        """`group` is one of gloo's with all ranks; a node has `local_world` of them."""
+        self._group = group
+        self._to = (rank + distance * local_world) % world
+        self._from = (rank - distance * local_world) % world
+        self._tag = _TAG + 4 * distance
+
+    def copy(
+        self, sent: tuple[Slot, Sizes] | None, pair: Pair | None, mark: str, step: int, kept: tuple[str, int] | None
+    ) -> tuple[bool, str]:
+        """Send what is in a slot, receive into the neighbour's pair; None: nothing to send, nowhere to receive.
+
+        `mark` and `step` are those of this commit, on all ranks; `kept` as in `Pair.make_room`.
+        Whether the copy was taken, and why there was no room for the neighbour's ("" if there was). Every rank calls
+        it. Raises what gloo raises when a neighbour is gone.
+        """
+        mine = torch.zeros(_FIELDS, dtype=torch.int64)
+        if sent is not None:
+            sizes = sent[1]
+            mine[:] = torch.tensor([1, sizes.table, sizes.head, sizes.rest, sizes.data, sizes.checksum])
+        comes, table, head, rest, data, checksum = self._talk(mine, to=self._to, source=self._from, tag=0)
+        theirs = Sizes(table, head, rest, data, checksum)
+        slot, why = None, ""
+        if comes:
+            slot, why = self._room(pair, theirs, kept)
+        answer = torch.tensor([int(slot is not None)])
+        taken = self._talk(answer, to=self._from, source=self._to, tag=1) == [1]
+        works: list[Any] = []
+        if slot is not None:
+            source = self._rank(self._from)
+            pieces = slot.stretches(theirs, MESSAGE_BYTES_MAX)
+            works += [dist.irecv(piece, source, group=self._group, tag=self._tag + 2) for piece in pieces]
+        if sent is not None and taken:
+            to = self._rank(self._to)
+            pieces = sent[0].stretches(sent[1], MESSAGE_BYTES_MAX)
+            works += [dist.isend(piece, to, group=self._group, tag=self._tag + 2) for piece in pieces]
+        for work in works:
+            work.wait()
+        if slot is not None and pair is not None:
+            slot.finish(theirs)
+            pair.wrote(slot, mark, step)
+        return taken, why
+
+    def _room(self, pair: Pair | None, sizes: Sizes, kept: tuple[str, int] | None) -> tuple[Slot | None, str]:
+        if pair is None:
+            return None, ""
+        try:
+            return pair.make_room(sizes.data, sizes.meta, kept), ""
+        except NoRoom as error:
+            return None, str(error)
+
+    def _talk(self, word: torch.Tensor, *, to: int, source: int, tag: int) -> list[int]:
+        """Send a few numbers one way, and receive as many from the other side."""
+        heard = torch.zeros_like(word)
+        works = [
+            dist.irecv(heard, self._rank(source), group=self._group, tag=self._tag + tag),
+            dist.isend(word, self._rank(to), group=self._group, tag=self._tag + tag),
+        ]
+        for work in works:
+            work.wait()  # type: ignore[union-attr]  # None only for ranks outside the group.
+        return heard.tolist()
+
+    def _rank(self, rank: int) -> int:
+        return rank if self._group is None else dist.get_global_rank(self._group, rank)

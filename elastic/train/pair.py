@@ -1,0 +1,99 @@
+"""The two slots of one state: where the next commit is written, and what is read back.
+
+There are two because a commit that is cut off must leave the one before it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from elastic.channel import WorkerEnd
+from elastic.train.slots import DATA_AT, SPARE_BYTES, Content, NoRoom, Slot
+
+
+class Pair:
+    """The two slots of one state, by the name of their memory. Only one process writes them."""
+
+    def __init__(self, end: WorkerEnd, name: str) -> None:
+        """Nothing is asked for before the first use."""
+        self.name = name
+        self._end = end
+        self._slots: list[Slot | None] = [None, None]
+        self._held: list[tuple[str, int] | None] = [None, None]
+        self._looked = False
+
+    def look(self) -> list[Content]:
+        """What the slots hold: none, one or two states."""
+        self._looked = True
+        self._slots = [self._open(number, 0) for number in range(2)]
+        found = [slot.read() if slot is not None else None for slot in self._slots]
+        self._held = [(one.head.mark, one.head.step) if one is not None else None for one in found]
+        return [one for one in found if one is not None]
+
+    @property
+    def there(self) -> bool:
+        """Whether there is any memory under this name."""
+        return any(slot is not None for slot in self._slots)
+
+    def make_room(self, data_size: int, meta_size: int, kept: tuple[str, int] | None = None) -> Slot:
+        """The slot to write next, large enough and cleared. Raises `NoRoom`.
+
+        It is one that holds nothing, or else the older one, but not the one that holds `kept` (mark and step).
+        """
+        if not self._looked:
+            self.look()
+        held = self._held
+        if None in held:
+            number = held.index(None)
+        elif kept in held:
+            number = 1 - held.index(kept)
+        else:
+            number = min(range(2), key=lambda n: _age(held[n]))
+        held[number] = None
+        slot = self._slots[number]
+        if slot is None or not slot.fits(data_size, meta_size):
+            slot = self._slots[number] = None  # The old memory is given back before more is asked for.
+            size = DATA_AT + data_size + 2 * meta_size + SPARE_BYTES
+            slot = self._slots[number] = self._open(number, -(-size // DATA_AT) * DATA_AT)
+        assert slot is not None
+        slot.clear()
+        return slot
+
+    def wrote(self, slot: Slot, mark: str, step: int) -> None:
+        """Remember what a slot now holds."""
+        self._held[self._slots.index(slot)] = (mark, step)
+
+    def drop(self) -> None:
+        """Give the memory back, but for a page of each slot."""
+        for number, slot in enumerate(self._slots):
+            if slot is not None and slot.size > DATA_AT:
+                self._slots[number] = self._held[number] = None
+                self._end.segment(_name(self.name, number), DATA_AT)
+
+    def _open(self, number: int, size: int) -> Slot | None:
+        """Map the memory of one slot; with size 0 None if there is none."""
+        answer = self._end.segment(_name(self.name, number), size)
+        if isinstance(answer, str):
+            if size:
+                raise NoRoom(answer)
+            return None
+        fd, found = answer
+        try:
+            return Slot(fd, found)
+        except (OSError, ValueError) as error:
+            if size:
+                raise NoRoom(str(error)) from error
+            return None
+        finally:
+            os.close(fd)
+
+
+def _name(name: str, number: int) -> str:
+    return f"{name}.{number}"
+
+
+def _age(held: tuple[str, int] | None) -> tuple[int, int]:
+    """Older states come first: by generation, then by step."""
+    mark, step = held or ("", 0)
+    g = mark.rpartition("/")[2]
+    return (int(g) if g.isdecimal() else -1, step)

@@ -1,0 +1,247 @@
+"""One slot of the memory tier: a state in memory that outlives the worker who wrote it.
+
+::
+
+    header    64 bytes: magic, flag, sizes, checksum of what describes the data
+    data      from byte 4096 on: the tensors, each at a multiple of 64 bytes
+    meta      after the data: the table of leaves (JSON), the head (JSON), the rest of the tree (`tree.pack`)
+
+Each slot is a segment of its own (`elastic.segments`), and a state has two slots in turn. So a state that outgrows its
+slot gets a larger one while the other still holds the state before, and a worker that is killed in the middle of a copy
+leaves the other slot whole: the flag is taken away before the first byte is written and set after the last one. Who
+reads checks everything; a slot that is odd in any way is not there.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+import msgspec
+import torch
+
+from elastic.train.boxes import Box
+
+DATA_AT = 4096
+ALIGNED_BYTES = 64
+SPARE_BYTES = 64 << 10
+"""What a new slot has beyond its first state, so that a growing table does not need a new slot at once."""
+
+_HEADER = struct.Struct("<8s7Q")
+_FLAG_AT = 8
+_MAGIC = b"elastic1"
+_WHOLE = 0x656C6F6877
+_POPULATE = 23
+"""MADV_POPULATE_WRITE, which Python 3.11 does not name; from Linux 5.14 on."""
+
+
+class NoRoom(Exception):
+    """There is no memory for a slot; the text says why."""
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose state it is: the generation's mark, the step, and the place of the rank that wrote it.
+
+    `count` is 1 for the first commit of that rank in that generation, and `replicated` and `sharded` say whether the
+    state of the whole job has such parts.
+    """
+
+    mark: str
+    step: int
+    count: int
+    rank: int
+    world: int
+    local_world: int
+    replicated: bool
+    sharded: bool
+
+
+class Leaf(msgspec.Struct, frozen=True, array_like=True):
+    """One tensor: its type, the shape of the whole, the part that is here, and the byte of the data where it begins.
+
+    `key` names a tensor that is a part of a sharded dict; "" is a tensor of a tree, known by its number.
+    """
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    box: Box
+    at: int
+
+
+class Table(msgspec.Struct, frozen=True, array_like=True):
+    """All leaves, and the bytes of their data."""
+
+    leaves: tuple[Leaf, ...]
+    data_size: int
+
+
+class Spec(NamedTuple):
+    """What makes a leaf: its key, type, and the shape of the whole; `box` None is the whole."""
+
+    key: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    box: Box | None = None
+
+
+class Layout:
+    """The table of a state, made once and used as long as the tensors stay the same."""
+
+    def __init__(self, specs: Sequence[Spec]) -> None:
+        """Give each tensor its place."""
+        self.specs = specs
+        leaves, at = [], 0
+        for spec in specs:
+            box = spec.box or Box.whole(spec.shape)
+            name = str(spec.dtype).removeprefix("torch.")
+            leaves.append(Leaf(spec.key, name, spec.shape, box, at))
+            at = _aligned(at + box.numel * spec.dtype.itemsize)
+        self.table = Table(tuple(leaves), at)
+        self.encoded = msgspec.json.encode(self.table)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How long the parts of a slot are, in bytes, and the checksum of those that describe the data."""
+
+    table: int
+    head: int
+    rest: int
+    data: int
+    checksum: int
+
+    @property
+    def meta(self) -> int:
+        """All that describes the data."""
+        return self.table + self.head + self.rest
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a slot holds. `tensors` are its memory itself: they change with the next but one commit."""
+
+    head: Head
+    leaves: tuple[Leaf, ...]
+    tensors: tuple[torch.Tensor, ...]
+    rest: bytes
+
+
+class Slot:
+    """The memory of one slot, mapped into this process. It is unmapped when nothing of it is used any more."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        """Map a segment; the descriptor stays the caller's. Raises `OSError` or `ValueError` if that fails."""
+        if size < DATA_AT:
+            raise ValueError(f"a slot has at least {DATA_AT} bytes, not {size}")
+        self.size = size
+        self._memory = mmap.mmap(fd, size)
+        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        self._populated = False
+        self._layout: Layout | None = None
+        self._views: tuple[torch.Tensor, ...] = ()
+
+    def fits(self, data_size: int, meta_size: int) -> bool:
+        """Tell whether a state of this size has room."""
+        return DATA_AT + data_size + meta_size <= self.size
+
+    def write(self, layout: Layout, head: Head, rest: bytes, tensors: Sequence[torch.Tensor]) -> Sizes:
+        """Copy a state here; it blocks for one copy of the data. The caller has made sure that it fits."""
+        self.clear()
+        if layout is not self._layout:
+            self._layout, self._views = layout, self._tensors(layout.table)
+        cards = set()
+        with torch.no_grad():
+            for view, tensor in zip(self._views, tensors, strict=True):
+                view.copy_(tensor, non_blocking=True)
+                if tensor.is_cuda:
+                    cards.add(tensor.device)
+        for card in cards:
+            torch.cuda.current_stream(card).synchronize()
+        encoded = msgspec.json.encode(head)
+        meta = b"".join((layout.encoded, encoded, rest))
+        data = layout.table.data_size
+        self._memory[DATA_AT + data : DATA_AT + data + len(meta)] = meta
+        sizes = Sizes(len(layout.encoded), len(encoded), len(rest), data, zlib.crc32(meta))
+        self.finish(sizes)
+        return sizes
+
+    def clear(self) -> None:
+        """Say that what is here does not count, before it is changed."""
+        self._memory[_FLAG_AT : _FLAG_AT + 8] = bytes(8)
+        if not self._populated:
+            self._populate()
+
+    def finish(self, sizes: Sizes) -> None:
+        """Say that what is here counts, once all of it is written."""
+        fields = (sizes.table, sizes.head, sizes.rest, sizes.data, sizes.checksum, 0)
+        self._memory[: _HEADER.size] = _HEADER.pack(_MAGIC, 0, *fields)
+        self._memory[_FLAG_AT : _FLAG_AT + 8] = _WHOLE.to_bytes(8, "little")
+
+    def stretches(self, sizes: Sizes, size_max: int) -> list[torch.Tensor]:
+        """The bytes of data and meta, to send or to receive them as they are, in pieces of at most `size_max`."""
+        end = DATA_AT + sizes.data + sizes.meta
+        return [self._bytes[at : min(at + size_max, end)] for at in range(DATA_AT, end, size_max)]
+
+    def read(self) -> Content | None:
+        """What is here, None if nothing is that could be trusted."""
+        magic, flag, table, head, rest, data, checksum, _ = _HEADER.unpack(self._memory[: _HEADER.size])
+        sizes = Sizes(table, head, rest, data, checksum)
+        if (magic, flag) != (_MAGIC, _WHOLE) or not self.fits(sizes.data, sizes.meta):
+            return None
+        start = DATA_AT + sizes.data
+        meta = self._memory[start : start + sizes.meta]
+        if zlib.crc32(meta) != checksum:
+            return None
+        try:
+            found = msgspec.json.decode(meta[:table], type=Table)
+            whose = msgspec.json.decode(meta[table : table + head], type=Head)
+        except msgspec.MsgspecError:
+            return None
+        if found.data_size != data or not all(map(_sound, found.leaves, [data] * len(found.leaves))):
+            return None
+        return Content(whose, found.leaves, self._tensors(found), meta[table + head :])
+
+    def _tensors(self, table: Table) -> tuple[torch.Tensor, ...]:
+        """Views of the data, a tensor for each leaf."""
+        found = []
+        for leaf in table.leaves:
+            dtype = getattr(torch, leaf.dtype)
+            start = DATA_AT + leaf.at
+            view = self._bytes[start : start + leaf.box.numel * dtype.itemsize]
+            found.append(view.view(dtype).view(leaf.box.sizes) if view.numel() else _nothing(leaf, dtype))
+        return tuple(found)
+
+    def _populate(self) -> None:
+        """Have the kernel give all pages now, in one call. Raises `NoRoom` where there are not enough."""
+        try:
+            self._memory.madvise(_POPULATE)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise NoRoom(f"this machine gives no memory of {self.size / 1e9:.1f} GB ({error.strerror})") from error
+        self._populated = True
+
+
+def _nothing(leaf: Leaf, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(leaf.box.sizes, dtype=dtype)
+
+
+def _sound(leaf: Leaf, data_size: int) -> bool:
+    dtype = getattr(torch, leaf.dtype, None)
+    return (
+        isinstance(dtype, torch.dtype)
+        and leaf.box.inside(leaf.shape)
+        and leaf.at >= 0
+        and leaf.at % ALIGNED_BYTES == 0
+        and leaf.at + prod(leaf.box.sizes) * dtype.itemsize <= data_size
+    )
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNED_BYTES) * ALIGNED_BYTES
