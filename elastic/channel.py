@@ -12,7 +12,7 @@ import os
 import select
 import socket
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
@@ -23,7 +23,6 @@ VARIABLE = "ELASTIC_CHANNEL"
 
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-Value = float | Literal["nan", "inf", "-inf"]
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -68,11 +67,13 @@ class Committed(msgspec.Struct, frozen=True, tag="committed"):
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """A step was made. `metrics` has the loss under "loss". JSON has no words for what is not finite; here are some."""
+    """A step was made. `metrics` has the loss under "loss"; None: it was not finite, which JSON cannot say."""
 
     step: Number
     world: Number
-    metrics: Annotated[dict[Annotated[str, msgspec.Meta(max_length=64)], Value], msgspec.Meta(max_length=METRICS_MAX)]
+    metrics: Annotated[
+        dict[Annotated[str, msgspec.Meta(max_length=64)], float | None], msgspec.Meta(max_length=METRICS_MAX)
+    ]
 
 
 class Saved(msgspec.Struct, frozen=True, tag="saved"):
@@ -239,7 +240,7 @@ def worker_end(environ: Mapping[str, str], *, stacks_signal: int = 0) -> WorkerE
         if not any(end is not None for end in _ends.values()) and environ.get(VARIABLE):
             hello = Hello(
                 rank=int(environ.get("RANK") or 0),
-                local_rank=int(environ.get("LOCAL_RANK") or 0),
+                local_rank=int(environ.get("ELASTIC_SLOT") or environ.get("LOCAL_RANK") or 0),
                 pid=pid,
                 generation=int(environ.get("ELASTIC_GENERATION") or 0),
                 stacks_signal=stacks_signal,

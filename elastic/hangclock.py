@@ -7,6 +7,9 @@ others wait for it; it goes on, from the start, when that worker is ready. Secon
 
 from __future__ import annotations
 
+NEARLY = 0.9
+"""Of the limit: who has been silent for so long is late together with the first."""
+
 
 class HangClock:
     """The clock of one node's workers in one generation; they are known by their local ranks."""
@@ -47,8 +50,12 @@ class HangClock:
         return min(self._since.values()) + self.limit_s
 
     def late(self, now: float) -> list[tuple[int, int]]:
-        """Who is late, each with its last step; the one that is furthest behind first."""
-        if self.due_at is None:
+        """Who is late, each with its last step; the one that is furthest behind first.
+
+        Once one is late, those that nearly are count too: workers that wait for each other reported their last steps
+        within a moment, and the first of them is not the cause.
+        """
+        if self.due_at is None or now < self.due_at:
             return []
-        late = [local_rank for local_rank, since in self._since.items() if now >= since + self.limit_s]
+        late = [one for one, since in self._since.items() if now >= since + self.limit_s * NEARLY]
         return sorted(((one, self._steps[one]) for one in late), key=lambda worker: (worker[1], worker[0]))

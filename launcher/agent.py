@@ -15,6 +15,7 @@ from pathlib import Path
 from elastic import agentevents as ae
 from elastic import roster
 from elastic.agentstate import AgentCore
+from elastic.channel import Saved
 from elastic.errors import ElasticError, OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable
 from elastic.keys import JobKeys, ViewReader
 from elastic.membership import Reason
@@ -39,6 +40,7 @@ from launcher.probing import Prober
 from launcher.roles import static_hosts
 from launcher.saved import SavedSteps
 from launcher.signals import Signals
+from launcher.talk import Heard
 from launcher.waiting import WaitingLines
 
 CLOSING_LIMIT_S = 1.0
@@ -126,6 +128,7 @@ class Agent:
         self._wake: asyncio.TimerHandle | None = None
         self._exit_code: int | None = None
         self._proofs_at = 0.0
+        self._started: ae.StartWorkers | None = None
         self._damaged: set[str] = set()
         self._troubled: set[str] = set()
 
@@ -155,6 +158,7 @@ class Agent:
             )
             self._history = History(store, self._keys, self._node, self._narrator)
             self._saved = SavedSteps(store, self._keys, self._host, self._narrator)
+            self._workers.talk.on_saved = self._committed
             try:
                 async with asyncio.TaskGroup() as self._group:
                     await self._live()
@@ -206,6 +210,8 @@ class Agent:
         self._perform(ae.Follow(complete=False))
         while True:
             event = await self._events.get()
+            if isinstance(event, ae.Gone):
+                self._saved.hurry()
             actions = self._core.handle(event, boottime())
             for row in self._core.taken:
                 self._narrator.detail(row)
@@ -309,6 +315,7 @@ class Agent:
             case ae.Revoke():
                 self._group.create_task(self._revoke(action.lease))
             case ae.StartWorkers():
+                self._started = action
                 self._workers.begin(action, self._core.facts.run_until, self._told_saved(action))
                 self._group.create_task(self._neighbours.look(action.generation))
             case ae.TellRoster():
@@ -326,6 +333,12 @@ class Agent:
                 self._report_verdict(action.verdict, late=action.late)
             case ae.Exit():
                 self._exit_code = action.code
+
+    def _committed(self, heard: Heard, said: Saved) -> None:
+        """A worker says that a checkpoint is complete."""
+        if (started := self._started) is not None:
+            run, g = started.generation.run, started.generation.g
+            self._saved.committed(said.step, said.folder, run=run, g=g, incarnation=started.incarnation)
 
     def _told_saved(self, action: ae.StartWorkers) -> str:
         """The job's newest committed checkpoint, for the workers of a generation."""

@@ -57,6 +57,11 @@ class Console:
         if self._watched is None:
             self._flush()
 
+    @property
+    def at_line_start(self) -> bool:
+        """Whether what was shown last ended its line."""
+        return self._at_line_start
+
     def write_line(self, text: str) -> None:
         """Show a line of our own, on a line of its own even after a worker's unfinished progress bar."""
         start = "" if self._at_line_start else "\n"

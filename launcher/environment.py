@@ -38,6 +38,7 @@ LISTS: Final = ("PADDLE_TRAINER_ENDPOINTS", "ELASTIC_ENDPOINTS")
 ROLE_NAMES: Final = (
     "ELASTIC_ROLE",
     "ELASTIC_INDEX",
+    "ELASTIC_SLOT",
     "ELASTIC_ROSTER_FILE",
     "PADDLE_TRAINING_ROLE",
     "TRAINING_ROLE",
@@ -53,7 +54,7 @@ class Told:
     `interface` is the network interface of the advertised address, None to let NCCL and gloo choose. `servers` are
     etcd's endpoints, which no proxy serves. `resume_from` (a full path), `restore_step`, `allow_rollback` and
     `check_nan` are what the user asked of our library; `saved` is the job's newest committed checkpoint as JSON, ""
-    if none is known.
+    if none is known; `channel` is where the agent listens, "" if it does not.
     """
 
     base: Mapping[str, str]
@@ -73,6 +74,7 @@ class Told:
     allow_rollback: bool = False
     check_nan: bool = False
     saved: str = ""
+    channel: str = ""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -96,6 +98,7 @@ class Told:
             "ELASTIC_ALLOW_ROLLBACK": "1" if self.allow_rollback else "",
             "ELASTIC_CHECK_NAN": "1" if self.check_nan else "",
             "ELASTIC_SAVED": self.saved,
+            "ELASTIC_CHANNEL": self.channel,
         }
         return made | {name: text for name, text in asked.items() if text}
 

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Sequence
 
 from elastic.model import Role, WorkerExit
+from launcher.tracebacks import excerpt, without_noise
 
 TAIL_LINES = 20
 """Lines of a log that are kept in the store and shown."""
@@ -56,8 +57,6 @@ _LOST_PEER = re.compile(
     re.VERBOSE,
 )
 _IN_USE = re.compile(r"EADDRINUSE|address already in use|Errno 98", re.IGNORECASE)
-_NOISE = re.compile(r"^(?:\[rank\d+\]:)?\s*(?:\[W\d|frame #\d|Exception raised from )")
-"""Warnings (a client that tries again and succeeds warns too) and the C++ frames after an error."""
 
 
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
@@ -103,7 +102,7 @@ def raised(tail: Sequence[str]) -> str:
     Python writes the traceback of an exception that nobody caught, and then takes a while to end. A script that says
     something after it has caught it. torch's prefix of ranks, warnings and C++ frames do not count.
     """
-    lines = [_RANK_PREFIX.sub("", line) for line in tail if not _NOISE.match(line) and line != _TERMINATE]
+    lines = [_RANK_PREFIX.sub("", line) for line in without_noise(tail) if line != _TERMINATE]
     starts = [place for place, line in enumerate(lines) if line.endswith(_TRACEBACK)]
     if not starts:
         return ""
@@ -123,7 +122,7 @@ def stopped_while_ending(
     if not name or consequence(lines):
         return None
     words = f"raised {name}, and was stopped while it ended"
-    return WorkerExit(rank=rank, code=code, words=words, log=log, tail=_shown(lines), role=role)
+    return WorkerExit(rank=rank, code=code, words=words, log=log, tail=excerpt(lines, TAIL_LINES), role=role)
 
 
 def worker_exit(
@@ -135,19 +134,25 @@ def worker_exit(
     stopped: bool = False,
     asked: bool = False,
     role: Role = Role.WORKER,
+    recorded: Sequence[str] = (),
 ) -> WorkerExit:
-    """All that is recorded of an exit. `lines`: the end of the log, best some hundred lines, for the signs.
+    """All that is recorded of an exit.
 
-    The tail that is kept leaves C++ frames out, so that it still has the error that they belong to.
+    `lines`: the end of the log, best some thousand lines, for the exception and the signs. `recorded` is what torch's
+    @record wrote of the exception; it is preferred. The tail that is kept leaves C++ frames out, and has the exception
+    that ended the worker wherever it stands.
     """
+    failed = code != 0 and not stopped and not asked
+    recorded = recorded if failed else ()
+    raised_it = failed and (code > 0 or code == -signal.SIGABRT)
     return WorkerExit(
         rank=rank,
         code=code,
         words=describe(code, stopped=stopped, asked=asked),
         log=log,
-        tail=_shown(lines),
-        consequence=code != 0 and not stopped and consequence(lines),
-        infra="" if code == 0 or stopped else infra(lines),
+        tail=excerpt(recorded or lines, TAIL_LINES) if raised_it else _shown(lines),
+        consequence=code != 0 and not stopped and (consequence(lines) or consequence(recorded)),
+        infra="" if code == 0 or stopped else infra(lines) or infra(recorded),
         role=role,
     )
 
@@ -163,12 +168,11 @@ def hanging(rank: int, log: str, lines: Sequence[str], limit_s: float, step: int
 
 
 def _shown(lines: Sequence[str]) -> tuple[str, ...]:
-    shown = [line for line in lines if not _NOISE.match(line)] or lines
-    return tuple(shown[-TAIL_LINES:])
+    return tuple((without_noise(lines) or list(lines))[-TAIL_LINES:])
 
 
 def _significant(tail: Sequence[str]) -> list[str]:
-    return [line for line in tail if not _NOISE.match(line)][-SIGNS_LINES:]
+    return without_noise(tail)[-SIGNS_LINES:]
 
 
 def _signal_words(number: int) -> str:

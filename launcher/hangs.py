@@ -82,15 +82,15 @@ class HangWatch:
     async def _look(self) -> None:
         self._talk.catch_up()  # What came while this process stood still.
         clock, g = self._clock, self._g
-        late = clock.late(time.monotonic())
-        silent = [local for local, _ in late if self._talk.workers[local].connection is None]
-        for local in silent:  # It speaks no more, so that it cannot be awaited either.
-            clock.gone(local, time.monotonic())
-        late = [one for one in late if one[0] not in silent]
-        if not late:
+        for local, heard in self._talk.workers.items():
+            if heard.connection is None:  # It speaks no more, so that it cannot be awaited either.
+                clock.gone(local, time.monotonic())
+        if not clock.late(time.monotonic()):
             return
         shown = await self._stacks()
-        if self._clock is clock:  # Otherwise the workers are being stopped for another reason.
+        self._talk.catch_up()
+        late = clock.late(time.monotonic())  # One that has gone on in the meantime is only slow.
+        if late and self._clock is clock:  # Otherwise the workers are being stopped for another reason.
             self.end()
             self._hung(g, [Hanging(local, step, local in shown) for local, step in late])
 

@@ -26,7 +26,7 @@ from elastic.naming import log_name, process_name
 from launcher.console import Console
 
 TAIL_LINES = 20
-TAIL_BYTES = 1 << 16
+TAIL_BYTES = 1 << 18
 """Bytes of a log's end that are looked at."""
 
 LINE_CHARACTERS = 500

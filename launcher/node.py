@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from elastic import channel
 from elastic.agentevents import Event, Exited, Gone, Hung, StartWorkers
 from elastic.errors import CheckpointError, NurseryLost
 from elastic.model import Cause, Generation, Role, Seat, WorkerExit
 from elastic.naming import process_name
 from elastic.store.scratch import NODE, Scratch, remove_left_behind
 from elastic.train import fence
-from launcher import addresses, envlog, exits, locks, logs, report, workers
+from launcher import addresses, envlog, errorfile, exits, locks, logs, report, workers
 from launcher.config import Config, worker_argv
 from launcher.console import Console
 from launcher.endpoints import join_host_port
@@ -24,12 +24,13 @@ from launcher.environment import Told, worker_environment
 from launcher.hangs import Hanging, HangWatch
 from launcher.logs import Narrator
 from launcher.plannedstop import PlannedStop
+from launcher.progress import ProgressTeller
 from launcher.psenvironment import log_name, ps_environment, roster_document
 from launcher.roles import static_hosts
 from launcher.talk import WorkerTalk
 
-SIGNS_LINES = 200
-"""Lines of a log's end that are searched for signs of its cause."""
+SIGNS_LINES = 3000
+"""Lines of a log's end that are searched for the exception and for signs of its cause."""
 NURSERY_PAUSE_S = 0.5
 NURSERY_TRIES_MAX = 5
 
@@ -69,9 +70,12 @@ class NodeWorkers:
         self._interface = config.nic or addresses.interface_among(host, static_hosts(config))
         self._roster_file = self._private / "roster.json"
         self._saved = ""
+        self._restore_step = config.restore_step
         self.talk = WorkerTalk(self._private / "talk", narrator, config.memory_limit_bytes)
+        self._teller = ProgressTeller(self.talk, narrator, (self._stdout, console))
         self._plan = PlannedStop(self.talk, narrator, config.save_limit_s)
         self._hangs = HangWatch(self.talk, config.hang_timeout_s, self._hang)
+        self._incarnation = ""
         self._running: _Running | None = None
         self._newest: _Running | None = None
         self._nursery = self._new_nursery()
@@ -90,8 +94,7 @@ class NodeWorkers:
     async def start(self) -> None:
         """Start the nursery, and listen to what workers will say."""
         await self._nursery.start()
-        if self._config.run_mode == "collective":
-            self.talk.start()
+        self.talk.start()
 
     async def tend(self) -> None:
         """Replace the nursery whenever it dies, and notice hangs. Raises `NurseryLost` if there can be no nursery."""
@@ -151,6 +154,9 @@ class NodeWorkers:
         """
         self._saved = saved
         generation = action.generation
+        if action.incarnation != self._incarnation:  # In another store the job begins anew, whatever is in memory.
+            self._incarnation = action.incarnation
+            self.talk.segments.drop_all()
         self.tell_roster(generation)
         if action.m_id == 0:
             self._claim(f"{action.incarnation}/{generation.g}")
@@ -159,9 +165,13 @@ class NodeWorkers:
             specs = {at: self._seat_spec(action, at) for at in range(len(seats))}
         else:
             specs = {local: self._spec(action, local) for local in range(generation.slots)}
+        for spec in specs.values():
+            with suppress(OSError):  # There is none, or it was of an earlier start in a roster.
+                os.unlink(spec.env["TORCHELASTIC_ERROR_FILE"])
         self._write_envlogs(Path(self._config.log_dir), specs.values())
         self._running = self._newest = _Running(generation.g, specs, set(specs))
-        self.talk.begin(generation.g, {local: spec.rank for local, spec in specs.items()})
+        self._teller.begin()
+        self.talk.begin(generation.g, {local: int(spec.env.get("RANK", 0)) for local, spec in specs.items()})
         self._hangs.begin(generation.g, {local: spec.log for local, spec in specs.items()})
         self._nursery.run_until(run_until_s)
         try:
@@ -220,8 +230,6 @@ class NodeWorkers:
             no_card=not config.cards,
         )
         environment["ELASTIC_PROGRESS_FILE"] = str(self._progress_file(generation.g, rank))
-        if self.talk.path:
-            environment[channel.VARIABLE] = self.talk.path
         return workers.WorkerSpec(
             rank=rank,
             local_rank=local,
@@ -301,10 +309,11 @@ class NodeWorkers:
             interface=self._interface,
             servers=config.servers,
             resume_from=config.resume_from,
-            restore_step=config.restore_step,
+            restore_step=self._restore_step,
             allow_rollback=config.allow_rollback,
             check_nan=config.check_nan,
             saved=self._saved,
+            channel=self.talk.path,
         )
 
     def _base(self) -> dict[str, str]:
@@ -368,7 +377,14 @@ class NodeWorkers:
         lines = logs.tail(spec.log, event.log_from, lines=SIGNS_LINES)
         log = str(spec.log)
         exit_ = exits.worker_exit(
-            spec.rank, event.code, log, lines, stopped=event.stopped, asked=event.asked, role=spec.role
+            spec.rank,
+            event.code,
+            log,
+            lines,
+            stopped=event.stopped,
+            asked=event.asked,
+            role=spec.role,
+            recorded=errorfile.lines(spec.env["TORCHELASTIC_ERROR_FILE"]) if event.code else (),
         )
         if exit_.consequence:
             running.echoes.add(event.local_rank)
@@ -402,7 +418,10 @@ class NodeWorkers:
             return
         self._running = None
         steps = [self._step(spec) for spec in running.specs.values()]
-        steps += [heard.step for heard in self.talk.workers.values()]
+        steps += [max(heard.step, heard.saved) for heard in self.talk.workers.values()]
+        if any(heard.committed or heard.saved >= 0 for heard in self.talk.workers.values()):
+            self._restore_step = None  # It was gone back to, and training went on from there.
+        self._teller.end()
         self.talk.end()
         self._plan.cancel()
         self._hangs.end()

@@ -100,7 +100,9 @@ def ps_environment(told: Told, *, place: Place, seat_index: int, roster_file: st
     made |= short(_lists(serving, workers, heters))
     if seat.role is Role.SERVER:
         made["PADDLE_CURRENT_IP"] = place.host
+        made.pop("ELASTIC_CHANNEL", None)  # Servers make no steps.
     else:
+        made["ELASTIC_SLOT"] = str(seat_index)
         made |= _ranks(generation, place, seat_index, _cards(told.base))
         made |= _meeting(generation, master)
     made |= told.proxies

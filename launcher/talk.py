@@ -26,7 +26,6 @@ from elastic.channel import (
     Said,
     Saved,
     Stop,
-    Value,
 )
 from elastic.channelserver import ChannelServer, Connection
 from elastic.errors import ConfigError
@@ -42,8 +41,9 @@ class Heard:
     """What one worker has said in this generation.
 
     `preparing` and `joining` are "" when it does neither; `step` is -1 before its first report, and `reported_at` is
-    the time of its last one, seconds of `time.monotonic`. `left_at` is the step that it saved before it left, when it
-    was asked to. `connection` is None before it is there and after it hung up.
+    the time of its last one, seconds of `time.monotonic`. `saved` is the highest step that it saved, -1 if none.
+    `left_at` is the step that it saved before it left, when it was asked to. `connection` is None before it is there
+    and after it hung up.
     """
 
     rank: int
@@ -56,8 +56,9 @@ class Heard:
     formed: bool = False
     step: int = -1
     world: int = 0
-    metrics: Mapping[str, Value] = field(default_factory=dict)
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
     reported_at: float = 0.0
+    saved: int = -1
     left_at: int | None = None
 
 
@@ -187,6 +188,7 @@ class WorkerTalk:
             case Left():
                 heard.left_at = message.step
             case Saved():
+                heard.saved = max(heard.saved, message.step)
                 self.on_saved(heard, message)
         for follower in self.followers:
             follower(heard, message)

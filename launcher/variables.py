@@ -97,6 +97,10 @@ SET: Final[tuple[Variables, ...]] = (
         "a file for the highest step done; our library writes it, and the agent reads it when the workers are gone",
     ),
     Variables(
+        ("ELASTIC_CHANNEL",),
+        "a Unix socket where our library speaks with the agent: reports, planned stops; not set if it cannot be opened",
+    ),
+    Variables(
         ("CUDA_VISIBLE_DEVICES",),
         "the cards of --gpus in that order, LOCAL_RANK is an index into it; with --one_card_per_worker the worker's "
         "own; otherwise as the agent has it",
@@ -189,6 +193,10 @@ SET_BY_ROLE: Final[tuple[Variables, ...]] = (
         "node of worker 0 holds if that is another host, because torch's rank 0 opens the store on its "
         "own machine",
         "workers, heterogeneous",
+    ),
+    Variables(("ELASTIC_CHANNEL",), "as in a worker of a collective job", "workers, heterogeneous"),
+    Variables(
+        ("ELASTIC_SLOT",), "the place among the processes of its node, servers included", "workers, heterogeneous"
     ),
     Variables(("ELASTIC_JOB_ID", "TORCHELASTIC_RUN_ID"), "the job id", "all"),
     Variables(

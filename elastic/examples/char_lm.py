@@ -56,7 +56,7 @@ class Gpt(nn.Module):
         hidden = self.letter(x) + self.place.weight
         for block in self.blocks:
             hidden = block(hidden, src_mask=self.mask, is_causal=True)
-        return self.head(hidden)
+        return torch.log_softmax(self.head(hidden), dim=-1)
 
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

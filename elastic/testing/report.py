@@ -14,8 +14,11 @@ REPLICAS_MAX = 8
 """Whose output is shown, the one that failed first."""
 
 
-def failed_text(story: Story, failures: Mapping[int, Failed | None]) -> str:
-    """Why a world was not as scheduled. The replica whose error was the first is named, whoever ended first."""
+def failed_text(story: Story, failures: Mapping[int, Failed | None], details: Sequence[str]) -> str:
+    """Why a world was not as scheduled. The replica whose error was the first is named, whoever ended first.
+
+    `details` are lines about the local channel: a replica that it does not understand, for instance.
+    """
     raised = {rank: failed for rank, failed in failures.items() if failed is not None and not failed.injected}
     actors = list(story.actors)
     head = story.broken
@@ -23,17 +26,17 @@ def failed_text(story: Story, failures: Mapping[int, Failed | None]) -> str:
         first = min(raised, key=lambda rank: raised[rank].at_s)
         actors.sort(key=lambda actor: (actor.place.rank != first, actor.place.rank))
         head = f"{name(actors[0])} raised {raised[first].line}"
-    parts = [head]
+    parts = [head, *details]
     shown = [actor for actor in actors if actor.seen.output.strip()]
     parts += [_tail(actor) for actor in shown[:REPLICAS_MAX]]
     return "\n".join(parts)
 
 
-def hung_text(story: Story, hanging: Sequence[Actor], timeout_s: float, waiting: str) -> str:
+def hung_text(story: Story, hanging: Sequence[Actor], timeout_s: float, waiting: str, details: Sequence[str]) -> str:
     """Who was still there at the end of the time, and where in the program."""
     ranks = ", ".join(str(actor.place.rank) for actor in hanging)
     head = f"after {timeout_s:g} s world {story.result.generation - 1} still runs: {_plural(hanging)} {ranks}"
-    parts = [head + (f"; {waiting}" if waiting else "")]
+    parts = [head + (f"; {waiting}" if waiting else ""), *details]
     for actor in hanging[:REPLICAS_MAX]:
         stacks = text(f"{actor.files}.stacks").strip() or "(it did not answer: it hangs outside of python)"
         parts += [f"--- {name(actor)}, its stacks:", stacks]

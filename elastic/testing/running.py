@@ -125,6 +125,7 @@ class _Run:
         self._story: Story | None = None
         self._number = self._failures = 0
         self._saved = ""
+        self._details: list[str] = []
         self._selector.register(server, selectors.EVENT_READ, self._from_server)
         self._selector.register(self._listening, selectors.EVENT_READ, self._accept)
 
@@ -158,7 +159,7 @@ class _Run:
         world, generation = self._worlds[index], index + 1
         for number in members:
             if number not in self._nodes:
-                self._nodes[number] = Node(number, self._folder, self._selector, self._heard)
+                self._nodes[number] = Node(number, self._folder, self._selector, self._heard, self._details.append)
         fence.claim(self._checkpoint_dir(members[0]), f"{self._incarnation}/{generation}")
         actors = [
             self._actor(generation, members, m_id, local_rank)
@@ -176,7 +177,7 @@ class _Run:
         finally:
             failures = {actor.place.rank: read(actor.seen, actor.files) for actor in actors}
         if story.broken:
-            raise RunFailed(failed_text(story, failures))
+            raise RunFailed(failed_text(story, failures, self._details))
         self._saved = story.saved
         self._failures += isinstance(world.until, Failure)
         return seen
@@ -205,7 +206,7 @@ class _Run:
             incarnation=self._incarnation,
             failures=self._failures,
             checkpoint_dir=str(self._checkpoint_dir(node)),
-            channel=str(self._nodes[node].path),
+            channel=self._nodes[node].path,
             saved=self._saved,
             testing={SOCKET: str(self._folder / "run.sock"), TASK: str(self._folder / "task.json")},
             files=actor.files,
@@ -227,7 +228,7 @@ class _Run:
 
     def _wait(self, seconds: float) -> None:
         for key, _ in self._selector.select(max(0.0, seconds)):
-            if key.fileobj in self._selector.get_map():  # Not closed by what came before it.
+            if self._selector.get_map().get(key.fileobj) is key:  # Not closed by what came before it.
                 key.data()
 
     def _hung(self, story: Story) -> None:
@@ -245,7 +246,7 @@ class _Run:
             self._wait(STACKS_S)
         for actor in hanging:
             read(actor.seen, actor.files)
-        raise RunHung(hung_text(story, hanging, self._timeout_s, waiting))
+        raise RunHung(hung_text(story, hanging, self._timeout_s, waiting, self._details))
 
     def _heard(self, hello: channel.Hello, message: channel.Said) -> None:
         if self._story is not None:
@@ -254,6 +255,8 @@ class _Run:
     def _from_server(self) -> None:
         message = self._server.receive()
         if isinstance(message, messages.Exited) and self._story is not None:
+            for node in list(self._nodes.values()):
+                node.catch_up()  # What it said last is heard before its end is judged.
             self._story.exited(message.number, message.code)
 
     def _accept(self) -> None:

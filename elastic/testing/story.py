@@ -33,6 +33,8 @@ class Actor:
     files: str
     seen: Replica
     listens: bool = False
+    left: bool = False
+    """Whether it has said that everything is saved and it ends now."""
     signalled: bool = False
     """Whether we have asked it to end, so that its end is no failure of its own."""
 
@@ -58,6 +60,8 @@ class Story:
     kill_at_s: float | None = None
     _exact: bool = False
     """Whether the function calls `reached` with its steps: what it reports on the channel then ends nothing."""
+    _passed: bool = False
+    """Whether a step was reported that ends this world as planned, once all listen that are to hear of it."""
     _waiting: dict[int, socket.socket] = field(default_factory=dict)
 
     @property
@@ -77,6 +81,10 @@ class Story:
         actor = self.actors[hello.rank]
         if isinstance(message, channel.Listening):
             actor.listens = True
+            self._ask_if_all_listen()
+        elif isinstance(message, channel.Left):
+            actor.left = True
+            actor.seen.step = max(message.step, actor.seen.step or 0)
         elif isinstance(message, channel.Note):
             actor.seen.notes.append(message.text)
         elif isinstance(message, channel.Saved):
@@ -85,7 +93,11 @@ class Story:
         elif isinstance(message, channel.Progress):
             actor.seen.step = max(message.step, actor.seen.step or 0)
             if not self._exact and _matches(self._at, message.step) and isinstance(self._at, int):
-                self._end()
+                if isinstance(self.until, Planned):
+                    self._passed = True
+                    self._ask_if_all_listen()
+                else:
+                    self._end()
 
     def reached(self, message: inside.Reached, end: socket.socket) -> None:
         """A replica waits in `reached`: it goes on at once unless the world ends there."""
@@ -109,7 +121,7 @@ class Story:
         if self.broken or actor.signalled:
             return
         if self.due and isinstance(self.until, Planned):
-            if code != STOPPED:
+            if code != STOPPED and not actor.left:
                 self._break(f"{_did(code)}, though it was asked to stop at {self.until.at!r} and to leave with 143")
         elif self.due and isinstance(self.until, Failure):
             if code == 0 and actor.place.rank == self.until.rank:
@@ -126,6 +138,7 @@ class Story:
             self._break(f"and all others returned before the world was to end ({_words(self.until)})", stop=False)
         else:
             self._end_if_all_wait()
+            self._ask_if_all_listen()
         if self.broken:
             self.broken = f"{_who(actor)} {self.broken}"
 
@@ -162,6 +175,12 @@ class Story:
         self._release()
         if stop:
             self.stop_all()
+
+    def _ask_if_all_listen(self) -> None:
+        if self._passed and (
+            all(actor.listens for actor in self.running) or not any(actor.listens for actor in self.actors)
+        ):
+            self._end()
 
     def _end_if_all_wait(self) -> None:
         if self._waiting and all(actor.place.rank in self._waiting for actor in self.running):

@@ -24,6 +24,7 @@ STALE_S = 3600.0
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DENIED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_IS_FILE = frozenset({errno.ENOTDIR, errno.EEXIST})
 _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF})
 
@@ -38,7 +39,7 @@ def explain(error: OSError, doing: str, folder: Path, other: str = "--checkpoint
             f"{where}: it cannot be written by user {os.geteuid()} ({error.strerror}); "
             f"mend its rights or its mount, or give another {other}"
         )
-    if error.errno == errno.ENOTDIR:
+    if error.errno in _IS_FILE:
         return f"{where}: a part of that path is a file; give another {other}"
     return f"{where}: {error.strerror or error}"
 

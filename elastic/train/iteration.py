@@ -11,34 +11,31 @@ from elastic.train.order import Micro, Plan, Rule
 class Iteration:
     """One iteration over an `ElasticSampler`: its plan, and how far it is."""
 
-    def __init__(self, plan: Plan, rank: int, caller: Caller) -> None:
-        """Nothing is taken yet."""
+    def __init__(self, plan: Plan, rank: int, caller: Caller, *, by_hand: bool) -> None:
+        """Nothing is taken yet. `by_hand`: what is taken is told to `advance`."""
         self.plan = plan
         self.rank = rank
         self.caller = caller
         self.cut = 0
         self.kept = False
-        self._by_hand: int | None = None
-
-    @property
-    def counted(self) -> bool:
-        """Whether it can be known how many batches were taken."""
-        return self.caller.loop is not None or self._by_hand is not None or not self.cut
+        self._by_hand = 0 if by_hand else None
 
     @property
     def taken(self) -> int:
-        """How many batches the training loop has taken."""
+        """How many batches the training loop has taken. Raises `ConfigError` if nobody can know."""
+        if self._by_hand is not None:
+            return self._by_hand
         if self.caller.loop is not None:
             return self.caller.loop.taken
-        if self._by_hand is None and self.cut:
+        if self.cut:
             raise ConfigError(
                 "ElasticSampler: no DataLoader of torch is seen that takes from this sampler; call "
-                "sampler.advance(1) after each batch, before the commit"
+                "sampler.advance(1) with each batch, before the commit"
             )
-        return self._by_hand or 0
+        return 0
 
     def advance(self, batches: int) -> None:
-        """Count by hand, unless the DataLoader is seen to count."""
+        """Count by hand, from now on."""
         self._by_hand = min((self._by_hand or 0) + batches, self.plan.batches)
 
     @property

@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from elastic.channel import Left, Saved, Stop, WorkerEnd

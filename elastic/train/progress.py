@@ -11,11 +11,10 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any, Final
 
-from elastic.channel import METRICS_MAX, Preparing, Progress, Ready, Value, WorkerEnd, worker_end
-from elastic.train import meeting
+from elastic.channel import METRICS_MAX, Preparing, Progress, Ready, WorkerEnd, worker_end
+from elastic.train import meeting, stacks
 
 INTERVAL_S: Final = 0.1
 """Reports are sent at most this often; one that comes earlier costs well below a microsecond and is left out."""
@@ -87,11 +86,11 @@ class Reporter:
         step = _whole(self._step)
         if step is None:
             return
-        found: dict[str, Value] = {}
+        found: dict[str, float | None] = {}
         for name, value in metrics.items():
             number = one_number(value)
             if number is not None and len(found) < METRICS_MAX:
-                found[_text(name, NAME_MAX)] = number
+                found[_text(name, NAME_MAX)] = number if math.isfinite(number) else None
         if end.send(Progress(step, self._world, found)):
             self._sent = step
 
@@ -106,8 +105,8 @@ class Reporter:
         return self._end
 
 
-def one_number(value: Any) -> Value | None:
-    """A value as a float, or as "nan", "inf", "-inf"; None if it is not one number.
+def one_number(value: Any) -> float | None:
+    """A value as a float; None if it is not one number.
 
     A tensor on a card is waited for. One that is spread over ranks and not yet summed is left out: to sum it, all
     ranks would have to ask at the same step.
@@ -119,12 +118,9 @@ def one_number(value: Any) -> Value | None:
             if not all(placement.is_replicate() for placement in value.placements):
                 return None
             value = value.to_local()
-        number = float(value)
+        return float(value)
     except UNREADABLE:
         return None
-    if math.isnan(number):
-        return "nan"
-    return number if math.isfinite(number) else "inf" if number > 0 else "-inf"
 
 
 def _whole(step: Any) -> int | None:
@@ -143,15 +139,7 @@ def connect() -> WorkerEnd | None:
     """The channel of this process, which can then be asked for its stacks."""
     if not os.environ.get("ELASTIC_CHANNEL"):
         return None
-    return worker_end(os.environ, stacks_signal=_stacks_signal())
-
-
-def _stacks_signal() -> int:
-    try:
-        stacks = import_module("elastic.train.stacks")
-    except ImportError:
-        return 0
-    return int(stacks.register())
+    return worker_end(os.environ, stacks_signal=stacks.register())
 
 
 _reporter = Reporter(connect)

@@ -196,7 +196,7 @@ class Restorer:
         assert mine is not None
         templates = {name: self._parts[name].take() for name in self._sharded if name in mine.meta.sharded}
         return {
-            name: self._checkpoints.read_sharded(mine, name, template, self._here.group)
+            name: {**template, **self._checkpoints.read_sharded(mine, name, template, self._here.group)}
             for name, template in templates.items()
         }
 

@@ -85,10 +85,10 @@ def rollback(checkpoints: Checkpoints, step: int, run: str) -> Record:
         durable.replace(checkpoints.folder / RECORD, msgspec.json.format(msgspec.json.encode(record)))
         durable.sync_folder(checkpoints.folder)
     log.warning(
-        "going back to step %d: %d newer checkpoint%s in %s set aside as %s*",
+        "going back to step %d: %d newer checkpoint%s in %s set aside, as %s*",
         step,
         len(aside),
-        " is" if len(aside) == 1 else "s are",
+        "" if len(aside) == 1 else "s",
         checkpoints.folder,
         ASIDE,
     )

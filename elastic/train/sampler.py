@@ -8,9 +8,15 @@ fetched but the loop has not taken, and what the loop took after the last commit
 shared among the ranks is said in `elastic.train.order`.
 
 **The order.** With `shuffle` it is `torch.randperm(length, generator=g)`, where g is a `torch.Generator()` on the CPU
-that got `g.manual_seed(seed_of(seed, epoch))`; without it, 0, 1, 2 … With `order=` it is what `order(epoch)` returns: a
-sequence of indices (a list, an array or a tensor; weighted, repeated or a subset), which must be the same at each call
-with the same epoch on every rank. The order is built once per epoch and rank: 8 bytes a sample.
+that got `g.manual_seed(seed_of(seed, epoch))`, with `seed_of` from `elastic.train.permutation`; without it, 0, 1, 2 …
+With `order=` it is what `order(epoch)` returns: a sequence of indices (a list, an array or a tensor; weighted, repeated
+or a subset), which must be the same at each call with the same epoch on every rank; so seed what is drawn there:
+
+    def order(epoch):
+        generator = torch.Generator().manual_seed(epoch)
+        return torch.multinomial(weights, len(weights), replacement=True, generator=generator)
+
+The order is built once per epoch and rank: 8 bytes a sample.
 
 **What is consumed.** A batch counts from when the loop has it. `state_dict` is called by a commit, after the step that
 used the batch; a step whose micro-batches are not all taken does not count. A loop that was left goes on where it was
@@ -20,11 +26,9 @@ sampler for validation serves everything each time.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
-import torch
 from torch.utils.data import Sampler
 
 from elastic.errors import ConfigError
@@ -32,16 +36,8 @@ from elastic.train.batch import Batch
 from elastic.train.caller import Caller, find
 from elastic.train.iteration import Iteration, rule_for
 from elastic.train.order import Plan
+from elastic.train.permutation import Permutation
 from elastic.train.ranks import rank_and_world
-
-
-def seed_of(seed: int, epoch: int) -> int:
-    """The number that seeds the order of an epoch: 63 bits of a hash of both.
-
-    A sum of seed and epoch would give two seeds the same orders, one epoch apart.
-    """
-    digest = hashlib.blake2b(f"{seed}/{epoch}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
 
 
 class ElasticSampler(Sampler[Any]):
@@ -72,14 +68,19 @@ class ElasticSampler(Sampler[Any]):
         self.shuffle = shuffle if order is None else False
         self.seed = seed
         self.batch = batch
-        self._size = dataset_or_length if isinstance(dataset_or_length, int) else len(dataset_or_length)
-        self._own_order = order
+        if not isinstance(dataset_or_length, int) and not hasattr(dataset_or_length, "__len__"):
+            raise ConfigError(
+                f"ElasticSampler: {type(dataset_or_length).__name__} has no length; for data that can only be read "
+                "from front to back, use elastic.ElasticStream"
+            )
+        length = dataset_or_length if isinstance(dataset_or_length, int) else len(dataset_or_length)
+        self._order = Permutation(length, seed if self.shuffle else None, order)
         self._place = (rank, world)
         self._epoch = 0
         self._base = 0
-        self._order: Sequence[Any] | torch.Tensor | None = None
         self._loop: Iteration | None = None
         self._batch_size: int | None = None
+        self._by_hand = False
         rank_and_world(rank, world)
         if batch is not None:
             batch.bind(self)
@@ -99,7 +100,7 @@ class ElasticSampler(Sampler[Any]):
     @property
     def length(self) -> int:
         """How many samples this epoch has, over all ranks."""
-        return self._size if self._own_order is None else len(self._indices())
+        return self._order.length(self._epoch)
 
     @property
     def finished(self) -> bool:
@@ -109,14 +110,16 @@ class ElasticSampler(Sampler[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Start an epoch. The epoch that it is in already goes on where it is."""
         if epoch != self._epoch:
-            self._epoch, self._base = epoch, 0
-            self._order = self._loop = None
+            self._epoch, self._base, self._loop = epoch, 0, None
 
     def advance(self, batches: int = 1) -> None:
-        """Say that the loop has taken so many more batches of this rank, where that is not seen.
+        """Say that the loop has got so many more batches of this rank; from then on only this counts.
 
-        It is seen with torch's DataLoader, with or without a BatchSampler; then this changes nothing.
+        Needed where it is not seen how many the loop has taken: with a batch sampler of one's own, and where something
+        between DataLoader and loop takes batches ahead (a prefetcher to the card). Call it as soon as the loop has its
+        batch, so that `weight` is that of this one.
         """
+        self._by_hand = True
         if self._loop is not None:
             self._loop.advance(batches)
 
@@ -131,29 +134,21 @@ class ElasticSampler(Sampler[Any]):
     def state_dict(self) -> dict[str, Any]:
         """The place in the data as of the batches that the loop has taken now. It is the same on all ranks."""
         self.keep()
+        consumed = self.consumed
         return {
             "epoch": self._epoch,
-            "consumed": self.consumed,
+            "consumed": consumed,
             "seed": self.seed,
             "length": self.length,
             "shuffle": self.shuffle,
+            "order": self._order.mark(self._epoch) if consumed else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a place, in any world. Raises `ConfigError` if it is one in another order."""
-        before = (self._epoch, self._base, self._order, self._loop)
-        self._epoch, self._base = int(state["epoch"]), int(state["consumed"])
-        if self._epoch != before[0]:
-            self._order = None
-        self._loop = None
-        try:
-            self._check(state)
-        except ConfigError:
-            self._epoch, self._base, self._order, self._loop = before
-            raise
-
-    def _check(self, state: Mapping[str, Any]) -> None:
-        mine = {"length": self.length, "seed": self.seed, "shuffle": self.shuffle}
+        epoch, consumed = int(state["epoch"]), int(state["consumed"])
+        length = self._order.length(epoch)
+        mine = {"length": length, "seed": self.seed, "shuffle": self.shuffle}
         mends = {
             "length": "use the dataset that it was made with, or leave the sampler out of the state to start anew",
             "seed": f"write ElasticSampler(..., seed={state['seed']})",
@@ -165,8 +160,15 @@ class ElasticSampler(Sampler[Any]):
                     f"ElasticSampler: the checkpoint was made with {name} {state[name]}, and this run has "
                     f"{mine[name]}: the order of the data would be another one; {mend}"
                 )
-        if not 0 <= self._base <= self.length:
-            raise ConfigError(f"ElasticSampler: the checkpoint says {self._base} of {self.length} samples are consumed")
+        if not 0 <= consumed <= length:
+            raise ConfigError(f"ElasticSampler: the checkpoint says {consumed} of {length} samples are consumed")
+        if 0 < consumed < length and state.get("order") not in (None, self._order.mark(epoch)):
+            raise ConfigError(
+                f"ElasticSampler: the order of epoch {epoch} is not the one that the checkpoint was made with; order= "
+                "must return the same for the same epoch in every process (seed it with the epoch), and torch must be "
+                "of the same version"
+            )
+        self._epoch, self._base, self._loop = epoch, consumed, None
 
     # The batch just taken.
 
@@ -230,25 +232,8 @@ class ElasticSampler(Sampler[Any]):
 
     def _planned(self, caller: Caller) -> Iteration:
         rank, world = rank_and_world(*self._place)
-        return Iteration(
-            Plan(self.length, self._base, world, rule_for(self.batch, caller, world, self._batch_size)), rank, caller
-        )
-
-    def _take(self, positions: range) -> list[Any]:
-        """The indices at some positions of this epoch's order."""
-        if self._own_order is None and not self.shuffle:
-            return list(positions)
-        part = self._indices()[positions.start : positions.stop]
-        return part.tolist() if hasattr(part, "tolist") else list(part)
-
-    def _indices(self) -> Sequence[Any] | torch.Tensor:
-        if self._order is None:
-            if self._own_order is not None:
-                self._order = self._own_order(self._epoch)
-            else:
-                generator = torch.Generator().manual_seed(seed_of(self.seed, self._epoch))
-                self._order = torch.randperm(self._size, generator=generator)
-        return self._order
+        rule = rule_for(self.batch, caller, world, self._batch_size)
+        return Iteration(Plan(self.length, self._base, world, rule), rank, caller, by_hand=self._by_hand)
 
 
 class _Indices:
@@ -286,5 +271,5 @@ class _Indices:
             )
         micro = loop.plan.micro_batch(loop.cut, loop.rank)
         loop.cut += 1
-        self._now, self._at = self._sampler._take(micro.positions), 0
+        self._now, self._at = self._sampler._order.take(self._sampler.epoch, micro.positions), 0
         self._short = loop.caller.cuts and len(self._now) < (loop.caller.batch_size or 0)

@@ -93,10 +93,10 @@ class Saver:
             raise failure
 
     def _wait_and_say(self, step: int) -> None:
-        before, running = time.monotonic(), self._thread is not None and self._thread.is_alive()
+        before, outstanding = time.monotonic(), self._thread is not None
         self.wait()
         waited_s = time.monotonic() - before
-        if running and waited_s > MATTERS_S and not self._told:
+        if outstanding and waited_s > MATTERS_S and not self._told:
             self._told = True
             log.warning(
                 "the save before step %d took until now, and training waited %.1f s for it: raise `every` in commit",

@@ -10,10 +10,12 @@
 The samples of an epoch are cut into steps and shared among the ranks as `elastic.train.order` says, without knowing
 how many there are: one step is read ahead. Every rank reads the whole stream and keeps its share, and so does each
 DataLoader worker; the stream is best one of names, lines or offsets, and the work is best done in `collate_fn`, which
-sees only what is kept. What is consumed is read over after a world change.
+sees only what is kept. What is consumed is read over after a world change, or skipped at once if the stream has a
+method `skip(n)` that returns the rest.
 
 The stream must give the same samples in the same order each time, on every rank and in every DataLoader worker. It must
-not share itself among ranks or workers (by `get_worker_info` or the rank): that is done here.
+not share itself among the ranks: that is done here. A dataset that shares itself among DataLoader workers may stay as
+it is: within it, `get_worker_info()` says that there are none.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
 from elastic.errors import ConfigError
+from elastic.train.alone import alone
 from elastic.train.batch import Batch
 from elastic.train.order import Rule, micro_batches, steps_of
 from elastic.train.ranks import rank_and_world
@@ -216,8 +219,9 @@ class Served(IterableDataset[Any]):
         epoch, consumed, rank, world = self._aim.tolist()
         info = get_worker_info()
         mine, workers = (info.id, info.num_workers) if info is not None else (0, 1)
-        number = 0
-        for step, final in steps_of(self._rest(epoch, consumed), self._rule, world):
+        number, before = 0, consumed
+        samples = alone(lambda: self._rest(epoch, before))
+        for step, final in steps_of(samples, self._rule, world):
             consumed += len(step)
             for micro in micro_batches(0, len(step), self._rule, rank, world):
                 if number % workers == mine:
@@ -228,11 +232,15 @@ class Served(IterableDataset[Any]):
     def _rest(self, epoch: int, consumed: int) -> Iterator[Any]:
         """The samples of an epoch after those that are consumed."""
         if callable(self._make) and not isinstance(self._make, IterableDataset):
-            samples = iter(self._make(epoch))
+            source = self._make(epoch)
         else:
-            if hasattr(self._make, "set_epoch"):
-                self._make.set_epoch(epoch)
-            samples = iter(self._make)
+            source = self._make
+            if hasattr(source, "set_epoch"):
+                source.set_epoch(epoch)
+        if consumed and hasattr(source, "skip"):
+            yield from source.skip(consumed)
+            return
+        samples = iter(source)
         for over in range(consumed):
             try:
                 next(samples)

@@ -65,13 +65,17 @@ class _Offer(msgspec.Struct, frozen=True):
 
 
 class _Report(msgspec.Struct, frozen=True):
-    """What a rank says of the staging folder, and of what it wrote there: part, then file."""
+    """What a rank says of the staging folder, and of what it wrote there: part, then file.
+
+    `first` tells an error of this rank's own disk from one that it only heard of.
+    """
 
     host: str
     folder: str
     sees: bool = False
     files: dict[str, dict[str, layout.Part]] = {}
     error: str = ""
+    first: bool = False
 
 
 class Together:
@@ -98,9 +102,9 @@ class Together:
                 others = [(one.host, one.folder) for one in unseeing]
                 raise CheckpointError(sharing.not_shared(offer.host, Path(offer.folder), others))
             reports = self._gather(self._write(staged, replicated, parts, also))
-            errors = [one.error for one in reports if one.error]
+            errors = sorted((one for one in reports if one.error), key=lambda one: not one.first)
             if errors:
-                raise CheckpointError(errors[0])
+                raise CheckpointError(errors[0].error)
             return self.checkpoints.folder / self._offer(lambda: self._publish(staged, reports)).name
         finally:
             if staged is not None and self.rank == 0:
@@ -110,7 +114,7 @@ class Together:
         return self.checkpoints.stage()
 
     def _write(self, staged: Path, replicated: Trees, parts: Mapping[str, Trees], also: Any) -> _Report:
-        error, files = "", {}
+        error, first, files = "", False, {}
         try:
             with durable.explained(self.doing, self.checkpoints.folder):
                 for name, flat in parts.items():
@@ -118,10 +122,10 @@ class Together:
                 if self.rank == 0:
                     files[""] = _write_all(staged, _with(replicated, also))
         except CheckpointError as problem:
-            error = str(problem)
+            error, first = str(problem), isinstance(problem.__cause__, OSError)
         except Exception as problem:  # noqa: BLE001  # All ranks are told, and raise it.
             error = f"{self.doing} failed on rank {self.rank}: {type(problem).__name__}: {problem}"
-        return self._report(files=files, error=error)
+        return self._report(files=files, error=error, first=first)
 
     def _publish(self, staged: Path, reports: list[_Report]) -> Path:
         """Check that the files of all ranks are here, and publish."""

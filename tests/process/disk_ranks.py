@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 PROLOGUE = """
@@ -32,11 +32,14 @@ dist.destroy_process_group()
 _NO_LAUNCHER = ("ELASTIC_", "RANK", "LOCAL_", "WORLD_SIZE", "TORCHELASTIC_")
 
 
-def run(world: int, code: str, folder: Path, environ: Mapping[str, str] | None = None, prologue: str = PROLOGUE) -> str:
-    """Run `code` in a world of `world` ranks and return what rank 0 printed; every rank must end with 0."""
+def run(world: int, code: str, folder: Path, *, killed: int | None = None) -> list[str]:
+    """Run `code` in a world of `world` ranks and return what each printed.
+
+    Every rank must end with 0; the rank `killed` by SIGKILL.
+    """
     meeting = folder.parent / f"meeting-{folder.name}-{len(list(folder.parent.glob('meeting-*')))}"
     script = meeting.with_suffix(".py")
-    script.write_text(prologue + code + EPILOGUE)
+    script.write_text(PROLOGUE + code + EPILOGUE)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(_NO_LAUNCHER)}
     ranks = [
         subprocess.Popen(
@@ -44,7 +47,7 @@ def run(world: int, code: str, folder: Path, environ: Mapping[str, str] | None =
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=clean | dict(environ or {}),
+            env=clean,
         )
         for rank in range(world)
     ]
@@ -55,5 +58,6 @@ def run(world: int, code: str, folder: Path, environ: Mapping[str, str] | None =
             process.kill()
             process.wait()
     for rank, (process, (_, errors)) in enumerate(zip(ranks, said, strict=True)):
-        assert process.returncode == 0, f"rank {rank} ended with {process.returncode}:\n{errors}"
-    return said[0][0]
+        expected = -signal.SIGKILL if rank == killed else 0
+        assert process.returncode == expected, f"rank {rank} ended with {process.returncode}:\n{errors}"
+    return [output for output, _ in said]

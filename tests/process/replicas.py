@@ -13,7 +13,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 
 _CHILD = """
-import importlib, json, sys, torch
+import importlib, json, os, sys, torch
 import torch.distributed as dist
 module, name, rank, world, meeting, given = sys.argv[1:7]
 torch.set_num_threads(1)
@@ -22,6 +22,7 @@ answer = getattr(importlib.import_module(module), name)(int(rank), int(world), *
 dist.barrier()
 dist.destroy_process_group()
 print(json.dumps(answer), flush=True)
+os._exit(0)  # Threads of gloo may outlast the group by a moment, and then python's own end is an abort.
 """
 
 

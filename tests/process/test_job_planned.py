@@ -182,6 +182,18 @@ async def test_a_script_without_our_library_is_signalled_as_ever(job: Job) -> No
 
 
 @story
+async def test_a_temporary_folder_with_a_path_too_long_for_a_socket_costs_the_channel_and_not_the_job(job: Job) -> None:
+    long = job.folder / ("x" * 100)
+    long.mkdir()
+    node = await job.node("--np", "1", environ={"TMPDIR": str(long)})
+    await node.says("planned stops, progress and the memory tier of our library are off: .* set TMPDIR to a shorter")
+    (worker,) = await job.world(1, 1)
+    assert "ELASTIC_CHANNEL" not in worker.env
+    await worker.exits(0)
+    assert await node.exits() == 0
+
+
+@story
 async def test_what_a_worker_has_to_say_to_people_is_said_once(job: Job) -> None:
     node = await job.node("--np", "1", "--quiet")
     (worker,) = await job.world(1, 1)

@@ -87,7 +87,7 @@ def report_steps() -> int:
     return step
 
 
-def test_a_step_that_is_reported_on_the_local_channel_ends_a_world() -> None:
+def test_a_step_that_is_reported_on_the_local_channel_ends_a_world_once_all_listen() -> None:
     result = run(report_steps, worlds=[World(2, Planned(1005)), World(1, Planned(2005))])
     assert all(replica.code == 143 for world in result.worlds for replica in world.replicas)
     assert max(replica.step or 0 for replica in result.worlds[0].replicas) >= 1005

@@ -203,6 +203,7 @@ def everything_told(base: dict[str, str], world: model.Generation) -> Told:
         allow_rollback=True,
         check_nan=True,
         saved="{}",
+        channel="c",
     )
 
 

@@ -24,7 +24,18 @@ PURE = (
     "elastic/store/base.py",
     *(
         f"launcher/{name}.py"
-        for name in ("endpoints", "environment", "exits", "interfaces", "proxies", "psenvironment", "report", "roles")
+        for name in (
+            "endpoints",
+            "environment",
+            "exits",
+            "interfaces",
+            "proxies",
+            "psenvironment",
+            "report",
+            "roles",
+            "tracebacks",
+            "progresswords",
+        )
     ),
 )
 """Modules that take time and randomness as arguments."""

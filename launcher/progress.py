@@ -1,0 +1,91 @@
+"""Tells people how the workers of this node get on: hears them (`launcher.talk`), and says lines when they are due."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from elastic.channel import Formed, Hello, Joining, Preparing, Progress, Ready, Said
+from launcher.console import Console
+from launcher.logs import Narrator
+from launcher.progresswords import Telling
+from launcher.talk import Heard, WorkerTalk
+
+TICK_S = 1.0
+PATIENCE_S = 50.0
+"""So long a line of progress waits for a moment in which no worker is in the middle of a line on the same terminal."""
+
+
+class ProgressTeller:
+    """One node's teller. It has a timer only while there may be something to say."""
+
+    def __init__(
+        self,
+        talk: WorkerTalk,
+        narrator: Narrator,
+        shared: tuple[Console, ...],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`shared` are the consoles on which workers' output is shown; the narrator's is one of them."""
+        self._talk = talk
+        self._narrator = narrator
+        self._shared = shared
+        self._clock = clock
+        self._terminal = shared[-1].is_terminal
+        self._telling = Telling(self._terminal)
+        self._timer: asyncio.TimerHandle | None = None
+        talk.followers.append(self._heard)
+
+    def begin(self) -> None:
+        """Other workers start: what was known of the old ones does not count."""
+        self._telling = Telling(self._terminal)
+
+    def end(self) -> None:
+        """The workers are gone; the last step is said."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._say(self._telling.progress(self._clock(), last=True))
+        self.begin()
+
+    def _heard(self, heard: Heard, message: Said) -> None:
+        now, telling = self._clock(), self._telling
+        match message:
+            case Hello():
+                telling.gone(heard.rank)
+            case Joining(missing):
+                telling.joining(heard.rank, missing, now)
+            case Formed():
+                telling.joining(heard.rank, "", now)
+            case Preparing(what):
+                telling.preparing(heard.rank, what, now)
+            case Ready():
+                telling.preparing(heard.rank, "", now)
+            case Progress(step, world, metrics) if heard.rank == 0:
+                telling.reported(step, world, metrics, now)
+            case _:
+                return
+        if self._timer is None:
+            self._tick()
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self._clock()
+        for heard in self._talk.workers.values():
+            if heard.connection is None:
+                self._telling.gone(heard.rank)
+        for line in self._telling.waits(now):
+            self._say(line)
+        if not self._inside_a_line or self._telling.overdue_s(now) >= PATIENCE_S:
+            self._say(self._telling.progress(now))
+        if self._telling.pending:
+            self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    @property
+    def _inside_a_line(self) -> bool:
+        return self._terminal and not all(one.at_line_start for one in self._shared if one.is_terminal)
+
+    def _say(self, line: str) -> None:
+        if line:
+            self._narrator.say(line)

@@ -1,0 +1,66 @@
+"""Workers that make no steps any more: their stacks are in their logs, and it counts as their failure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.process.jobs import Job, story
+from tests.process.puppets import Worker
+
+
+async def reports(worker: Worker, step: int) -> None:
+    """The worker has made a step."""
+    await worker.obeys("say", {"type": "progress", "step": step, "world": 2, "metrics": {"loss": 0.5}})
+
+
+async def says(worker: Worker, kind: str, **fields: Any) -> None:
+    await worker.obeys("say", {"type": kind, **fields})
+
+
+@story
+async def test_a_worker_that_hangs_is_named_with_its_stacks_and_charged_and_the_one_behind_comes_first(
+    job: Job,
+) -> None:
+    node = await job.node("--np", "1", "--nproc_per_node", "2", "--hang_timeout", "1", "--loss_grace", "0.4")
+    waiting, behind = await job.world(1, 2)
+    await reports(behind, 4)
+    await reports(waiting, 4)
+    await reports(waiting, 5)
+    behind.order("hang", 1000)
+    words = r"no progress for 1 s \(--hang_timeout\) after step 4; its stacks are in its log"
+    await node.says(rf"rank 1 hangs: {words}; stopping this node's workers")
+    await node.says(rf"The first to fail was rank 1 on host 127\.0\.0\.1 .*: {words}\.")
+    await node.says("The last lines of rank 1's log:")
+    await node.says(r'^    +File ".*puppet\.py", line \d+ in hang_here$')
+    await node.says("restart 1 of 3")
+    world = await job.world(2, 2)
+    assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in world} == {"1"}
+    hung, blamed_too = node.text("workerlog.1"), node.text("workerlog.0")
+    assert "Current thread" in hung
+    assert "in hang_here" in hung.partition("gen 2")[0]
+    assert "Current thread" in blamed_too, "every worker of the node shows its stacks"
+    await node.says(r"On the same node: rank 0: no progress for 1 s \(--hang_timeout\) after step 5")
+
+
+@story
+async def test_a_worker_that_never_reported_is_not_awaited(job: Job) -> None:
+    node = await job.node("--np", "1", "--nproc_per_node", "2", "--hang_timeout", "0.5", "--loss_grace", "0.4")
+    silent, reporting = await job.world(1, 2)
+    await says(silent, "formed")
+    await reports(reporting, 1)
+    await node.says(r"rank 1 hangs: no progress for 0\.5 s")
+    await node.says("The first to fail was rank 1 ")
+    assert not any("rank 0: no progress" in line for line in node.lines)
+
+
+@story
+async def test_a_long_preparation_is_no_hang_and_the_clock_goes_on_when_it_is_over(job: Job) -> None:
+    node = await job.node("--np", "1", "--nproc_per_node", "2", "--hang_timeout", "0.5", "--loss_grace", "0.4")
+    busy, other = await job.world(1, 2)
+    await says(busy, "preparing", what="unpacking the data")
+    await reports(other, 3)
+    clock = await job.node("--job_id", f"{job.job_id}.clock", "--np", "2", "--elastic_timeout", "1")
+    assert await clock.exits() == 4, "more than the limit has passed"
+    assert not any("hangs" in line for line in node.lines)
+    await says(busy, "ready")
+    await node.says("rank 1 hangs: no progress")

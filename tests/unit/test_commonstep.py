@@ -1,0 +1,111 @@
+"""Which step can be restored from memory, for what nodes may hold after losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from elastic.train.boxes import Box
+from elastic.train.commonstep import Agreed, Cut, Held, Holding, Nothing, agree
+from elastic.train.slots import Head
+
+WORLD = 3
+Kind = Literal["node", "rank", "copy"]
+
+
+def head(step: int, rank: int, g: int = 1, *, count: int = 2, sharded: bool = False, whose: str = "a") -> Head:
+    mark = f"{whose}/{g}"
+    return Head(
+        mark=mark, step=step, count=count, rank=rank, world=WORLD, local_world=1, replicated=True, sharded=sharded
+    )
+
+
+def node(rank: int, *steps: int, g: int = 1, count: int = 2, whose: str = "a") -> Holding:
+    """A node that holds the replicated parts and its rank's own ones of these steps."""
+    heads = [head(step, rank, g, count=count, whose=whose) for step in steps]
+    kinds: tuple[Kind, Kind] = ("node", "rank")
+    return Holding(tuple(Held(kind, one) for one in heads for kind in kinds))
+
+
+def shards(rank: int, own: Sequence[int], copies: Sequence[int] = ()) -> Holding:
+    """A node with these steps of its own shard, and of its predecessor's: a third of a tensor of 6 rows each."""
+    before = (rank - 1) % WORLD
+    cuts = tuple({"model/w": Cut((6, 2), Box((2 * who, 0), (2, 2)))} for who in (rank, before))
+    held = [Held("node", head(step, rank, sharded=True)) for step in own]
+    held += [Held("rank", head(step, rank, sharded=True), 0) for step in own]
+    held += [Held("copy", head(step, before, sharded=True), 1) for step in copies]
+    return Holding(tuple(held), cuts)
+
+
+def step_of(found: Agreed | Nothing) -> int | None:
+    return found.step if isinstance(found, Agreed) else None
+
+
+class TestReplicated:
+    def test_a_first_start_has_nothing_to_restore(self) -> None:
+        assert agree([Holding(), Holding()], "a") == Nothing("no node holds anything of this job in its memory")
+
+    def test_a_survivor_that_is_a_step_ahead_goes_back_to_the_step_that_all_have(self) -> None:
+        found = agree([node(0, 4, 5), node(1, 3, 4)], "a")
+        assert found == Agreed(4, "a/1", "step 4 of generation 1 is the newest that all have")
+
+    def test_a_newcomer_does_not_hold_the_others_back(self) -> None:
+        assert step_of(agree([node(0, 4, 5), Holding(), node(1, 4, 5)], "a")) == 5
+
+    def test_a_node_that_was_killed_in_the_middle_of_a_copy_has_the_step_before(self) -> None:
+        assert step_of(agree([node(0, 4, 5), node(1, 4)], "a")) == 4
+
+    def test_a_node_that_holds_an_old_generation_only_counts_as_a_newcomer(self) -> None:
+        found = agree([node(0, 90, 91, g=1), node(1, 7, 8, g=2), node(2, 7, 8, g=2)], "a")
+        assert found == Agreed(8, "a/2", "step 8 of generation 2 is the newest that all have")
+
+    def test_without_a_common_step_the_newest_whole_one_is_taken(self) -> None:
+        found = agree([node(0, 4, 5), node(1, 50, 51)], "a")
+        assert found == Agreed(51, "a/1", "step 51 of generation 1 is the newest that is whole")
+
+    def test_another_incarnation_does_not_count(self) -> None:
+        assert step_of(agree([node(0, 4, 5, whose="b")], "a")) is None
+
+    def test_nothing_from_before_a_rollback_counts(self) -> None:
+        assert step_of(agree([node(0, 4, 5, g=3)], "a", since=4)) is None
+        assert step_of(agree([node(0, 4, 5, g=4)], "a", since=4)) == 5
+
+    def test_own_parts_without_the_replicated_ones_are_no_step(self) -> None:
+        alone = Holding((Held("rank", head(5, 1)),))
+        assert agree([alone], "a") == Nothing("step 5 of generation 1 is not whole: no node holds its replicated parts")
+
+    def test_a_mark_that_is_none_is_left_out(self) -> None:
+        odd = Head(mark="a/x", step=1, count=1, rank=0, world=1, local_world=1, replicated=False, sharded=False)
+        assert step_of(agree([Holding((Held("node", odd),))], "a")) is None
+
+
+class TestSharded:
+    def test_the_copy_of_a_lost_nodes_shards_makes_a_step_whole(self) -> None:
+        assert step_of(agree([shards(0, [4, 5], [4, 5]), shards(1, [4, 5], [4, 5])], "a")) == 5
+
+    def test_a_step_whose_copy_did_not_arrive_is_not_whole_and_the_one_before_is_taken(self) -> None:
+        assert step_of(agree([shards(0, [4, 5], [4]), shards(1, [4, 5], [4, 5])], "a")) == 4
+
+    def test_two_neighbours_lost_at_once_are_too_many_for_one_copy(self) -> None:
+        found = agree([shards(0, [4, 5], [4, 5]), Holding()], "a")
+        assert found == Nothing(
+            "step 5 of generation 1 is not whole: the shards of rank 1 are lost: no rank holds model/w[2:4, 0:2]"
+        )
+
+    def test_without_copies_a_lost_node_leaves_nothing(self) -> None:
+        assert step_of(agree([shards(0, [4, 5]), shards(2, [4, 5])], "a")) is None
+
+    def test_all_nodes_together_need_no_copies(self) -> None:
+        assert step_of(agree([shards(rank, [4, 5]) for rank in range(WORLD)], "a")) == 5
+
+
+class TestGenerations:
+    def test_a_generation_lost_in_its_first_commit_leaves_the_step_that_it_began_with(self) -> None:
+        torn = Holding((Held("rank", head(6, 0, 2, count=1)), *node(0, 5, g=1).held))
+        assert agree([torn, node(1, 5, g=1)], "a") == Agreed(
+            5, "a/1", "step 5 of generation 1 is the newest that all have"
+        )
+
+    def test_a_generation_that_got_further_does_not_fall_back_to_the_one_before(self) -> None:
+        torn = Holding((Held("rank", head(100, 0, 2, count=50)), *node(0, 5, g=1).held))
+        assert step_of(agree([torn, node(1, 5, g=1)], "a")) is None

@@ -1,0 +1,78 @@
+"""What meta.json holds, and what of it is believed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from elastic.errors import CheckpointDamaged
+from elastic.train import layout
+from elastic.train.checkpoint import Checkpoints
+
+
+def put(folder: Path, meta: dict[str, Any]) -> layout.Entry:
+    """Write one checkpoint of step 5 with that meta.json."""
+    there = folder / layout.name(5, 2)
+    there.mkdir()
+    (there / layout.META).write_text(
+        json.dumps({"step": 5, "generation": 2, "mark": "", "parts": {}, "at": 0.0} | meta)
+    )
+    entry = layout.entry_of(there)
+    assert entry is not None
+    return entry
+
+
+def test_a_checkpoint_of_layout_1_with_sha_256_is_still_read(tmp_path: Path) -> None:
+    entry = put(tmp_path, {"schema": 1})
+    torch.save({"w": torch.ones(3)}, entry.folder / "model.pt")
+    content = (entry.folder / "model.pt").read_bytes()
+    part = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    meta = json.loads((entry.folder / layout.META).read_text())
+    (entry.folder / layout.META).write_text(json.dumps(meta | {"parts": {"model": part}}))
+    loaded = Checkpoints(tmp_path, mark="").load()
+    assert loaded is not None
+    assert torch.equal(loaded["model"]["w"], torch.ones(3))
+    (entry.folder / "model.pt").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(CheckpointDamaged, match=r"the checksum of model.pt is wrong"):
+        Checkpoints(tmp_path, mark="").load()
+
+
+def test_today_s_layout_is_2_and_lists_size_and_crc_32_of_every_file(tmp_path: Path) -> None:
+    Checkpoints(tmp_path, mark="", generation=2, rank=0).save(5, model={"w": torch.ones(3)})
+    meta = json.loads((tmp_path / layout.name(5, 2) / layout.META).read_text())
+    assert meta["schema"] == 2
+    assert meta["parts"].keys() == {"model"}
+    assert meta["parts"]["model"].keys() == {"size", "crc32"}
+
+
+def test_every_file_has_its_path_in_the_folder(tmp_path: Path) -> None:
+    part = {"size": 1, "crc32": "00000000"}
+    entry = put(tmp_path, {"schema": 2, "parts": {"step": part}, "sharded": {"model": {"__0_0.distcp": part}}})
+    assert layout.read_meta(entry).files.keys() == {"step.pt", "model/__0_0.distcp"}
+
+
+@pytest.mark.parametrize(
+    ("meta", "said"),
+    [
+        ({"schema": 3}, "it was written in layout 3; this version reads layout 2"),
+        ({"parts": {"../x": {"size": 1}}}, "names a part that cannot be one"),
+        ({"sharded": {"a/b": {}}}, "names a part that cannot be one"),
+        ({"sharded": {"model": {"../../x": {"size": 1}}}}, "names a file that cannot be one"),
+        ({"sharded": {"model": {"..": {"size": 1}}}}, "names a file that cannot be one"),
+        ({"step": 6}, "speaks of step 6"),
+        ({"parts": {"model": {"size": "1"}}}, "is damaged"),
+    ],
+)
+def test_a_meta_json_that_is_not_ours_is_damage_that_is_named(tmp_path: Path, meta: dict[str, Any], said: str) -> None:
+    with pytest.raises(CheckpointDamaged, match=said):
+        layout.read_meta(put(tmp_path, meta))
+
+
+@pytest.mark.parametrize("name", ["aside-step-0000000005.g2", ".saving-g0-ab", "step-5.g2", "step-0000000005", "fence"])
+def test_other_names_are_no_checkpoints(tmp_path: Path, name: str) -> None:
+    assert layout.entry_of(tmp_path / name) is None

@@ -1,0 +1,108 @@
+"""What people read of a node's workers, from what the workers say at which time."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.progresswords import PROGRESS_EVERY_S, PROGRESS_EVERY_TERMINAL_S, Telling, progress_line
+
+
+@pytest.fixture
+def telling() -> Telling:
+    return Telling(terminal=False)
+
+
+# The line of progress
+
+
+def test_the_line_of_progress_has_step_rate_world_and_loss_before_the_other_metrics() -> None:
+    line = progress_line(1200, 24.12, 3, {"accuracy": 0.5, "loss": 0.12341})
+    assert line == "step 1200 · 24.1 steps/s · world 3 · loss 0.1234 · accuracy 0.5"
+
+
+def test_a_slow_rate_is_told_in_seconds_for_a_step_and_an_unknown_one_is_left_out() -> None:
+    assert progress_line(5, 0.25, 1, {}) == "step 5 · 4.0 s/step · world 1"
+    assert progress_line(5, None, 1, {"loss": None}) == "step 5 · world 1 · loss not finite"
+
+
+def test_the_first_report_is_told_at_once_and_the_next_after_a_while(telling: Telling) -> None:
+    telling.reported(1, 2, {"loss": 2.0}, 100.0)
+    assert telling.progress(100.0) == "step 1 · world 2 · loss 2"
+    telling.reported(11, 2, {"loss": 1.0}, 110.0)
+    assert telling.progress(100.0 + PROGRESS_EVERY_S - 1) == ""
+    assert telling.progress(100.0 + PROGRESS_EVERY_S) == "step 11 · 1.0 steps/s · world 2 · loss 1"
+
+
+def test_a_terminal_hears_more_often() -> None:
+    telling = Telling(terminal=True)
+    for step in (1, 2):
+        telling.reported(step, 1, {}, float(step))
+        telling.progress(1.0)
+    assert telling.progress(1.0 + PROGRESS_EVERY_TERMINAL_S) == "step 2 · 1.0 steps/s · world 1"
+
+
+def test_nothing_is_told_twice_and_the_last_step_is_told_at_the_end(telling: Telling) -> None:
+    assert telling.progress(0.0, last=True) == ""
+    telling.reported(1, 1, {}, 0.0)
+    assert telling.progress(0.0)
+    assert not telling.pending
+    assert telling.progress(1000.0) == ""
+    telling.reported(8, 1, {}, 7.0)
+    assert telling.pending
+    assert telling.progress(7.0, last=True) == "step 8 · 1.0 steps/s · world 1"
+    assert telling.progress(7.0, last=True) == ""
+
+
+def test_the_rate_is_that_of_the_last_reports(telling: Telling) -> None:
+    for second in range(100):
+        telling.reported(second if second < 60 else 60 + (second - 60) * 10, 1, {}, float(second))
+    assert telling.progress(100.0, last=True).startswith("step 450 · 10.0 steps/s")
+
+
+def test_going_back_to_an_older_step_is_no_rate(telling: Telling) -> None:
+    telling.reported(500, 1, {}, 0.0)
+    telling.reported(100, 1, {}, 1.0)
+    assert telling.progress(1.0) == "step 100 · world 1"
+    telling.reported(102, 1, {}, 2.0)
+    assert telling.progress(2.0, last=True) == "step 102 · 2.0 steps/s · world 1"
+
+
+def test_a_report_without_metrics_leaves_those_that_were_known(telling: Telling) -> None:
+    telling.reported(1, 1, {"loss": 1.0}, 0.0)
+    telling.reported(2, 1, {}, 1.0)
+    assert telling.progress(1.0) == "step 2 · 1.0 steps/s · world 1 · loss 1"
+
+
+# Waits
+
+
+def test_a_wait_for_others_is_told_every_ten_seconds_with_the_newest_names(telling: Telling) -> None:
+    telling.joining(0, "rank 2 (downloading), rank 3", 0.0)
+    telling.joining(1, "rank 2 (downloading), rank 3", 1.0)
+    assert telling.waits(9.9) == []
+    assert telling.waits(10.0) == ["waiting 10 s for rank 2 (downloading), rank 3"]
+    telling.joining(0, "rank 2 (unpacking)", 12.0)
+    assert telling.waits(19.0) == []
+    assert telling.waits(20.5) == ["waiting 20 s for rank 2 (unpacking)"]
+
+
+def test_a_wait_that_is_over_is_not_told(telling: Telling) -> None:
+    telling.joining(0, "rank 1", 0.0)
+    telling.joining(0, "", 5.0)
+    telling.joining(2, "rank 1", 5.0)
+    assert telling.pending
+    telling.gone(2)
+    assert telling.waits(100.0) == []
+    assert not telling.pending
+
+
+def test_a_preparation_is_told_every_ten_seconds(telling: Telling) -> None:
+    telling.preparing(2, "downloading", 0.0)
+    assert telling.waits(9.0) == []
+    assert telling.waits(10.0) == ["rank 2 is preparing: downloading (10 s)"]
+    assert telling.waits(11.0) == []
+    telling.preparing(2, "unpacking", 15.0)
+    assert telling.waits(40.0) == ["rank 2 is preparing: unpacking (40 s)"]
+    assert telling.waits(41.0) == []
+    telling.preparing(2, "", 45.0)
+    assert telling.waits(100.0) == []

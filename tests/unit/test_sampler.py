@@ -1,0 +1,337 @@
+"""`elastic.ElasticSampler` in an ordinary DataLoader: what is served, and what counts."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import BatchSampler, DataLoader, Dataset
+
+import elastic
+from elastic.errors import ConfigError
+from elastic.train.permutation import seed_of
+from tests.unit.schedules import PHASES, Phase, Served, served
+
+
+class Numbers(Dataset[int]):
+    """Its samples are their own indices. It remembers which were asked for."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        self.asked.append(index)
+        return index
+
+
+def pair(length: int, batch_size: int | None, **options: Any) -> tuple[elastic.ElasticSampler, DataLoader[Any]]:
+    """A sampler and its loader."""
+    drop_last = options.pop("drop_last", False)
+    sampler = elastic.ElasticSampler(length, **options)
+    return sampler, DataLoader(Numbers(length), batch_size, sampler=sampler, drop_last=drop_last)
+
+
+def of_total(
+    length: int, total: int, most: int | None, rank: int, world: int
+) -> tuple[elastic.ElasticSampler, DataLoader[Any]]:
+    batch = elastic.batch(total=total, most=most)
+    sampler = elastic.ElasticSampler(length, seed=3, batch=batch, rank=rank, world=world)
+    return sampler, DataLoader(Numbers(length), batch.size, sampler=sampler)
+
+
+def order_of(length: int, seed: int, epoch: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed_of(seed, epoch))
+    order: list[int] = torch.randperm(length, generator=generator).tolist()
+    return order
+
+
+class TestAnyScheduleOfWorlds:
+    @settings(deadline=None)
+    @given(PHASES, st.integers(0, 90), st.integers(1, 7), st.integers(0, 3))
+    def test_every_sample_of_an_epoch_is_committed_once_in_the_order_of_seed_and_epoch(
+        self, phases: Sequence[Phase], length: int, batch_size: int, epoch: int
+    ) -> None:
+        done = served(phases, lambda rank, world: pair(length, batch_size, seed=5, rank=rank, world=world), epoch)
+        assert done.samples == order_of(length, 5, epoch)
+
+    @settings(deadline=None)
+    @given(PHASES, st.integers(0, 90), st.integers(1, 20), st.none() | st.integers(1, 6))
+    def test_with_a_total_the_steps_are_those_of_an_undisturbed_run(
+        self, phases: Sequence[Phase], length: int, total: int, most: int | None
+    ) -> None:
+        def run(phases: Sequence[Phase]) -> Served:
+            return served(phases, lambda rank, world: of_total(length, total, most, rank, world))
+
+        disturbed = run(phases)
+        assert disturbed.samples == order_of(length, 3, 0)
+        assert disturbed.steps == run([Phase(1, 0, 0)]).steps
+
+    @settings(deadline=None, max_examples=30)
+    @given(PHASES, st.integers(0, 40))
+    def test_it_is_exact_without_batches_too(self, phases: Sequence[Phase], length: int) -> None:
+        done = served(phases, lambda rank, world: pair(length, None, shuffle=False, rank=rank, world=world))
+        assert done.samples == list(range(length))
+
+    @settings(deadline=None, max_examples=30)
+    @given(PHASES, st.integers(0, 60), st.integers(1, 5))
+    def test_with_drop_last_every_batch_is_full_and_nothing_is_served_twice(
+        self, phases: Sequence[Phase], length: int, batch_size: int
+    ) -> None:
+        taken: list[int] = []
+        saved: dict[str, Any] | None = None
+        for phase in phases:
+            first: dict[str, Any] = {}
+            for rank in range(phase.world):
+                sampler, loader = pair(length, batch_size, seed=5, rank=rank, world=phase.world, drop_last=True)
+                if saved is not None:
+                    sampler.load_state_dict(saved)
+                for _, batch in zip(range(phase.steps), loader, strict=False):
+                    assert len(batch) == batch_size
+                    taken += batch.tolist()
+                assert first in ({}, sampler.state_dict())
+                first = sampler.state_dict()
+            saved = first
+        assert len(set(taken)) == len(taken)
+
+
+class TestTheOrder:
+    def test_it_is_another_one_in_each_epoch_and_with_each_seed(self) -> None:
+        orders = {tuple(order_of(50, seed, epoch)) for seed in range(4) for epoch in range(4)}
+        assert len(orders) == 16
+
+    def test_it_is_the_same_on_every_machine(self) -> None:
+        sampler, loader = pair(6, 6, seed=1)
+        assert [batch.tolist() for batch in loader] == [[1, 3, 0, 2, 4, 5]]
+        sampler.set_epoch(1)
+        assert [batch.tolist() for batch in loader] == [[4, 3, 0, 2, 1, 5]]
+
+    def test_without_shuffle_it_is_that_of_the_dataset(self) -> None:
+        _, loader = pair(5, 2, shuffle=False)
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
+
+    @pytest.mark.parametrize("kind", [list, tuple, numpy.array, torch.tensor])
+    def test_an_order_of_ones_own_may_repeat_and_leave_out(self, kind: Any) -> None:
+        sampler, loader = pair(100, 2, order=lambda epoch: kind([7, 7, 90 + epoch]), rank=0, world=1)
+        assert [batch.tolist() for batch in loader] == [[7, 7], [90]]
+        assert (sampler.finished, sampler.length) == (True, 3)
+        sampler.set_epoch(4)
+        assert [batch.tolist() for batch in loader] == [[7, 7], [94]]
+
+    def test_what_is_consumed_is_not_touched_again(self) -> None:
+        data = Numbers(20)
+        sampler = elastic.ElasticSampler(data, seed=2)
+        sampler.load_state_dict({"epoch": 0, "consumed": 16, "seed": 2, "length": 20, "shuffle": True})
+        assert [batch.tolist() for batch in DataLoader(data, 2, sampler=sampler)] == [data.asked[:2], data.asked[2:]]
+        assert data.asked == order_of(20, 2, 0)[16:]
+
+    def test_ten_million_samples_take_their_tensor_and_no_list(self) -> None:
+        sampler = elastic.ElasticSampler(10_000_000, rank=3, world=8)
+        loop = iter(DataLoader(range(10_000_000), 4, sampler=sampler))  # type: ignore[arg-type]  # It has indices.
+        assert len(next(loop)) == 4
+        assert sampler._order._built is not None
+        order = sampler._order._built[1]
+        assert isinstance(order, torch.Tensor)
+        assert order.nbytes == 80_000_000
+
+
+class TestWhatCounts:
+    def test_a_batch_counts_when_the_loop_has_it(self) -> None:
+        sampler, loader = pair(10, 2, rank=0, world=2)
+        seen = [sampler.consumed]
+        seen += [sampler.consumed for _ in loader]
+        assert seen == [0, 4, 8, 10]
+        assert sampler.finished
+
+    def test_a_step_whose_micro_batches_are_not_all_taken_does_not_count(self) -> None:
+        sampler, loader = of_total(12, 6, 2, 0, 1)
+        assert [(sampler.last, sampler.consumed) for _ in loader] == [(False, 0), (False, 0), (True, 6)] * 1 + [
+            (False, 6),
+            (False, 6),
+            (True, 12),
+        ]
+
+    def test_a_loop_that_was_left_goes_on_after_a_commit(self) -> None:
+        sampler, loader = pair(6, 2, shuffle=False)
+        for _ in loader:
+            sampler.state_dict()
+            break
+        assert [batch.tolist() for batch in loader] == [[2, 3], [4, 5]]
+
+    def test_a_look_at_the_first_batch_costs_nothing(self) -> None:
+        sampler, loader = pair(6, 2, shuffle=False)
+        assert next(iter(loader)).tolist() == [0, 1]
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]
+        assert sampler.state_dict()["consumed"] == 6
+
+    def test_without_a_commit_each_loop_serves_everything(self) -> None:
+        _, loader = pair(6, 4, shuffle=False)
+        assert [len(list(loader)) for _ in range(3)] == [2, 2, 2]
+
+    def test_a_second_loop_over_a_committed_epoch_is_an_error_that_names_the_mend(self) -> None:
+        sampler, loader = pair(4, 2)
+        for _ in loader:
+            sampler.keep()
+        with pytest.raises(ConfigError, match=r"all of epoch 0 has been served; call sampler\.set_epoch\(1\)"):
+            list(loader)
+
+    def test_a_restored_epoch_that_was_finished_serves_nothing(self) -> None:
+        sampler, loader = pair(4, 2)
+        list(loader)
+        other, its_loader = pair(4, 2)
+        other.load_state_dict(sampler.state_dict())
+        assert other.finished
+        assert (len(its_loader), list(its_loader)) == (0, [])
+
+    def test_a_new_epoch_starts_at_its_first_sample_and_the_same_epoch_goes_on(self) -> None:
+        sampler, loader = pair(6, 2)
+        next(iter(loader))
+        sampler.state_dict()
+        sampler.set_epoch(0)
+        assert sampler.consumed == 2
+        sampler.set_epoch(1)
+        assert (sampler.epoch, sampler.consumed, sampler.finished) == (1, 0, False)
+
+    def test_the_count_stays_when_the_loaders_iterator_is_gone_and_it_goes_at_once(self) -> None:
+        sampler, loader = pair(10, 2)
+        loop = iter(loader)
+        next(loop)
+        gone = weakref.ref(loop)
+        gc.disable()
+        try:
+            del loop
+            assert gone() is None
+        finally:
+            gc.enable()
+        assert sampler.state_dict()["consumed"] == 2
+
+    def test_a_loop_that_goes_on_after_a_restore_is_an_error(self) -> None:
+        sampler, loader = pair(8, 2)
+        loop = iter(loader)
+        next(loop)
+        sampler.load_state_dict(sampler.state_dict())
+        with pytest.raises(ConfigError, match="leave the loop first"):
+            next(loop)
+
+
+class TestWhoAsks:
+    def test_a_batch_sampler_within_a_loader_without_batches_is_seen(self) -> None:
+        sampler = elastic.ElasticSampler(7, shuffle=False, rank=1, world=2)
+        loader = DataLoader(Numbers(7), batch_size=None, sampler=BatchSampler(sampler, 2, False))
+        assert [(batch, sampler.consumed) for batch in loader] == [([2, 3], 4), ([6], 7)]
+
+    def test_who_is_not_seen_must_count_by_hand(self) -> None:
+        sampler = elastic.ElasticSampler(7, shuffle=False, rank=1, world=2)
+        assert list(sampler) == [1, 3, 5, 6]
+        with pytest.raises(ConfigError, match=r"call sampler\.advance\(1\) with each batch"):
+            sampler.state_dict()
+        sampler.advance(2)
+        assert sampler.state_dict()["consumed"] == 4
+
+    def test_who_counts_by_hand_is_believed_as_where_something_takes_batches_ahead_of_the_loop(self) -> None:
+        sampler, loader = pair(6, 2)
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            ahead = iter(list(loader))
+            for _ in ahead:
+                sampler.advance()
+                break
+            assert sampler.state_dict()["consumed"] == 2
+
+    @pytest.mark.parametrize("batch_size", [1, 2, 5, None])
+    @pytest.mark.parametrize("drop_last", [False, True])
+    @pytest.mark.parametrize("length", [0, 1, 9, 20, 21])
+    def test_the_length_of_the_loader_is_the_number_of_batches_left(
+        self, length: int, drop_last: bool, batch_size: int | None
+    ) -> None:
+        if batch_size is None and drop_last:
+            return  # Torch refuses it.
+        sampler, loader = pair(length, batch_size, rank=1, world=3, drop_last=drop_last)
+        left = len(loader)
+        assert left == len(list(loader)) == len(loader)
+        later, its_loader = pair(length, batch_size, rank=1, world=3, drop_last=drop_last)
+        if left > 1:
+            next(iter(loader))
+            later.load_state_dict(sampler.state_dict())
+            assert len(its_loader) == left - 1 == len(list(its_loader))
+
+    def test_the_world_is_that_of_the_environment_when_the_loop_starts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        _, loader = pair(4, 1, shuffle=False)
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        assert [batch.tolist() for batch in loader] == [[1], [3]]
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("changed", "said"),
+        [
+            ({"length": 8}, "made with length 8, and this run has 6"),
+            ({"seed": 4}, r"made with seed 4, and this run has 0: .* write ElasticSampler\(..., seed=4\)"),
+            ({"shuffle": False}, "made with shuffle False, and this run has True"),
+            ({"consumed": 7}, "7 of 6 samples"),
+        ],
+    )
+    def test_another_order_is_refused_and_changes_nothing(self, changed: dict[str, Any], said: str) -> None:
+        sampler, _ = pair(6, 2)
+        before = sampler.state_dict()
+        with pytest.raises(ConfigError, match=said):
+            sampler.load_state_dict({**before, "epoch": 3, "consumed": 2, **changed})
+        assert sampler.state_dict() == before
+
+    def test_an_own_order_that_is_not_the_same_again_is_refused_within_an_epoch(self) -> None:
+        first, loader = pair(6, 2, order=lambda epoch: [5, 4, 3])
+        next(iter(loader))
+        saved = first.state_dict()
+        again, _ = pair(6, 2, order=lambda epoch: [5, 3, 4])
+        with pytest.raises(ConfigError, match="order= must return the same for the same epoch"):
+            again.load_state_dict(saved)
+        again.load_state_dict({**saved, "consumed": 3})
+        assert again.finished
+
+    def test_data_without_a_length_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"generator has no length; .* use elastic\.ElasticStream"):
+            elastic.ElasticSampler(number for number in range(3))  # type: ignore[arg-type]
+
+    def test_a_loader_that_drops_the_last_batch_cannot_serve_a_total(self) -> None:
+        batch = elastic.batch(total=4)
+        sampler = elastic.ElasticSampler(8, batch=batch)
+        with pytest.raises(ConfigError, match=r"write elastic\.batch\(\.\.\., drop_last=True\)"):
+            list(DataLoader(Numbers(8), batch.size, sampler=sampler, drop_last=True))
+
+    def test_a_total_without_its_tail_is_served_if_the_batch_says_so(self) -> None:
+        batch = elastic.batch(total=4, drop_last=True)
+        sampler = elastic.ElasticSampler(10, batch=batch, rank=0, world=3)
+        assert [len(each) for each in DataLoader(Numbers(10), batch.size, sampler=sampler)] == [2, 2]
+        assert sampler.finished
+
+    @pytest.mark.parametrize(("batch", "batch_size"), [({"total": 12}, 5), ({"per_rank": 4}, 5), ({"total": 4}, None)])
+    def test_a_batch_size_that_is_not_that_of_the_batch_is_refused(
+        self, batch: dict[str, Any], batch_size: int | None
+    ) -> None:
+        sampler = elastic.ElasticSampler(24, batch=elastic.batch(**batch), rank=0, world=2)
+        with pytest.raises(ConfigError, match=r"write DataLoader\(batch_size=batch\.size\)"):
+            list(DataLoader(Numbers(24), batch_size, sampler=sampler))
+
+    def test_a_rank_without_a_world_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="give both"):
+            elastic.ElasticSampler(4, rank=1)
+        with pytest.raises(ConfigError, match="rank 2 is not one of a world of 2"):
+            elastic.ElasticSampler(4, rank=2, world=2)
+
+    def test_a_weight_before_the_first_batch_is_an_error(self) -> None:
+        sampler, loader = pair(4, 2)
+        with pytest.raises(ConfigError, match="no batch has been taken yet"):
+            _ = sampler.weight
+        list(loader)
+        assert (sampler.weight, sampler.samples, sampler.last) == (1.0, 2, True)

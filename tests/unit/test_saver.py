@@ -1,0 +1,194 @@
+"""Saves in the background: what is saved, what is told, and what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from elastic.errors import CheckpointError, CheckpointFenced
+from elastic.train import fence, layout, partfile, saver
+from elastic.train.checkpoint import Checkpoints
+from elastic.train.saver import Saver
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("ELASTIC_") or name in {"RANK", "WORLD_SIZE"}:
+            monkeypatch.delenv(name)
+
+
+def steps(folder: Path) -> list[int]:
+    return [entry.step for entry in layout.entries(folder)]
+
+
+class Held:
+    """A state that is written only when the test says so: its `also` waits."""
+
+    def __init__(self) -> None:
+        self.go, self.writing = threading.Event(), threading.Event()
+
+    def __call__(self) -> dict[str, Any]:
+        self.writing.set()
+        assert self.go.wait(60)
+        return {}
+
+
+def test_a_save_holds_the_state_of_the_moment_it_was_started(tmp_path: Path) -> None:
+    weight, held = torch.ones(4), Held()
+    saving = Saver(Checkpoints(tmp_path))
+    saving.start(10, {"model": {"w": weight}, "best": 0.5}, also=held)
+    weight.zero_()
+    held.go.set()
+    saving.wait()
+    loaded = Checkpoints(tmp_path).load()
+    assert loaded is not None
+    assert torch.equal(loaded["model"]["w"], torch.ones(4))
+    assert loaded["best"] == 0.5
+
+
+def test_tensors_that_share_memory_still_share_it_after_load(tmp_path: Path) -> None:
+    weight = torch.ones(1000)
+    saving = Saver(Checkpoints(tmp_path))
+    saving.start(10, {"model": {"embedding": weight, "head": weight}})
+    saving.wait()
+    loaded = Checkpoints(tmp_path).load()
+    assert loaded is not None
+    assert loaded["model"]["embedding"].data_ptr() == loaded["model"]["head"].data_ptr()
+    assert (loaded.folder / "model.pt").stat().st_size < 2 * 4000
+
+
+def test_the_newest_is_told_once_it_stands(tmp_path: Path) -> None:
+    held, told = Held(), list[tuple[int, Path]]()
+    saving = Saver(Checkpoints(tmp_path), on_saved=lambda step, folder: told.append((step, folder)))
+    saving.start(10, {"value": 1}, also=held)
+    assert held.writing.wait(60)
+    assert saving.newest is None
+    held.go.set()
+    saving.wait()
+    assert saving.newest == (10, tmp_path / layout.name(10, 0))
+    assert told == [saving.newest]
+
+
+def test_further_trees_are_saved_beside(tmp_path: Path) -> None:
+    saving = Saver(Checkpoints(tmp_path))
+    saving.start(10, {"value": 1}, also={"rng": [1, 2]})
+    saving.wait()
+    loaded = Checkpoints(tmp_path).load()
+    assert loaded is not None
+    assert loaded.parts == {"value": 1, "rng": [1, 2]}
+
+
+def test_other_ranks_return_at_once_and_write_nothing(tmp_path: Path) -> None:
+    saving = Saver(Checkpoints(tmp_path, rank=1))
+    saving.start(10, {"value": 1})
+    saving.wait()
+    assert saving.newest is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_start_waits_for_the_save_before_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saver, "MATTERS_S", -1.0)  # Every wait matters, also one for a save that was over.
+    saving = Saver(Checkpoints(tmp_path))
+    for step in (10, 20, 30):
+        saving.start(step, {"value": step})
+    saving.wait()
+    assert steps(tmp_path) == [30, 20, 10]
+    assert len([line for line in caplog.messages if "the save before step 20 took until now" in line]) == 1
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("call", ["start", "wait"])
+def test_what_went_wrong_in_the_background_is_raised_at_the_next_call(
+    tmp_path: Path, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "folder"
+    saving = Saver(Checkpoints(folder))
+    saving.start(10, {"value": 1})
+    saving.wait()
+    folder.rename(tmp_path / "moved")
+    folder.write_text("a file")
+    saving.start(20, {"value": 2})
+    with pytest.raises(CheckpointError, match=r"saving step 20 in .*: a part of that path is a file; give another"):
+        saving.start(30, {"value": 3}) if call == "start" else saving.wait()
+    assert [line for line in caplog.messages if "step 20 is not saved; the checkpoints before it stay" in line]
+    folder.unlink()
+    (tmp_path / "moved").rename(folder)
+    saving.start(40, {"value": 4})
+    saving.wait()
+    assert steps(folder) == [40, 10]
+
+
+def test_a_part_that_could_not_be_loaded_again_is_a_checkpoint_error(tmp_path: Path) -> None:
+    saving = Saver(Checkpoints(tmp_path))
+    saving.start(10, {"value": Path("x")})
+    with pytest.raises(CheckpointError, match=r"part 'value' holds .*Path"):
+        saving.wait()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_that_cannot_be_pickled_is_a_checkpoint_error_too(tmp_path: Path) -> None:
+    saving = Saver(Checkpoints(tmp_path))
+    saving.start(10, {"value": test_further_trees_are_saved_beside, "other": lambda: None})
+    with pytest.raises(CheckpointError, match=r"step 10 failed|would not be loaded again"):
+        saving.wait()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_save_of_an_old_world_is_refused(tmp_path: Path) -> None:
+    fence.claim(tmp_path, "abc/7")
+    saving = Saver(Checkpoints(tmp_path, generation=7, mark="abc/7"))
+    fence.claim(tmp_path, "abc/8")
+    saving.start(10, {"value": 1})
+    with pytest.raises(CheckpointFenced):
+        saving.wait()
+
+
+@pytest.mark.parametrize("names", [("two words",), ("value", "1")])
+def test_names_that_no_attribute_can_have_are_refused_at_once(tmp_path: Path, names: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="parts are named as Python names are"):
+        Saver(Checkpoints(tmp_path)).start(10, dict.fromkeys(names, 1))
+
+
+def test_a_part_cannot_be_replicated_and_sharded_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="model cannot be both"):
+        Saver(Checkpoints(tmp_path)).start(10, {"model": 1}, {"model": {}})
+
+
+def test_pythons_exit_finishes_a_save_that_was_started(tmp_path: Path) -> None:
+    code = (
+        "import sys, torch\n"
+        "from elastic.train.checkpoint import Checkpoints\n"
+        "from elastic.train.saver import Saver\n"
+        "Saver(Checkpoints(sys.argv[1])).start(10, {'w': torch.ones(1 << 20)})\n"
+        "sys.exit(3)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == 3
+    loaded = Checkpoints(tmp_path).load()
+    assert loaded is not None
+    assert torch.equal(loaded["w"], torch.ones(1 << 20))
+
+
+def test_a_world_of_one_without_a_process_group_saves_sharded_parts(tmp_path: Path) -> None:
+    saving = Saver(Checkpoints(tmp_path))
+    flat = {"w": torch.arange(6.0), "lr": 0.1, "betas": (0.9, 0.99), "none": None}
+    saving.start(10, {"step": 10}, {"optimizer": flat})
+    saving.wait()
+    reader = Checkpoints(tmp_path)
+    (candidate,) = reader.candidates()
+    template = {"w": torch.zeros(6), "lr": 0.0, "betas": None, "none": None}
+    plain = reader.read_sharded(candidate, "optimizer", template)
+    assert plain == {"lr": 0.1, "betas": (0.9, 0.99), "none": None}
+    assert torch.equal(torch.as_tensor(template["w"]), flat["w"])  # type: ignore[arg-type]
+    assert reader.read(candidate) == {"step": 10}
+    for name, part in candidate.meta.files.items():
+        partfile.verify(candidate.folder / name, part)

@@ -1,0 +1,154 @@
+"""`elastic.ElasticStream`: samples that can only be read from front to back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import IterableDataset
+
+import elastic
+from elastic.errors import ConfigError
+from tests.unit.schedules import PHASES, Phase, Served, served
+
+
+def numbers(length: int, **options: Any) -> elastic.ElasticStream:
+    """A stream of so many numbers: those of epoch e start at 1000 * e."""
+    return elastic.ElasticStream(lambda epoch: iter(range(1000 * epoch, 1000 * epoch + length)), **options)
+
+
+class TestAnyScheduleOfWorlds:
+    @settings(deadline=None)
+    @given(PHASES, st.integers(0, 90), st.integers(1, 7), st.integers(0, 3))
+    def test_every_sample_of_an_epoch_is_committed_once_in_its_order(
+        self, phases: Sequence[Phase], length: int, batch_size: int, epoch: int
+    ) -> None:
+        def make(rank: int, world: int) -> tuple[elastic.ElasticStream, elastic.ElasticStream]:
+            stream = numbers(length, batch_size=batch_size, rank=rank, world=world)
+            return stream, stream
+
+        assert served(phases, make, epoch).samples == list(range(1000 * epoch, 1000 * epoch + length))
+
+    @settings(deadline=None)
+    @given(PHASES, st.integers(0, 90), st.integers(1, 20), st.none() | st.integers(1, 6))
+    def test_with_a_total_the_steps_are_those_of_an_undisturbed_run(
+        self, phases: Sequence[Phase], length: int, total: int, most: int | None
+    ) -> None:
+        def make(rank: int, world: int) -> tuple[elastic.ElasticStream, elastic.ElasticStream]:
+            stream = numbers(length, batch=elastic.batch(total=total, most=most), rank=rank, world=world)
+            return stream, stream
+
+        def run(phases: Sequence[Phase]) -> Served:
+            return served(phases, make)
+
+        disturbed = run(phases)
+        assert disturbed.samples == list(range(length))
+        assert disturbed.steps == run([Phase(1, 0, 0)]).steps
+
+
+class Letters(IterableDataset[str]):
+    """The same in every epoch, unless it is told which one it is."""
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("abcde")
+
+
+class TestWhatIsServed:
+    def test_an_iterable_dataset_is_told_the_epoch(self) -> None:
+        letters = Letters()
+        stream = elastic.ElasticStream(letters, batch_size=2, collate_fn="".join)
+        assert list(stream) == ["ab", "cd", "e"]
+        stream.set_epoch(4)
+        assert list(stream) == ["ab", "cd", "e"]
+        assert letters.epochs == [0, 4]
+
+    def test_a_stream_that_can_skip_is_not_read_over(self) -> None:
+        class Skips:
+            def __iter__(self) -> Iterator[int]:
+                raise AssertionError("read from its start")
+
+            def skip(self, samples: int) -> range:
+                return range(samples, 7)
+
+        stream = elastic.ElasticStream(Skips(), batch_size=2)
+        stream.load_state_dict({"epoch": 0, "consumed": 4, "finished": False})
+        assert [batch.tolist() for batch in stream] == [[4, 5], [6]]
+
+    def test_with_drop_last_every_batch_is_full(self) -> None:
+        stream = numbers(11, batch_size=2, drop_last=True, rank=1, world=2)
+        assert [(batch.tolist(), stream.finished) for batch in stream] == [([2, 3], False), ([6, 7], True)]
+
+    def test_only_what_is_kept_is_collated(self) -> None:
+        collated: list[list[int]] = []
+        stream = numbers(8, batch_size=2, rank=1, world=2, collate_fn=collated.append)
+        assert len(list(stream)) == 2
+        assert collated == [[2, 3], [6, 7]]
+
+    def test_the_weights_of_the_batches_just_taken_are_those_of_their_steps(self) -> None:
+        batch = elastic.batch(total=4, most=1)
+        stream = numbers(5, batch=batch, rank=1, world=3)
+        seen = [(batch.weight, stream.samples, batch.last, stream.consumed) for _ in stream]
+        assert seen == [(0.75, 1, False, 0), (0.0, 0, True, 4), (0.0, 0, True, 5)]
+
+
+class TestWhatCounts:
+    def test_a_loop_that_was_left_goes_on_after_a_commit_and_else_begins_again(self) -> None:
+        stream = numbers(5, batch_size=2)
+        assert next(iter(stream)).tolist() == [0, 1]
+        assert next(iter(stream)).tolist() == [0, 1]
+        assert stream.state_dict() == {"epoch": 0, "consumed": 2, "finished": False}
+        assert [batch.tolist() for batch in stream] == [[2, 3], [4]]
+        assert stream.state_dict() == {"epoch": 0, "consumed": 5, "finished": True}
+        with pytest.raises(ConfigError, match=r"call stream\.set_epoch\(1\)"):
+            list(stream)
+
+    def test_it_is_finished_with_its_last_batch(self) -> None:
+        stream = numbers(6, batch_size=2)
+        assert [stream.finished for _ in stream] == [False, False, True]
+
+    def test_a_restored_epoch_that_was_finished_reads_nothing(self) -> None:
+        stream = elastic.ElasticStream(lambda epoch: 1 / 0, batch_size=2)  # type: ignore[arg-type,return-value]
+        stream.load_state_dict({"epoch": 3, "consumed": 6, "finished": True})
+        assert list(stream) == []
+        assert stream.state_dict() == {"epoch": 3, "consumed": 6, "finished": True}
+
+    def test_a_stream_that_has_become_shorter_is_an_error(self) -> None:
+        stream = numbers(4, batch_size=2)
+        stream.load_state_dict({"epoch": 0, "consumed": 6, "finished": False})
+        with pytest.raises(ConfigError, match="epoch 0 has 4 samples, and 6 of it are consumed"):
+            list(stream)
+
+    def test_a_loop_that_goes_on_after_a_restore_is_an_error(self) -> None:
+        stream = numbers(8, batch_size=2)
+        loop = iter(stream)
+        next(loop)
+        stream.load_state_dict(stream.state_dict())
+        with pytest.raises(ConfigError, match="leave the loop first"):
+            next(loop)
+
+    def test_a_weight_before_the_first_batch_is_an_error(self) -> None:
+        with pytest.raises(ConfigError, match="no batch has been taken yet"):
+            _ = numbers(4, batch_size=2).weight
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "either batch_size= or batch="),
+        ({"batch_size": 2, "batch": elastic.batch(total=4)}, "either batch_size= or batch="),
+        ({"batch_size": 2, "shuffle": True}, "decides shuffle itself"),
+        ({"batch_size": 0}, "per_rank is 0"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        numbers(4, **options)
