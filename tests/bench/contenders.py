@@ -247,14 +247,25 @@ def _saves(training: Training, way: Way, rounds: int) -> list[dict[str, float]]:
     copy = Copy(size)
     for _ in range(rounds + 1):
         training.step()
+        cpu_began = time.thread_time()
         copy_s = copy.seconds()
-        began = time.perf_counter()
+        copy_cpu_s = time.thread_time() - cpu_began
+        cpu_began, began = time.thread_time(), time.perf_counter()
         way.save()
-        blocked_s = time.perf_counter() - began
+        blocked_s, cpu_s = time.perf_counter() - began, time.thread_time() - cpu_began
         way.wait()
         safe_s = time.perf_counter() - began
         way.tidy()
-        found.append({"bytes": size, "copy_s": copy_s, "blocked_s": blocked_s, "safe_s": safe_s})
+        found.append(
+            {
+                "bytes": size,
+                "copy_s": copy_s,
+                "blocked_s": blocked_s,
+                "safe_s": safe_s,
+                "copies": blocked_s / copy_s,
+                "cpu_copies": cpu_s / copy_cpu_s,
+            }
+        )
     return found
 
 

@@ -15,6 +15,6 @@ def test_the_checkpoint_benchmark_runs_and_prints_a_line_for_each_way_to_keep_a_
     lines = done.stdout.splitlines()
     for name in ("memory tier", "disk tier", "torch.save + fsync", "dcp.save", "dcp.async_save", "one memory copy"):
         assert sum(line.startswith(f"{name}  ") for line in lines) == 1, done.stdout
-    assert "memory tier: blocked for" in done.stdout
+    assert "memory tier: blocks for" in done.stdout
     assert "with an agent: commit" in done.stdout
     assert "without an agent: commit" in done.stdout
