@@ -59,7 +59,7 @@ def main() -> None:
         for inputs, targets in loader:
             optimizer.zero_grad()
             loss = cross_entropy(model(inputs.to(device)), targets.to(device))
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
         if dist.get_rank() == 0:
             save(

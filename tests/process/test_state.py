@@ -203,3 +203,35 @@ def test_a_save_that_fails_is_an_error_that_names_folder_and_mend(tmp_path: Path
     folder = tmp_path / "ck"
     with pytest.raises(RunFailed, match=r"CheckpointError: .*another --checkpoint_dir"):
         run(fill, args=(str(folder),), worlds=[1], checkpoint_dir=folder)
+
+
+class TestMemory:
+    """With memory_every=1 a loss costs at most one step, and nothing is read from disk."""
+
+    def test_survivors_go_on_from_memory_and_newcomers_receive_it(
+        self, tmp_path: Path, undisturbed: torch.Tensor
+    ) -> None:
+        worlds = [World(3, Loss(6, nodes=(1,))), World(3, Failure(12, rank=0)), World(2)]
+        result = run(training.ddp, args=(EPOCHS, 1000, 1), worlds=worlds, checkpoint_dir=tmp_path)
+        begun = starts(result)
+        for world in range(2):
+            assert last_step(result, world) - 1 <= begun[world + 1] <= last_step(result, world)
+            assert any("from memory" in note for note in result.worlds[world + 1].replicas[0].notes)
+        assert same(result, undisturbed)
+
+    def test_shards_of_a_lost_node_come_from_its_neighbour(self, tmp_path: Path) -> None:
+        alone = run(training.fsdp, args=(12, 1000), worlds=[1]).values[0]
+        worlds = [World(3, Loss(5, nodes=(0,))), World(2, Loss(9, nodes=(1,))), World(2)]
+        result = run(training.fsdp, args=(12, 1000, 1), worlds=worlds, checkpoint_dir=tmp_path)
+        begun = starts(result)
+        for world in range(2):
+            assert last_step(result, world) - 1 <= begun[world + 1] <= last_step(result, world)
+            assert any("from memory" in note for note in result.worlds[world + 1].replicas[0].notes)
+        assert all(torch.allclose(value, alone, rtol=0, atol=1e-9) for value in result.values)
+
+    def test_what_is_newer_on_disk_is_taken_from_there(self, tmp_path: Path) -> None:
+        """Memory every 4 steps, disk every 3: step 6 is on disk, and 4 in memory."""
+        worlds = [World(2, Failure(7)), World(2)]
+        result = run(training.ddp, args=(1, 3, 4), worlds=worlds, checkpoint_dir=tmp_path)
+        assert starts(result)[1] == 6
+        assert any(str(tmp_path) in note for note in result.worlds[1].replicas[0].notes)
