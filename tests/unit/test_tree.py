@@ -1,0 +1,59 @@
+"""State dicts taken apart and put together."""
+
+from __future__ import annotations
+
+import pickle
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from elastic.train import tree
+
+
+def again(whole: Any) -> Any:
+    """A tree after the way that it takes through memory or over the network."""
+    rest, tensors = tree.take_apart(whole)
+    return tree.put_together(tree.unpack(tree.pack(rest)), tensors)
+
+
+def test_a_tree_comes_back_with_its_types_its_order_and_its_tensors() -> None:
+    plain = {"a": [1, 2.5, None, True, "text", b"bytes", 3 + 4j], 7: (float("inf"), {}), "d": torch.float16}
+    tensors = OrderedDict(weight=torch.ones(2, 3), bias=torch.zeros(3))
+    found = again({"plain": plain, "state": tensors, "exp_avg": [torch.ones(1)]})
+    assert found["plain"] == plain
+    assert type(found["state"]) is OrderedDict
+    assert list(found["state"]) == ["weight", "bias"]
+    assert found["state"]["weight"] is tensors["weight"]
+
+
+def test_tensors_that_share_their_memory_are_one_and_views_of_another_shape_are_not() -> None:
+    weight = torch.ones(4, 4)
+    rest, tensors = tree.take_apart({"a": weight, "b": weight.detach(), "row": weight[0], "flat": weight.flatten()})
+    assert len(tensors) == 3
+    assert rest["a"] == rest["b"]
+
+
+def test_tensors_without_memory_are_never_taken_for_one() -> None:
+    empty = {"a": torch.empty(0), "b": torch.empty(0), "c": torch.empty(2, device="meta")}
+    more = {"d": torch.empty(2, device="meta"), "e": torch.eye(2).to_sparse(), "f": torch.eye(2).to_sparse()}
+    assert len(tree.take_apart({**empty, **more})[1]) == 6
+
+
+def test_parts_of_a_tree_that_are_one_object_stay_one_object() -> None:
+    shared = [1, 2]
+    found = tree.unpack(tree.pack({"a": shared, "b": shared}))
+    assert found["a"] is found["b"]
+
+
+def test_a_tree_with_a_few_tensors_can_be_packed_too() -> None:
+    found = tree.unpack(tree.pack({"words": torch.arange(3), "version": 3}))
+    assert found["version"] == 3
+    assert torch.equal(found["words"], torch.arange(3))
+
+
+def test_what_is_not_plain_does_not_come_back() -> None:
+    with pytest.raises(pickle.UnpicklingError):
+        tree.unpack(tree.pack({"where": Path("/")}))
