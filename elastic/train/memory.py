@@ -100,7 +100,7 @@ class MemoryTier:
             try:
                 if self._local_rank == 0 and replicated:
                     rest, tensors = tree.take_apart(dict(replicated))
-                    specs = [Spec("", tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
+                    specs = [Spec("", tensor.dtype, tensor.shape) for tensor in tensors]
                     self._write("node", head, rest, specs, tensors)
                 if own or sharded:
                     written = self._write(self._own_name, head, *self._taken(own, sharded))
@@ -142,10 +142,10 @@ class MemoryTier:
             values[name] = {key: item for key, item in part.items() if not isinstance(item, torch.Tensor)}
             pieces += [(f"{name}/{key}", item) for key, item in part.items() if isinstance(item, torch.Tensor)]
         rest, tensors = tree.take_apart({"own": dict(own), "values": values})
-        specs = [Spec("", tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
+        specs = [Spec("", tensor.dtype, tensor.shape) for tensor in tensors]
         for key, item in pieces:
             local, box = self._shards.local(item)
-            specs.append(Spec(key, local.dtype, tuple(item.shape), box))
+            specs.append(Spec(key, local.dtype, item.shape, box))
             tensors.append(local)
         return rest, specs, tensors
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
+from array import array
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ def capture() -> dict[str, Any]:
     version, words, gauss = random.getstate()
     captured: dict[str, Any] = {
         "layout": LAYOUT,
-        "python": {"version": version, "words": torch.tensor(words, dtype=torch.int64), "gauss": gauss},
+        "python": {"version": version, "words": torch.frombuffer(array("q", words), dtype=torch.int64), "gauss": gauss},
         "torch": torch.get_rng_state(),
     }
     if "numpy" in sys.modules:

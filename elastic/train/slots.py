@@ -101,7 +101,7 @@ class Layout:
         for spec in specs:
             box = spec.box or Box.whole(spec.shape)
             name = str(spec.dtype).removeprefix("torch.")
-            leaves.append(Leaf(spec.key, name, spec.shape, box, at))
+            leaves.append(Leaf(spec.key, name, tuple(spec.shape), box, at))
             at = _aligned(at + box.numel * spec.dtype.itemsize)
         self.table = Table(tuple(leaves), at)
         self.encoded = msgspec.json.encode(self.table)
@@ -156,13 +156,10 @@ class Slot:
         self.clear()
         if layout is not self._layout:
             self._layout, self._views = layout, self._tensors(layout.table)
-        cards = set()
-        with torch.no_grad():
-            for view, tensor in zip(self._views, tensors, strict=True):
-                view.copy_(tensor, non_blocking=True)
-                if tensor.is_cuda:
-                    cards.add(tensor.device)
-        for card in cards:
+        if tensors:
+            with torch.no_grad():
+                torch._foreach_copy_(self._views, list(tensors), non_blocking=True)
+        for card in {tensor.device for tensor in tensors if tensor.is_cuda}:
             torch.cuda.current_stream(card).synchronize()
         encoded = msgspec.json.encode(head)
         meta = b"".join((layout.encoded, encoded, rest))
