@@ -8,6 +8,7 @@ pinned memory, and one synchronisation ends them all.
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from elastic.errors import CheckpointError
 
 _ALIGNED = 16
 """Copied ranges start at a multiple of this, so that every tensor in one can be viewed in its own type."""
+_UNCHANGING = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
 
 @dataclass(slots=True)
@@ -30,12 +32,29 @@ class _Range:
     tensors: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Plan:
+    """Where the tensors of a tree go, good as long as each of them lies where it did.
+
+    `views` are the copies, in the order of the tensors. A tensor that fills its range is copied as it is (`whole`).
+    Where several share a range, or one leaves gaps in it, the bytes of the range are copied once (`shared`), from the
+    storage of one of its tensors.
+    """
+
+    places: list[Any]
+    views: list[torch.Tensor]
+    whole: list[int]
+    shared: list[tuple[int, int, torch.Tensor]]
+    cards: set[torch.device]
+
+
 class HostCopy:
     """One set of host buffers. A copy is good until the next one is taken."""
 
     def __init__(self) -> None:
         """Allocate nothing yet."""
         self._buffers: list[torch.Tensor] = []
+        self._plan = _Plan([], [], [], [], set())
 
     def take(self, tree: Any) -> Any:
         """Copy a tree: its tensors into the buffers, everything else anew.
@@ -48,43 +67,71 @@ class HostCopy:
         with torch.no_grad():
             local = {key: _local(tensor) for key, tensor in found.items()}
             plain = {key: tensor for key, tensor in local.items() if _is_plain(tensor)}
-            copied: dict[int, Any] = {
-                key: tensor.resolve_conj().resolve_neg().cpu().clone()
-                for key, tensor in local.items()
-                if key not in plain
-            }
-            copied |= self._copy(_ranges(plain))
-            memo = {key: _like(found[key], copied[key]) for key in found}
-            return copy.deepcopy(tree, memo)
+            copied: dict[int, Any] = dict(zip(plain, self._copy(list(plain.values())), strict=True))
+            for key, tensor in local.items():
+                if key not in plain:
+                    copied[key] = tensor.resolve_conj().resolve_neg().cpu().clone()
+                copied[key] = _like(found[key], copied[key])
+            return _rebuilt(tree, copied)
 
-    def _copy(self, ranges: list[_Range]) -> dict[int, torch.Tensor]:
-        copied: dict[int, torch.Tensor] = {}
-        cards: set[torch.device] = set()
-        for index, used in enumerate(ranges):
-            device = used.storage.device
-            source = torch.empty(0, dtype=torch.uint8, device=device)
-            source.set_(used.storage, used.first, (used.last - used.first,), (1,))
-            buffer = self._buffer(index, source)
+    def _copy(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        places = [(one.data_ptr(), one.dtype, one.shape, one.stride(), one.device) for one in tensors]
+        if places != self._plan.places:
+            self._plan = self._planned(places, tensors)
+        plan = self._plan
+        if plan.whole:
+            targets, sources = [plan.views[at] for at in plan.whole], [tensors[at] for at in plan.whole]
+            torch._foreach_copy_(targets, sources, non_blocking=True)
+        for at, first, buffer in plan.shared:
+            source = torch.empty(0, dtype=torch.uint8, device=tensors[at].device)
+            source.set_(tensors[at].untyped_storage(), first, (buffer.numel(),), (1,))
             buffer.copy_(source, non_blocking=True)
-            if device.type != "cpu":
-                cards.add(device)
-            for key, tensor in used.tensors.items():
+        for card in plan.cards:
+            torch.cuda.current_stream(card).synchronize()
+        return plan.views
+
+    def _planned(self, places: list[Any], tensors: list[torch.Tensor]) -> _Plan:
+        plan = _Plan(places, list(tensors), [], [], {one.device for one in tensors if one.device.type != "cpu"})
+        ranges = _ranges(dict(enumerate(tensors)))
+        for index, used in enumerate(ranges):
+            size = used.last - used.first
+            buffer = self._buffer(index, size, pinned=used.storage.device.type == "cuda")
+            for at, tensor in used.tensors.items():
                 offset = tensor.storage_offset() - used.first // tensor.element_size()
                 view = torch.empty(0, dtype=tensor.dtype)
-                copied[key] = view.set_(buffer.untyped_storage(), offset, tensor.size(), tensor.stride())
+                plan.views[at] = view.set_(buffer.untyped_storage(), offset, tensor.size(), tensor.stride())
+            if len(used.tensors) == 1 and tensor.nbytes == size and _is_dense(tensor):
+                plan.whole.append(at)
+            else:
+                plan.shared.append((at, used.first, buffer))
         del self._buffers[len(ranges) :]
-        for card in cards:
-            torch.cuda.current_stream(card).synchronize()
-        return copied
+        return plan
 
-    def _buffer(self, index: int, source: torch.Tensor) -> torch.Tensor:
+    def _buffer(self, index: int, size: int, *, pinned: bool) -> torch.Tensor:
         """The buffer for one range: the one of the last time if it fits. It starts at the range's first byte."""
-        pinned = source.device.type == "cuda"
         if index == len(self._buffers):
             self._buffers.append(torch.empty(0, dtype=torch.uint8))
-        if self._buffers[index].numel() != source.numel() or self._buffers[index].is_pinned() != pinned:
-            self._buffers[index] = torch.empty(source.numel(), dtype=torch.uint8, pin_memory=pinned)
+        if self._buffers[index].numel() != size or self._buffers[index].is_pinned() != pinned:
+            self._buffers[index] = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
         return self._buffers[index]
+
+
+def _rebuilt(tree: Any, copied: Mapping[int, Any]) -> Any:
+    """A tree with the copies in place of its tensors, and nothing else of it shared."""
+    kind = type(tree)
+    if kind in _UNCHANGING:
+        return tree
+    if kind is dict:
+        return {key: _rebuilt(value, copied) for key, value in tree.items()}
+    if kind in (list, tuple):
+        return kind(_rebuilt(value, copied) for value in tree)
+    if kind is OrderedDict:
+        made = OrderedDict((key, _rebuilt(value, copied)) for key, value in tree.items())
+        made.__dict__.update(copy.deepcopy(tree.__dict__))  # The versions of a module's parts lie there.
+        return made
+    if isinstance(tree, torch.Tensor):
+        return copied[id(tree)]
+    return copy.deepcopy(tree, dict(copied))
 
 
 def _collect(tree: Any, found: dict[int, torch.Tensor]) -> None:
@@ -99,10 +146,12 @@ def _collect(tree: Any, found: dict[int, torch.Tensor]) -> None:
 
 
 def _is_sharded(tensor: torch.Tensor) -> bool:
-    return hasattr(tensor, "to_local") and hasattr(tensor, "device_mesh")
+    return type(tensor) is not torch.Tensor and hasattr(tensor, "to_local") and hasattr(tensor, "device_mesh")
 
 
 def _local(tensor: Any) -> torch.Tensor:
+    if type(tensor) is torch.Tensor and not tensor.requires_grad:
+        return tensor
     local: torch.Tensor = tensor.to_local() if _is_sharded(tensor) else tensor.detach()
     return local
 
@@ -124,6 +173,17 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         and tensor.numel() > 0
         and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
     )
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor has each byte from its first to its last exactly once, in any order."""
+    expected = 1
+    for stride, length in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
+        if length > 1:
+            if stride != expected:
+                return False
+            expected *= length
+    return True
 
 
 def _ranges(tensors: dict[int, torch.Tensor]) -> list[_Range]:

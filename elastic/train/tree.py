@@ -62,7 +62,7 @@ def put_together(rest: Any, tensors: Sequence[torch.Tensor]) -> Any:
     if isinstance(rest, dict):
         if rest.keys() == {_MARK}:
             return tensors[rest[_MARK]]
-        return type(rest)((key, put_together(value, tensors)) for key, value in rest.items())
+        return _dressed(type(rest)((key, put_together(value, tensors)) for key, value in rest.items()), rest)
     if isinstance(rest, list | tuple):
         return type(rest)(put_together(value, tensors) for value in rest)
     return rest
@@ -112,9 +112,16 @@ def _mapped(tree: Any, mark: Callable[[torch.Tensor], dict[str, int]]) -> Any:
     if isinstance(tree, torch.Tensor):
         return mark(tree)
     if isinstance(tree, OrderedDict):
-        return OrderedDict((key, _mapped(value, mark)) for key, value in tree.items())
+        return _dressed(OrderedDict((key, _mapped(value, mark)) for key, value in tree.items()), tree)
     if isinstance(tree, dict):
         return {key: _mapped(value, mark) for key, value in tree.items()}
     if type(tree) in (list, tuple):
         return type(tree)(_mapped(value, mark) for value in tree)
     return tree
+
+
+def _dressed(made: Any, like: Any) -> Any:
+    """A new OrderedDict with the attributes of the old one: a module's `state_dict` has versions there."""
+    if isinstance(made, OrderedDict):
+        made.__dict__.update(like.__dict__)
+    return made

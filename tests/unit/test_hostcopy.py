@@ -47,6 +47,23 @@ def test_what_shares_memory_is_copied_once_and_shares_it_in_the_copy() -> None:
     assert base[1] == 1.0
 
 
+def test_a_tensor_that_is_in_its_memory_twice_comes_back() -> None:
+    tensor = torch.arange(8.0).as_strided((2, 2), (3, 0))
+    assert torch.equal(HostCopy().take(tensor), tensor)
+
+
+def test_the_versions_that_a_module_writes_into_its_state_are_kept() -> None:
+    state = torch.nn.BatchNorm1d(2).state_dict()
+    assert HostCopy().take(state)._metadata == state._metadata  # type: ignore[attr-defined]
+
+
+def test_a_copy_follows_tensors_that_moved() -> None:
+    copies, first = HostCopy(), torch.ones(4)
+    assert torch.equal(copies.take([first])[0], first)
+    other = torch.full((4,), 2.0)
+    assert torch.equal(copies.take([other])[0], other)
+
+
 def test_a_small_view_of_large_memory_is_copied_without_the_rest() -> None:
     copied = HostCopy().take(torch.zeros(1 << 20)[1000:1010])
     assert copied.untyped_storage().nbytes() < 100

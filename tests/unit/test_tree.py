@@ -29,6 +29,11 @@ def test_a_tree_comes_back_with_its_types_its_order_and_its_tensors() -> None:
     assert found["state"]["weight"] is tensors["weight"]
 
 
+def test_the_versions_that_a_module_writes_into_its_state_come_back() -> None:
+    state = torch.nn.BatchNorm1d(2).state_dict()
+    assert again(state)._metadata == state._metadata  # type: ignore[attr-defined]
+
+
 def test_tensors_that_share_their_memory_are_one_and_views_of_another_shape_are_not() -> None:
     weight = torch.ones(4, 4)
     rest, tensors = tree.take_apart({"a": weight, "b": weight.detach(), "row": weight[0], "flat": weight.flatten()})
