@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 LIMIT_S = 90.0
@@ -26,8 +26,13 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **more}
 
 
-def start(words: Sequence[str], cwd: Path, *, stdin: int = subprocess.DEVNULL, **environ: str) -> subprocess.Popen[str]:
+def start(words: Sequence[str], cwd: Path, **environ: str) -> subprocess.Popen[str]:
     """Start `python` with these words."""
+    return start_with(subprocess.DEVNULL, words, cwd, environ)
+
+
+def start_with(stdin: int, words: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> subprocess.Popen[str]:
+    """The same with a stdin, as `subprocess` has it."""
     return subprocess.Popen(
         [sys.executable, *words],
         cwd=cwd,
