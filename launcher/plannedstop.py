@@ -1,7 +1,8 @@
 """A planned stop of a node's workers: those that listen are asked to save and to leave, the others get SIGTERM.
 
 Who was asked has a limit: `--save_limit` if it has committed a step in this generation, otherwise `--grace`. After that
-it gets SIGTERM like the others, and SIGKILL after `--grace`. A stop that is not planned cancels all of this.
+it gets SIGTERM like the others, and SIGKILL after `--grace`. Who has said that everything is saved, and does not end
+within `--grace` after that, gets the same. A stop that is not planned cancels all of this.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
+from elastic.channel import Left, Said
 from elastic.model import Role
 from elastic.naming import process_name
 from launcher import logs, report
 from launcher.logs import Narrator
-from launcher.talk import Heard, WorkerTalk
+from launcher.talk import Follower, Heard, WorkerTalk
 from launcher.workers import Workers
 
 
@@ -26,6 +28,7 @@ class PlannedStop:
         self._narrator = narrator
         self._save_limit_s = save_limit_s
         self._timers: list[asyncio.TimerHandle] = []
+        self._follower: Follower | None = None
 
     def begin(
         self, nursery: Workers, running: Callable[[], Collection[int]], grace_s: float, why: str, line: str
@@ -40,24 +43,36 @@ class PlannedStop:
         others = set(running()) - {heard.local_rank for heard in asked}
         if others or not asked:
             nursery.stop(grace_s, line, sorted(others))
+        loop = asyncio.get_running_loop()
+
+        def end(whom: list[Heard], words: str) -> None:
+            left = [heard for heard in whom if heard.local_rank in running()]
+            if left:
+                self._narrator.say(f"{_named(left)} did not {words}: SIGTERM")
+                nursery.stop(grace_s, line, [heard.local_rank for heard in left])
+
+        def follow(heard: Heard, message: Said) -> None:
+            if isinstance(message, Left):
+                words = f"end within {grace_s:g} s (--grace) after it had saved"
+                self._timers.append(loop.call_later(grace_s, end, [heard], words))
+
+        self._follower = follow
+        self._talk.followers.append(follow)
         for limit_s, flag in ((self._save_limit_s, "--save_limit"), (grace_s, "--grace")):
             whom = [heard for heard in asked if heard.committed is (flag == "--save_limit")]
             if whom:
                 self._narrator.detail(f"asked {_named(whom)} to save and to leave within {limit_s:g} s ({flag})")
-
-                def late(whom: list[Heard] = whom, limit: str = f"{limit_s:g} s ({flag})") -> None:
-                    left = [heard for heard in whom if heard.local_rank in running()]
-                    if left:
-                        self._narrator.say(f"{_named(left)} did not leave within {limit} after the word: SIGTERM")
-                        nursery.stop(grace_s, line, [heard.local_rank for heard in left])
-
-                self._timers.append(asyncio.get_running_loop().call_later(limit_s, late))
+                words = f"leave within {limit_s:g} s ({flag}) after the word"
+                self._timers.append(loop.call_later(limit_s, end, whom, words))
 
     def cancel(self) -> None:
         """Nobody is waited for any more: the workers are gone, or are being stopped without a plan."""
         for timer in self._timers:
             timer.cancel()
         self._timers = []
+        if self._follower is not None:
+            self._talk.followers.remove(self._follower)
+            self._follower = None
 
 
 def _named(whom: Collection[Heard]) -> str:

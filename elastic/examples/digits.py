@@ -72,5 +72,3 @@ if here.rank == 0:
     with torch.no_grad():
         right = (network(x[test]).argmax(1) == y[test]).float().mean().item()
     print(f"test accuracy {100 * right:.1f} % after {state.step} steps", flush=True)
-torch.distributed.barrier()
-torch.distributed.destroy_process_group()

@@ -4,7 +4,7 @@ A complete test of a user's script, for pytest or anything else:
 
     import torch
     import elastic
-    from elastic.testing import record, run
+    from elastic.testing import reached, record, run
 
     def train(steps: int) -> float:
         elastic.init()
@@ -16,6 +16,7 @@ A complete test of a user's script, for pytest or anything else:
             ...                                       # one step of training
             record(state.step)
             state.commit(every=10)
+            reached(state.step)                       # optional: makes the steps below exact
         return model.bias.item()
 
     def test_training_survives_a_planned_change_and_a_loss(tmp_path):

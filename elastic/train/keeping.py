@@ -19,8 +19,6 @@ from elastic.train.restore import Restored, Restorer
 from elastic.train.saver import Saver
 
 if TYPE_CHECKING:
-    import torch
-
     from elastic.train.state import State
 
 LEAVING: Final = 143
@@ -100,9 +98,9 @@ class Keeper:
                 rng.derive(self._seed(), rank=place.rank, step=state._step)
         self._apply_batches()
         if self._checks:
-            for part in self._parts.values():
-                if (module := _module_of(part)) is not None:
-                    nans.watch(module, lambda: state._step + 1, place.rank)
+            for thing in self._things.values():
+                if _is_module(thing):
+                    nans.watch(thing, lambda: state._step + 1, place.rank)
 
     def _apply_batches(self) -> None:
         """Batches that grow with the world bring the learning rates along."""
@@ -245,13 +243,12 @@ def _in_order(parts: Mapping[str, Part]) -> list[str]:
         part = parts[name]
         if hasattr(part, "optimizer") or isinstance(getattr(part, "thing", None), torch.optim.Optimizer):
             return 1
-        return 2 if _module_of(part) is None else 0
+        return 0 if _is_module(getattr(part, "module", None) or getattr(part, "thing", None)) else 2
 
     return sorted(parts, key=weight)
 
 
-def _module_of(part: Part) -> torch.nn.Module | None:
+def _is_module(thing: Any) -> bool:
     import torch
 
-    found = getattr(part, "module", None) or getattr(part, "thing", None)
-    return found if isinstance(found, torch.nn.Module) and not hasattr(part, "optimizer") else None
+    return isinstance(thing, torch.nn.Module)

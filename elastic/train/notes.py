@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
-from elastic.channel import Note, worker_end
+from elastic.channel import Note
+from elastic.train import progress
 
 
 def say(text: str, *, warn: bool = False) -> None:
     """Say something once; never fails. `warn`: also with --quiet."""
-    end = worker_end(os.environ)
+    end = progress.end()
     if end is None or not end.send(Note(text, warn)):
         sys.stderr.write(f"[elastic] {text}\n")
         sys.stderr.flush()

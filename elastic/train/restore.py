@@ -30,6 +30,14 @@ from elastic.train.warmstart import resume_from
 TRUE = frozenset({"1", "true", "yes", "on"})
 
 
+class Wishes(msgspec.Struct, frozen=True):
+    """What a script or its flags ask of a restore. Those of rank 0 count: nodes may join with other flags."""
+
+    step: int | None
+    resume_from: str | None
+    allow_rollback: bool
+
+
 @dataclass(frozen=True)
 class Restored:
     """What this rank goes on from. `step` is -1 if there was nothing; `warm` says that it is of another run."""
@@ -64,25 +72,20 @@ class Restorer:
         self, *, step: int | None, resume_from: str | os.PathLike[str] | None, allow_rollback: bool | None
     ) -> Restored:
         """Bring every rank to the same step. Every rank calls it. Raises `CheckpointError` on all of them."""
-        environ = os.environ
-        if step is None and environ.get("ELASTIC_RESTORE_STEP"):
-            step = int(environ["ELASTIC_RESTORE_STEP"])
-        if allow_rollback is None:
-            allow_rollback = environ.get("ELASTIC_ALLOW_ROLLBACK", "").lower() in TRUE
-        warm = resume_from if resume_from is not None else environ.get("ELASTIC_RESUME_FROM") or None
+        wishes = self._agree(_wishes(os.environ, step, resume_from, allow_rollback=allow_rollback))
         self._await_claim()
-        since, aside = self._roll_back(step)
+        since, aside = self._roll_back(wishes.step)
         candidates, reports = self._look(aside)
         choices = restoring.choices(reports)
         newest = choices[0].seen.step if choices else -1
         agreed = self._memory.agree(since=since)
         if agreed is not None and agreed.step >= newest:
-            lost = restoring.check_newest(agreed.step, reports, allow_rollback=allow_rollback)
+            lost = restoring.check_newest(agreed.step, reports, allow_rollback=wishes.allow_rollback)
             try:
                 return self._from_memory(agreed, lost)
             except (TensorsMissing, TensorsDiffer) as error:  # The same on all ranks.
                 self._say(f"step {agreed.step} cannot be taken from memory: {error}; looking on disk", warn=True)
-        return self._from_disk(choices, candidates, reports, allow_rollback, warm)
+        return self._from_disk(choices, candidates, reports, wishes)
 
     def ready(self) -> None:
         """The last round: from now on a planned stop may be asked for with a word."""
@@ -91,6 +94,10 @@ class Restorer:
         talk.gather(b"", self._here.group)
 
     # The rounds.
+
+    def _agree(self, mine: Wishes) -> Wishes:
+        said = msgspec.json.encode(mine) if self._here.rank == 0 else None
+        return msgspec.json.decode(talk.broadcast(said, 0, self._here.group), type=Wishes)
 
     def _await_claim(self) -> None:
         """Wait until rank 0's folder carries this generation's mark; only then do others look at theirs."""
@@ -157,8 +164,7 @@ class Restorer:
         choices: list[restoring.Choice],
         candidates: Mapping[Seen, Candidate],
         reports: list[Report],
-        allow_rollback: bool,
-        warm: str | os.PathLike[str] | None,
+        wishes: Wishes,
     ) -> Restored:
         bad: list[str] = []
         for choice in choices:
@@ -169,7 +175,7 @@ class Restorer:
             if not any(holders):
                 bad.append(f"{choice.seen.name}: {next(word.decode() for word in told if word != b'?')}")
                 continue
-            lost = restoring.check_newest(choice.seen.step, reports, allow_rollback=allow_rollback)
+            lost = restoring.check_newest(choice.seen.step, reports, allow_rollback=wishes.allow_rollback)
             given = spread(trees, holders, self._here.group) if not self._here.alone else dict(trees or {})
             if self._sharded:
                 given |= self._read_sharded(choice, mine, holders, reports)
@@ -178,13 +184,13 @@ class Restorer:
             self._say(f"resumed at step {choice.seen.step} from {where}{helped}{f'; {lost}' if lost else ''}")
             random = given.pop("rng", None)
             return _restored(choice.seen.step, given, self._own_random(random), on_disk=True)
-        lost = restoring.check_newest(-1, reports, allow_rollback=allow_rollback)
+        lost = restoring.check_newest(-1, reports, allow_rollback=wishes.allow_rollback)
         if bad:
             raise CheckpointDamaged(
                 f"no checkpoint in {self._checkpoints.folder} can be read ({'; '.join(bad)}); bring one back, or "
                 "remove them all to start over"
             )
-        return self._afresh(warm, lost)
+        return self._afresh(wishes.resume_from, lost)
 
     def _read(self, candidate: Candidate | None) -> tuple[dict[str, Any] | None, str]:
         if candidate is None:
@@ -217,7 +223,7 @@ class Restorer:
         found = random["ranks"].get(str(self._here.rank))
         return found if isinstance(found, dict) else None
 
-    def _afresh(self, warm: str | os.PathLike[str] | None, lost: str) -> Restored:
+    def _afresh(self, warm: str | None, lost: str) -> Restored:
         """Nothing was saved yet: from --resume_from, or from the start. Rank 0's parts count for all."""
         trees: dict[str, Any] | None = None
         error = ""
@@ -244,7 +250,7 @@ class Restorer:
         given = spread(mine, [rank == 0 for rank in range(self._here.world_size)], self._here.group)
         return Restored(-1, {} if mine is not None else given)
 
-    def _warm_trees(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+    def _warm_trees(self, path: str) -> dict[str, Any]:
         """The replicated parts that --resume_from offers; the newest that can be read."""
         found = resume_from(path)
         damage = ""
@@ -282,6 +288,24 @@ def _warm(given: dict[str, Any]) -> Restored:
     """Parts and values of another run; its step and epoch are not ours."""
     values = given.pop("values", None) or {}
     return Restored(0, given, {"values": values.get("values", {})}, warm=True)
+
+
+def _wishes(
+    environ: Mapping[str, str],
+    step: int | None,
+    resume_from: str | os.PathLike[str] | None,
+    *,
+    allow_rollback: bool | None,
+) -> Wishes:
+    """What was said in the call, otherwise what the flags say."""
+    told, path = environ.get("ELASTIC_RESTORE_STEP"), environ.get("ELASTIC_RESUME_FROM") or None
+    if step is None and told:
+        if not told.isdecimal():
+            raise ConfigError(f"ELASTIC_RESTORE_STEP is {told!r}; write the number of a step")
+        step = int(told)
+    if allow_rollback is None:
+        allow_rollback = environ.get("ELASTIC_ALLOW_ROLLBACK", "").lower() in TRUE
+    return Wishes(step, os.fspath(resume_from) if resume_from is not None else path, allow_rollback)
 
 
 def _known(environ: Mapping[str, str]) -> Known | None:

@@ -21,13 +21,13 @@ stops and has memory that outlives a worker.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from elastic.channel import Committed, WorkerEnd, worker_end
+from elastic.channel import Committed, WorkerEnd
 from elastic.errors import ConfigError
 from elastic.relaunch import mistakes_told
-from elastic.train import parts, progress, stacks
+from elastic.train import parts, progress
 from elastic.train.keeping import Keeper
 
 RESERVED: Final = frozenset({"commit", "epoch", "finish", "restore", "rng", "save", "step", "values"})
@@ -46,6 +46,7 @@ class State:
             for name in things:
                 if name in RESERVED or name.startswith("_"):
                     raise ConfigError(f"elastic.State: {name!r} is a name of its own; give yours another one")
+            things |= _batches(things)
             made = parts.make(things)
             values = {name: parts.plain(name, thing) for name, thing in things.items() if name not in made}
         self._things = {name: things[name] for name in made}
@@ -91,11 +92,11 @@ class State:
         if self._keeper is not None:
             raise ConfigError("state.restore() was called twice; call it once, before the first step")
         with mistakes_told():
-            self._end = worker_end(os.environ, stacks_signal=stacks.register())
+            self._end = progress.end()
             keeper = Keeper(
                 self, self._parts, self._things, self._end, folder=folder, keep=keep, memory_copies=memory_copies
             )
-        restored = keeper.restore(step=step, resume_from=resume_from, allow_rollback=allow_rollback)
+            restored = keeper.restore(step=step, resume_from=resume_from, allow_rollback=allow_rollback)
         self._keeper = keeper
         return restored
 
@@ -166,6 +167,17 @@ class State:
         else:
             with mistakes_told():
                 self._values[name] = parts.plain(name, value)
+
+
+def _batches(things: Mapping[str, Any]) -> dict[str, Any]:
+    """The `elastic.batch` of each sampler: the learning rates that it scaled must be known in the next world."""
+    known = {id(thing) for thing in things.values()}
+    found = {name: getattr(thing, "batch", None) for name, thing in things.items() if hasattr(thing, "set_epoch")}
+    return {
+        f"{name}_batch": batch
+        for name, batch in found.items()
+        if hasattr(batch, "weigh") and hasattr(batch, "state_dict") and id(batch) not in known
+    }
 
 
 def epochs(state: State, total: int) -> Iterator[int]:

@@ -28,13 +28,11 @@ def environment(**more: str) -> dict[str, str]:
 
 def start(words: Sequence[str], cwd: Path, **environ: str) -> subprocess.Popen[str]:
     """Start `python` with these words."""
-    return started(words, cwd, environ)
+    return start_with(subprocess.DEVNULL, words, cwd, environ)
 
 
-def started(
-    words: Sequence[str], cwd: Path, environ: Mapping[str, str], stdin: int = subprocess.DEVNULL
-) -> subprocess.Popen[str]:
-    """The same, with its stdin."""
+def start_with(stdin: int, words: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> subprocess.Popen[str]:
+    """The same with a stdin, as `subprocess` has it."""
     return subprocess.Popen(
         [sys.executable, *words],
         cwd=cwd,

@@ -282,6 +282,23 @@ def test_a_worker_that_can_show_its_stacks_does_and_lives(heard: Heard) -> None:
             worker.kill()
 
 
+@pytest.mark.parametrize(
+    ("before", "number"),
+    [
+        ("", int(signal.SIGRTMAX)),
+        ("signal.signal(signal.SIGRTMAX, print)", int(signal.SIGRTMAX) - 1),
+        ("sys.stderr = None", 0),
+        ("sys.stderr = io.StringIO()", 0),
+    ],
+)
+def test_the_signal_for_stacks_is_one_that_nobody_uses_and_none_where_stderr_is_no_file(
+    before: str, number: int
+) -> None:
+    code = f"import io, signal, sys; {before}\nfrom elastic.train.stacks import register\nprint(register(), register())"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert ran.stdout.split() == [str(number)] * 2
+
+
 @pytest.mark.parametrize("number", [0, signal.SIGKILL + 1000])
 def test_a_worker_without_a_signal_for_it_is_not_asked_for_its_stacks(heard: Heard, number: int) -> None:
     worker = WorkerEnd(heard.server.path, hello(stacks_signal=number))

@@ -13,7 +13,7 @@ import pytest
 from elastic.channel import Formed, Joining, Preparing, Progress, Ready, Said
 from elastic.channelserver import ChannelServer, Connection
 from elastic.segments import Segments
-from tests.process.scripts import LIMIT_S, finish, started
+from tests.process.scripts import LIMIT_S, finish, start_with
 
 SCRIPT = """
 import os, sys, elastic
@@ -56,7 +56,7 @@ class World:
         self.heard.append((connection.hello.rank, message))
 
     def start(self, rank: int, *words: str, size: int = 2) -> None:
-        place = {
+        environ = {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(size),
@@ -64,7 +64,7 @@ class World:
             "MASTER_PORT": self.port,
             "ELASTIC_CHANNEL": self.server.path,
         }
-        self.ranks[rank] = started(["train.py", *words], self.folder, place, subprocess.PIPE)
+        self.ranks[rank] = start_with(subprocess.PIPE, ["train.py", *words], self.folder, environ)
 
     def until(self, look: Callable[[int, Said], bool]) -> Said:
         """Hear the workers until one says this."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -18,7 +19,7 @@ import pytest
 
 from elastic import channel
 from elastic.testing import End, Failure, Loss, Planned, RunFailed, RunHung, World, reached, record, run
-from tests.process.scripts import environment
+from tests.process.scripts import completed, environment
 
 
 def listen() -> channel.WorkerEnd:
@@ -359,3 +360,13 @@ def test_nothing_is_left_of_a_run_whose_test_is_interrupted(tmp_path: Path, numb
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.timeout(240)
+def test_the_test_file_of_the_guide_passes_as_a_user_runs_it(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    found = re.search(r"```python\n(.*?)```", (root / "docs" / "testing.md").read_text(), re.DOTALL)
+    assert found is not None
+    (tmp_path / "test_train.py").write_text(found[1])
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_train.py"]
+    assert completed(words, tmp_path, PYTHONPATH=str(root))[-1].startswith("2 passed")

@@ -1,124 +1,123 @@
-"""One slot of memory: what is written comes back, and what is odd is not there."""
+"""How many workers a node has and on which cards, when flags and machine come together."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from elastic.train.boxes import Box
-from elastic.train.slots import DATA_AT, Content, Head, Layout, Slot, Spec
+from elastic.errors import ConfigError
+from launcher.config import Config, check, parse
+from tests.unit.test_cards import HERE, LISTED, MIG, OTHER_MIG, A, smi
 
-SIZE = DATA_AT + 8192
-HEAD = Head(mark="a/1", step=5, count=1, rank=2, world=4, local_world=2, replicated=True, sharded=True)
-TENSORS = [
-    torch.arange(6, dtype=torch.float64).view(2, 3),
-    torch.tensor(True),
-    torch.empty(0, 3),
-    torch.full((5,), 1.5, dtype=torch.bfloat16),
-    torch.tensor([1 + 2j]),
-    torch.arange(12).view(3, 4).t(),
-]
+SCRIPT = ("-m", "json.tool")
 
 
-class Memory:
-    """A segment, as an agent makes it."""
+def found(environ: dict[str, str], *argv: str) -> Config:
+    return check(parse([*argv, *SCRIPT], environ), environ)
 
-    def __init__(self) -> None:
-        self.fd = os.memfd_create("slot")
-        os.ftruncate(self.fd, SIZE)
 
-    def slot(self) -> Slot:
-        return Slot(self.fd, SIZE)
+def refusal(*argv: str) -> str:
+    """What the flags alone are refused with, whatever the machine."""
+    with pytest.raises(ConfigError) as caught:
+        parse([*argv, *SCRIPT], {})
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
 
 
 @pytest.fixture
-def memory() -> Iterator[Memory]:
-    made = Memory()
-    yield made
-    os.close(made.fd)
+def four(tmp_path: Path) -> dict[str, str]:
+    """A machine with four cards."""
+    return smi(tmp_path, LISTED)
 
 
-def layout() -> Layout:
-    specs = [Spec("", tensor.dtype, tuple(tensor.shape)) for tensor in TENSORS[:-1]]
-    return Layout([*specs, Spec("model/w", torch.int64, (8, 3), Box((4, 0), (4, 3)))])
+@pytest.fixture
+def none(tmp_path: Path) -> dict[str, str]:
+    """A machine without a driver."""
+    return {"PATH": str(tmp_path / "empty")}
 
 
-def write(slot: Slot) -> None:
-    slot.write(layout(), HEAD, b"the rest", TENSORS)
+def test_there_is_one_worker_for_each_named_card_in_the_order_of_the_names(four: dict[str, str]) -> None:
+    config = found(four, "--gpus", "3,2")
+    assert (config.slots, config.cards, config.shown_cards) == (2, ("3", "2"), ("3", "2"))
+    assert config.warnings == ()
 
 
-def same(content: Content | None) -> bool:
-    return (
-        content is not None
-        and content.head == HEAD
-        and content.rest == b"the rest"
-        and all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(content.tensors, TENSORS, strict=True))
+@pytest.mark.parametrize("spelling", [("--gpus", "1, 3"), ("--gpus=1,3",), ("--gpus", " 1 ,3 ")])
+def test_blanks_between_cards_do_not_count(four: dict[str, str], spelling: tuple[str, ...]) -> None:
+    assert found(four, *spelling).cards == ("1", "3")
+
+
+def test_uuids_and_mig_ids_are_passed_on_as_they_were_written(four: dict[str, str]) -> None:
+    assert found(four, "--gpus", f"{A},{MIG}").cards == (A, MIG)
+
+
+def test_without_gpus_it_is_all_cards_and_they_are_not_handed_out(four: dict[str, str]) -> None:
+    config = found(four)
+    assert (config.slots, config.cards, config.shown_cards) == (len(HERE), ("0", "1", "2", "3"), ())
+    assert found(four, "--one_card_per_worker").shown_cards == ("0", "1", "2", "3")
+
+
+def test_the_named_cards_must_be_visible(four: dict[str, str]) -> None:
+    assert found({**four, "CUDA_VISIBLE_DEVICES": "3,2"}, "--gpus", "2,3").cards == ("2", "3")
+    with pytest.raises(ConfigError, match="card 1 is not in CUDA_VISIBLE_DEVICES"):
+        found({**four, "CUDA_VISIBLE_DEVICES": "3,2"}, "--gpus", "2,1")
+
+
+def test_without_a_driver_as_many_workers_as_cards_are_named_run_on_the_cpu_and_it_is_said(
+    none: dict[str, str],
+) -> None:
+    config = found(none, "--gpus", "4,5,6")
+    assert (config.slots, config.cards, config.shown_cards) == (3, (), ())
+    (warning,) = config.warnings
+    assert warning.startswith("--gpus 4,5,6: no NVIDIA driver on this machine (nvidia-smi: No such file")
+    assert warning.endswith("; 3 workers on the CPU")
+    assert found({**none, "CUDA_VISIBLE_DEVICES": ""}, "--gpus", "0").slots == 1
+
+
+def test_without_a_driver_and_without_gpus_nothing_is_said(none: dict[str, str]) -> None:
+    assert (found(none).slots, found(none).warnings) == (1, ())
+
+
+@pytest.mark.parametrize("word", ["2", "auto", "gpu"])
+def test_a_number_of_workers_that_fits_the_cards_may_be_given_too(
+    four: dict[str, str], none: dict[str, str], word: str
+) -> None:
+    assert found(four, "--gpus", "0,1", "--nproc_per_node", word).slots == 2
+    assert found(none, "--gpus", "0,1", "--nproc_per_node", word).slots == 2
+
+
+def test_another_number_of_workers_than_cards_is_a_contradiction() -> None:
+    text = refusal("--gpus", "0,1", "--nproc_per_node", "3")
+    assert text == (
+        "--gpus names 2 cards, one worker for each, and --nproc_per_node says 3; leave out --nproc_per_node, or use 2"
     )
+    assert "on each of 2 nodes; leave" in refusal("--gpus", "0,1", "--nproc_per_node", "2", "--local_nodes", "2")
 
 
-def test_a_state_comes_back_in_another_process_as_it_was(memory: Memory) -> None:
-    write(memory.slot())
-    content = memory.slot().read()
-    assert same(content)
-    assert content is not None
-    assert content.leaves[-1].box == Box((4, 0), (4, 3))
+@pytest.mark.parametrize("flag", [("--gpus", "0"), ("--one_card_per_worker",)])
+def test_cards_and_cpu_workers_are_a_contradiction(flag: tuple[str, ...]) -> None:
+    assert refusal(*flag, "--nproc_per_node", "cpu").startswith(f"{flag[0]} and --nproc_per_node cpu contradict")
 
 
-def test_a_new_slot_holds_nothing(memory: Memory) -> None:
-    assert memory.slot().read() is None
+def test_local_nodes_share_the_named_cards_evenly_or_not_at_all(four: dict[str, str]) -> None:
+    assert found(four, "--gpus", "3,2,1,0", "--local_nodes", "2").slots == 2
+    assert "name 2 or 4, or use another --local_nodes" in refusal("--gpus", "0,1,2", "--local_nodes", "2")
+    assert "name 2, or use another --local_nodes" in refusal("--gpus", "0", "--local_nodes", "2")
 
 
-def test_a_slot_that_is_being_written_holds_nothing(memory: Memory) -> None:
-    write(memory.slot())
-    memory.slot().clear()
-    assert memory.slot().read() is None
+def test_one_card_for_each_worker_needs_as_many_cards(four: dict[str, str], none: dict[str, str]) -> None:
+    assert found(four, "--one_card_per_worker", "--nproc_per_node", "4").slots == 4
+    with pytest.raises(ConfigError, match="5 workers have 4 cards here"):
+        found(four, "--one_card_per_worker", "--nproc_per_node", "5")
+    with pytest.raises(ConfigError, match="6 workers have 4 cards here"):
+        found(four, "--one_card_per_worker", "--nproc_per_node", "3", "--local_nodes", "2")
+    assert found(none, "--one_card_per_worker", "--nproc_per_node", "5").slots == 5
 
 
-def test_the_same_slot_takes_another_state(memory: Memory) -> None:
-    slot = memory.slot()
-    slot.write(Layout([Spec("", torch.int64, (3,))]), HEAD, b"", [torch.arange(3)])
-    write(slot)
-    assert same(memory.slot().read())
-
-
-def test_the_bytes_of_a_slot_make_another_slot(memory: Memory) -> None:
-    other = Memory()
-    slot, copy = memory.slot(), other.slot()
-    sizes = slot.write(layout(), HEAD, b"the rest", TENSORS)
-    for source, target in zip(slot.stretches(sizes, 100), copy.stretches(sizes, 100), strict=True):
-        target.copy_(source)
-    copy.finish(sizes)
-    assert same(other.slot().read())
-    os.close(other.fd)
-
-
-@given(st.integers(0, 63) | st.integers(DATA_AT, SIZE - 1), st.integers(0, 255))
-def test_a_changed_byte_of_the_header_or_of_the_meta_never_gives_another_state(at: int, byte: int) -> None:
-    memory = Memory()
-    sizes = memory.slot().write(layout(), HEAD, b"the rest", TENSORS)
-    if (
-        not DATA_AT <= at < DATA_AT + sizes.data
-    ):  # The data itself has no checksum: that would cost as much as the copy.
-        os.pwrite(memory.fd, bytes([byte]), at)
-    content = memory.slot().read()
-    assert content is None or same(content)
-    os.close(memory.fd)
-
-
-@given(st.lists(st.integers(0, 2**64 - 1), min_size=5, max_size=5))
-def test_sizes_that_lie_outside_the_memory_are_nothing(sizes: list[int]) -> None:
-    memory = Memory()
-    write(memory.slot())
-    os.pwrite(memory.fd, b"".join(size.to_bytes(8, "little") for size in sizes), 16)
-    assert memory.slot().read() is None
-    os.close(memory.fd)
-
-
-def test_memory_too_small_for_a_header_is_no_slot(memory: Memory) -> None:
-    with pytest.raises(ValueError, match="a slot has at least"):
-        Slot(memory.fd, 10)
+def test_several_mig_devices_are_warned_of_unless_each_worker_sees_one(four: dict[str, str]) -> None:
+    (warning,) = found(four, "--gpus", f"{MIG},{OTHER_MIG}").warnings
+    assert "add --one_card_per_worker" in warning
+    assert not found(four, "--gpus", f"{MIG},{OTHER_MIG}", "--one_card_per_worker").warnings
+    assert not found(four, "--gpus", MIG).warnings

@@ -1,0 +1,124 @@
+"""One slot of memory: what is written comes back, and what is odd is not there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic.train.boxes import Box
+from elastic.train.slots import DATA_AT, Content, Head, Layout, Slot, Spec
+
+SIZE = DATA_AT + 8192
+HEAD = Head(mark="a/1", step=5, count=1, rank=2, world=4, local_world=2, replicated=True, sharded=True)
+TENSORS = [
+    torch.arange(6, dtype=torch.float64).view(2, 3),
+    torch.tensor(True),
+    torch.empty(0, 3),
+    torch.full((5,), 1.5, dtype=torch.bfloat16),
+    torch.tensor([1 + 2j]),
+    torch.arange(12).view(3, 4).t(),
+]
+
+
+class Memory:
+    """A segment, as an agent makes it."""
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("slot")
+        os.ftruncate(self.fd, SIZE)
+
+    def slot(self) -> Slot:
+        return Slot(self.fd, SIZE)
+
+
+@pytest.fixture
+def memory() -> Iterator[Memory]:
+    made = Memory()
+    yield made
+    os.close(made.fd)
+
+
+def layout() -> Layout:
+    specs = [Spec("", tensor.dtype, tuple(tensor.shape)) for tensor in TENSORS[:-1]]
+    return Layout([*specs, Spec("model/w", torch.int64, (8, 3), Box((4, 0), (4, 3)))])
+
+
+def write(slot: Slot) -> None:
+    slot.write(layout(), HEAD, b"the rest", TENSORS)
+
+
+def same(content: Content | None) -> bool:
+    return (
+        content is not None
+        and content.head == HEAD
+        and content.rest == b"the rest"
+        and all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(content.tensors, TENSORS, strict=True))
+    )
+
+
+def test_a_state_comes_back_in_another_process_as_it_was(memory: Memory) -> None:
+    write(memory.slot())
+    content = memory.slot().read()
+    assert same(content)
+    assert content is not None
+    assert content.leaves[-1].box == Box((4, 0), (4, 3))
+
+
+def test_a_new_slot_holds_nothing(memory: Memory) -> None:
+    assert memory.slot().read() is None
+
+
+def test_a_slot_that_is_being_written_holds_nothing(memory: Memory) -> None:
+    write(memory.slot())
+    memory.slot().clear()
+    assert memory.slot().read() is None
+
+
+def test_the_same_slot_takes_another_state(memory: Memory) -> None:
+    slot = memory.slot()
+    slot.write(Layout([Spec("", torch.int64, (3,))]), HEAD, b"", [torch.arange(3)])
+    write(slot)
+    assert same(memory.slot().read())
+
+
+def test_the_bytes_of_a_slot_make_another_slot(memory: Memory) -> None:
+    other = Memory()
+    slot, copy = memory.slot(), other.slot()
+    sizes = slot.write(layout(), HEAD, b"the rest", TENSORS)
+    for source, target in zip(slot.stretches(sizes, 100), copy.stretches(sizes, 100), strict=True):
+        target.copy_(source)
+    copy.finish(sizes)
+    assert same(other.slot().read())
+    os.close(other.fd)
+
+
+@given(st.integers(0, 63) | st.integers(DATA_AT, SIZE - 1), st.integers(0, 255))
+def test_a_changed_byte_of_the_header_or_of_the_meta_never_gives_another_state(at: int, byte: int) -> None:
+    memory = Memory()
+    sizes = memory.slot().write(layout(), HEAD, b"the rest", TENSORS)
+    if (
+        not DATA_AT <= at < DATA_AT + sizes.data
+    ):  # The data itself has no checksum: that would cost as much as the copy.
+        os.pwrite(memory.fd, bytes([byte]), at)
+    content = memory.slot().read()
+    assert content is None or same(content)
+    os.close(memory.fd)
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=5, max_size=5))
+def test_sizes_that_lie_outside_the_memory_are_nothing(sizes: list[int]) -> None:
+    memory = Memory()
+    write(memory.slot())
+    os.pwrite(memory.fd, b"".join(size.to_bytes(8, "little") for size in sizes), 16)
+    assert memory.slot().read() is None
+    os.close(memory.fd)
+
+
+def test_memory_too_small_for_a_header_is_no_slot(memory: Memory) -> None:
+    with pytest.raises(ValueError, match="a slot has at least"):
+        Slot(memory.fd, 10)
