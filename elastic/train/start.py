@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from elastic.channel import Formed
 from elastic.errors import ConfigError
 from elastic.relaunch import mistakes_told
-from elastic.train import meeting, progress
+from elastic.train import ending, meeting, progress
 
 if TYPE_CHECKING:
     import torch
@@ -84,6 +84,7 @@ def init(role: str | None = None, *, backend: str | None = None, timeout_s: floa
             _join(chosen, place, timeout_s)
         else:  # A store in this process: no port is taken, and the environment stays as it is.
             dist.init_process_group(chosen, store=_store_of_one(), rank=0, world_size=1, timeout=timeout)
+    ending.let_threads_end()
     _started[:] = [
         Context(
             rank=dist.get_rank(),
