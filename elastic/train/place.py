@@ -46,7 +46,7 @@ def here(environ: Mapping[str, str] = os.environ, *, sharded: bool = False) -> H
     world_size = dist.get_world_size()
     group = None
     if world_size > 1:
-        ending.let_threads_end()
+        ending.arm()
         group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
     return Here(
         rank=dist.get_rank(),
