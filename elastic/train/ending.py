@@ -1,8 +1,10 @@
 """The end of a worker's process, in an order that torch survives.
 
-torch 2.13 with gloo aborts now and then when a process ends whose group was not destroyed ("terminate called without an
-active exception"), and can hang when the group is destroyed before the DDP models that use it are gone: the threads of
-gloo and the interpreter wait for each other. So at a normal end the reducers of DDP go first, then the group.
+torch 2.13 with gloo aborts now and then at the end of a process ("terminate called without an active exception"): its
+threads let go of the tensors of a collective after the script was told that it is done, and need python's lock for
+that. A script that ends right then keeps the lock until the interpreter is taken down. It can also hang when the group
+is destroyed before the DDP models that use it are gone, for the same reason. So at a normal end the threads get the
+lock for a moment, then the reducers of DDP go, then the group.
 """
 
 from __future__ import annotations
@@ -11,7 +13,11 @@ import atexit
 import gc
 import os
 import sys
+import time
 from typing import Final
+
+MOMENT_S: Final = 0.05
+"""A thread that waits for the lock gets it within microseconds, on a machine that is not overloaded."""
 
 _armed: Final[set[int]] = set()
 """Processes that end like this; a process that was forked from one does not."""
@@ -25,10 +31,13 @@ def arm() -> None:
 
 
 def _end() -> None:
-    """Nothing is done after an exception: peers may be gone, and the exit must be quick."""
+    """After an exception the group stays: peers may be gone, and the exit must be quick."""
     import torch.distributed as dist
 
-    if os.getpid() not in _armed or getattr(sys, "last_value", None) is not None or not dist.is_initialized():
+    if os.getpid() not in _armed:
+        return
+    time.sleep(MOMENT_S)
+    if getattr(sys, "last_value", None) is not None or not dist.is_initialized():
         return
     ddp = sys.modules.get("torch.nn.parallel.distributed")
     if ddp is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic.errors import ConfigError
+from elastic.train import ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ def here(environ: Mapping[str, str] = os.environ, *, sharded: bool = False) -> H
     world_size = dist.get_world_size()
     group = None
     if world_size > 1:
+        ending.arm()
         group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
     return Here(
         rank=dist.get_rank(),

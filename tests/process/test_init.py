@@ -42,6 +42,17 @@ for step in range(100):
 print(f"rank {here.rank} weights {model.module.weight.flatten().tolist()}", flush=True)
 """
 
+ENDS_AT_ONCE = """
+import torch
+import elastic
+
+elastic.init()
+state = elastic.State(model=torch.nn.Linear(2, 1))
+state.restore()
+print("done\\n", end="", flush=True)
+"""
+TORCHRUN = ("--standalone", "--nproc-per-node", "3")
+
 
 @pytest.fixture
 def script(tmp_path: Path) -> str:
@@ -98,6 +109,13 @@ def test_a_group_that_was_ended_can_be_started_anew_with_a_limit_for_its_collect
         "print(gloo.options._timeout, flush=True)\n"
     )
     assert completed(["train.py"], tmp_path) == ["0:00:07"]
+
+
+def test_workers_that_end_right_after_a_collective_end_well_without_ending_the_group_themselves(tmp_path: Path) -> None:
+    """Torch alone aborts in most of such runs."""
+    (tmp_path / "train.py").write_text(ENDS_AT_ONCE)
+    for _ in range(3):
+        assert completed(["-m", "torch.distributed.run", *TORCHRUN, "train.py"], tmp_path).count("done") == 3
 
 
 def test_an_environment_that_does_not_fit_together_is_one_line_and_exit_2(script: str, tmp_path: Path) -> None:

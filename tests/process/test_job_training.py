@@ -56,24 +56,25 @@ async def test_a_node_killed_and_another_joined_while_steps_run_cost_no_accuracy
 
     nodes = [await start() for _ in range(3)]
     first = await rank_0(nodes, 1)
-    await first.shows(r"^step 60 of 440 ")
+    await first.shows(r"^step 60 ")
     await first.killed()
     nodes.remove(first)
     second = await rank_0(nodes, 2)
-    await second.shows(r"^step 1[3-9]0 of 440 .* world 2 ")
+    await second.shows(r"^step 1[3-9]0 .* world 2")
     nodes.append(await start())
-    await second.shows(r"^step \d+0 of 440 .* world 3 ")
+    await second.shows(r"^step \d+0 .* world 3")
     for node in nodes:
         assert await node.exits() == 0
-    said = await second.shows(r"^test accuracy (\S+) % after 440 steps$")
+    said = await second.shows(r"^test accuracy (\S+) % after 460 steps$")
     assert float(said[1]) >= 96
 
     steps = [line for line in steplog.read(log) if line.rank == 0]
     worlds = [(line.generation, line.world) for line in steps]
     assert list(dict.fromkeys(worlds)) == [(1, 3), (2, 2), (3, 3)]
     for before, line in pairwise(steps):
-        assert before.step - EVERY < line.step <= before.step + 1, f"{before} then {line}"
-    assert {line.step for line in steps} == set(range(1, 441))
+        # Each step is kept in memory: a loss costs at most the step that ran, a planned change none.
+        assert before.step <= line.step <= before.step + 1, f"{before} then {line}"
+    assert {line.step for line in steps} == set(range(1, 461))
 
 
 async def rank_0(nodes: list[Node], generation: int) -> Node:
