@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from elastic.channel import Left, Saved, Stop, WorkerEnd
+from elastic.channel import Left, Saved, Stop, WorkerEnd, fitting
 from elastic.errors import CheckpointError
 from elastic.train import nans, notes, rng, sharing, stop, talk, tree
 from elastic.train.checkpoint import Checkpoints
@@ -212,7 +212,7 @@ class Keeper:
     def _say_saved(self, step: int, folder: Any) -> None:
         """From the saver's thread: a checkpoint is complete."""
         if self._end is not None:
-            self._end.send(Saved(step, str(folder)))
+            self._end.send(Saved(step, fitting(str(folder))))
 
     # The planned stop.
 
