@@ -19,7 +19,7 @@ from pathlib import Path
 
 from elastic.testing import End, RunFailed, RunHung, World, run
 from tests.process import fuzz_training
-from tests.process.fuzz_check import Judge, Rank, numbers, read
+from tests.process.fuzz_check import Judge, Rank, number, read
 from tests.process.fuzz_plan import Plan, Training, plan
 
 TIMEOUT_S = 90.0
@@ -53,13 +53,14 @@ def outcome(seed: int, *, timeout_s: float = TIMEOUT_S) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         diaries = Path(folder, "diaries")
         diaries.mkdir()
-        where = {"checkpoint_dir" if made.shared else "checkpoint_dirs": Path(folder, "checkpoints")}
+        where = Path(folder, "checkpoints")
         error: RunFailed | None = None
         values = None
         try:
             result = run(
                 fuzz_training.train, worlds=made.worlds, slots=made.slots, args=(made, str(diaries)),
-                env={MARK: mark, "PYTHONWARNINGS": "ignore"}, timeout_s=timeout_s, **where,
+                env={MARK: mark, "PYTHONWARNINGS": "ignore"}, timeout_s=timeout_s,
+                checkpoint_dir=where if made.shared else None, checkpoint_dirs=None if made.shared else where,
             )  # fmt: skip
             values = result.values
         except RunFailed as failed:
@@ -72,7 +73,11 @@ def outcome(seed: int, *, timeout_s: float = TIMEOUT_S) -> Outcome:
         if error is not None:
             kind = "refused"
             index = len(judge.worlds) - 1
-            if isinstance(error, RunHung) or "CheckpointError" not in str(error) or " was committed on " not in str(error):
+            if (
+                isinstance(error, RunHung)
+                or "CheckpointError" not in str(error)
+                or " was committed on " not in str(error)
+            ):
                 found.append(f"the run fails: {error}")
             elif made.shared:
                 found.append(f"the run fails although the folder is shared: {error}")
@@ -103,8 +108,7 @@ def _reference(training: Training) -> list[float]:
 
 def _ranks(made: Plan, diaries: Path) -> list[list[Rank]]:
     """What the replicas of each world wrote down, as far as the run came."""
-    names = sorted(path.name for path in diaries.iterdir())
-    found = {key: read((diaries / name).read_text().splitlines()) for key, name in zip(numbers(names), names)}
+    found = {number(path.name): read(path.read_text().splitlines()) for path in diaries.iterdir()}
     last = max((generation for generation, _ in found), default=0)
     return [
         [found.get((index + 1, rank), Rank()) for rank in range(made.worlds[index].nodes * made.slots)]
@@ -128,10 +132,9 @@ def _left_behind(mark: str) -> set[str]:
         except OSError:
             continue
     found.add(f"{sum('memfd:' in one for one in memory)} pieces of memory")
-    children = re.compile(r"torch_(\d+)_|fuzz-")
     for path in Path("/dev/shm").iterdir():
-        pid = children.match(path.name)
-        if pid and pid[1] and not Path("/proc", pid[1]).exists():
+        pid = re.match(r"torch_(\d+)_", path.name)
+        if pid and not Path("/proc", pid[1]).exists():
             found.add(str(path))
     return found
 

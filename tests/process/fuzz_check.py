@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,8 +140,6 @@ class Judge:
                     self._remember(ranks[0].last, members)
         for place in lost(self.plan.worlds, index):
             self._memory.pop(members[place], None)
-            if not self.plan.shared:
-                pass  # The folder of a lost node is there, but only a node of that number would look into it.
         if isinstance(until, Planned | Failure) and index + 1 < len(self.plan.worlds):
             after = memberships(self.plan.worlds)[index + 1]
             for node in set(members) - set(after):
@@ -182,8 +180,7 @@ class Judge:
         self.found.append(f"world {index}: {what}")
 
 
-def numbers(files: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Generation and rank of each diary, by its name."""
-    for name in files:
-        generation, _, rank = name.partition(".")
-        yield int(generation[1:]), int(rank[1:])
+def number(name: str) -> tuple[int, int]:
+    """Generation and rank of a diary, by its name."""
+    generation, _, rank = name.partition(".")
+    return int(generation[1:]), int(rank[1:])

@@ -186,9 +186,7 @@ class _Worlds:
         self.strikes.append(strikes)
         return dice.randint(1, self.nodes_max)
 
-    def _strikes(
-        self, nodes: int, at: int, kinds: tuple[str, ...], of: tuple[int, ...] = ()
-    ) -> tuple[Strike, ...]:
+    def _strikes(self, nodes: int, at: int, kinds: tuple[str, ...], of: tuple[int, ...] = ()) -> tuple[Strike, ...]:
         dice = self.dice
         ranks = [rank for rank in range(nodes * self.slots) if not of or rank // self.slots in of]
         found = []

@@ -137,7 +137,7 @@ def _train(plan: Plan, diary: Diary, strike: Strike | None) -> list[float]:
                 die(strike.after_us)
             diary.write("take", epoch, step, ids[: source.samples].tolist())
             with batch.accumulate(model) if wish.most is not None else nullcontext():
-                batch.weigh(mse_loss(model(x), y)).backward()
+                torch.autograd.backward(batch.weigh(mse_loss(model(x), y)))
             if not source.last:
                 continue
             if wish.mode == "manual":
