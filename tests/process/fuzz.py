@@ -59,7 +59,7 @@ def outcome(seed: int, *, timeout_s: float = TIMEOUT_S) -> Outcome:
         try:
             result = run(
                 fuzz_training.train, worlds=made.worlds, slots=made.slots, args=(made, str(diaries)),
-                env={MARK: mark, "PYTHONWARNINGS": "ignore"}, timeout_s=timeout_s,
+                env={MARK: mark, "ELASTIC_CHECK_NAN": str(int(made.training.check_nan))}, timeout_s=timeout_s,
                 checkpoint_dir=where if made.shared else None, checkpoint_dirs=None if made.shared else where,
             )  # fmt: skip
             values = result.values
@@ -93,7 +93,9 @@ def _known(text: str) -> int:
 
 
 def _undisturbed(training: Training) -> Training:
-    return replace(training, mode="none", most=None, every=None, memory_every=None, workers=0, exact=False)
+    return replace(
+        training, mode="none", most=None, every=None, memory_every=None, workers=0, exact=False, check_nan=False
+    )
 
 
 @lru_cache

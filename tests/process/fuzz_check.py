@@ -26,6 +26,7 @@ class Rank:
     """The samples of each step, with their epoch."""
     kept: int = -1
     left: bool = False
+    torn: str = ""
     ended: int | None = None
 
     @property
@@ -50,6 +51,8 @@ def read(lines: Sequence[str]) -> Rank:
             rank.takes.setdefault(step, []).extend((epoch, one) for one in ids)
         elif what == "kept":
             rank.kept = rest[0]
+        elif what == "torn":
+            rank.torn = f"step {rest[0]} has numbers of {rest[1]}"
         elif what == "left":
             rank.left = True
         else:
@@ -94,7 +97,8 @@ class Judge:
     def _in_memory(self, members: Sequence[int]) -> int:
         if self.plan.training.mode == "fsdp":
             gone = self._holders - set(members)
-            if len(gone) > 1 or self._holders == gone:
+            copies = min(self.plan.training.copies, len(self._holders) - 1)
+            if len(gone) > copies:
                 return -1
         return max((self._memory[node] for node in members if node in self._memory), default=-1)
 
@@ -106,6 +110,9 @@ class Judge:
             return
         start = next(iter(starts.values()))
         assert start is not None
+        for one in ranks:
+            if one.torn:
+                self._say(index, f"what was restored is not whole: {one.torn}")
         least = self.readable(index)
         known = max(one.known for one in ranks)
         if start < least:
@@ -119,9 +126,11 @@ class Judge:
             del self._history[step]
 
     def _end(self, index: int, ranks: Sequence[Rank], members: Sequence[int]) -> None:
+        solo = self.plan.training.mode == "solo"
         for rank in ranks:
             for step, samples in rank.takes.items():
-                self._history.setdefault(step, []).extend(samples)
+                before = self._history.setdefault(step, [])
+                before += samples[len(before) :] if solo else samples
         until, wish = self.plan.worlds[index].until, self.plan.training
         started = [rank for rank in ranks if rank.start is not None]
         disk_of = -1 if self.plan.shared else members[0]

@@ -9,7 +9,8 @@ from typing import Final, Literal
 from elastic.testing import End, Failure, Loss, Planned, World
 from elastic.testing.schedule import Until
 
-Mode = Literal["ddp", "manual", "fsdp", "none"]
+Mode = Literal["ddp", "manual", "fsdp", "solo", "none"]
+"""How ranks share a step: DDP, gradients added by hand, FSDP2, each does all of it alone, a world of one."""
 
 PLACES: Final = {
     "start": ("elastic.train.meeting:Meeting.meet", "elastic.train.meeting:Meeting._gather"),
@@ -28,6 +29,8 @@ PLACES: Final = {
         "elastic.train.memory:MemoryTier.commit",
         "elastic.train.memory:MemoryTier._drop_old",
         "elastic.train.slots:Slot.write",
+        "elastic.train.slots:Slot.write",
+        "elastic.train.slots:Slot.clear",
         "elastic.train.slots:Slot.finish",
         "elastic.train.pair:Pair.make_room",
         "elastic.train.neighbours:Ring.copy",
@@ -50,6 +53,7 @@ PLACES: Final = {
     ),
 }
 """Where a replica may be killed, besides at any moment of a step."""
+KINDS: Final = ("start", "restore", "commit", "commit", "save", "step")
 AFTER_RETURN: Final = -1
 KILLS_US: Final = (AFTER_RETURN, 0, 30, 100, 400, 1500, 6000, 30000)
 
@@ -84,12 +88,17 @@ class Training:
     workers: int
     adam: bool
     exact: bool
+    ballast: int
+    """Numbers beside the parameters, all of them the number of the step: a copy that was cut off shows."""
+    keep: int
+    copies: int
+    check_nan: bool
 
     @property
     def steps_min(self) -> int:
         """Fewest steps to the end, in any of the worlds that a plan has."""
         each = self.total if self.total is not None else self.per_rank * 8
-        return self.epochs * max(1, self.samples // each)
+        return self.epochs * max(1, -(-self.samples // each))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +138,9 @@ def plan(seed: int) -> Plan:
 
 
 def _training(dice: random.Random) -> Training:
-    mode: Mode = dice.choice(("ddp", "ddp", "ddp", "manual", "manual", "fsdp", "none"))
+    mode: Mode = dice.choice(("ddp", "ddp", "ddp", "manual", "manual", "fsdp", "fsdp", "solo", "none"))
     samples = dice.choice((1, 3, 17, 40, 64, 100, 150))
-    total = dice.choice((None, 4, 7, 12, 16)) if mode != "fsdp" else dice.choice((4, 7, 12, 16))
+    total = dice.choice((None, 4, 7, 12, 16))
     per_rank = dice.choice((1, 2, 3))
     each = total if total is not None else per_rank * 8
     epochs = min(30, max(1, dice.randint(12, 40) * each // max(samples, each)))
@@ -148,6 +157,10 @@ def _training(dice: random.Random) -> Training:
         workers=2 if dice.random() < 0.1 and epochs < 4 else 0,
         adam=dice.random() < 0.5,
         exact=dice.random() < 0.6,
+        ballast=dice.choice((1, 1000, 100_000, 400_000)),
+        keep=dice.choice((1, 2, 3)),
+        copies=dice.choice((0, 1, 1, 1, 2)),
+        check_nan=dice.random() < 0.2,
     )
 
 
@@ -175,10 +188,10 @@ class _Worlds:
             case "failure":
                 until = Failure(at, rank=dice.randrange(nodes * self.slots), by=dice.choice(("raise", "kill")))
             case "dies":
-                until, strikes = Failure(), self._strikes(nodes, at, ("start", "restore", "commit", "save", "step"))
+                until, strikes = Failure(), self._strikes(nodes, at, KINDS)
             case "lost":
                 until = Loss(nodes=gone)
-                strikes = self._strikes(nodes, at, ("start", "restore", "commit", "save", "step"), gone)
+                strikes = self._strikes(nodes, at, KINDS, gone)
             case _:
                 until = Planned(at, leave=gone if dice.random() < 0.5 else (), may_fail=True)
                 strikes = self._strikes(nodes, 1 << 30, ("leave", "leave", "save"))

@@ -109,9 +109,10 @@ def _train(plan: Plan, diary: Diary, strike: Strike | None) -> list[float]:
         elastic.init()
     torch.manual_seed(3)
     model: Any = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double()
+    model.register_buffer("ballast", torch.zeros(wish.ballast))
     inner = model
     if wish.mode == "ddp":
-        model = DistributedDataParallel(inner)
+        model = DistributedDataParallel(inner, broadcast_buffers=False)
     elif wish.mode == "fsdp":
         from torch.distributed.fsdp import fully_shard
 
@@ -128,7 +129,10 @@ def _train(plan: Plan, diary: Diary, strike: Strike | None) -> list[float]:
         batch = elastic.batch(per_rank=wish.per_rank)
     source, loader = _loader(plan, batch)
     state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, source=source, taken=0)
-    resumed = state.restore()
+    resumed = state.restore(keep=wish.keep, memory_copies=wish.copies)
+    torn = sorted(set(inner.ballast.tolist()) - {float(state.step)})
+    if torn:
+        diary.write("torn", state.step, torn)
     diary.write("start", state.step, state.epoch, resumed, os.environ.get("ELASTIC_SAVED", ""))
     for epoch in elastic.epochs(state, wish.epochs):
         for ids, x, y in loader:
@@ -147,6 +151,7 @@ def _train(plan: Plan, diary: Diary, strike: Strike | None) -> list[float]:
                     one.grad /= dist.get_world_size()
             optimizer.step()
             optimizer.zero_grad()
+            inner.ballast.fill_(step)
             state.taken += 1
             state.commit(every=wish.every, memory_every=wish.memory_every)
             diary.write("kept", state.step)
@@ -166,13 +171,14 @@ def _whole(parameter: Any) -> torch.Tensor:
 def _loader(plan: Plan, batch: Any) -> tuple[Any, Any]:
     wish = plan.training
     dataset = Samples(wish.samples)
+    rank, world = (0, 1) if wish.mode == "solo" else (None, None)
     if wish.stream:
 
         def samples(epoch: int) -> Iterator[Sample]:
             order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(epoch))
             return (dataset[index] for index in order.tolist())
 
-        stream = elastic.ElasticStream(samples, batch=batch, num_workers=wish.workers)
+        stream = elastic.ElasticStream(samples, batch=batch, num_workers=wish.workers, rank=rank, world=world)
         return stream, stream
-    sampler = elastic.ElasticSampler(dataset, seed=2, batch=batch)
+    sampler = elastic.ElasticSampler(dataset, seed=2, batch=batch, rank=rank, world=world)
     return sampler, DataLoader(dataset, sampler=sampler, batch_size=batch.size, num_workers=wish.workers)
