@@ -21,7 +21,10 @@ PACKET_MAX = 64 << 10
 METRICS_MAX = 64
 VARIABLE = "ELASTIC_CHANNEL"
 
-Text = Annotated[str, msgspec.Meta(max_length=4096)]
+TEXT_MAX = 4096
+"""Characters of a text. An agent hangs up on who says more."""
+
+Text = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
@@ -138,20 +141,31 @@ told = msgspec.json.Decoder(Told)
 _encoder = msgspec.json.Encoder()
 
 
+def fitting(text: str, length: int = TEXT_MAX) -> str:
+    """A text as it may be said: not too long, and without what UTF-8 cannot say (odd bytes in the name of a file)."""
+    return (text if len(text) <= length else f"{text[: length - 1]}…").encode(errors="replace").decode()
+
+
 def encode(message: Said | Told) -> bytes:
     """One packet."""
     return _encoder.encode(message)
 
 
 class WorkerEnd:
-    """The worker's end. Only the process that connected uses it: what it forks is silent."""
+    """The worker's end. Only the process that connected uses it: what it forks is silent.
+
+    Its threads may all `send`; the rest is for one of them.
+    """
 
     def __init__(self, path: str, hello: Hello) -> None:
         """Connect and say who this is. Raises `OSError` if nobody listens there."""
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._pid = os.getpid()
         self._stop: Stop | None = None
-        self._answers: dict[str, tuple[Segment | Refused, int]] = {}
+        self._answer: tuple[Segment | Refused, int] | None = None
+        self._waits = False
+        self._owed = 0
+        """Requests for memory that have no answer yet. Answers come in the order of the requests."""
         try:
             self._socket.connect(path)
         except OSError:
@@ -165,10 +179,11 @@ class WorkerEnd:
 
     def send(self, message: Said) -> bool:
         """Say something; False if the agent does not take it now, or is gone."""
-        if self._socket is None or os.getpid() != self._pid:
+        end = self._socket  # Another thread may hang up in this moment.
+        if end is None or os.getpid() != self._pid:
             return False
         try:
-            self._socket.send(encode(message))
+            end.send(encode(message))
         except BlockingIOError:
             return False
         except OSError:
@@ -186,25 +201,32 @@ class WorkerEnd:
         """Ask for memory: its descriptor (the caller's to close) and size, or why there is none."""
         if not self.send(Wanted(name, size)):
             return "the agent does not answer"
-        while name not in self._answers:
-            if self._socket is None or not select.select([self._socket], [], [], timeout_s)[0]:
+        self._owed += 1
+        self._waits, self._answer = True, None
+        while self._answer is None:
+            end = self._socket
+            if end is None or not _readable(end, timeout_s):
+                self._waits = False
                 return "the agent does not answer"
             self._hear()
-        answer, fd = self._answers.pop(name)
-        return (fd, answer.size) if isinstance(answer, Segment) else answer.why
+        self._waits = False
+        answer, fd = self._answer
+        if isinstance(answer, Refused):
+            return answer.why
+        return (fd, answer.size) if fd >= 0 else "this worker has too many open files (ulimit -n)"
 
     def close(self) -> None:
         """Hang up."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-            self._poll = select.poll().poll  # Of nothing: the number of the socket may soon be another file's.
+        end, self._socket = self._socket, None
+        self._poll = select.poll().poll  # Of nothing: the number of the socket may soon be another file's.
+        if end is not None:
+            end.close()
 
     def _hear(self) -> None:
         """Take what has come, without waiting."""
-        while self._socket is not None and os.getpid() == self._pid:
+        while (end := self._socket) is not None and os.getpid() == self._pid:
             try:
-                data, fds = _receive(self._socket)
+                data, fds = _receive(end)
             except BlockingIOError:
                 return
             except OSError:
@@ -215,8 +237,23 @@ class WorkerEnd:
             message = told.decode(data)
             if isinstance(message, Stop):
                 self._stop = message
-            else:
-                self._answers[message.name] = (message, fds[0] if fds else -1)
+                continue
+            self._owed -= 1
+            if self._waits and not self._owed:
+                self._answer = (message, fds[0] if fds else -1)
+            else:  # It comes so late that nobody waits for it any more.
+                for fd in fds:
+                    os.close(fd)
+
+
+def _readable(end: socket.socket, timeout_s: float) -> bool:
+    """Wait until something can be read. Unlike `select.select` it takes any descriptor."""
+    poll = select.poll()
+    try:
+        poll.register(end, select.POLLIN)
+    except ValueError:  # It was closed in this moment.
+        return False
+    return bool(poll.poll(timeout_s * 1000))
 
 
 def _receive(end: socket.socket) -> tuple[bytes, list[int]]:

@@ -21,11 +21,13 @@ class Planned:
     """At `at` the replicas are asked to stop, as on a drain or for newcomers; they save and leave with 143.
 
     `leave` are the nodes that are not in the next world, by their place in this one; further ones leave from the end
-    if the next world is smaller. A replica that does not listen on the local channel gets SIGTERM instead.
+    if the next world is smaller. A replica that does not listen on the local channel gets SIGTERM instead. With
+    `may_fail` a replica may also fail on its own before it has left: the others are then stopped as after a failure.
     """
 
     at: At
     leave: tuple[int, ...] = ()
+    may_fail: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +35,10 @@ class Loss:
     """At `at` these nodes are lost, by their place in this world: replicas killed, their memory gone.
 
     None named: the last ones, as many as the next world has fewer, at least one. The others get SIGTERM, then SIGKILL.
+    Without `at` they are lost when the first replica of the world fails on its own, as a function that kills itself.
     """
 
-    at: At
+    at: At | None = None
     nodes: tuple[int, ...] = ()
 
 

@@ -122,6 +122,9 @@ class Story:
             return
         if self.due and isinstance(self.until, Planned):
             if code != STOPPED and not actor.left:
+                if self.until.may_fail and code != 0:
+                    self.stop_all()
+                    return
                 self._break(f"{_did(code)}, though it was asked to stop at {self.until.at!r} and to leave with 143")
         elif self.due and isinstance(self.until, Failure):
             if code == 0 and actor.place.rank == self.until.rank:
@@ -129,8 +132,11 @@ class Story:
             else:
                 self.stop_all()
         elif code != 0:
-            if isinstance(self.until, Failure) and self.until.at is None:
+            if isinstance(self.until, Failure | Loss) and self.until.at is None:
+                self._end_by_itself()
+            elif isinstance(self.until, Planned) and self.until.may_fail:
                 self.due = True
+                self._release()
                 self.stop_all()
             else:
                 self._break(_did(code))
@@ -198,6 +204,14 @@ class Story:
         elif isinstance(self.until, Failure):
             self._fail(self.until)
 
+    def _end_by_itself(self) -> None:
+        """A replica has failed on its own, which the schedule waited for."""
+        self.due = True
+        if isinstance(self.until, Loss):
+            self._lose()
+        else:
+            self.stop_all()
+
     def _ask(self) -> None:
         """Ask for a planned stop, as elastic-launch does: SIGTERM only for those that do not listen."""
         for actor in self.running:
@@ -258,6 +272,6 @@ def _did(code: int) -> str:
 
 
 def _words(until: Planned | Loss | Failure) -> str:
-    if isinstance(until, Failure) and until.at is None:
+    if not isinstance(until, Planned) and until.at is None:
         return "when a replica fails"
     return f"{type(until).__name__} at {until.at!r}"

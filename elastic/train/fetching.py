@@ -6,6 +6,7 @@ not go over the network. Nothing is read from disk.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,10 +30,11 @@ Sources = Mapping[int, Content]
 
 
 class Has(msgspec.Struct, frozen=True):
-    """What a rank says in the first round: what it can read, and how long each tree is."""
+    """What a rank says in the first round: what it can read, how long each tree is, and the sums of their leaves."""
 
     sizes: dict[int, int]
     heads: dict[int, Head]
+    sums: dict[int, int]
 
 
 @dataclass(frozen=True)
@@ -50,19 +52,29 @@ def fetch(
 
     Every rank calls it. The tensors of `templates` are filled in place, from the shards of any world. Raises
     `TensorsMissing` and `TensorsDiffer`, on all ranks.
+
+    What several ranks hold is sent by the first of them, and by others only as far as their leaves are the same: the
+    bytes of a tree depend on which of its texts are one object, and a script may keep values that differ by rank.
     """
-    has = Has({who: len(_trunk(one)) for who, one in mine.items()}, {who: one.head for who, one in mine.items()})
+    has = Has(
+        {who: len(_trunk(one)) for who, one in mine.items()},
+        {who: one.head for who, one in mine.items()},
+        {who: zlib.crc32(msgspec.json.encode(one.leaves)) for who, one in mine.items()},
+    )
     said = [msgspec.json.decode(one, type=Has) for one in talk.gather(msgspec.json.encode(has), group)]
     heads = {who: head for one in reversed(said) for who, head in one.heads.items()}
     old = sorted(who for who in heads if who != NODE)
     same_world = rank in heads and (heads[rank].world, heads[rank].local_world) == (world, local_world)
     wanted = {who for who in (NODE,) if who in heads} | ({rank} if same_world else set())
     wanted |= {old[0]} if templates and old else set()
-    trunks = _trunks(group, said, mine, wanted)
+    sources = {who: at for at, one in reversed(list(enumerate(said))) for who in one.sizes}
+    trunks = _trunks(group, said, sources, mine, rank, wanted)
 
     offers: dict[str, list[Piece]] = {}
     all_have_it = all(NODE in one.sizes for one in said)
     for who, content in mine.items():
+        if has.sums[who] != said[sources[who]].sums[who]:
+            continue
         for number, (leaf, tensor) in enumerate(zip(content.leaves, content.tensors, strict=True)):
             if not (who == NODE and all_have_it):
                 offers.setdefault(_key(who, number, leaf), []).append(Piece(leaf.box, tensor, leaf.shape))
@@ -83,9 +95,11 @@ def _trunk(content: Content) -> bytes:
     return len(leaves).to_bytes(8, "little") + leaves + content.rest
 
 
-def _trunks(group: Any, said: Sequence[Has], mine: Sources, wanted: set[int]) -> dict[int, Trunk]:
-    """The trees that this rank wants, its own or sent by others."""
-    sizes = {who: size for one in said for who, size in one.sizes.items()}
+def _trunks(
+    group: Any, said: Sequence[Has], sources: Mapping[int, int], mine: Sources, rank: int, wanted: set[int]
+) -> dict[int, Trunk]:
+    """The trees that this rank wants, its own or sent by the first rank that has them."""
+    sizes = {who: said[at].sizes[who] for who, at in sources.items()}
     data: dict[int, bytes] = {who: _trunk(mine[who]) for who in wanted if who in mine}
     needs = {
         who: Piece(Box.whole((sizes[who],)), torch.empty(sizes[who], dtype=torch.uint8), (sizes[who],))
@@ -93,9 +107,11 @@ def _trunks(group: Any, said: Sequence[Has], mine: Sources, wanted: set[int]) ->
     }
     offers = {}
     for who, content in mine.items():
+        if sources[who] != rank:
+            continue
         sent = torch.frombuffer(bytearray(_trunk(content)), dtype=torch.uint8)
-        offers[str(who)] = [Piece(Box.whole(sent.shape), sent, tuple(sent.shape))]
-    exchange(group, offers, {str(who): piece for who, piece in needs.items()})
+        offers[f"tree {who}"] = [Piece(Box.whole(sent.shape), sent, tuple(sent.shape))]
+    exchange(group, offers, {f"tree {who}": piece for who, piece in needs.items()})
     data |= {who: piece.tensor.numpy().tobytes() for who, piece in needs.items()}
     found = {}
     for who, one in data.items():

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from elastic.channel import Left, Saved, Stop, WorkerEnd
+from elastic.channel import Left, Saved, Stop, WorkerEnd, fitting
 from elastic.errors import CheckpointError
 from elastic.train import nans, notes, rng, sharing, stop, talk, tree
 from elastic.train.checkpoint import Checkpoints
@@ -87,6 +87,11 @@ class Keeper:
         for name in _in_order(self._parts):
             if name in restored.parts:
                 self._parts[name].put(restored.parts[name])
+        if restored.step >= 0 and place.rank == 0:
+            new = [name for name in self._parts if name not in restored.parts]
+            gone = [name for name in restored.parts if name not in self._parts]
+            if new or gone:
+                notes.say(_changed(new, gone), warn=True)
         values = restored.values
         state._values.update(values.get("values", {}))
         state._step, state._epoch = int(values.get("step", 0)), int(values.get("epoch", 0))
@@ -207,7 +212,7 @@ class Keeper:
     def _say_saved(self, step: int, folder: Any) -> None:
         """From the saver's thread: a checkpoint is complete."""
         if self._end is not None:
-            self._end.send(Saved(step, str(folder)))
+            self._end.send(Saved(step, fitting(str(folder))))
 
     # The planned stop.
 
@@ -246,6 +251,13 @@ def _in_order(parts: Mapping[str, Part]) -> list[str]:
         return 0 if _is_module(getattr(part, "module", None) or getattr(part, "thing", None)) else 2
 
     return sorted(parts, key=weight)
+
+
+def _changed(new: list[str], gone: list[str]) -> str:
+    """How the parts of a state differ from those that were saved."""
+    said = [f"{', '.join(new)} was not saved and stays as the script made it"] if new else []
+    said += [f"{', '.join(gone)} was saved and is not in the state"] if gone else []
+    return f"elastic.State: {'; '.join(said)}"
 
 
 def _is_module(thing: Any) -> bool:

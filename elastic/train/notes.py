@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from elastic.channel import Note
+from elastic.channel import Note, fitting
 from elastic.train import progress
 
 
 def say(text: str, *, warn: bool = False) -> None:
-    """Say something once; never fails. `warn`: also with --quiet."""
+    """Say something once, in one line; never fails. `warn`: also with --quiet."""
+    text = fitting(" ".join(text.splitlines()))
     end = progress.end()
     if end is None or not end.send(Note(text, warn)):
         sys.stderr.write(f"[elastic] {text}\n")

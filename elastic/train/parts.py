@@ -66,10 +66,11 @@ class ShardedModule:
         return dict(get_model_state_dict(self.module))
 
     def put(self, state: dict[str, Any]) -> None:
-        """Load shards of this world."""
-        from torch.distributed.checkpoint.state_dict import set_model_state_dict
+        """Load shards of this world, or whole tensors of a module that was not sharded when it was saved."""
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
-        set_model_state_dict(self.module, state)
+        whole = is_sharded(self.module.parameters()) and not is_sharded(state.values())
+        set_model_state_dict(self.module, state, options=StateDictOptions(full_state_dict=whole))
 
 
 class ShardedOptimizer:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from elastic.channel import METRICS_MAX, Preparing, Progress, Ready, WorkerEnd, worker_end
+from elastic.channel import METRICS_MAX, Preparing, Progress, Ready, WorkerEnd, fitting, worker_end
 from elastic.train import meeting, stacks
 
 INTERVAL_S: Final = 0.1
@@ -69,7 +69,7 @@ class Reporter:
         self._preparing = True
         end = self._channel()
         if end is not None:
-            end.send(Preparing(_text(what, WHAT_MAX)))
+            end.send(Preparing(fitting(str(what), WHAT_MAX)))
 
     def ready(self) -> None:
         """Say that it is ready; nothing if it did not say that it prepares."""
@@ -92,7 +92,7 @@ class Reporter:
         for name, value in metrics.items():
             number = one_number(value)
             if number is not None and len(found) < METRICS_MAX:
-                found[_text(name, NAME_MAX)] = number if math.isfinite(number) else None
+                found[fitting(str(name), NAME_MAX)] = number if math.isfinite(number) else None
         if end.send(Progress(step, self._world, found)):
             self._sent = step
 
@@ -133,10 +133,6 @@ def _whole(step: Any) -> int | None:
     return number if 0 <= number <= STEP_MAX else None
 
 
-def _text(text: Any, length: int) -> str:
-    return str(text)[:length].encode(errors="replace").decode()
-
-
 def connect() -> WorkerEnd | None:
     """The channel of this process, which can then be asked for its stacks."""
     if not os.environ.get("ELASTIC_CHANNEL"):
@@ -171,7 +167,7 @@ def preparing(what: str) -> None:
     """
     _reporter.preparing(what)
     if (before := meeting.current(os.environ, _reporter.end)) is not None:
-        before.announce(_text(what, meeting.REASON_MAX) or "preparing")
+        before.announce(fitting(str(what), meeting.REASON_MAX) or "preparing")
 
 
 def ready() -> None:

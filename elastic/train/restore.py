@@ -17,15 +17,14 @@ import msgspec
 
 from elastic.channel import Listening, WorkerEnd
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError, TensorsDiffer, TensorsMissing
-from elastic.train import fence, notes, restoring, rollback, talk
+from elastic.train import afresh, fence, notes, restoring, rollback, talk
 from elastic.train.checkpoint import Candidate, Checkpoints
 from elastic.train.commonstep import Agreed
 from elastic.train.memory import MemoryTier
-from elastic.train.parts import Part
+from elastic.train.parts import Part, ShardedModule
 from elastic.train.place import Here
 from elastic.train.restoring import Known, Report, Seen
 from elastic.train.spread import spread
-from elastic.train.warmstart import resume_from
 
 TRUE = frozenset({"1", "true", "yes", "on"})
 
@@ -195,10 +194,21 @@ class Restorer:
     def _read(self, candidate: Candidate | None) -> tuple[dict[str, Any] | None, str]:
         if candidate is None:
             return None, ""
+        if why := self._mismatch(candidate):
+            return None, why
         try:
             return self._checkpoints.read(candidate, map_location="cpu"), ""
         except CheckpointError as error:
             return None, str(error)
+
+    def _mismatch(self, candidate: Candidate) -> str:
+        """Say which part was saved in another way than this script keeps it; "" if none was."""
+        for name, part in self._parts.items():
+            if part.sharded and name in candidate.meta.parts and not isinstance(part, ShardedModule):
+                return f"{name} was saved whole and is sharded now; start with --resume_from and a file of the model"
+            if not part.sharded and name in candidate.meta.sharded:
+                return f"{name} was saved in shards and is whole now; make a plain file of it with elastic.export"
+        return ""
 
     def _read_sharded(
         self, choice: restoring.Choice, mine: Candidate | None, holders: list[bool], reports: list[Report]
@@ -225,43 +235,13 @@ class Restorer:
 
     def _afresh(self, warm: str | None, lost: str) -> Restored:
         """Nothing was saved yet: from --resume_from, or from the start. Rank 0's parts count for all."""
-        trees: dict[str, Any] | None = None
-        error = ""
         if warm is not None:
-            try:
-                trees = self._warm_trees(warm)
-            except (CheckpointError, ConfigError) as failed:
-                error = str(failed)
-        told = talk.gather(error.encode(), self._here.group)
-        if warm is not None:
-            holders = [not word for word in told]
-            if not any(holders):
-                raise CheckpointError(told[0].decode())
-            given = spread(trees, holders, self._here.group) if not self._here.alone else dict(trees or {})
-            given.pop("rng", None)
+            given = afresh.warm(self._here, self._checkpoints, self._parts, warm)
             self._say(f"starting from {warm} (--resume_from)")
             return _warm(given)
         if lost:
             self._say(f"starting anew; {lost}")
-        if self._here.alone:
-            return Restored(-1)
-        taken = {name: part.take() for name, part in self._parts.items() if not part.sharded}
-        mine = taken if self._here.rank == 0 else None
-        given = spread(mine, [rank == 0 for rank in range(self._here.world_size)], self._here.group)
-        return Restored(-1, {} if mine is not None else given)
-
-    def _warm_trees(self, path: str) -> dict[str, Any]:
-        """The replicated parts that --resume_from offers; the newest that can be read."""
-        found = resume_from(path)
-        damage = ""
-        for candidate in found.candidates:
-            try:
-                return self._checkpoints.read(candidate, map_location="cpu")
-            except CheckpointDamaged as error:
-                damage = damage or str(error)
-        if damage:
-            raise CheckpointDamaged(f"--resume_from {path}: {damage}")
-        return dict(found.trees)
+        return Restored(-1, {} if self._here.alone else afresh.of_rank_0(self._here, self._parts))
 
     def _together(self, error: str) -> None:
         """A round that fails on every rank if it failed on one."""

@@ -21,6 +21,7 @@ stops and has memory that outlives a worker.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -32,6 +33,10 @@ from elastic.train.keeping import Keeper
 
 RESERVED: Final = frozenset({"commit", "epoch", "finish", "restore", "rng", "save", "step", "values"})
 """Names that a part or a value cannot have."""
+
+
+_restored: weakref.WeakValueDictionary[str, State] = weakref.WeakValueDictionary()
+"""The states of this process, by the folder of their checkpoints: two in one folder would replace each other's."""
 
 
 class State:
@@ -89,9 +94,16 @@ class State:
         Raises `CheckpointError`, with the mend, when nothing as new as the newest committed step can be read, and
         when every checkpoint is damaged.
         """
-        if self._keeper is not None:
-            raise ConfigError("state.restore() was called twice; call it once, before the first step")
         with mistakes_told():
+            if self._keeper is not None:
+                raise ConfigError("state.restore() was called twice; call it once, before the first step")
+            where = os.path.abspath(folder or os.environ.get("ELASTIC_CHECKPOINT_DIR") or "checkpoints")
+            if where in _restored:
+                raise ConfigError(
+                    f"another elastic.State keeps its checkpoints in {where}; put everything into one State, or give "
+                    "this one a folder of its own: state.restore(folder=...)"
+                )
+            _restored[where] = self
             self._end = progress.end()
             keeper = Keeper(
                 self, self._parts, self._things, self._end, folder=folder, keep=keep, memory_copies=memory_copies

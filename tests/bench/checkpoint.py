@@ -5,9 +5,10 @@
 Each way has workers of its own, with one thread: one saves again and again (the first save is told apart: it takes
 memory from the kernel) and is killed; each of the others restores once, into a new model, as after a restart. Every
 way keeps the same bytes and syncs them to the same disk (see tests/bench/contenders.py). `copies` is the time that
-training was blocked, in plain copies of the same bytes made just before it in the same worker. "warm" reads files that
-are in the page cache, "cold" files that were dropped from it. Then: what the calls of each step cost when nothing is
-due, and the recovery of a job of two nodes after one is killed, memory tier against disk tier. Medians, always.
+training was blocked, in plain copies of the same bytes made before and after it in the same worker; the lines below a
+table have it in processor time too, which a busy machine changes less. "warm" reads files that are in the page cache,
+"cold" files that were dropped from it. Then: what the calls of each step cost when nothing is due, and the recovery of
+a job of two nodes after one is killed, memory tier against disk tier. Medians, always.
 """
 
 from __future__ import annotations

@@ -59,11 +59,12 @@ def is_step(found: dict[str, Any], step: int) -> bool:
     return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in tensors) and found["values"] == expected["values"]
 
 
-def commits(rank: int, world: int, *, steps: list[int], **given: Any) -> bool:
-    """Commit some steps of replicated and own parts."""
+def commits(rank: int, world: int, *, steps: list[int], differing: bool = False, **given: Any) -> bool:
+    """Commit some steps of replicated and own parts; `differing`: with a text and a tensor that are longer by rank."""
     mine = tier(rank, world, **given)
+    further = {"differing": {"text": "x" * 100 * rank, "tensor": torch.ones(rank + 1)}} if differing else {}
     for step in steps:
-        mine.commit(step, trees(step), {"rng": {"rank": rank, "state": torch.full((3,), rank + step)}}, {})
+        mine.commit(step, trees(step) | further, {"rng": {"rank": rank, "state": torch.full((3,), rank + step)}}, {})
     return mine.on
 
 

@@ -27,6 +27,13 @@ class TestReplicated:
             run("commits", [a, b], g=1, steps=[1, 2, 3])
             assert run("restores", [a, b, c], g=2) == [[3, True, None]] * 3
 
+    def test_a_newcomer_receives_the_state_of_one_survivor_where_they_keep_differing_values(
+        self, tmp_path: Path
+    ) -> None:
+        with memories.nodes(tmp_path, 3) as (a, b, c):
+            run("commits", [a, b], g=1, steps=[1, 2], differing=True)
+            assert run("restores", [a, b, c], g=2) == [[2, True, None]] * 3
+
     def test_ranks_of_the_same_world_get_their_own_parts_back(self, tmp_path: Path) -> None:
         with memories.nodes(tmp_path, 2) as (a, b):
             run("commits", [a, b], g=1, steps=[4])

@@ -235,3 +235,65 @@ class TestMemory:
         result = run(training.ddp, args=(1, 3, 4), worlds=worlds, checkpoint_dir=tmp_path)
         assert starts(result)[1] == 6
         assert any(str(tmp_path) in note for note in result.worlds[1].replicas[0].notes)
+
+
+def two_states() -> None:
+    import elastic
+
+    elastic.init()
+    first, second = (elastic.State(model=training.network()) for _ in range(2))
+    first.restore()
+    second.restore()
+
+
+def test_two_states_in_one_folder_are_refused_in_one_line() -> None:
+    with pytest.raises(RunFailed, match="put everything into one State"):
+        run(two_states, worlds=[1])
+
+
+def with_parts(names: list[str]) -> list[int]:
+    import elastic
+
+    elastic.init()
+    state = elastic.State(**{name: training.network() for name in names})
+    state.restore()
+    state.commit(every=1)
+    state.save()
+    return [state.step]
+
+
+def test_parts_that_come_and_go_between_versions_of_a_script_are_named(tmp_path: Path) -> None:
+    run(with_parts, args=(["model", "old"],), worlds=[1], checkpoint_dir=tmp_path)
+    result = run(with_parts, args=(["model", "new"],), worlds=[2], checkpoint_dir=tmp_path)
+    said = [note for note in result.worlds[0].replicas[0].notes if note.startswith("elastic.State")]
+    assert said == [
+        "elastic.State: new was not saved and stays as the script made it; old was saved and is not in the state"
+    ]
+    assert result.values == [[2], [2]]
+
+
+def first_parameters(steps: int) -> Any:
+    """The whole parameters of a sharded model as `restore` left them."""
+    import elastic
+
+    here = elastic.init()
+    model = training.network(seed=9)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model, mesh=init_device_mesh("cpu", (here.world_size,)))
+    state = elastic.State(model=model)
+    assert state.restore()
+    assert state.step == steps
+    return torch.cat([one.full_tensor().detach().flatten() for one in model.parameters()])  # type: ignore[attr-defined]
+
+
+def test_a_sharded_model_starts_from_a_plain_file_and_from_another_runs_shards(tmp_path: Path) -> None:
+    import elastic
+
+    trained = run(training.fsdp, args=(4, 2), worlds=[2], checkpoint_dir=tmp_path / "old").values[0]
+    elastic.export(tmp_path / "old", tmp_path / "model.pt")
+    for source in (tmp_path / "model.pt", tmp_path / "old"):
+        env = {"ELASTIC_RESUME_FROM": str(source)}
+        result = run(first_parameters, args=(0,), worlds=[3], checkpoint_dir=tmp_path / f"new-{source.name}", env=env)
+        assert all(torch.equal(value, trained) for value in result.values)

@@ -1,0 +1,97 @@
+"""The start of a run that has no checkpoint of its own: from --resume_from, or from what rank 0's script made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
+from elastic.train import talk
+from elastic.train.checkpoint import Candidate, Checkpoints
+from elastic.train.parts import Part
+from elastic.train.place import Here
+from elastic.train.spread import spread
+from elastic.train.warmstart import resume_from
+
+
+def warm(place: Here, checkpoints: Checkpoints, parts: Mapping[str, Part], path: str) -> dict[str, Any]:
+    """The parts and values that `path` offers, the same on all ranks. A collective.
+
+    The lowest rank that can read it sends the whole parts to the others; sharded parts are read by all. A module that
+    was saved whole may be sharded now. Raises `CheckpointError` on all ranks.
+    """
+    trees: dict[str, Any] | None = None
+    folder = error = ""
+    try:
+        trees, candidate = _read(checkpoints, parts, path)
+        folder = str(candidate.folder) if candidate is not None else ""
+    except (CheckpointError, ConfigError) as failed:
+        error = str(failed)
+    told = talk.gather(error.encode(), place.group)
+    if all(told):
+        raise CheckpointError(told[0].decode())
+    first = told.index(b"")
+    if not place.alone:
+        holders = [rank == first for rank in range(place.world_size)]
+        trees = spread(trees if place.rank == first else None, holders, place.group)
+        folder = talk.broadcast(folder.encode() if place.rank == first else None, first, place.group).decode()
+    given = dict(trees or {})
+    given.pop("rng", None)
+    return given | (_read_sharded(place, checkpoints, parts, folder) if folder else {})
+
+
+def of_rank_0(place: Here, parts: Mapping[str, Part]) -> dict[str, Any]:
+    """What rank 0 has in its whole parts, for the other ranks; nothing for rank 0 itself. A collective."""
+    taken = {name: part.take() for name, part in parts.items() if not part.sharded}
+    mine = taken if place.rank == 0 else None
+    given = spread(mine, [rank == 0 for rank in range(place.world_size)], place.group)
+    return {} if mine is not None else given
+
+
+def _read(checkpoints: Checkpoints, parts: Mapping[str, Part], path: str) -> tuple[dict[str, Any], Candidate | None]:
+    """The whole parts of the newest checkpoint that can be read, or of a plain file."""
+    found = resume_from(path)
+    damage = ""
+    for candidate in found.candidates:
+        for name in candidate.meta.sharded:
+            if name in parts and not parts[name].sharded:
+                raise CheckpointError(
+                    f"--resume_from {path}: {name} was saved in shards and is whole now; make a plain file of it with "
+                    "elastic.export, and start from that"
+                )
+        try:
+            return checkpoints.read(candidate, map_location="cpu"), candidate
+        except CheckpointDamaged as error:
+            damage = damage or str(error)
+    if damage:
+        raise CheckpointDamaged(f"--resume_from {path}: {damage}")
+    return dict(found.trees), None
+
+
+def _read_sharded(
+    place: Here, checkpoints: Checkpoints, parts: Mapping[str, Part], folder: str
+) -> dict[str, dict[str, Any]]:
+    """The sharded parts of one checkpoint, which every rank must see."""
+    found = resume_from(folder).candidates if _seen(place, folder) else ()
+    given: dict[str, dict[str, Any]] = {}
+    for name, part in parts.items():
+        if part.sharded and found and name in found[0].meta.sharded:
+            template = part.take()
+            given[name] = {**template, **checkpoints.read_sharded(found[0], name, template, place.group)}
+    return given
+
+
+def _seen(place: Here, folder: str) -> bool:
+    """Whether a checkpoint is there on every rank; `CheckpointError` on all if only some see it and it is sharded."""
+    try:
+        sharded = bool(resume_from(folder).candidates[0].meta.sharded)
+        mine = b"sharded" if sharded else b"whole"
+    except (CheckpointError, ConfigError):
+        mine = b""
+    told = talk.gather(mine, place.group)
+    if b"sharded" in told and b"" in told:
+        raise CheckpointError(
+            f"--resume_from {folder} has sharded parts and is not seen by rank {told.index(b'')}; it must lie where "
+            "every node can read it"
+        )
+    return all(one == b"sharded" for one in told)
