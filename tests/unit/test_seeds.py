@@ -16,16 +16,17 @@ from launcher import commandline
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = (DOCS / "seeds.md", DOCS / "faq.md")
+LINKING = (
+    *PAGES,
+    ROOT / "README.md",
+    *(DOCS / f"{name}.md" for name in ("training", "three-changes", "from-torchrun", "from-horovod", "from-paddle")),
+)
 
 SEEDS = {"A": range(1, 43), "B": range(1, 17), "C": range(1, 25), "D": range(16)}
 """The rows of each seed document: paddle.distributed.launch, Fluid's quick start, Paddle's questions, OneFlow."""
 ROWS = [f"{seed}{number}" for seed, numbers in SEEDS.items() for number in numbers]
-LATER = {
-    "C2": "operations (issue: run it on a cloud)",
-    **dict.fromkeys(("C10", "C11", "C19", "C21", "C22"), "training library (issue: resume that is exact)"),
-}
+LATER = {"C2": "operations (issue: run it on a cloud)"}
 """Rows that other issues build, with what stands there until then."""
-LATER_IN_PART = {"C23": "`ready()`: training library (issue: resume that is exact)"}
 
 HEAD = ["row", "named there", "here", "shown by"]
 TEST = re.compile(r"`(tests/[\w/]+\.py(?:::\w+)+)`")
@@ -108,19 +109,15 @@ def test_every_row_has_a_name_a_use_and_something_that_shows_it() -> None:
 def test_rows_of_later_issues_say_so_and_no_other_does() -> None:
     for name, words in LATER.items():
         assert by_id()[name].shown == words
-    for name, words in LATER_IN_PART.items():
-        assert by_id()[name].shown.endswith(f"; {words}")
-        assert TEST.search(by_id()[name].shown)
     later = {row.id for row in rows() if re.search(r"training library|operations|issue:", row.shown)}
-    assert later == {*LATER, *LATER_IN_PART}
+    assert later == {*LATER}
 
 
 def test_nothing_else_stands_in_the_column_that_shows() -> None:
     """A test that is written in another way would not be looked up."""
     for row in rows():
         if row.id not in LATER:
-            shown = row.shown.removesuffix(f"; {LATER_IN_PART.get(row.id)}")
-            rest = [part for part in shown.split(", ") if not TEST.fullmatch(part) and not LINK.fullmatch(part)]
+            rest = [part for part in row.shown.split(", ") if not TEST.fullmatch(part) and not LINK.fullmatch(part)]
             assert not rest, (row.id, rest)
 
 
@@ -146,7 +143,7 @@ def test_a_test_that_does_not_exist_is_found() -> None:
     assert missing_tests(", ".join(f"`{name}`" for name in unknown)) == unknown
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: page.name)
 def test_every_link_leads_to_a_page_and_a_heading(page: Path) -> None:
     assert dead_links(page) == []
 

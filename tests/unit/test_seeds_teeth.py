@@ -168,6 +168,14 @@ MUTATIONS: Final = (
         "tests/unit/test_doctor_machine.py::test_paddles_three_variables_are_among_them",
     ),
     Mutation(
+        "C22",
+        "elastic/train/nans.py",
+        """("ELASTIC_CHECK_NAN", "FLAGS_check_nan_inf")""",
+        """("ELASTIC_CHECK_NAN",)""",
+        "tests/process/test_seed_rows_training.py::"
+        "test_with_paddles_variable_a_commit_refuses_nan_names_the_parameter_and_keeps_the_good_checkpoint",
+    ),
+    Mutation(
         "C14",
         "launcher/commandline.py",
         """("--help-env", "--help_env")""",
