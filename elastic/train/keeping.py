@@ -52,7 +52,8 @@ class Keeper:
         self._places = [thing for thing in self._ordered if hasattr(thing, "keep")]
         self._here: Here = here(sharded=any(part.sharded for part in parts.values()))
         self._checkpoints = Checkpoints(folder, keep=keep, rank=self._here.rank)
-        self._checks = nans.enabled(os.environ)
+        self.checks = nans.enabled(os.environ)
+        """Whether every commit looks at all tensors and at the loss (--check_nan)."""
         self._saved_step = -1
         self._told_shared = False
         self._heard = False
@@ -102,7 +103,7 @@ class Keeper:
             else:
                 rng.derive(self._seed(), rank=place.rank, step=state._step)
         self._apply_batches()
-        if self._checks:
+        if self.checks:
             for thing in self._things.values():
                 if _is_module(thing):
                     nans.watch(thing, lambda: state._step + 1, place.rank)
@@ -136,10 +137,10 @@ class Keeper:
         """Do what is due at a commit."""
         leave = word is not None and self._agreed(step)
         disk, memory = disk or leave, (memory or (leave and self.remembers)) and self._memory.on
-        if not (disk or memory):
+        if not (disk or memory or self.checks):
             return
         replicated, sharded = self._take(step)
-        if self._checks:
+        if self.checks:
             nans.check_commit({**replicated, **sharded}, loss, step=step, rank=self._here.rank, kept=self._saved_step)
         own = {"rng": rng.capture()}
         if memory:
@@ -154,7 +155,7 @@ class Keeper:
         """Save a step to disk, unless it was, and wait until it is there."""
         if self._saved_step != step:
             replicated, sharded = self._take(step)
-            if self._checks:
+            if self.checks:
                 nans.check_commit(
                     {**replicated, **sharded}, None, step=step, rank=self._here.rank, kept=self._saved_step
                 )

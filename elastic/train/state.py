@@ -148,7 +148,7 @@ class State:
             keeper.saves = True
         if memory_every:
             keeper.remembers = True
-        if disk or memory or word is not None:
+        if disk or memory or word is not None or keeper.checks:
             keeper.keep(step, disk=disk, memory=memory, word=word, loss=loss)
 
     def save(self) -> None:

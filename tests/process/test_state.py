@@ -297,3 +297,28 @@ def test_a_sharded_model_starts_from_a_plain_file_and_from_another_runs_shards(t
         env = {"ELASTIC_RESUME_FROM": str(source)}
         result = run(first_parameters, args=(0,), worlds=[3], checkpoint_dir=tmp_path / f"new-{source.name}", env=env)
         assert all(torch.equal(value, trained) for value in result.values)
+
+
+def spoil(how: str) -> None:
+    """Save step 1, then let step 2 have nan in its loss, or in a parameter."""
+    import elastic
+
+    elastic.init()
+    model = training.network()
+    state = elastic.State(model=model)
+    state.restore()
+    state.commit(every=1)
+    state.save()
+    if how == "parameter":
+        with torch.no_grad():
+            model.get_parameter("0.weight")[0, 0] = float("nan")
+    state.commit(every=2 if how == "parameter" else 100, loss=torch.tensor(float("nan") if how == "loss" else 1.0))
+
+
+@pytest.mark.parametrize(("how", "named"), [("loss", "the loss"), ("parameter", r"model: 0\.weight")])
+def test_with_check_nan_a_commit_refuses_what_is_not_finite_and_the_good_checkpoint_stays(
+    how: str, named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RunFailed, match=rf"NotFinite: .*{named}.* step 2 on rank 0; the checkpoint of step 1"):
+        run(spoil, args=(how,), worlds=[1], checkpoint_dir=tmp_path, env={"FLAGS_check_nan_inf": "1"})
+    assert [folder.name for folder in tmp_path.glob("step-*")] == ["step-0000000001.g1"]
