@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from elastic.channel import Left, Saved, Stop, WorkerEnd
 from elastic.errors import CheckpointError
-from elastic.train import nans, notes, rng, sharing, stop, talk, tree
+from elastic.train import nans, notes, restoring, rng, sharing, stop, talk, tree
 from elastic.train.checkpoint import Checkpoints
 from elastic.train.memory import MemoryTier
 from elastic.train.parts import Part
@@ -54,6 +54,8 @@ class Keeper:
         self._checkpoints = Checkpoints(folder, keep=keep, rank=self._here.rank)
         self._checks = nans.enabled(os.environ)
         self._saved_step = -1
+        self._kept_step = -1
+        """What people can go back to: the newest step on disk."""
         self._told_shared = False
         self._heard = False
         self._board: stop.Board | None = None
@@ -86,10 +88,19 @@ class Keeper:
         state, place = self._state, self._here
         for name in _in_order(self._parts):
             if name in restored.parts:
-                self._parts[name].put(restored.parts[name])
+                try:
+                    self._parts[name].put(restored.parts[name])
+                except Exception as error:
+                    error.add_note(f"elastic: this was part {name} of the checkpoint of step {restored.step}")
+                    raise
+        if place.rank == 0 and restored.step >= 0:
+            origin = "what was resumed from" if restored.warm else f"the checkpoint of step {restored.step}"
+            if line := restoring.other_parts(origin, self._parts, restored.parts):
+                notes.say(line, warn=True)
         values = restored.values
-        state._values.update(values.get("values", {}))
+        state._values.update({k: v for k, v in values.get("values", {}).items() if k not in self._parts})
         state._step, state._epoch = int(values.get("step", 0)), int(values.get("epoch", 0))
+        self._kept_step = restored.newest
         if restored.step >= 0 and not restored.warm:
             self._saved_step = state._step if restored.on_disk else -1
             if restored.random is not None:
@@ -135,10 +146,12 @@ class Keeper:
             return
         replicated, sharded = self._take(step)
         if self._checks:
-            nans.check_commit({**replicated, **sharded}, loss, step=step, rank=self._here.rank, kept=self._saved_step)
+            nans.check_commit({**replicated, **sharded}, loss, step=step, rank=self._here.rank, kept=self._kept_step)
         own = {"rng": rng.capture()}
         if memory:
             self._memory.commit(step, replicated, own, sharded)
+        if leave:
+            self._saver.wait()
         if disk:
             self._to_disk(step, replicated, own, sharded)
         if leave:
@@ -147,11 +160,12 @@ class Keeper:
 
     def save_now(self, step: int) -> None:
         """Save a step to disk, unless it was, and wait until it is there."""
+        self._saver.wait()
         if self._saved_step != step:
             replicated, sharded = self._take(step)
             if self._checks:
                 nans.check_commit(
-                    {**replicated, **sharded}, None, step=step, rank=self._here.rank, kept=self._saved_step
+                    {**replicated, **sharded}, None, step=step, rank=self._here.rank, kept=self._kept_step
                 )
             self._to_disk(step, replicated, {"rng": rng.capture()}, sharded)
         self._saver.wait()
@@ -173,7 +187,7 @@ class Keeper:
     def _to_disk(self, step: int, replicated: dict[str, Any], own: dict[str, Any], sharded: dict[str, Any]) -> None:
         if self._saved_step == step:
             return
-        self._saved_step = step
+        self._saved_step = self._kept_step = step
         everybody = talk.gather(tree.pack(own["rng"]), self._here.group)
 
         def random() -> dict[str, Any]:
