@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from elastic.channel import Left, Saved, Stop, WorkerEnd, fitting
 from elastic.errors import CheckpointError
-from elastic.train import nans, notes, rng, sharing, stop, talk, tree
+from elastic.train import nans, notes, restoring, rng, sharing, stop, talk, tree
 from elastic.train.checkpoint import Checkpoints
 from elastic.train.memory import MemoryTier
 from elastic.train.parts import Part
@@ -55,6 +55,8 @@ class Keeper:
         self.checks = nans.enabled(os.environ)
         """Whether every commit looks at all tensors and at the loss (--check_nan)."""
         self._saved_step = -1
+        self._kept_step = -1
+        """What people can go back to: the newest step on disk."""
         self._told_shared = False
         self._heard = False
         self._board: stop.Board | None = None
@@ -87,15 +89,19 @@ class Keeper:
         state, place = self._state, self._here
         for name in _in_order(self._parts):
             if name in restored.parts:
-                self._parts[name].put(restored.parts[name])
-        if restored.step >= 0 and place.rank == 0:
-            new = [name for name in self._parts if name not in restored.parts]
-            gone = [name for name in restored.parts if name not in self._parts]
-            if new or gone:
-                notes.say(_changed(new, gone), warn=True)
+                try:
+                    self._parts[name].put(restored.parts[name])
+                except Exception as error:
+                    error.add_note(f"elastic: this was part {name} of the checkpoint of step {restored.step}")
+                    raise
+        if place.rank == 0 and restored.step >= 0:
+            origin = "what was resumed from" if restored.warm else f"the checkpoint of step {restored.step}"
+            if line := restoring.other_parts(origin, self._parts, restored.parts):
+                notes.say(line, warn=True)
         values = restored.values
-        state._values.update(values.get("values", {}))
+        state._values.update({k: v for k, v in values.get("values", {}).items() if k not in self._parts})
         state._step, state._epoch = int(values.get("step", 0)), int(values.get("epoch", 0))
+        self._kept_step = restored.newest
         if restored.step >= 0 and not restored.warm:
             self._saved_step = state._step if restored.on_disk else -1
             if restored.random is not None:
@@ -141,10 +147,12 @@ class Keeper:
             return
         replicated, sharded = self._take(step)
         if self.checks:
-            nans.check_commit({**replicated, **sharded}, loss, step=step, rank=self._here.rank, kept=self._saved_step)
+            nans.check_commit({**replicated, **sharded}, loss, step=step, rank=self._here.rank, kept=self._kept_step)
         own = {"rng": rng.capture()}
         if memory:
             self._memory.commit(step, replicated, own, sharded)
+        if leave:
+            self._saver.wait()
         if disk:
             self._to_disk(step, replicated, own, sharded)
         if leave:
@@ -153,11 +161,12 @@ class Keeper:
 
     def save_now(self, step: int) -> None:
         """Save a step to disk, unless it was, and wait until it is there."""
+        self._saver.wait()
         if self._saved_step != step:
             replicated, sharded = self._take(step)
             if self.checks:
                 nans.check_commit(
-                    {**replicated, **sharded}, None, step=step, rank=self._here.rank, kept=self._saved_step
+                    {**replicated, **sharded}, None, step=step, rank=self._here.rank, kept=self._kept_step
                 )
             self._to_disk(step, replicated, {"rng": rng.capture()}, sharded)
         self._saver.wait()
@@ -179,7 +188,7 @@ class Keeper:
     def _to_disk(self, step: int, replicated: dict[str, Any], own: dict[str, Any], sharded: dict[str, Any]) -> None:
         if self._saved_step == step:
             return
-        self._saved_step = step
+        self._saved_step = self._kept_step = step
         everybody = talk.gather(tree.pack(own["rng"]), self._here.group)
 
         def random() -> dict[str, Any]:
@@ -252,13 +261,6 @@ def _in_order(parts: Mapping[str, Part]) -> list[str]:
         return 0 if _is_module(getattr(part, "module", None) or getattr(part, "thing", None)) else 2
 
     return sorted(parts, key=weight)
-
-
-def _changed(new: list[str], gone: list[str]) -> str:
-    """How the parts of a state differ from those that were saved."""
-    said = [f"{', '.join(new)} was not saved and stays as the script made it"] if new else []
-    said += [f"{', '.join(gone)} was saved and is not in the state"] if gone else []
-    return f"elastic.State: {'; '.join(said)}"
 
 
 def _is_module(thing: Any) -> bool:

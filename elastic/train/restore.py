@@ -7,6 +7,7 @@ cannot read it receives it from who can. What the job has committed and nobody c
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 from collections.abc import Mapping
@@ -39,7 +40,10 @@ class Wishes(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Restored:
-    """What this rank goes on from. `step` is -1 if there was nothing; `warm` says that it is of another run."""
+    """What this rank goes on from. `step` is -1 if there was nothing; `warm` says that it is of another run.
+
+    `newest` is the step of the newest checkpoint on disk, -1 if there is none.
+    """
 
     step: int
     parts: dict[str, Any] = field(default_factory=dict)
@@ -47,6 +51,7 @@ class Restored:
     random: dict[str, Any] | None = None
     on_disk: bool = False
     warm: bool = False
+    newest: int = -1
 
 
 class Restorer:
@@ -81,7 +86,7 @@ class Restorer:
         if agreed is not None and agreed.step >= newest:
             lost = restoring.check_newest(agreed.step, reports, allow_rollback=wishes.allow_rollback)
             try:
-                return self._from_memory(agreed, lost)
+                return dataclasses.replace(self._from_memory(agreed, lost), newest=newest)
             except (TensorsMissing, TensorsDiffer) as error:  # The same on all ranks.
                 self._say(f"step {agreed.step} cannot be taken from memory: {error}; looking on disk", warn=True)
         return self._from_disk(choices, candidates, reports, wishes)
@@ -182,7 +187,8 @@ class Restorer:
             helped = f", sent to {holders.count(False)} ranks that cannot read it" if not all(holders) else ""
             self._say(f"resumed at step {choice.seen.step} from {where}{helped}{f'; {lost}' if lost else ''}")
             random = given.pop("rng", None)
-            return _restored(choice.seen.step, given, self._own_random(random), on_disk=True)
+            found = _restored(choice.seen.step, given, self._own_random(random), on_disk=True)
+            return dataclasses.replace(found, newest=choice.seen.step)
         lost = restoring.check_newest(-1, reports, allow_rollback=wishes.allow_rollback)
         if bad:
             raise CheckpointDamaged(
@@ -241,6 +247,9 @@ class Restorer:
             return _warm(given)
         if lost:
             self._say(f"starting anew; {lost}")
+        elif os.environ.get("ELASTIC_GENERATION", "1") != "1":
+            folder = self._checkpoints.folder.absolute()
+            self._say(f"no step is in memory and none in {folder}: training starts at step 0", warn=True)
         return Restored(-1, {} if self._here.alone else afresh.of_rank_0(self._here, self._parts))
 
     def _together(self, error: str) -> None:

@@ -6,7 +6,7 @@ knows of it is an error, because training must never start over in silence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -93,3 +93,17 @@ def check_newest(newest: int, reports: Sequence[Report], *, allow_rollback: bool
         f"{where} ({folders}); bring {committed.host} back or mount its folder here, or accept the loss with "
         "--allow_rollback"
     )
+
+
+def other_parts(origin: str, mine: Iterable[str], saved: Iterable[str]) -> str:
+    """A line about parts that only the script or only `origin` has; "" if there are none.
+
+    A part with a new name would otherwise start anew in silence.
+    """
+    ours, theirs = set(mine), set(saved)
+    said = []
+    if new := ", ".join(sorted(ours - theirs)):
+        said.append(f"{origin} has no part {new}, which starts as it is in the script")
+    if gone := ", ".join(sorted(theirs - ours)):
+        said.append(f"part {gone} of {origin} is not in this elastic.State and is left out")
+    return "; ".join(said)

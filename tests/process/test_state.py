@@ -154,6 +154,91 @@ def test_a_commit_before_restore_is_one_line_that_names_the_mend() -> None:
         run(commit_first, worlds=[1])
 
 
+def rewritten(*, scored: bool) -> Any:
+    """A script before and after it was rewritten: `best` becomes a part, and another part comes in."""
+    import elastic
+
+    elastic.init()
+    model = training.network()
+    if scored:
+        best = torch.nn.Linear(1, 1)
+        state = elastic.State(model=model, best=best, ema=training.network(1))
+    else:
+        state = elastic.State(model=model, best=1.5)
+    state.restore()
+    state.commit(every=1)
+    state.finish()
+    return state.best if not scored else state.best is best
+
+
+def test_parts_that_came_with_a_new_version_of_the_script_are_named_and_win_over_old_values(tmp_path: Path) -> None:
+    assert run(rewritten, kwargs={"scored": False}, worlds=[1], checkpoint_dir=tmp_path).values == [1.5]
+    result = run(rewritten, kwargs={"scored": True}, worlds=[1], checkpoint_dir=tmp_path)
+    assert result.values == [True]
+    notes = result.worlds[0].replicas[0].notes
+    assert any("has no part best, ema, which starts as it is in the script" in note for note in notes)
+
+
+def grown() -> None:
+    """A model that does not fit the checkpoint."""
+    import elastic
+
+    elastic.init()
+    elastic.State(model=torch.nn.Linear(3, 3)).restore()
+
+
+def test_a_part_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    run(rewritten, kwargs={"scored": False}, worlds=[1], checkpoint_dir=tmp_path)
+    with pytest.raises(RunFailed, match="this was part model of the checkpoint of step 1"):
+        run(grown, worlds=[1], checkpoint_dir=tmp_path)
+
+
+def goes_bad(steps: int) -> None:
+    """Commit to memory each step and to disk each third one; the parameters are nan in the last one."""
+    import elastic
+
+    elastic.init()
+    model = training.network()
+    state = elastic.State(model=model)
+    state.restore()
+    record(["start", state.step])
+    while state.step < steps:
+        if state.step + 1 == steps:
+            next(model.parameters()).data.fill_(float("nan"))
+        state.commit(every=3, memory_every=1)
+        record([state.step])
+        reached(state.step)
+
+
+def test_a_commit_with_nan_names_the_checkpoint_on_disk_also_after_a_restore_from_memory(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="the checkpoint of step 3 is kept"):
+        run(
+            goes_bad,
+            args=(6,),
+            worlds=[World(1, Failure(5)), World(1)],
+            checkpoint_dir=tmp_path,
+            env={"ELASTIC_CHECK_NAN": "1"},
+        )
+
+
+def never_saved(steps: int) -> None:
+    """Count steps that are kept nowhere."""
+    import elastic
+
+    elastic.init()
+    state = elastic.State(model=training.network())
+    state.restore()
+    while state.step < steps:
+        state.commit()
+        reached(state.step)
+
+
+def test_a_world_that_starts_over_because_nothing_was_saved_says_so(tmp_path: Path) -> None:
+    result = run(never_saved, args=(4,), worlds=[World(1, Failure(3)), World(1)], checkpoint_dir=tmp_path)
+    said = [any("training starts at step 0" in note for note in one.replicas[0].notes) for one in result.worlds]
+    assert said == [False, True]
+
+
 def draw(steps: int) -> list[float]:
     """Random numbers after a restore."""
     import elastic
@@ -249,27 +334,6 @@ def two_states() -> None:
 def test_two_states_in_one_folder_are_refused_in_one_line() -> None:
     with pytest.raises(RunFailed, match="put everything into one State"):
         run(two_states, worlds=[1])
-
-
-def with_parts(names: list[str]) -> list[int]:
-    import elastic
-
-    elastic.init()
-    state = elastic.State(**{name: training.network() for name in names})
-    state.restore()
-    state.commit(every=1)
-    state.save()
-    return [state.step]
-
-
-def test_parts_that_come_and_go_between_versions_of_a_script_are_named(tmp_path: Path) -> None:
-    run(with_parts, args=(["model", "old"],), worlds=[1], checkpoint_dir=tmp_path)
-    result = run(with_parts, args=(["model", "new"],), worlds=[2], checkpoint_dir=tmp_path)
-    said = [note for note in result.worlds[0].replicas[0].notes if note.startswith("elastic.State")]
-    assert said == [
-        "elastic.State: new was not saved and stays as the script made it; old was saved and is not in the state"
-    ]
-    assert result.values == [[2], [2]]
 
 
 def first_parameters(steps: int) -> Any:

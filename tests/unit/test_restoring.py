@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic.errors import CheckpointError
-from elastic.train.restoring import Choice, Known, Report, Seen, check_newest, choices, known, trouble
+from elastic.train.restoring import Choice, Known, Report, Seen, check_newest, choices, known, other_parts, trouble
 
 OLD, NEW = Seen(100, 2, "step-0000000100.g2"), Seen(150, 3, "step-0000000150.g3")
 
@@ -58,3 +58,12 @@ def test_the_newest_word_of_what_was_committed_counts() -> None:
 def test_a_rank_that_cannot_take_part_is_named() -> None:
     assert trouble([report(), report(error="the folder is fenced")]) == "rank 1: the folder is fenced"
     assert trouble([report()]) == ""
+
+
+def test_parts_that_only_one_side_has_are_named() -> None:
+    line = other_parts("the checkpoint of step 3", ["model", "ema", "sched"], ["model", "opt"])
+    assert line == (
+        "the checkpoint of step 3 has no part ema, sched, which starts as it is in the script; "
+        "part opt of the checkpoint of step 3 is not in this elastic.State and is left out"
+    )
+    assert other_parts("the checkpoint of step 3", ["model"], ["model"]) == ""
