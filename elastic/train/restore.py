@@ -7,6 +7,7 @@ cannot read it receives it from who can. What the job has committed and nobody c
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ import msgspec
 
 from elastic.channel import Listening, WorkerEnd
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError, TensorsDiffer, TensorsMissing
-from elastic.train import fence, notes, restoring, rollback, talk
+from elastic.train import fence, notes, partfile, restoring, rollback, talk, tree
 from elastic.train.checkpoint import Candidate, Checkpoints
 from elastic.train.commonstep import Agreed
 from elastic.train.memory import MemoryTier
@@ -83,7 +84,7 @@ class Restorer:
             lost = restoring.check_newest(agreed.step, reports, allow_rollback=wishes.allow_rollback)
             try:
                 return self._from_memory(agreed, lost)
-            except (TensorsMissing, TensorsDiffer) as error:  # The same on all ranks.
+            except (CheckpointDamaged, TensorsDiffer, TensorsMissing) as error:  # The same on all ranks.
                 self._say(f"step {agreed.step} cannot be taken from memory: {error}; looking on disk", warn=True)
         return self._from_disk(choices, candidates, reports, wishes)
 
@@ -246,6 +247,8 @@ class Restorer:
         if self._here.alone:
             return Restored(-1)
         taken = {name: part.take() for name, part in self._parts.items() if not part.sharded}
+        for name, one in taken.items():  # On every rank, so that none waits for one that cannot read what it gets.
+            partfile.refuse_unsafe(io.BytesIO(tree.pack(tree.take_apart(one)[0])), name)
         mine = taken if self._here.rank == 0 else None
         given = spread(mine, [rank == 0 for rank in range(self._here.world_size)], self._here.group)
         return Restored(-1, {} if mine is not None else given)

@@ -68,7 +68,7 @@ def test_a_worker_without_a_descriptor_left_gets_no_memory_and_is_told_why(agent
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with theirs:
         give(theirs, 4096)
-        held = []
+        held: list[int] = []
         try:
             top = max(map(int, os.listdir("/proc/self/fd"))) + 8
             while not held or held[-1] < top:
