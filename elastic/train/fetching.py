@@ -6,6 +6,7 @@ not go over the network. Nothing is read from disk.
 
 from __future__ import annotations
 
+import pickle
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 import torch
 
-from elastic.errors import TensorsMissing
+from elastic.errors import CheckpointDamaged, TensorsMissing
 from elastic.train import talk, tree
 from elastic.train.boxes import Box
 from elastic.train.exchange import Piece, exchange
@@ -51,7 +52,7 @@ def fetch(
     """The replicated trees; this rank's own parts, None if the world is another one; and the filled templates.
 
     Every rank calls it. The tensors of `templates` are filled in place, from the shards of any world. Raises
-    `TensorsMissing` and `TensorsDiffer`, on all ranks.
+    `TensorsMissing`, `TensorsDiffer`, and `CheckpointDamaged` for a tree that is not plain; on all ranks.
 
     What several ranks hold is sent by the first of them, and by others only as far as their leaves are the same: the
     bytes of a tree depend on which of its texts are one object, and a script may keep values that differ by rank.
@@ -113,10 +114,16 @@ def _trunks(
         offers[f"tree {who}"] = [Piece(Box.whole(sent.shape), sent, tuple(sent.shape))]
     exchange(group, offers, {f"tree {who}": piece for who, piece in needs.items()})
     data |= {who: piece.tensor.numpy().tobytes() for who, piece in needs.items()}
-    found = {}
+    found, wrong = {}, ""
     for who, one in data.items():
         end = 8 + int.from_bytes(one[:8], "little")
-        found[who] = Trunk(msgspec.json.decode(one[8:end], type=tuple[Leaf, ...]), tree.unpack(one[end:]))
+        try:
+            found[who] = Trunk(msgspec.json.decode(one[8:end], type=tuple[Leaf, ...]), tree.unpack(one[end:]))
+        except pickle.UnpicklingError:
+            strange = ", ".join(tree.unsafe(one[end:])) or "what torch.load refuses"
+            wrong = f"the copy in memory holds {strange}, which is not loaded for safety"
+    if said_wrong := [word for word in talk.gather(wrong.encode(), group) if word]:
+        raise CheckpointDamaged(said_wrong[0].decode())
     return found
 
 

@@ -153,14 +153,10 @@ class MemoryTier:
         self, name: str, head: Head, rest: Any, specs: Sequence[Spec], tensors: Sequence[torch.Tensor]
     ) -> tuple[Slot, Sizes]:
         layout = self._layouts.get(name)
-        if layout is None or layout.specs != specs:
-            for tensor in tensors:
-                if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-                    raise TypeError(
-                        f"the memory tier is off: it cannot hold a tensor of {tensor.layout}, {tensor.dtype}"
-                    )
-            layout = self._layouts[name] = Layout(specs)
         packed = tree.pack(rest)
+        if layout is None or layout.specs != specs:
+            _check(tensors, packed)
+            layout = self._layouts[name] = Layout(specs)
         meta_size = len(layout.encoded) + len(packed) + len(msgspec.json.encode(head))
         pair = self._pair(name)
         slot = pair.make_room(layout.table.data_size, meta_size, self._kept)
@@ -270,3 +266,14 @@ class MemoryTier:
             if not there:
                 break
         return found
+
+
+def _check(tensors: Sequence[torch.Tensor], packed: bytes) -> None:
+    """Raise `TypeError` for what a slot cannot hold, or what could not be taken out again."""
+    for tensor in tensors:
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+            raise TypeError(f"the memory tier is off: it cannot hold a tensor of {tensor.layout}, {tensor.dtype}")
+    if strange := tree.unsafe(packed):
+        raise TypeError(
+            f"the memory tier is off: the state holds {', '.join(strange)}, which would not be loaded again"
+        )

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol, cast
@@ -43,7 +44,7 @@ class Replicated:
 
     def take(self) -> Any:
         """Its `state_dict`."""
-        return self.thing.state_dict()
+        return without_numpy(self.thing.state_dict())
 
     def put(self, state: Any) -> None:
         """Its `load_state_dict`. What does not fit is torch's own error, which names the keys."""
@@ -90,7 +91,8 @@ class ShardedOptimizer:
         """Moments as DTensors, settings as values."""
         from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
-        return dict(get_optimizer_state_dict(self.module, self.optimizer, options=self._options))
+        found = dict(get_optimizer_state_dict(self.module, self.optimizer, options=self._options))
+        return cast("dict[str, Any]", without_numpy(found))
 
     def put(self, state: dict[str, Any]) -> None:
         """Load shards of this world."""
@@ -137,7 +139,7 @@ def is_sharded(tensors: Iterable[torch.Tensor]) -> bool:
 
 def plain(name: str, value: Any) -> Any:
     """A value as it is kept: numbers of numpy become Python's. `ConfigError` for what could not be loaded again."""
-    if type(value).__module__ == "numpy" and hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+    if _is_number_of_numpy(value):
         return value.item()
     if isinstance(value, Mapping) and type(value) in (dict,):
         return {key: plain(name, one) for key, one in value.items()}
@@ -149,6 +151,30 @@ def plain(name: str, value: Any) -> Any:
         f"elastic.State: {name} is of type {type(value).__name__}, which cannot be saved; give it state_dict() and "
         "load_state_dict(), or make it a number, a text, a tensor, or a list or dict of them"
     )
+
+
+def without_numpy(tree: Any) -> Any:
+    """A state dict with Python's numbers in place of numpy's, which `torch.load(weights_only=True)` refuses.
+
+    A learning rate that `numpy.cos` made is one. The dict itself comes back where it has none.
+    """
+    if isinstance(tree, torch.Tensor):
+        return tree
+    if isinstance(tree, dict):
+        changed = {key: new for key, one in tree.items() if (new := without_numpy(one)) is not one}
+        if not changed:
+            return tree
+        made = copy.copy(tree)
+        made.update(changed)
+        return made
+    if type(tree) in (list, tuple):
+        found = [without_numpy(one) for one in tree]
+        return tree if all(new is one for new, one in zip(found, tree, strict=True)) else type(tree)(found)
+    return tree.item() if _is_number_of_numpy(tree) else tree
+
+
+def _is_number_of_numpy(value: Any) -> bool:
+    return type(value).__module__ == "numpy" and hasattr(value, "item") and getattr(value, "ndim", None) == 0
 
 
 def _optimizer(name: str, optimizer: torch.optim.Optimizer, modules: Mapping[str, torch.nn.Module]) -> Part:

@@ -87,7 +87,7 @@ class Restorer:
             lost = restoring.check_newest(agreed.step, reports, allow_rollback=wishes.allow_rollback)
             try:
                 return dataclasses.replace(self._from_memory(agreed, lost), newest=newest)
-            except (TensorsMissing, TensorsDiffer) as error:  # The same on all ranks.
+            except (CheckpointDamaged, TensorsDiffer, TensorsMissing) as error:  # The same on all ranks.
                 self._say(f"step {agreed.step} cannot be taken from memory: {error}; looking on disk", warn=True)
         return self._from_disk(choices, candidates, reports, wishes)
 

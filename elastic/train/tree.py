@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -62,7 +62,7 @@ def put_together(rest: Any, tensors: Sequence[torch.Tensor]) -> Any:
     if isinstance(rest, dict):
         if rest.keys() == {_MARK}:
             return tensors[rest[_MARK]]
-        return _dressed(type(rest)((key, put_together(value, tensors)) for key, value in rest.items()), rest)
+        return _dressed(type(rest)({key: put_together(value, tensors) for key, value in rest.items()}), rest)
     if isinstance(rest, list | tuple):
         return type(rest)(put_together(value, tensors) for value in rest)
     return rest
@@ -83,6 +83,11 @@ def pack(rest: Any) -> bytes:
     else:
         buffer.write(_TAIL)
     return buffer.getvalue()
+
+
+def unsafe(packed: bytes) -> list[str]:
+    """What `unpack` would refuse in that which `pack` wrote, by the names of the classes."""
+    return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(packed)))
 
 
 def unpack(data: bytes) -> Any:
@@ -111,8 +116,8 @@ def _identity(tensor: torch.Tensor) -> Any:
 def _mapped(tree: Any, mark: Callable[[torch.Tensor], dict[str, int]]) -> Any:
     if isinstance(tree, torch.Tensor):
         return mark(tree)
-    if isinstance(tree, OrderedDict):
-        return _dressed(OrderedDict((key, _mapped(value, mark)) for key, value in tree.items()), tree)
+    if type(tree) in (OrderedDict, Counter):
+        return _dressed(type(tree)({key: _mapped(value, mark) for key, value in tree.items()}), tree)
     if isinstance(tree, dict):
         return {key: _mapped(value, mark) for key, value in tree.items()}
     if type(tree) in (list, tuple):

@@ -1,0 +1,96 @@
+"""What parts and values of a state may hold, in worlds of real processes: all of it comes back, or is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+import elastic
+from elastic.testing import Loss, Planned, RunFailed, World, reached, record, run
+
+
+class Odd:
+    """A part whose state `torch.load(weights_only=True)` refuses at one step."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.steps = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"odd": Path("here") if self.steps == self.at else "", "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+
+
+def warmed_up(steps: int, every: int | None, memory_every: int | None) -> list[Any]:
+    """A learning rate that numpy made, milestones that are a Counter, and a list that grows."""
+    here = elastic.init()
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 + numpy.cos(step))
+    milestones = torch.optim.lr_scheduler.MultiStepLR(torch.optim.SGD(model.parameters(), lr=1.0), [2, 2, 30])
+    state = elastic.State(model=model, optimizer=optimizer, rates=rates, milestones=milestones, seen=[])
+    state.restore()
+    record(["start", here.rank, state.step])
+    while state.step < steps:
+        optimizer.step()
+        rates.step()
+        milestones.optimizer.step()
+        milestones.step()
+        state.seen.append(numpy.float64(state.step))
+        state.commit(every=every, memory_every=memory_every)
+        reached(f"step {state.step}")
+    return [
+        [float(one) for one in state.seen],
+        float(optimizer.param_groups[0]["lr"]),
+        type(milestones.milestones) is Counter,
+    ]
+
+
+@pytest.mark.parametrize(("every", "memory_every"), [(1, None), (None, 1)])
+def test_numbers_of_numpy_come_back_as_numbers_to_all_ranks(
+    tmp_path: Path, every: int | None, memory_every: int | None
+) -> None:
+    worlds = [World(1, Planned("step 2")), World(2, Loss("step 4", nodes=(0,))), World(2)]
+    result = run(warmed_up, args=(6, every, memory_every), worlds=worlds, checkpoint_dir=tmp_path)
+    starts = [world.replicas[-1].records[0][2] for world in result.worlds]
+    assert all(start >= least for start, least in zip(starts, [0, 2, 3], strict=True))
+    assert result.values == [[[0.0, 1.0, 2.0, 3.0, 4.0, 5.0], 1 + numpy.cos(6), True]] * 2
+
+
+def odd(at: int, steps: int, every: int | None, memory_every: int | None) -> int:
+    elastic.init()
+    part = Odd(at)
+    state = elastic.State(odd=part)
+    state.restore()
+    record(["start", state.step])
+    while state.step < steps:
+        part.steps += 1
+        state.commit(every=every, memory_every=memory_every)
+        reached(f"step {state.step}")
+    return part.steps
+
+
+def test_a_part_that_could_not_be_loaded_is_refused_at_the_start_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=r"part .odd. holds pathlib\.PosixPath, which would not be loaded again"):
+        run(odd, args=(0, 3, None, None), worlds=[2], checkpoint_dir=tmp_path)
+
+
+def test_what_could_not_be_loaded_is_not_kept_in_memory_and_a_line_says_so(tmp_path: Path) -> None:
+    result = run(odd, args=(1, 3, None, 1), worlds=[1], checkpoint_dir=tmp_path)
+    assert result.values == [3]
+    (line,) = [note for note in result.worlds[0].replicas[0].notes if "keeps no copy in memory" in note]
+    assert "pathlib.PosixPath" in line
+
+
+def test_a_copy_in_memory_that_became_unreadable_leaves_it_to_disk(tmp_path: Path) -> None:
+    """The state is plain at the first commit, and at those that go to disk."""
+    worlds = [World(2, Loss("step 4", nodes=(0,))), World(1)]
+    result = run(odd, args=(4, 6, 3, 1), worlds=worlds, checkpoint_dir=tmp_path)
+    assert result.values == [6]
