@@ -157,7 +157,7 @@ def _training(dice: random.Random) -> Training:
         workers=2 if dice.random() < 0.1 and epochs < 4 else 0,
         adam=dice.random() < 0.5,
         exact=dice.random() < 0.6,
-        ballast=dice.choice((1, 1000, 100_000, 400_000)),
+        ballast=dice.choice((1, 1000, 400_000, 1_000_000)),
         keep=dice.choice((1, 2, 3)),
         copies=dice.choice((0, 1, 1, 1, 2)),
         check_nan=dice.random() < 0.2,
@@ -209,6 +209,6 @@ class _Worlds:
                 rank = 0 if not of or 0 in of else rank
             nth = dice.choice((1, 1, 2, 3, 5, 8)) if kind in ("commit", "save") else 1
             place = dice.choice(PLACES[kind]) if kind != "step" else ""
-            after_us = dice.choice(KILLS_US)
+            after_us = dice.choice((*KILLS_US, dice.randrange(300), dice.randrange(2000)))
             found.append(Strike(rank, at, max(0, after_us) if not place else after_us, place, nth))
         return tuple({one.rank: one for one in found}.values())
