@@ -45,6 +45,7 @@ PLACES: Final = {
         "elastic.train.durable:publish",
         "elastic.train.durable:discard",
     ),
+    "copy": ("elastic.train.slots:Slot.write",),
     "leave": (
         "elastic.train.keeping:Keeper._agreed",
         "elastic.train.keeping:Keeper._leave",
@@ -127,7 +128,9 @@ def plan(seed: int) -> Plan:
     slots = 1 if training.mode == "none" else dice.choice((1, 1, 1, 2))
     nodes_max = 1 if training.mode == "none" else 4 if slots == 1 else 2
     changes = dice.randint(1, 5)
-    made = _Worlds(dice, training, slots, nodes_max)
+    made = _Worlds(
+        dice, training, slots, nodes_max, dice.choice(("", "", "", "start", "restore", "copy", "save", "leave"))
+    )
     nodes = dice.randint(1, nodes_max)
     for _ in range(changes):
         nodes = made.add(nodes)
@@ -157,7 +160,7 @@ def _training(dice: random.Random) -> Training:
         workers=2 if dice.random() < 0.1 and epochs < 4 else 0,
         adam=dice.random() < 0.5,
         exact=dice.random() < 0.6,
-        ballast=dice.choice((1, 1000, 100_000, 400_000)),
+        ballast=dice.choice((1, 1000, 400_000, 1_000_000)),
         keep=dice.choice((1, 2, 3)),
         copies=dice.choice((0, 1, 1, 1, 2)),
         check_nan=dice.random() < 0.2,
@@ -170,6 +173,8 @@ class _Worlds:
     training: Training
     slots: int
     nodes_max: int
+    focus: str
+    """The kind of place that all replicas of this plan die in, "" for any."""
     worlds: list[World] = field(default_factory=list)
     strikes: list[tuple[Strike, ...]] = field(default_factory=list)
 
@@ -180,7 +185,10 @@ class _Worlds:
         gone = tuple(sorted(dice.sample(range(nodes), dice.randint(1, min(2, nodes)))))
         strikes: tuple[Strike, ...] = ()
         until: Until
-        match dice.choice(("planned", "planned", "loss", "failure", "dies", "dies", "dies", "lost", "lost", "leaves")):
+        ends = ("planned", "planned", "loss", "failure", "dies", "dies", "dies", "lost", "lost", "leaves")
+        if self.focus:
+            ends = ("leaves",) if self.focus == "leave" else ("dies", "lost")
+        match dice.choice(ends):
             case "planned":
                 until = Planned(at, leave=gone if dice.random() < 0.4 else ())
             case "loss":
@@ -204,11 +212,13 @@ class _Worlds:
         ranks = [rank for rank in range(nodes * self.slots) if not of or rank // self.slots in of]
         found = []
         for rank in dice.sample(ranks, min(len(ranks), dice.choice((1, 1, 1, 2)))):
-            kind = dice.choice(kinds)
+            kind = self.focus or dice.choice(kinds)
             if kind == "save":
                 rank = 0 if not of or 0 in of else rank
-            nth = dice.choice((1, 1, 2, 3, 5, 8)) if kind in ("commit", "save") else 1
+            nth = dice.choice((1, 1, 2, 3, 5, 8)) if kind in ("commit", "copy", "save") else 1
             place = dice.choice(PLACES[kind]) if kind != "step" else ""
-            after_us = dice.choice(KILLS_US)
+            after_us = dice.choice((*KILLS_US, dice.randrange(300), dice.randrange(2000)))
+            if kind == "copy":
+                after_us = dice.randrange(1500)
             found.append(Strike(rank, at, max(0, after_us) if not place else after_us, place, nth))
         return tuple({one.rank: one for one in found}.values())
