@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,7 +44,7 @@ def of_rank_0(place: Here, parts: Mapping[str, Part]) -> dict[str, Any]:
     """What rank 0 has in its whole parts, for the other ranks; nothing for rank 0 itself. A collective."""
     taken = {name: part.take() for name, part in parts.items() if not part.sharded}
     for name, one in taken.items():  # On every rank, so that none waits for one that cannot read what it gets.
-        partfile.refuse_unsafe(io.BytesIO(tree.pack(tree.take_apart(one)[0])), name)
+        partfile.refuse(tree.unsafe(tree.pack(tree.take_apart(one)[0])), name)
     mine = taken if place.rank == 0 else None
     given = spread(mine, [rank == 0 for rank in range(place.world_size)], place.group)
     return {} if mine is not None else given

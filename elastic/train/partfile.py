@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import zlib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, cast
@@ -91,7 +92,11 @@ def refuse_unsafe(file: Any, part: str) -> None:
     """Raise CheckpointError if `file`, written by torch.save, would not be loaded again."""
     import torch
 
-    unsafe = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file))
+    refuse(sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file)), part)
+
+
+def refuse(unsafe: Sequence[str], part: str) -> None:
+    """Raise CheckpointError if there are such classes in a part."""
     if unsafe:
         raise CheckpointError(
             f"part {part!r} holds {', '.join(unsafe)}, which would not be loaded again; "

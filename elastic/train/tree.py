@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -28,6 +29,9 @@ _HEAD: Final = b"".join(
 )
 _TAIL: Final = pickle.dumps([], _PROTOCOL)
 """What torch.save writes before and after a tree in its older format, which has no zip around it; no tensors here."""
+
+_ZIP: Final = b"PK"
+_PLAIN: Final = frozenset({"collections.OrderedDict", "collections.Counter"})
 
 _OWN_MEMORY: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 """Types of tensors that are seen to share their memory. Others may be a shard, or have no memory at all."""
@@ -86,13 +90,29 @@ def pack(rest: Any) -> bytes:
 
 
 def unsafe(packed: bytes) -> list[str]:
-    """What `unpack` would refuse in that which `pack` wrote, by the names of the classes."""
-    return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(packed)))
+    """What `unpack` would refuse in that which `pack` wrote, by the names of the classes; [] if it takes it."""
+    try:
+        unpack(packed)
+    except pickle.UnpicklingError:
+        if packed.startswith(_ZIP):
+            return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(packed)))
+        named = {str(argument).replace(" ", ".") for _, argument, _ in _operations(packed) if argument}
+        return sorted(named - _PLAIN)
+    return []
 
 
 def unpack(data: bytes) -> Any:
     """Read what `pack` wrote. Raises `pickle.UnpicklingError` for anything that is not plain."""
     return torch.load(io.BytesIO(data), weights_only=True)
+
+
+def _operations(packed: bytes) -> Iterator[tuple[str, Any, int | None]]:
+    """The names of classes in what `pack` wrote, which is several pickles one after the other."""
+    file = io.BytesIO(packed)
+    while file.tell() < len(packed):
+        for code, argument, place in pickletools.genops(file):
+            if code.name in ("GLOBAL", "INST"):
+                yield code.name, argument, place
 
 
 class _HasTensorsError(Exception):
