@@ -245,6 +245,11 @@ class Restorer:
                 raise CheckpointError(told[0].decode())
             given = spread(trees, holders, self._here.group) if not self._here.alone else dict(trees or {})
             given.pop("rng", None)
+            if not given.keys() & self._parts.keys():
+                raise CheckpointError(
+                    f"--resume_from {warm}: it has the parts {', '.join(given)}, and elastic.State has "
+                    f"{', '.join(self._parts)}: nothing to start from; name a part as it is there"
+                )
             self._say(f"starting from {warm} (--resume_from)")
             return _warm(given)
         if lost:
