@@ -17,6 +17,7 @@ Each class says whose fault it is and what to do about it::
     ├── NurseryLost            the process that guards the workers is gone, and so are they
     ├── CheckpointError
     │   ├── CheckpointFenced   another generation owns the folder: this worker is of an old world
+    │   ├── RestoreRefused     nothing can be restored: said on stderr, ends the script with 1
     │   ├── CheckpointDamaged  a file is missing or its checksum is wrong: an older one is taken
     │   ├── TensorsMissing     no rank holds a part of the state that is wanted: another step or tier is taken
     │   └── TensorsDiffer      the state that is held is not of the shape or type of this model: mend the script
@@ -119,6 +120,18 @@ class CheckpointError(ElasticError):
 
 class CheckpointFenced(CheckpointError):
     """The folder belongs to another generation; this worker may not write there."""
+
+
+class RestoreRefused(CheckpointError, SystemExit):
+    """`State.restore` cannot go on from any checkpoint. Whoever raises it has written the text to stderr.
+
+    Uncaught it ends python with code 1 and without a stack trace, which would only show our own code.
+    """
+
+    def __init__(self, text: str) -> None:
+        """Remember the text, and the code for python's own exit."""
+        super().__init__(text)
+        self.code = self.exit_code
 
 
 class CheckpointDamaged(CheckpointError):

@@ -41,7 +41,7 @@ def explain(error: OSError, doing: str, folder: Path, other: str = "--checkpoint
         )
     if error.errno in _IS_FILE:
         return f"{where}: a part of that path is a file; give another {other}"
-    return f"{where}: {error.strerror or error}"
+    return f"{where}: {error.strerror or error}; mend that, or give another {other}"
 
 
 @contextmanager

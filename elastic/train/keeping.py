@@ -87,17 +87,17 @@ class Keeper:
 
     def _take_over(self, restored: Restored) -> None:
         state, place = self._state, self._here
+        origin = "what --resume_from names" if restored.warm else f"the checkpoint of step {restored.step}"
         for name in _in_order(self._parts):
             if name in restored.parts:
                 try:
                     self._parts[name].put(restored.parts[name])
                 except Exception as error:
-                    error.add_note(f"elastic: this was part {name} of the checkpoint of step {restored.step}")
+                    error.add_note(f"elastic: this was part {name} of {origin}")
                     raise
-        if place.rank == 0 and restored.step >= 0:
-            origin = "what was resumed from" if restored.warm else f"the checkpoint of step {restored.step}"
-            if line := restoring.other_parts(origin, self._parts, restored.parts):
-                notes.say(line, warn=True)
+        line = restoring.other_parts(origin, self._parts, restored.parts) if restored.step >= 0 else ""
+        if line and place.rank == 0:
+            notes.say(line, warn=True)
         values = restored.values
         state._values.update({k: v for k, v in values.get("values", {}).items() if k not in self._parts})
         state._step, state._epoch = int(values.get("step", 0)), int(values.get("epoch", 0))

@@ -243,6 +243,11 @@ class Restorer:
         """Nothing was saved yet: from --resume_from, or from the start. Rank 0's parts count for all."""
         if warm is not None:
             given = afresh.warm(self._here, self._checkpoints, self._parts, warm)
+            if not given.keys() & self._parts.keys():
+                raise CheckpointError(
+                    f"--resume_from {warm}: it has the parts {', '.join(given)}, and elastic.State has "
+                    f"{', '.join(self._parts)}: nothing to start from; name a part as it is there"
+                )
             self._say(f"starting from {warm} (--resume_from)")
             return _warm(given)
         if lost:

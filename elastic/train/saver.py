@@ -116,7 +116,8 @@ class Saver:
             if self._on_saved is not None and self._checkpoints.rank == 0:
                 self._on_saved(step, target)
         except CheckpointError as error:
-            self._fail(step, error)
+            error.__cause__ = None  # The text says all; a chain of stack traces of this thread would bury it.
+            self._fail(step, error.with_traceback(None))
         except Exception as error:  # noqa: BLE001  # It is raised at the next call.
             self._fail(step, CheckpointError(f"saving step {step} failed: {type(error).__name__}: {error}"), error)
 

@@ -21,12 +21,13 @@ stops and has memory that outlives a worker.
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from elastic.channel import Committed, WorkerEnd
-from elastic.errors import ConfigError
+from elastic.errors import CheckpointError, ConfigError, RestoreRefused
 from elastic.relaunch import mistakes_told
 from elastic.train import parts, progress
 from elastic.train.keeping import Keeper
@@ -108,7 +109,13 @@ class State:
             keeper = Keeper(
                 self, self._parts, self._things, self._end, folder=folder, keep=keep, memory_copies=memory_copies
             )
-            restored = keeper.restore(step=step, resume_from=resume_from, allow_rollback=allow_rollback)
+            try:
+                restored = keeper.restore(step=step, resume_from=resume_from, allow_rollback=allow_rollback)
+            except CheckpointError as error:
+                text = " ".join(str(error).split())
+                sys.stderr.write(f"elastic: error: {text}\n")
+                sys.stderr.flush()
+                raise RestoreRefused(text) from error
         self._keeper = keeper
         return restored
 

@@ -68,7 +68,12 @@ def _trees(file: Path, map_location: Any) -> Mapping[str, Any]:
 
     try:
         tree = torch.load(file, map_location=map_location, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+    except pickle.UnpicklingError as error:
+        raise CheckpointDamaged(
+            "it is not a file that torch.load(weights_only=True) takes: not of torch.save, or with more in it than "
+            "tensors and plain values; write it anew with torch.save(model.state_dict(), ...)"
+        ) from error
+    except (RuntimeError, EOFError, ValueError, KeyError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointDamaged(f"it is not a file that torch.load(weights_only=True) takes: {why}") from error
     if isinstance(tree, dict) and PARTS in tree:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +109,18 @@ def test_training_never_starts_over_when_the_node_that_saved_is_gone(tmp_path: P
     assert "--allow_rollback" in text
 
 
+def test_a_restore_that_is_refused_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    folder = tmp_path / "ck"
+    folder.write_text("a file stands there")
+    script = "import elastic; elastic.init(); elastic.State(best=0.0).restore()"
+    environ = {**os.environ, "ELASTIC_CHECKPOINT_DIR": str(folder)}
+    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 1
+    assert done.stderr.startswith("elastic: error: ")
+    assert str(folder) in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_a_rollback_that_is_allowed_starts_from_what_can_be_read(tmp_path: Path) -> None:
     worlds = [World(2, Loss(7, nodes=(0,))), World(1)]
     result = run(
@@ -140,6 +155,20 @@ def test_resume_from_takes_parts_and_values_and_begins_at_step_0(tmp_path: Path)
     assert starts(result) == [0]
     assert same(result, before["parameters"])
     assert {value["seen"] for value in result.values} == {STEPS_OF_AN_EPOCH}
+
+
+def named_otherwise(path: str) -> None:
+    """A module whose name is not that in the file."""
+    import elastic
+
+    elastic.init()
+    elastic.State(net=training.network()).restore(resume_from=path)
+
+
+def test_resume_from_a_file_without_any_part_of_the_state_is_an_error(tmp_path: Path) -> None:
+    torch.save(training.network().state_dict(), tmp_path / "m.pt")
+    with pytest.raises(RunFailed, match=r"it has the parts model, and elastic.State has net: nothing to start from"):
+        run(named_otherwise, args=(str(tmp_path / "m.pt"),), worlds=[1])
 
 
 def commit_first() -> None:
