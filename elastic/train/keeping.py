@@ -13,7 +13,7 @@ from elastic.errors import CheckpointError
 from elastic.train import nans, notes, rng, sharing, stop, talk, tree
 from elastic.train.checkpoint import Checkpoints
 from elastic.train.memory import MemoryTier
-from elastic.train.parts import Part, plain
+from elastic.train.parts import Part, on_its_device, plain
 from elastic.train.place import Here, here
 from elastic.train.restore import Restored, Restorer
 from elastic.train.saver import Saver
@@ -85,10 +85,12 @@ class Keeper:
     def _take_over(self, restored: Restored) -> None:
         state, place = self._state, self._here
         for name in _in_order(self._parts):
+            if restored.warm and hasattr(self._things[name], "set_epoch"):
+                continue  # Another run's place in its data is not ours, nor need the data be the same.
             if name in restored.parts:
                 self._parts[name].put(restored.parts[name])
         values = restored.values
-        state._values.update(values.get("values", {}))
+        state._values.update(on_its_device(values.get("values", {}), state._values))
         state._step, state._epoch = int(values.get("step", 0)), int(values.get("epoch", 0))
         if restored.step >= 0 and not restored.warm:
             self._saved_step = state._step if restored.on_disk else -1

@@ -152,6 +152,21 @@ def plain(name: str, value: Any) -> Any:
     )
 
 
+def on_its_device(restored: Any, living: Any) -> Any:
+    """A value that was restored, each tensor on the device of the one that stands at its place now.
+
+    One that has no such counterpart stays where it is: on the CPU, as everything that was sent or read.
+    """
+    if isinstance(restored, torch.Tensor):
+        return restored.to(living.device) if isinstance(living, torch.Tensor) else restored
+    if isinstance(restored, dict):
+        places = living if isinstance(living, dict) else {}
+        return {key: on_its_device(one, places.get(key)) for key, one in restored.items()}
+    if type(restored) in (list, tuple) and type(living) is type(restored) and len(living) == len(restored):
+        return type(restored)(map(on_its_device, restored, living))
+    return restored
+
+
 def without_numpy(tree: Any) -> Any:
     """A state dict with Python's numbers in place of numpy's, which `torch.load(weights_only=True)` refuses.
 
