@@ -89,6 +89,8 @@ class Keeper:
                 continue  # Another run's place in its data is not ours, nor need the data be the same.
             if name in restored.parts:
                 self._parts[name].put(restored.parts[name])
+        if restored.step >= 0 and not restored.warm and place.rank == 0:
+            self._say_missing(restored)
         values = restored.values
         state._values.update(on_its_device(values.get("values", {}), state._values))
         state._step, state._epoch = int(values.get("step", 0)), int(values.get("epoch", 0))
@@ -103,6 +105,15 @@ class Keeper:
             for thing in self._things.values():
                 if _is_module(thing):
                     nans.watch(thing, lambda: state._step + 1, place.rank)
+
+    def _say_missing(self, restored: Restored) -> None:
+        """A part that has another name now would start anew without a word."""
+        if missing := [name for name in self._parts if name not in restored.parts]:
+            notes.say(
+                f"the checkpoint of step {restored.step} has no {', '.join(missing)}, which stays as the script made "
+                f"it; it has {', '.join(restored.parts)}: give parts the names that they had",
+                warn=True,
+            )
 
     def _apply_batches(self) -> None:
         """Batches that grow with the world bring the learning rates along."""

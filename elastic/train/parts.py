@@ -21,6 +21,10 @@ from elastic.errors import ConfigError
 PLAIN: Final = (bool, int, float, complex, str, bytes, type(None), torch.Tensor)
 
 
+LEAVES: Final = frozenset({bool, int, float, str, type(None), torch.Tensor, torch.nn.Parameter})
+"""What is most of a state dict, and no number of numpy's: it is not looked at any closer."""
+
+
 class Part(Protocol):
     """One named thing of a state."""
 
@@ -172,10 +176,10 @@ def without_numpy(tree: Any) -> Any:
 
     A learning rate that `numpy.cos` made is one. The dict itself comes back where it has none.
     """
-    if isinstance(tree, torch.Tensor):
-        return tree
     if isinstance(tree, dict):
-        changed = {key: new for key, one in tree.items() if (new := without_numpy(one)) is not one}
+        changed = {
+            key: new for key, one in tree.items() if type(one) not in LEAVES and (new := without_numpy(one)) is not one
+        }
         if not changed:
             return tree
         made = copy.copy(tree)

@@ -92,3 +92,16 @@ def test_a_state_is_copied_like_any_object() -> None:
     assert copy.copy(state).best == 0.5
     with pytest.raises(AttributeError, match="this state has no 'worst'; it has best"):
         _ = state.worst
+
+
+def test_a_part_that_the_checkpoint_does_not_have_is_named_with_those_that_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = elastic.State(model=torch.nn.Linear(1, 1))
+    before.restore(folder=tmp_path)
+    before.commit(every=1)
+    before.save()
+    assert elastic.State(net=torch.nn.Linear(1, 1)).restore(folder=tmp_path)
+    assert "the checkpoint of step 1 has no net" in capsys.readouterr().err
+    assert elastic.State(model=torch.nn.Linear(1, 1)).restore(folder=tmp_path)
+    assert "has no" not in capsys.readouterr().err
