@@ -70,7 +70,7 @@ class HostCopy:
                 cards.add(device)
             for key, tensor in used.tensors.items():
                 offset = tensor.storage_offset() - used.first // tensor.element_size()
-                view = torch.empty(0, dtype=tensor.dtype)
+                view = torch.empty(0, dtype=tensor.dtype, device="cpu")
                 copied[key] = view.set_(buffer.untyped_storage(), offset, tensor.size(), tensor.stride())
         del self._buffers[len(ranges) :]
         for card in cards:
@@ -81,9 +81,9 @@ class HostCopy:
         """The buffer for one range: the one of the last time if it fits. It starts at the range's first byte."""
         pinned = source.device.type == "cuda"
         if index == len(self._buffers):
-            self._buffers.append(torch.empty(0, dtype=torch.uint8))
+            self._buffers.append(torch.empty(0, dtype=torch.uint8, device="cpu"))
         if self._buffers[index].numel() != source.numel() or self._buffers[index].is_pinned() != pinned:
-            self._buffers[index] = torch.empty(source.numel(), dtype=torch.uint8, pin_memory=pinned)
+            self._buffers[index] = torch.empty(source.numel(), dtype=torch.uint8, pin_memory=pinned, device="cpu")
         return self._buffers[index]
 
 

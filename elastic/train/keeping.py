@@ -13,7 +13,7 @@ from elastic.errors import CheckpointError
 from elastic.train import nans, notes, rng, sharing, stop, talk, tree
 from elastic.train.checkpoint import Checkpoints
 from elastic.train.memory import MemoryTier
-from elastic.train.parts import Part, on_its_device, plain
+from elastic.train.parts import Part, on_its_device, without_numpy
 from elastic.train.place import Here, here
 from elastic.train.restore import Restored, Restorer
 from elastic.train.saver import Saver
@@ -179,7 +179,7 @@ class Keeper:
     def _take(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """All parts as they are now: what is the same on all ranks, and what is sharded."""
         taken = {name: part.take() for name, part in self._parts.items()}
-        known = {name: plain(name, value) for name, value in self._state._values.items()}  # Lists grow meanwhile.
+        known = without_numpy(dict(self._state._values))  # Lists in it may have grown since they were given.
         values = {"step": step, "epoch": self._state._epoch, "values": known}
         replicated = {name: one for name, one in taken.items() if not self._parts[name].sharded}
         return {**replicated, "values": values}, {name: taken[name] for name in taken if self._parts[name].sharded}

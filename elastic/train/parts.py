@@ -186,6 +186,8 @@ def without_numpy(tree: Any) -> Any:
         made.update(changed)
         return made
     if type(tree) in (list, tuple):
+        if all(type(one) in LEAVES for one in tree):
+            return tree
         found = [without_numpy(one) for one in tree]
         return tree if all(new is one for new, one in zip(found, tree, strict=True)) else type(tree)(found)
     return tree.item() if _is_number_of_numpy(tree) else tree

@@ -25,7 +25,7 @@ def capture() -> dict[str, Any]:
     version, words, gauss = random.getstate()
     captured: dict[str, Any] = {
         "layout": LAYOUT,
-        "python": {"version": version, "words": torch.tensor(words, dtype=torch.int64), "gauss": gauss},
+        "python": {"version": version, "words": torch.tensor(words, dtype=torch.int64, device="cpu"), "gauss": gauss},
         "torch": torch.get_rng_state(),
     }
     if "numpy" in sys.modules:
