@@ -160,7 +160,8 @@ class Keeper:
 
     def save_now(self, step: int) -> None:
         """Save a step to disk, unless it was, and wait until it is there."""
-        if self._saved_step != step:
+        missing = b"" if self._saved_step == step else b"missing"  # Rank 0 alone may know that a save failed.
+        if any(talk.gather(missing, self._here.group)):
             replicated, sharded = self._take(step)
             if self._checks:
                 nans.check_commit(
@@ -185,9 +186,7 @@ class Keeper:
         return {**replicated, "values": values}, {name: taken[name] for name in taken if self._parts[name].sharded}
 
     def _to_disk(self, step: int, replicated: dict[str, Any], own: dict[str, Any], sharded: dict[str, Any]) -> None:
-        if self._saved_step == step:
-            return
-        self._saved_step = step
+        self._saved_step = -1
         everybody = talk.gather(tree.pack(own["rng"]), self._here.group)
 
         def random() -> dict[str, Any]:
@@ -195,6 +194,7 @@ class Keeper:
             return {"rng": {"world": self._here.world_size, "ranks": ranks}}
 
         self._saver.start(step, replicated, sharded, also=random)
+        self._saved_step = step
         if not self._told_shared:
             self._told_shared = True
             self._look_whether_shared()

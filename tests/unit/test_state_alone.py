@@ -105,3 +105,16 @@ def test_a_part_that_the_checkpoint_does_not_have_is_named_with_those_that_it_ha
     assert "the checkpoint of step 1 has no net" in capsys.readouterr().err
     assert elastic.State(model=torch.nn.Linear(1, 1)).restore(folder=tmp_path)
     assert "has no" not in capsys.readouterr().err
+
+
+def test_a_step_whose_save_did_not_begin_is_saved_when_that_is_asked_for(tmp_path: Path) -> None:
+    folder = tmp_path / "here"
+    state = elastic.State(best=0.0)
+    state.restore(folder=folder)
+    folder.write_text("in the way")
+    state.commit(every=1)
+    with pytest.raises(CheckpointError):
+        state.commit(every=1)
+    folder.unlink()
+    state.save()
+    assert [path.name for path in folder.glob("step-*")] == ["step-0000000002.g0"]
