@@ -40,6 +40,7 @@ class SavedSteps:
         self._host = host
         self._narrator = narrator
         self._newest: Saved | None = None
+        self._incarnation = ""
         self._word: _Word | None = None
         self._heard = asyncio.Event()
         self._idle = asyncio.Event()
@@ -49,8 +50,8 @@ class SavedSteps:
     def committed(self, step: int, folder: str, *, run: int, g: int, incarnation: str) -> None:
         """A worker of generation `g` says that its checkpoint of `step` is complete in `folder`."""
         saved = Saved(step=step, host=self._host, folder=folder, run=run, g=g, at=time.time())
-        if saved.replaces(self._newest):
-            self._newest = saved
+        if incarnation != self._incarnation or saved.replaces(self._newest):  # A new store counts from 1 again.
+            self._newest, self._incarnation = saved, incarnation
             self._word = _Word(saved, incarnation)
             self._idle.clear()
             self._heard.set()

@@ -242,7 +242,7 @@ def _places(parts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Ten
     """The memory of a message, and in it the places of its parts, one after the other."""
     sizes = [part.numel() * part.dtype.itemsize for part in parts]
     starts = list(accumulate(map(_padded, sizes), initial=0))
-    buffer = torch.empty(starts[len(parts) - 1] + sizes[-1], dtype=torch.uint8)
+    buffer = torch.empty(starts[len(parts) - 1] + sizes[-1], dtype=torch.uint8, device="cpu")
     return buffer, [
         buffer[start : start + size].view(part.dtype).view(part.shape)
         for start, size, part in zip(starts, sizes, parts, strict=False)

@@ -103,7 +103,7 @@ def _trunks(
     sizes = {who: said[at].sizes[who] for who, at in sources.items()}
     data: dict[int, bytes] = {who: _trunk(mine[who]) for who in wanted if who in mine}
     needs = {
-        who: Piece(Box.whole((sizes[who],)), torch.empty(sizes[who], dtype=torch.uint8), (sizes[who],))
+        who: Piece(Box.whole((sizes[who],)), torch.empty(sizes[who], dtype=torch.uint8, device="cpu"), (sizes[who],))
         for who in sorted(wanted - data.keys())
     }
     offers = {}
@@ -141,7 +141,7 @@ def _tensors(who: int, trunk: Trunk, mine: Sources, needs: dict[str, Piece]) -> 
         if who in mine:
             found.append(mine[who].tensors[number].clone())
         else:
-            found.append(torch.empty(leaf.box.sizes, dtype=getattr(torch, leaf.dtype)))
+            found.append(torch.empty(leaf.box.sizes, dtype=getattr(torch, leaf.dtype), device="cpu"))
             needs[_key(who, number, leaf)] = Piece(leaf.box, found[-1], leaf.shape)
     return found
 
@@ -169,7 +169,7 @@ def _fill(
                 filled = tree.put_together(values[key], plain or ())
             elif isinstance(item, torch.Tensor) or full in leaves:
                 if not isinstance(item, torch.Tensor):
-                    filled = torch.empty(leaves[full].shape, dtype=getattr(torch, leaves[full].dtype))
+                    filled = torch.empty(leaves[full].shape, dtype=getattr(torch, leaves[full].dtype), device="cpu")
                 part, box = shards.local(filled)
                 shape = tuple(filled.shape)
                 needs[f"part {full}"] = Piece(box or Box.whole(shape), part, shape)

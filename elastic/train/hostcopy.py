@@ -98,7 +98,7 @@ class HostCopy:
             buffer = self._buffer(index, size, pinned=used.storage.device.type == "cuda")
             for at, tensor in used.tensors.items():
                 offset = tensor.storage_offset() - used.first // tensor.element_size()
-                view = torch.empty(0, dtype=tensor.dtype)
+                view = torch.empty(0, dtype=tensor.dtype, device="cpu")
                 plan.views[at] = view.set_(buffer.untyped_storage(), offset, tensor.size(), tensor.stride())
             if len(used.tensors) == 1 and tensor.nbytes == size and _is_dense(tensor):
                 plan.whole.append(at)
@@ -110,9 +110,9 @@ class HostCopy:
     def _buffer(self, index: int, size: int, *, pinned: bool) -> torch.Tensor:
         """The buffer for one range: the one of the last time if it fits. It starts at the range's first byte."""
         if index == len(self._buffers):
-            self._buffers.append(torch.empty(0, dtype=torch.uint8))
+            self._buffers.append(torch.empty(0, dtype=torch.uint8, device="cpu"))
         if self._buffers[index].numel() != size or self._buffers[index].is_pinned() != pinned:
-            self._buffers[index] = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+            self._buffers[index] = torch.empty(size, dtype=torch.uint8, pin_memory=pinned, device="cpu")
         return self._buffers[index]
 
 

@@ -13,7 +13,7 @@ from elastic.errors import CheckpointError
 from elastic.train import nans, notes, restoring, rng, sharing, stop, talk, tree
 from elastic.train.checkpoint import Checkpoints
 from elastic.train.memory import MemoryTier
-from elastic.train.parts import Part, plain
+from elastic.train.parts import Part, on_its_device, without_numpy
 from elastic.train.place import Here, here
 from elastic.train.restore import Restored, Restorer
 from elastic.train.saver import Saver
@@ -89,6 +89,8 @@ class Keeper:
         state, place = self._state, self._here
         origin = "what --resume_from names" if restored.warm else f"the checkpoint of step {restored.step}"
         for name in _in_order(self._parts):
+            if restored.warm and hasattr(self._things[name], "set_epoch"):
+                continue  # Another run's place in its data is not ours, nor need the data be the same.
             if name in restored.parts:
                 try:
                     self._parts[name].put(restored.parts[name])
@@ -99,7 +101,8 @@ class Keeper:
         if line and place.rank == 0:
             notes.say(line, warn=True)
         values = restored.values
-        state._values.update({k: v for k, v in values.get("values", {}).items() if k not in self._parts})
+        saved = {name: one for name, one in values.get("values", {}).items() if name not in self._parts}
+        state._values.update(on_its_device(saved, state._values))
         state._step, state._epoch = int(values.get("step", 0)), int(values.get("epoch", 0))
         self._kept_step = restored.newest
         if restored.step >= 0 and not restored.warm:
@@ -162,7 +165,8 @@ class Keeper:
     def save_now(self, step: int) -> None:
         """Save a step to disk, unless it was, and wait until it is there."""
         self._saver.wait()
-        if self._saved_step != step:
+        missing = b"" if self._saved_step == step else b"missing"  # Rank 0 alone may know that a save failed.
+        if any(talk.gather(missing, self._here.group)):
             replicated, sharded = self._take(step)
             if self.checks:
                 nans.check_commit(
@@ -181,15 +185,13 @@ class Keeper:
     def _take(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """All parts as they are now: what is the same on all ranks, and what is sharded."""
         taken = {name: part.take() for name, part in self._parts.items()}
-        known = {name: plain(name, value) for name, value in self._state._values.items()}  # Lists grow meanwhile.
+        known = without_numpy(dict(self._state._values))  # Lists in it may have grown since they were given.
         values = {"step": step, "epoch": self._state._epoch, "values": known}
         replicated = {name: one for name, one in taken.items() if not self._parts[name].sharded}
         return {**replicated, "values": values}, {name: taken[name] for name in taken if self._parts[name].sharded}
 
     def _to_disk(self, step: int, replicated: dict[str, Any], own: dict[str, Any], sharded: dict[str, Any]) -> None:
-        if self._saved_step == step:
-            return
-        self._saved_step = self._kept_step = step
+        self._saved_step = -1
         everybody = talk.gather(tree.pack(own["rng"]), self._here.group)
 
         def random() -> dict[str, Any]:
@@ -197,6 +199,7 @@ class Keeper:
             return {"rng": {"world": self._here.world_size, "ranks": ranks}}
 
         self._saver.start(step, replicated, sharded, also=random)
+        self._saved_step = self._kept_step = step
         if not self._told_shared:
             self._told_shared = True
             self._look_whether_shared()

@@ -40,16 +40,16 @@ class Ring:
         Whether the copy was taken, and why there was no room for the neighbour's ("" if there was). Every rank calls
         it. Raises what gloo raises when a neighbour is gone.
         """
-        mine = torch.zeros(_FIELDS, dtype=torch.int64)
+        mine = torch.zeros(_FIELDS, dtype=torch.int64, device="cpu")
         if sent is not None:
             sizes = sent[1]
-            mine[:] = torch.tensor([1, sizes.table, sizes.head, sizes.rest, sizes.data, sizes.checksum])
+            mine[:] = torch.tensor([1, sizes.table, sizes.head, sizes.rest, sizes.data, sizes.checksum], device="cpu")
         comes, table, head, rest, data, checksum = self._talk(mine, to=self._to, source=self._from, tag=0)
         theirs = Sizes(table, head, rest, data, checksum)
         slot, why = None, ""
         if comes:
             slot, why = self._room(pair, theirs, kept)
-        answer = torch.tensor([int(slot is not None)])
+        answer = torch.tensor([int(slot is not None)], device="cpu")
         taken = self._talk(answer, to=self._from, source=self._to, tag=1) == [1]
         works: list[Any] = []
         if slot is not None:

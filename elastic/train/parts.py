@@ -21,6 +21,10 @@ from elastic.errors import ConfigError
 PLAIN: Final = (bool, int, float, complex, str, bytes, type(None), torch.Tensor)
 
 
+LEAVES: Final = frozenset({bool, int, float, str, type(None), torch.Tensor, torch.nn.Parameter})
+"""What is most of a state dict, and no number of numpy's: it is not looked at any closer."""
+
+
 class Part(Protocol):
     """One named thing of a state."""
 
@@ -153,21 +157,38 @@ def plain(name: str, value: Any) -> Any:
     )
 
 
+def on_its_device(restored: Any, living: Any) -> Any:
+    """A value that was restored, each tensor on the device of the one that stands at its place now.
+
+    One that has no such counterpart stays where it is: on the CPU, as everything that was sent or read.
+    """
+    if isinstance(restored, torch.Tensor):
+        return restored.to(living.device) if isinstance(living, torch.Tensor) else restored
+    if isinstance(restored, dict):
+        places = living if isinstance(living, dict) else {}
+        return {key: on_its_device(one, places.get(key)) for key, one in restored.items()}
+    if type(restored) in (list, tuple) and type(living) is type(restored) and len(living) == len(restored):
+        return type(restored)(map(on_its_device, restored, living))
+    return restored
+
+
 def without_numpy(tree: Any) -> Any:
     """A state dict with Python's numbers in place of numpy's, which `torch.load(weights_only=True)` refuses.
 
     A learning rate that `numpy.cos` made is one. The dict itself comes back where it has none.
     """
-    if isinstance(tree, torch.Tensor):
-        return tree
     if isinstance(tree, dict):
-        changed = {key: new for key, one in tree.items() if (new := without_numpy(one)) is not one}
+        changed = {
+            key: new for key, one in tree.items() if type(one) not in LEAVES and (new := without_numpy(one)) is not one
+        }
         if not changed:
             return tree
         made = copy.copy(tree)
         made.update(changed)
         return made
     if type(tree) in (list, tuple):
+        if all(type(one) in LEAVES for one in tree):
+            return tree
         found = [without_numpy(one) for one in tree]
         return tree if all(new is one for new, one in zip(found, tree, strict=True)) else type(tree)(found)
     return tree.item() if _is_number_of_numpy(tree) else tree

@@ -69,7 +69,7 @@ class Permutation:
             else:
                 assert self._seed is not None
                 order = torch.randperm(
-                    self._length, generator=torch.Generator().manual_seed(seed_of(self._seed, epoch))
+                    self._length, generator=torch.Generator().manual_seed(seed_of(self._seed, epoch)), device="cpu"
                 )
             self._built = (epoch, order)
         return self._built[1]

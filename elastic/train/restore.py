@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -113,26 +114,29 @@ class Restorer:
                 error = str(failed)
         self._together(error)
 
-    def _roll_back(self, step: int | None) -> tuple[int, frozenset[int]]:
+    def _roll_back(self, step: int | None) -> tuple[int, frozenset[str]]:
         """Set newer checkpoints aside if that was asked for.
 
-        Returns the generation from which on copies in memory count, and the steps that no longer do.
+        Returns the generation from which on copies in memory count, and the names of the folders that no longer do.
         """
-        error, record = "", None
+        error = ""
+        mine: tuple[int, frozenset[str]] = (0, frozenset())
         if self._here.rank == 0:
+            run = rollback.run_mark()
             try:
                 if step is not None:
-                    rollback.rollback(self._checkpoints, step, rollback.run_mark())
+                    rollback.rollback(self._checkpoints, step, run)
                 record = rollback.rolled_back(self._checkpoints.folder)
+                if record is not None:  # The generations of another run are counted anew.
+                    mine = (record.generation if record.run == run else 0, rollback.names_aside(record))
             except CheckpointError as failed:
                 error = str(failed)
         self._together(error)
-        mine = (record.generation, rollback.steps_aside(record)) if record is not None else (0, ())
         told = talk.broadcast(msgspec.json.encode(mine) if self._here.rank == 0 else None, 0, self._here.group)
-        since, aside = msgspec.json.decode(told, type=tuple[int, frozenset[int]])
+        since, aside = msgspec.json.decode(told, type=tuple[int, frozenset[str]])
         return since, aside
 
-    def _look(self, aside: frozenset[int]) -> tuple[dict[Seen, Candidate], list[Report]]:
+    def _look(self, aside: frozenset[str]) -> tuple[dict[Seen, Candidate], list[Report]]:
         """Every rank's checkpoints, as every rank knows them."""
         candidates: dict[Seen, Candidate] = {}
         error = ""
@@ -148,7 +152,7 @@ class Restorer:
             folder=str(self._checkpoints.folder.absolute()),
             token=claim.mark if claim is not None else "",
             seen=tuple(candidates),
-            known=known if known is not None and known.step not in aside else None,
+            known=known if known is not None and Path(known.folder).name not in aside else None,
             error=error,
         )
         told = talk.gather(msgspec.json.encode(report), self._here.group)

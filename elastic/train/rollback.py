@@ -66,11 +66,12 @@ def rolled_back(folder: Path) -> Record | None:
         raise CheckpointError(durable.explain(error, "reading what was rolled back", folder)) from error
 
 
-def steps_aside(record: Record) -> tuple[int, ...]:
-    """The steps that were set aside: what is known of them elsewhere does not count either."""
-    names = (".".join(name.removeprefix(ASIDE).split(".")[:2]) for name in record.aside)  # A third part is a count.
-    found = (layout.entry_of(Path(name)) for name in names)
-    return tuple(sorted({entry.step for entry in found if entry is not None}))
+def names_aside(record: Record) -> frozenset[str]:
+    """The folders that were set aside, by their names before: what is known of them elsewhere does not count either.
+
+    Names and not steps: a run that went back comes to the same steps again, in a later generation.
+    """
+    return frozenset(".".join(name.removeprefix(ASIDE).split(".")[:2]) for name in record.aside)  # Then a count.
 
 
 def rollback(checkpoints: Checkpoints, step: int, run: str) -> Record:

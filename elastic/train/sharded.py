@@ -92,7 +92,7 @@ def read_whole(folder: Path, files: Mapping[str, layout.Part]) -> dict[str, Any]
     state: dict[str, Any] = {}
     for key, stored in metadata(folder).state_dict_metadata.items():
         if isinstance(stored, TensorStorageMetadata):
-            state[key] = torch.empty(stored.size, dtype=stored.properties.dtype)
+            state[key] = torch.empty(stored.size, dtype=stored.properties.dtype, device="cpu")
         elif isinstance(stored, BytesStorageMetadata):
             state[key] = None
     planner = _LoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)

@@ -226,7 +226,7 @@ class Slot:
 
 
 def _nothing(leaf: Leaf, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(leaf.box.sizes, dtype=dtype)
+    return torch.empty(leaf.box.sizes, dtype=dtype, device="cpu")
 
 
 def _sound(leaf: Leaf, data_size: int) -> bool:

@@ -39,7 +39,7 @@ def spread(trees: Mapping[str, Any] | None, holders: Sequence[bool], group: Any)
         offers = {str(at): [_piece(one)] for at, one in enumerate(tensors)}
     else:
         leaves = msgspec.json.decode(table, type=list[_Leaf])
-        tensors = [torch.empty(leaf.shape, dtype=getattr(torch, leaf.dtype)) for leaf in leaves]
+        tensors = [torch.empty(leaf.shape, dtype=getattr(torch, leaf.dtype), device="cpu") for leaf in leaves]
         needs = {str(at): _piece(one) for at, one in enumerate(tensors)}
     exchange(group, offers, needs)
     if trees is not None:

@@ -159,7 +159,10 @@ class State:
             keeper.keep(step, disk=disk, memory=memory, word=word, loss=loss)
 
     def save(self) -> None:
-        """Save the newest committed step to disk now, and wait until it is there. Every rank calls it."""
+        """Save the newest committed step to disk now, and wait until it is there. Every rank calls it.
+
+        Call it right after a commit, or between epochs: it saves everything as it is now.
+        """
         if self._keeper is not None:
             self._keeper.save_now(self._step)
 
@@ -175,7 +178,10 @@ class State:
                 return self._values[name]
             if name in self._things:
                 return self._things[name]
-        raise AttributeError(f"this state has no {name!r}; it has {', '.join(sorted({*self._values, *self._things}))}")
+            raise AttributeError(
+                f"this state has no {name!r}; it has {', '.join(sorted({*self._values, *self._things}))}"
+            )
+        raise AttributeError(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Change a plain value. A new name becomes another one, from the next commit on."""

@@ -207,13 +207,13 @@ class Served(IterableDataset[Any]):
         self._make = make
         self._rule = rule
         self._collate = collate
-        self._aim = torch.zeros(4, dtype=torch.int64)
+        self._aim = torch.zeros(4, dtype=torch.int64, device="cpu")
         if shared:
             self._aim.share_memory_()  # type: ignore[no-untyped-call]  # Torch has not typed it.
 
     def aim(self, epoch: int, consumed: int, rank: int, world: int) -> None:
         """Say what the next loop is to serve."""
-        self._aim.copy_(torch.tensor([epoch, consumed, rank, world]))
+        self._aim.copy_(torch.tensor([epoch, consumed, rank, world], device="cpu"))
 
     def __iter__(self) -> Iterator[tuple[Any, tuple[int, int, int, bool, bool]]]:
         epoch, consumed, rank, world = self._aim.tolist()

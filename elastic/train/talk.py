@@ -16,15 +16,15 @@ def gather(data: bytes, group: Any = None) -> list[bytes]:
     world = dist.get_world_size(group) if dist.is_initialized() else 1
     if world == 1:
         return [data]
-    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
-    dist.all_gather(sizes, torch.tensor([len(data)], dtype=torch.int64), group=group)
+    sizes = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in range(world)]
+    dist.all_gather(sizes, torch.tensor([len(data)], dtype=torch.int64, device="cpu"), group=group)
     longest = max(int(size) for size in sizes)
     if not longest:
         return [b""] * world
-    mine = torch.zeros(longest, dtype=torch.uint8)
+    mine = torch.zeros(longest, dtype=torch.uint8, device="cpu")
     if data:
         mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    all_of_them = [torch.empty(longest, dtype=torch.uint8) for _ in range(world)]
+    all_of_them = [torch.empty(longest, dtype=torch.uint8, device="cpu") for _ in range(world)]
     dist.all_gather(all_of_them, mine, group=group)
     return [one[: int(size)].numpy().tobytes() for one, size in zip(all_of_them, sizes, strict=True)]
 
@@ -34,12 +34,16 @@ def broadcast(data: bytes | None, source: int, group: Any = None) -> bytes:
     if not dist.is_initialized() or dist.get_world_size(group) == 1:
         assert data is not None
         return data
-    size = torch.tensor([len(data) if data is not None else 0], dtype=torch.int64)
+    size = torch.tensor([len(data) if data is not None else 0], dtype=torch.int64, device="cpu")
     dist.broadcast(size, source, group=group)
     if data is not None:
-        content = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        content = (
+            torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            if data
+            else torch.empty(0, dtype=torch.uint8, device="cpu")
+        )
     else:
-        content = torch.empty(int(size), dtype=torch.uint8)
+        content = torch.empty(int(size), dtype=torch.uint8, device="cpu")
     if int(size):
         dist.broadcast(content, source, group=group)
     return content.numpy().tobytes()

@@ -103,7 +103,7 @@ def unsafe(packed: bytes) -> list[str]:
 
 def unpack(data: bytes) -> Any:
     """Read what `pack` wrote. Raises `pickle.UnpicklingError` for anything that is not plain."""
-    return torch.load(io.BytesIO(data), weights_only=True)
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
 
 
 def _operations(packed: bytes) -> Iterator[tuple[str, Any, int | None]]:

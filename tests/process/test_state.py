@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from elastic.testing import Failure, Loss, Planned, Result, RunFailed, World, reached, record, run
+from elastic.train.rollback import RECORD, Record
 from tests.process import training
 
 EPOCHS = 3
@@ -349,6 +351,13 @@ class TestMemory:
         result = run(training.ddp, args=(1, 3, 4), worlds=worlds, checkpoint_dir=tmp_path)
         assert starts(result)[1] == 6
         assert any(str(tmp_path) in note for note in result.worlds[1].replicas[0].notes)
+
+    def test_that_another_run_went_back_in_this_folder_does_not_matter_to_memory(self, tmp_path: Path) -> None:
+        """Its generations had higher numbers than ours."""
+        record = Record(run="another", step=1, generation=99, aside=(), at=0.0)
+        (tmp_path / RECORD).write_bytes(msgspec.json.encode(record))
+        result = run(training.ddp, args=(1, 1000, 1), worlds=[World(2, Failure(4)), World(2)], checkpoint_dir=tmp_path)
+        assert any("from memory" in note for note in result.worlds[1].replicas[0].notes)
 
 
 def two_states() -> None:

@@ -12,6 +12,7 @@ import torch
 
 import elastic
 from elastic.testing import Loss, Planned, RunFailed, World, reached, record, run
+from elastic.train.permutation import Permutation
 
 
 class Odd:
@@ -94,3 +95,32 @@ def test_a_copy_in_memory_that_became_unreadable_leaves_it_to_disk(tmp_path: Pat
     worlds = [World(2, Loss("step 4", nodes=(0,))), World(1)]
     result = run(odd, args=(4, 6, 3, 1), worlds=worlds, checkpoint_dir=tmp_path)
     assert result.values == [6]
+
+
+def elsewhere(steps: int, memory_every: int | None) -> list[float]:
+    """What is made without a device lands on another one than the model."""
+    elastic.init()
+    torch.set_default_device("meta")
+    model = torch.nn.Linear(2, 2, device="cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = elastic.State(model=model, optimizer=optimizer, total=torch.zeros(2, device="cpu"))
+    state.restore()
+    while state.step < steps:
+        state.total += 1
+        state.commit(every=1, memory_every=memory_every)
+        reached(f"step {state.step}")
+    state.finish()
+    return [float(one) for one in state.total]
+
+
+@pytest.mark.parametrize("memory_every", [None, 1])
+def test_the_default_device_of_a_script_is_its_own(tmp_path: Path, memory_every: int | None) -> None:
+    worlds = [World(2, Loss("step 2", nodes=(0,))), World(2)]
+    result = run(elsewhere, args=(4, memory_every), worlds=worlds, checkpoint_dir=tmp_path)
+    assert result.values == [[4.0, 4.0]] * 2
+
+
+def test_the_order_of_the_data_does_not_depend_on_the_default_device() -> None:
+    usual = Permutation(5, 0, None).take(0, range(5))
+    with torch.device("meta"):
+        assert Permutation(5, 0, None).take(0, range(5)) == usual

@@ -154,3 +154,15 @@ def test_workers_learn_the_newer_of_what_the_store_and_this_node_know_of_this_ru
     assert json.loads(job.steps.told(OLD, 1))["step"] == 510
     job.commit(20, g=4)
     assert json.loads(job.steps.told(OLD, 1))["step"] == 20
+
+
+def test_after_the_store_came_back_as_another_one_its_first_generation_is_written(job: Job) -> None:
+    async def body() -> None:
+        job.commit(500, g=57)
+        await job.steps.settle(10)
+        job.core.txn((), (Put(KEYS.incarnation, encode("i2")), Put(KEYS.saved, b"")))
+        job.commit(510, g=1, incarnation="i2")
+
+    job.run(body)
+    assert job.stored is not None
+    assert (job.stored.g, job.stored.step) == (1, 510)

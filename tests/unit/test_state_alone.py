@@ -1,0 +1,120 @@
+"""What a state goes on from in a world of one: in this process, from folders made by hand."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import elastic
+from elastic.errors import CheckpointError
+from elastic.train.parts import on_its_device
+from elastic.train.rollback import RECORD, Record
+
+SAMPLES = 12
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("ELASTIC_") or name in {"RANK", "WORLD_SIZE"}:
+            monkeypatch.delenv(name)
+
+
+def rolled_back(folder: Path, *aside: str) -> None:
+    record = Record(run="abc", step=10, generation=5, aside=aside, at=time.time())
+    (folder / RECORD).write_bytes(msgspec.json.encode(record))
+
+
+def told(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("ELASTIC_SAVED", json.dumps({"step": 20, "host": "a", "folder": f"/ck/{name}"}))
+
+
+def test_what_was_set_aside_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rolled_back(tmp_path, "aside-step-0000000020.g2.2")
+    told(monkeypatch, "step-0000000020.g2")
+    assert not elastic.State(best=0.0).restore(folder=tmp_path)
+
+
+def test_a_step_that_was_committed_again_after_a_rollback_is_missed_when_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rolled_back(tmp_path, "aside-step-0000000020.g2")
+    told(monkeypatch, "step-0000000020.g7")
+    with pytest.raises(CheckpointError, match="step 20 was committed on a"):
+        elastic.State(best=0.0).restore(folder=tmp_path)
+
+
+def trained(folder: Path, samples: int, steps: int, resume_from: Path | None = None) -> list[int]:
+    """The samples that the steps take in epoch 0."""
+    sampler = elastic.ElasticSampler(samples, shuffle=False)
+    state = elastic.State(sampler=sampler, best=1.0)
+    state.restore(folder=folder, resume_from=resume_from)
+    served: list[int] = []
+    for _ in elastic.epochs(state, 1):
+        for batch in DataLoader(range(samples), sampler=sampler, batch_size=2):  # type: ignore[arg-type]
+            served += batch.tolist()
+            state.commit(every=1)
+            if state.step == steps:
+                state.save()
+                return served
+    return served
+
+
+def test_another_runs_place_in_its_data_is_not_taken_over_by_resume_from(tmp_path: Path) -> None:
+    assert trained(tmp_path / "old", SAMPLES, 2) == [0, 1, 2, 3]
+    assert trained(tmp_path / "old", SAMPLES, 3) == [4, 5]
+    assert trained(tmp_path / "new", SAMPLES, 99, resume_from=tmp_path / "old") == list(range(SAMPLES))
+    assert trained(tmp_path / "other", 4, 99, resume_from=tmp_path / "old") == list(range(4)), "other data"
+
+
+def test_a_value_comes_back_on_the_device_of_the_one_that_is_there() -> None:
+    here, there = torch.zeros(2), torch.zeros(2, device="meta")
+    back = on_its_device(
+        {"a": here, "b": [here, {"c": here}], "d": here, "e": 1.0, "f": [here]},
+        {"a": there, "b": [here, {"c": there}], "d": None, "e": there, "f": [there, there]},
+    )
+    assert back["a"].is_meta
+    assert back["b"][0] is here
+    assert back["b"][1]["c"].is_meta
+    assert (back["d"], back["e"], back["f"]) == (here, 1.0, [here])
+
+
+def test_a_state_is_copied_like_any_object() -> None:
+    state = elastic.State(best=0.5)
+    assert copy.copy(state).best == 0.5
+    with pytest.raises(AttributeError, match="this state has no 'worst'; it has best"):
+        _ = state.worst
+
+
+def test_a_part_that_the_checkpoint_does_not_have_is_named_with_those_that_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = elastic.State(model=torch.nn.Linear(1, 1))
+    before.restore(folder=tmp_path)
+    before.commit(every=1)
+    before.save()
+    assert elastic.State(net=torch.nn.Linear(1, 1)).restore(folder=tmp_path)
+    assert "the checkpoint of step 1 has no net" in capsys.readouterr().err
+    assert elastic.State(model=torch.nn.Linear(1, 1)).restore(folder=tmp_path)
+    assert "has no" not in capsys.readouterr().err
+
+
+def test_a_step_whose_save_did_not_begin_is_saved_when_that_is_asked_for(tmp_path: Path) -> None:
+    folder = tmp_path / "here"
+    state = elastic.State(best=0.0)
+    state.restore(folder=folder)
+    folder.write_text("in the way")
+    state.commit(every=1)
+    with pytest.raises(CheckpointError):
+        state.commit(every=1)
+    folder.unlink()
+    state.save()
+    assert [path.name for path in folder.glob("step-*")] == ["step-0000000002.g0"]
