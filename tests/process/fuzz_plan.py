@@ -185,7 +185,18 @@ class _Worlds:
         gone = tuple(sorted(dice.sample(range(nodes), dice.randint(1, min(2, nodes)))))
         strikes: tuple[Strike, ...] = ()
         until: Until
-        ends = ("planned", "planned", "loss", "failure", "dies", "dies", "dies", "lost", "lost", "leaves")
+        ends: tuple[str, ...] = (
+            "planned",
+            "planned",
+            "loss",
+            "failure",
+            "dies",
+            "dies",
+            "dies",
+            "lost",
+            "lost",
+            "leaves",
+        )
         if self.focus:
             ends = ("leaves",) if self.focus == "leave" else ("dies", "lost")
         match dice.choice(ends):
