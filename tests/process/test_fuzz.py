@@ -12,9 +12,9 @@ SEEDS = {
     13: "killed in copies to memory, nodes lost",
     19: "folders that are not shared, nodes lost in restores",
     27: "ranks without collectives",
-    31: "killed while all leave in a planned stop",
     33: "killed in saves",
     38: "FSDP2, killed in saves",
+    239: "killed while all leave in a planned stop",
 }
 
 
