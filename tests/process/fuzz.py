@@ -144,13 +144,16 @@ def _left_behind(mark: str) -> set[str]:
 def main() -> int:
     """Run seeds; 1 if one fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.process.fuzz", description="Fuzz the training library.")
-    parser.add_argument("--seeds", default="0:20", help="a seed, or A:B (without B); default 0:20")
+    parser.add_argument("--seeds", default="0:20", help="seeds: 7, 0:20 (without 20), or 3,5,10:20; default 0:20")
     parser.add_argument("--show", action="store_true", help="print each plan before it runs")
     wish = parser.parse_args()
-    first, _, end = wish.seeds.partition(":")
+    seeds: list[int] = []
+    for part in wish.seeds.split(","):
+        first, _, end = part.partition(":")
+        seeds += range(int(first), int(end or int(first) + 1))
     counts: dict[str, int] = {}
     wrong = []
-    for seed in range(int(first), int(end or int(first) + 1)):
+    for seed in seeds:
         if wish.show:
             print(plan(seed), flush=True)
         began = time.monotonic()

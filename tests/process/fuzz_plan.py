@@ -56,14 +56,16 @@ PLACES: Final = {
 """Where a replica may be killed, besides at any moment of a step."""
 KINDS: Final = ("start", "restore", "commit", "commit", "save", "step")
 AFTER_RETURN: Final = -1
-KILLS_US: Final = (AFTER_RETURN, 0, 30, 100, 400, 1500, 6000, 30000)
+RAISE: Final = -2
+KILLS_US: Final = (RAISE, AFTER_RETURN, 0, 30, 100, 400, 1500, 6000, 30000)
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
     """One replica's end by its own hand: `after_us` after the `nth` call of `place`, or after step `at` began.
 
-    `AFTER_RETURN`: when that call returns. A place that is never come to leaves the step.
+    `AFTER_RETURN`: when that call returns. `RAISE`: it is not killed, but raises there. A place that is never come to
+    leaves the step.
     """
 
     rank: int
@@ -231,5 +233,7 @@ class _Worlds:
             after_us = dice.choice((*KILLS_US, dice.randrange(300), dice.randrange(2000)))
             if kind == "copy":
                 after_us = dice.randrange(1500)
-            found.append(Strike(rank, at, max(0, after_us) if not place else after_us, place, nth))
+            if after_us == AFTER_RETURN and not place:
+                after_us = 0
+            found.append(Strike(rank, at, after_us, place, nth))
         return tuple({one.rank: one for one in found}.values())

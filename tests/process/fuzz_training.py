@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 import elastic
 from elastic.testing import reached
-from tests.process.fuzz_plan import AFTER_RETURN, Plan, Strike
+from tests.process.fuzz_plan import AFTER_RETURN, RAISE, Plan, Strike
 
 Sample = tuple[int, torch.Tensor, torch.Tensor]
 
@@ -57,7 +57,9 @@ class Diary:
 
 
 def die(after_us: int) -> None:
-    """Have the kernel end this process, at once or a little later, whatever it does then."""
+    """Have the kernel end this process, at once or a little later, whatever it does then; or raise."""
+    if after_us == RAISE:
+        raise RuntimeError("the plan lets this replica fail here")
     if after_us <= 0:
         os.kill(os.getpid(), signal.SIGKILL)
     signal.setitimer(signal.ITIMER_REAL, after_us / 1e6)
