@@ -162,7 +162,7 @@ class Restorer:
         templates = {name: self._parts[name].take() for name in self._sharded}
         replicated, own, sharded = self._memory.fetch(agreed, templates)
         self._say(f"resumed at step {agreed.step} from memory{f'; {lost}' if lost else ''}")
-        return _restored(agreed.step, {**replicated, **sharded}, own.get("rng") if own else None)
+        return _restored(agreed.step, self._completed({**replicated, **sharded}), own.get("rng") if own else None)
 
     def _from_disk(
         self,
@@ -188,7 +188,7 @@ class Restorer:
             helped = f", sent to {holders.count(False)} ranks that cannot read it" if not all(holders) else ""
             self._say(f"resumed at step {choice.seen.step} from {where}{helped}{f'; {lost}' if lost else ''}")
             random = given.pop("rng", None)
-            return _restored(choice.seen.step, given, self._own_random(random), on_disk=True)
+            return _restored(choice.seen.step, self._completed(given), self._own_random(random), on_disk=True)
         lost = restoring.check_newest(-1, reports, allow_rollback=wishes.allow_rollback)
         if bad:
             raise CheckpointDamaged(
@@ -245,17 +245,21 @@ class Restorer:
             given = spread(trees, holders, self._here.group) if not self._here.alone else dict(trees or {})
             given.pop("rng", None)
             self._say(f"starting from {warm} (--resume_from)")
-            return _warm(given)
+            return _warm(self._completed(given))
         if lost:
             self._say(f"starting anew; {lost}")
-        if self._here.alone:
-            return Restored(-1)
-        taken = {name: part.take() for name, part in self._parts.items() if not part.sharded}
+        return Restored(-1, self._completed({}))
+
+    def _completed(self, given: dict[str, Any]) -> dict[str, Any]:
+        """What was restored; for replicated parts that are not in it, rank 0's on the other ranks."""
+        taken = {name: part.take() for name, part in self._parts.items() if not part.sharded and name not in given}
+        if self._here.alone or not taken:
+            return given
         for name, one in taken.items():  # On every rank, so that none waits for one that cannot read what it gets.
             partfile.refuse_unsafe(io.BytesIO(tree.pack(tree.take_apart(one)[0])), name)
         mine = taken if self._here.rank == 0 else None
-        given = spread(mine, [rank == 0 for rank in range(self._here.world_size)], self._here.group)
-        return Restored(-1, {} if mine is not None else given)
+        told = spread(mine, [rank == 0 for rank in range(self._here.world_size)], self._here.group)
+        return given if mine is not None else given | told
 
     def _warm_trees(self, path: str) -> dict[str, Any]:
         """The replicated parts that --resume_from offers; the newest that can be read."""
