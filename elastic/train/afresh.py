@@ -41,8 +41,8 @@ def warm(place: Here, checkpoints: Checkpoints, parts: Mapping[str, Part], path:
 
 
 def of_rank_0(place: Here, parts: Mapping[str, Part]) -> dict[str, Any]:
-    """What rank 0 has in its whole parts, for the other ranks; nothing for rank 0 itself. A collective."""
-    taken = {name: part.take() for name, part in parts.items() if not part.sharded}
+    """What rank 0 has in these whole parts, for the other ranks; nothing for rank 0 itself. A collective."""
+    taken = {name: part.take() for name, part in parts.items()}
     for name, one in taken.items():  # On every rank, so that none waits for one that cannot read what it gets.
         partfile.refuse(tree.unsafe(tree.pack(tree.take_apart(one)[0])), name)
     mine = taken if place.rank == 0 else None

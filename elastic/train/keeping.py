@@ -58,6 +58,8 @@ class Keeper:
         self._kept_step = -1
         """What people can go back to: the newest step on disk."""
         self._told_shared = False
+        self._shared = True
+        """Whether every host sees the same folder; known after the first save."""
         self._heard = False
         self._board: stop.Board | None = None
         place = self._here
@@ -160,6 +162,8 @@ class Keeper:
             self._to_disk(step, replicated, own, sharded)
         if leave:
             assert word is not None
+            if not memory and not self._shared and self._memory.on:  # The node that has saved may be the one that goes.
+                self._memory.commit(step, replicated, own, sharded)
             self._leave(step, word)
 
     def save_now(self, step: int) -> None:
@@ -191,6 +195,7 @@ class Keeper:
         return {**replicated, "values": values}, {name: taken[name] for name in taken if self._parts[name].sharded}
 
     def _to_disk(self, step: int, replicated: dict[str, Any], own: dict[str, Any], sharded: dict[str, Any]) -> None:
+        self._state._check_alone()
         self._saved_step = -1
         everybody = talk.gather(tree.pack(own["rng"]), self._here.group)
 
@@ -218,9 +223,11 @@ class Keeper:
             return
         words = [socket.gethostname(), str(folder.absolute()), str(int(sharing.sees_token(folder, token)))]
         told = [one.decode().split("\n") for one in talk.gather("\n".join(words).encode(), place.group)]
+        blind = [(host, where) for host, where, sees in told if sees == "0"]
+        self._shared = not blind
         if place.rank == 0:
             sharing.remove_token(folder, token)
-            if blind := [(host, where) for host, where, sees in told if sees == "0"]:
+            if blind:
                 notes.say(sharing.not_shared(told[0][0], folder.absolute(), blind), warn=True)
 
     def _say_saved(self, step: int, folder: Any) -> None:

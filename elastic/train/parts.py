@@ -211,4 +211,7 @@ def _optimizer(name: str, optimizer: torch.optim.Optimizer, modules: Mapping[str
     for module in modules.values():
         if ids <= {id(one) for one in module.parameters()}:
             return ShardedOptimizer(module, optimizer)
-    raise ConfigError(f"elastic.State: {name} is the optimizer of a sharded module that is not in the state; add it")
+    raise ConfigError(
+        f"elastic.State: {name} is not the optimizer of one sharded module in this state; add the module, and "
+        "give each module an optimizer of its own"
+    )

@@ -165,7 +165,7 @@ class Restorer:
         templates = {name: self._parts[name].take() for name in self._sharded}
         replicated, own, sharded = self._memory.fetch(agreed, templates)
         self._say(f"resumed at step {agreed.step} from memory{f'; {lost}' if lost else ''}")
-        return _restored(agreed.step, {**replicated, **sharded}, own.get("rng") if own else None)
+        return _restored(agreed.step, self._completed({**replicated, **sharded}), own.get("rng") if own else None)
 
     def _from_disk(
         self,
@@ -191,7 +191,7 @@ class Restorer:
             helped = f", sent to {holders.count(False)} ranks that cannot read it" if not all(holders) else ""
             self._say(f"resumed at step {choice.seen.step} from {where}{helped}{f'; {lost}' if lost else ''}")
             random = given.pop("rng", None)
-            found = _restored(choice.seen.step, given, self._own_random(random), on_disk=True)
+            found = _restored(choice.seen.step, self._completed(given), self._own_random(random), on_disk=True)
             return dataclasses.replace(found, newest=choice.seen.step)
         lost = restoring.check_newest(-1, reports, allow_rollback=wishes.allow_rollback)
         if bad:
@@ -253,13 +253,18 @@ class Restorer:
                     f"{', '.join(self._parts)}: nothing to start from; name a part as it is there"
                 )
             self._say(f"starting from {warm} (--resume_from)")
-            return _warm(given)
+            return _warm(self._completed(given))
         if lost:
             self._say(f"starting anew; {lost}")
         elif os.environ.get("ELASTIC_GENERATION", "1") != "1":
             folder = self._checkpoints.folder.absolute()
             self._say(f"no step is in memory and none in {folder}: training starts at step 0", warn=True)
-        return Restored(-1, {} if self._here.alone else afresh.of_rank_0(self._here, self._parts))
+        return Restored(-1, self._completed({}))
+
+    def _completed(self, given: dict[str, Any]) -> dict[str, Any]:
+        """What was restored; for replicated parts that are not in it, rank 0's on the other ranks."""
+        missing = {name: part for name, part in self._parts.items() if not part.sharded and name not in given}
+        return given if self._here.alone or not missing else given | afresh.of_rank_0(self._here, missing)
 
     def _together(self, error: str) -> None:
         """A round that fails on every rank if it failed on one."""

@@ -37,7 +37,7 @@ RESERVED: Final = frozenset({"commit", "epoch", "finish", "restore", "rng", "sav
 
 
 _restored: weakref.WeakValueDictionary[str, State] = weakref.WeakValueDictionary()
-"""The states of this process, by the folder of their checkpoints: two in one folder would replace each other's."""
+"""The newest state of this process for each folder of checkpoints: two in one would replace each other's."""
 
 
 class State:
@@ -63,6 +63,7 @@ class State:
         self._end: WorkerEnd | None = None
         self._keeper: Keeper | None = None
         self._parts = made
+        self._where = ""
 
     @property
     def step(self) -> int:
@@ -99,12 +100,7 @@ class State:
             if self._keeper is not None:
                 raise ConfigError("state.restore() was called twice; call it once, before the first step")
             where = os.path.abspath(folder or os.environ.get("ELASTIC_CHECKPOINT_DIR") or "checkpoints")
-            if where in _restored:
-                raise ConfigError(
-                    f"another elastic.State keeps its checkpoints in {where}; put everything into one State, or give "
-                    "this one a folder of its own: state.restore(folder=...)"
-                )
-            _restored[where] = self
+            _restored[where], self._where = self, where
             self._end = progress.end()
             keeper = Keeper(
                 self, self._parts, self._things, self._end, folder=folder, keep=keep, memory_copies=memory_copies
@@ -171,6 +167,15 @@ class State:
         if self._keeper is not None:
             self._keeper.finish(self._step)
 
+    def _check_alone(self) -> None:
+        """Raise `ConfigError` if another state was restored from this one's folder since."""
+        if _restored.get(self._where) is not self:
+            with mistakes_told():
+                raise ConfigError(
+                    f"another elastic.State keeps its checkpoints in {self._where}; put everything into one State, or "
+                    "give this one a folder of its own: state.restore(folder=...)"
+                )
+
     def __getattr__(self, name: str) -> Any:
         """A part, or a plain value."""
         if not name.startswith("_"):
@@ -202,6 +207,7 @@ def _batches(things: Mapping[str, Any]) -> dict[str, Any]:
         f"{name}_batch": batch
         for name, batch in found.items()
         if hasattr(batch, "weigh") and hasattr(batch, "state_dict") and id(batch) not in known
+        if f"{name}_batch" not in things
     }
 
 

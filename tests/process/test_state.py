@@ -123,6 +123,12 @@ def test_a_restore_that_is_refused_is_one_line_and_exit_code_1(tmp_path: Path) -
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_planned_stop_loses_nothing_when_the_node_that_saved_leaves_with_its_folder(tmp_path: Path) -> None:
+    worlds = [World(2, Planned(5, leave=(0,))), World(1)]
+    result = run(training.ddp, args=(1, 3), worlds=worlds, checkpoint_dirs=tmp_path)
+    assert starts(result) == [0, last_step(result, 0)]
+
+
 def test_a_rollback_that_is_allowed_starts_from_what_can_be_read(tmp_path: Path) -> None:
     worlds = [World(2, Loss(7, nodes=(0,))), World(1)]
     result = run(
@@ -367,6 +373,8 @@ def two_states() -> None:
     first, second = (elastic.State(model=training.network()) for _ in range(2))
     first.restore()
     second.restore()
+    second.commit(every=1)
+    first.commit(every=1)
 
 
 def test_two_states_in_one_folder_are_refused_in_one_line() -> None:

@@ -124,3 +124,25 @@ def test_the_order_of_the_data_does_not_depend_on_the_default_device() -> None:
     usual = Permutation(5, 0, None).take(0, range(5))
     with torch.device("meta"):
         assert Permutation(5, 0, None).take(0, range(5)) == usual
+
+
+def one_more(names: list[str], save: bool) -> list[float]:
+    """Modules that differ by rank until they are restored."""
+    here = elastic.init()
+    torch.manual_seed(here.rank)
+    modules = {name: torch.nn.Linear(1, 1) for name in names}
+    state = elastic.State(**modules)
+    state.restore()
+    if save:
+        state.commit(every=1)
+        state.finish()
+    return [float(one.weight) for one in modules.values()]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_part_that_the_checkpoint_does_not_have_is_that_of_rank_0_on_all_ranks(tmp_path: Path, resume: bool) -> None:
+    run(one_more, args=(["a"], True), worlds=[1], checkpoint_dir=tmp_path / "old")
+    env = {"ELASTIC_RESUME_FROM": str(tmp_path / "old")} if resume else {}
+    folder = tmp_path / ("new" if resume else "old")
+    first, second = run(one_more, args=(["a", "b"], False), worlds=[2], checkpoint_dir=folder, env=env).values
+    assert first == second
