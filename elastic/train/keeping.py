@@ -110,7 +110,7 @@ class Keeper:
         if restored.step >= 0 and not restored.warm:
             self._saved_step = state._step if restored.on_disk else -1
             if restored.random is not None:
-                rng.restore(restored.random)
+                self._restore_random(restored.random)
             else:
                 rng.derive(self._seed(), rank=place.rank, step=state._step)
         self._apply_batches()
@@ -118,6 +118,22 @@ class Keeper:
             for thing in self._things.values():
                 if _is_module(thing):
                     nans.watch(thing, lambda: state._step + 1, place.rank)
+
+    def _restore_random(self, random: dict[str, Any]) -> None:
+        """Now, and again once the loop goes on: a DataLoader draws a seed when its loop begins.
+
+        In a run without a break it did so before the commit, not after it.
+        """
+        rng.restore(random)
+        left = [random]
+
+        def again() -> None:
+            while left:
+                rng.restore(left.pop())
+
+        for thing in self._ordered:
+            if getattr(thing, "consumed", 0) and hasattr(thing, "at_next_loop"):
+                thing.at_next_loop(again)
 
     def _apply_batches(self) -> None:
         """Batches that grow with the world bring the learning rates along."""

@@ -81,6 +81,7 @@ class ElasticSampler(Sampler[Any]):
         self._loop: Iteration | None = None
         self._batch_size: int | None = None
         self._by_hand = False
+        self._begun: Callable[[], None] | None = None
         rank_and_world(rank, world)
         if batch is not None:
             batch.bind(self)
@@ -110,7 +111,11 @@ class ElasticSampler(Sampler[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Start an epoch. The epoch that it is in already goes on where it is."""
         if epoch != self._epoch:
-            self._epoch, self._base, self._loop = epoch, 0, None
+            self._epoch, self._base, self._loop, self._begun = epoch, 0, None, None
+
+    def at_next_loop(self, call: Callable[[], None]) -> None:
+        """Call this once when the next loop of this epoch begins, after its DataLoader has drawn its random seed."""
+        self._begun = call
 
     def advance(self, batches: int = 1) -> None:
         """Say that the loop has got so many more batches of this rank; from then on only this counts.
@@ -228,6 +233,9 @@ class ElasticSampler(Sampler[Any]):
         if caller.batch_size is not None:
             self._batch_size = caller.batch_size
         self._loop = self._planned(caller)
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun()
         return self._loop
 
     def _planned(self, caller: Caller) -> Iteration:

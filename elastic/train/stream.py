@@ -92,6 +92,7 @@ class ElasticStream:
         self._base = 0
         self._ended = False
         self._loop: _Loop | None = None
+        self._begun: Callable[[], None] | None = None
         if batch is not None:
             batch.bind(self)
 
@@ -114,6 +115,11 @@ class ElasticStream:
         """Start an epoch. The epoch that it is in already goes on where it is."""
         if epoch != self._epoch:
             self._epoch, self._base, self._ended, self._loop = epoch, 0, False, None
+            self._begun = None
+
+    def at_next_loop(self, call: Callable[[], None]) -> None:
+        """Call this once when the next loop of this epoch begins, after its DataLoader has drawn its random seed."""
+        self._begun = None if self.finished else call  # A finished epoch draws no seed.
 
     def keep(self) -> None:
         """Say that the batches taken so far are committed, without asking for the state. `state_dict` does it too."""
@@ -171,7 +177,11 @@ class ElasticStream:
         self._served.aim(self._epoch, self._base, rank, world)
         if self._loader is None:
             self._loader = DataLoader(self._served, batch_size=None, **self._options)
-        for batch, note in self._loader:
+        batches = iter(self._loader)
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun()
+        for batch, note in batches:
             if self._loop is not loop:
                 raise ConfigError(
                     "ElasticStream: it was moved, or another loop over it was started, while this loop was running; "

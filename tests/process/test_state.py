@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from elastic.testing import Failure, Loss, Planned, Result, RunFailed, World, reached, record, run
 from elastic.train.rollback import RECORD, Record
@@ -299,6 +300,43 @@ def test_random_numbers_go_on_by_rank_where_the_world_is_the_same(tmp_path: Path
     parted = run(draw, args=(6,), worlds=[World(2, Planned(3)), World(2)], checkpoint_dir=tmp_path)
     for rank in range(2):
         assert parted.values[rank] == whole.values[rank][starts(parted)[1] :]
+
+
+def dropout(kind: str, workers: int) -> list[float]:
+    """A number that is drawn in each step of two epochs, as dropout draws them, in the loop over a DataLoader."""
+    import elastic
+
+    elastic.init()
+    torch.manual_seed(7)
+    order: Any
+    loader: Any
+    if kind == "stream":
+        loader = order = elastic.ElasticStream(lambda epoch: iter(range(12)), batch_size=3, num_workers=workers)
+    else:
+        order = elastic.ElasticSampler(12)
+        loader = DataLoader(TensorDataset(torch.arange(12)), sampler=order, batch_size=3, num_workers=workers)
+    state = elastic.State(order=order, drawn=[])
+    state.restore()
+    for _ in elastic.epochs(state, 2):
+        for _ in loader:
+            state.drawn = [*state.drawn, float(torch.rand(()))]
+            state.commit(every=1)
+            reached(state.step)
+        state.drawn = [*state.drawn, float(torch.rand(()))]
+    drawn: list[float] = state.drawn
+    return drawn
+
+
+@pytest.mark.parametrize(("kind", "workers"), [("sampler", 0), ("sampler", 1), ("stream", 0)])
+@pytest.mark.parametrize("at", [2, 4], ids=["in an epoch", "at the end of an epoch"])
+def test_random_numbers_of_a_loop_go_on_as_in_a_run_without_a_break(
+    tmp_path: Path, kind: str, workers: int, at: int
+) -> None:
+    undisturbed = run(dropout, args=(kind, workers), worlds=[1]).values
+    broken = run(
+        dropout, args=(kind, workers), worlds=[World(1, Planned(at)), World(1)], checkpoint_dir=tmp_path
+    ).values
+    assert broken == undisturbed
 
 
 def test_random_numbers_differ_by_rank_where_the_world_is_another_one(tmp_path: Path) -> None:
