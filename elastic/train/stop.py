@@ -132,8 +132,16 @@ class Board:
             return Next(end.value)
 
     def leave(self, rank: int, world: int) -> None:
-        """The last call. Rank 0 returns when all others have called it, or after `LEAVE_LIMIT_S`."""
-        left = self.do(Add("left", 1))
+        """The last call. Rank 0 returns when all others have called it, or after `LEAVE_LIMIT_S`.
+
+        Another rank that no longer finds the board returns too: everything is saved, and only rank 0 would look there.
+        """
+        try:
+            left = self.do(Add("left", 1))
+        except RuntimeError:  # What torch raises when rank 0, whose process has the store, is gone.
+            if rank == 0:
+                raise
+            return
         until_s = time.monotonic() + LEAVE_LIMIT_S
         while rank == 0 and left < world and time.monotonic() < until_s:
             self.do(Pause())
