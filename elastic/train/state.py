@@ -90,9 +90,9 @@ class State:
         Raises `CheckpointError`, with the mend, when nothing as new as the newest committed step can be read, and
         when every checkpoint is damaged.
         """
-        if self._keeper is not None:
-            raise ConfigError("state.restore() was called twice; call it once, before the first step")
         with mistakes_told():
+            if self._keeper is not None:
+                raise ConfigError("state.restore() was called twice; call it once, before the first step")
             self._end = progress.end()
             keeper = Keeper(
                 self, self._parts, self._things, self._end, folder=folder, keep=keep, memory_copies=memory_copies
@@ -147,7 +147,11 @@ class State:
             keeper.keep(step, disk=disk, memory=memory, word=word, loss=loss)
 
     def save(self) -> None:
-        """Save the newest committed step to disk now, and wait until it is there. Every rank calls it."""
+        """Save the newest committed step to disk now, and wait until it is there. Every rank calls it.
+
+        With several ranks nothing is saved while an exception is on its way (`finally: state.save()`), since the other
+        ranks are elsewhere and would be waited for; a line says so.
+        """
         if self._keeper is not None:
             self._keeper.save_now(self._step)
 
