@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,6 +58,8 @@ class Keeper:
         self._saved_step = -1
         self._kept_step = -1
         """What people can go back to: the newest step on disk."""
+        self._handled = sys.exc_info()[1]
+        """The exception in whose handler the whole script runs, if any."""
         self._told_shared = False
         self._shared = True
         """Whether every host sees the same folder; known after the first save."""
@@ -185,6 +188,17 @@ class Keeper:
     def save_now(self, step: int) -> None:
         """Save a step to disk, unless it was, and wait until it is there."""
         self._saver.wait()
+        error = sys.exc_info()[1]
+        if isinstance(error, SystemExit) and error.code == LEAVING:
+            return  # The step was saved before the planned stop.
+        if not (self._here.alone or error is self._handled or isinstance(error, SystemExit | None)):
+            if self._saved_step != step:
+                notes.say(
+                    f"step {step} is not saved on the way out of {type(error).__name__}: rank {self._here.rank} would "
+                    "wait for ranks that are elsewhere; what was saved before stays",
+                    warn=True,
+                )
+            return
         missing = b"" if self._saved_step == step else b"missing"  # Rank 0 alone may know that a save failed.
         if any(talk.gather(missing, self._here.group)):
             replicated, sharded = self._take(step)

@@ -134,17 +134,19 @@ class State:
                     "before the first step"
                 )
             return
+        first, self._first = self._first, False
+        if first:
+            with mistakes_told():
+                _check_every(every=every, memory_every=memory_every)
         step = self._step = self._step + 1
         keeper.counted()
         end = self._end
+        word = None
         if end is not None:
-            if self._first:
-                self._first = False
+            if first:
                 end.send(Committed())
             progress.report(step, loss)
             word = end.stop_asked()
-        else:
-            word = None
         disk = bool(every) and step % every == 0  # type: ignore[operator]  # mypy does not see the None go.
         memory = bool(memory_every) and step % memory_every == 0  # type: ignore[operator]
         if every:
@@ -158,6 +160,8 @@ class State:
         """Save the newest committed step to disk now, and wait until it is there. Every rank calls it.
 
         Call it right after a commit, or between epochs: it saves everything as it is now.
+        With several ranks nothing is saved while an exception is on its way (`finally: state.save()`), since the other
+        ranks are elsewhere and would be waited for; a line says so.
         """
         if self._keeper is not None:
             self._keeper.save_now(self._step)
@@ -197,6 +201,13 @@ class State:
         else:
             with mistakes_told():
                 self._values[name] = parts.plain(name, value)
+
+
+def _check_every(**given: int | None) -> None:
+    """Raise `ConfigError` for what is no number of steps; None and 0 are never."""
+    for name, steps in given.items():
+        if steps is not None and (not isinstance(steps, int) or steps < 0):
+            raise ConfigError(f"state.commit({name}={steps!r}): write a whole number of steps, or leave it out")
 
 
 def _batches(things: Mapping[str, Any]) -> dict[str, Any]:

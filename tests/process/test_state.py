@@ -277,6 +277,28 @@ def test_a_world_that_starts_over_because_nothing_was_saved_says_so(tmp_path: Pa
     assert said == [False, True]
 
 
+def finishes_anyway() -> None:
+    """Rank 1 fails, and says `finish` on its way out, while rank 0 waits for it in a step."""
+    import elastic
+
+    here = elastic.init()
+    state = elastic.State(model=training.network())
+    state.restore()
+    try:
+        for step in range(5):
+            if here.rank == 1 and step == 3:
+                raise LookupError("no such sample")
+            torch.distributed.all_reduce(torch.ones(1))
+            state.commit(every=2)
+    finally:
+        state.finish()
+
+
+def test_no_save_waits_for_the_others_on_the_way_out_of_an_exception(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="LookupError: no such sample"):
+        run(finishes_anyway, worlds=[2], checkpoint_dir=tmp_path, timeout_s=60)
+
+
 def draw(steps: int) -> list[float]:
     """Random numbers after a restore."""
     import elastic

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import elastic
-from elastic.errors import CheckpointError
+from elastic.errors import CheckpointError, ConfigError
 from elastic.train.parts import on_its_device
 from elastic.train.rollback import RECORD, Record
 
@@ -118,3 +119,11 @@ def test_a_step_whose_save_did_not_begin_is_saved_when_that_is_asked_for(tmp_pat
     folder.unlink()
     state.save()
     assert [path.name for path in folder.glob("step-*")] == ["step-0000000002.g0"]
+
+
+@pytest.mark.parametrize("steps", [-3, 2.5, "5"])
+def test_what_is_no_number_of_steps_is_refused_by_name(steps: Any, tmp_path: Path) -> None:
+    state = elastic.State(best=0.0)
+    state.restore(folder=tmp_path)
+    with pytest.raises(ConfigError, match=r"state\.commit\(every=.*whole number of steps"):
+        state.commit(every=steps)
