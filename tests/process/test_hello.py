@@ -93,7 +93,9 @@ def test_after_its_end_nobody_listens() -> None:
     played(story)
 
 
-def test_a_flood_of_connections_is_answered_and_leaves_no_descriptor_open() -> None:
+def test_a_flood_of_connections_is_answered_and_leaves_no_descriptor_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hello, "ASK_LIMIT_S", LIMIT_S)  # A hundred clients and the agent share one loop here.
+
     async def story() -> None:
         async with listening() as agent:
             before = len(os.listdir("/proc/self/fd"))
