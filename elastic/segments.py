@@ -15,7 +15,6 @@ from pathlib import Path, PurePosixPath
 SHARE = 0.5
 """Of the memory that is available at the first request, all segments of a node together may take so much."""
 NAMES_MAX = 1024
-GB = 1e9
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUPS = Path("/proc/self/cgroup")
@@ -60,8 +59,7 @@ class Segments:
         limit = self._limit_bytes()
         if needed > limit:
             raise SegmentRefused(
-                f"the memory tier needs {needed / GB:.1f} GB on this node, {limit / GB:.1f} GB is allowed "
-                "(--memory_limit)"
+                f"the memory tier needs {_size(needed)} on this node, {_size(limit)} is allowed (--memory_limit)"
             )
         if found is None and len(self._kept) >= NAMES_MAX:
             raise SegmentRefused(f"this node keeps {NAMES_MAX} pieces of memory already")
@@ -69,7 +67,7 @@ class Segments:
         try:
             self._kept[name] = _make(size), size
         except (OSError, OverflowError) as error:
-            raise SegmentRefused(f"this machine gives no memory of {size / GB:.1f} GB ({error})") from error
+            raise SegmentRefused(f"this machine gives no memory of {_size(size)} ({error})") from error
         return self._kept[name]
 
     def drop_all(self) -> None:
@@ -150,3 +148,11 @@ def _statistic(path: Path, name: str) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), 0)
+
+
+def _size(number: float) -> str:
+    """Bytes for people: 12.3 GB."""
+    for unit, bytes_ in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= bytes_:
+            return f"{number / bytes_:.1f} {unit}"
+    return f"{number:.0f} bytes"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +14,7 @@ from elastic.train import nans, notes, restoring, rng, sharing, stop, talk, tree
 from elastic.train.checkpoint import Checkpoints
 from elastic.train.memory import MemoryTier
 from elastic.train.parts import Part, on_its_device, without_numpy
-from elastic.train.place import Here, here
+from elastic.train.place import Here, here, host
 from elastic.train.restore import Restored, Restorer
 from elastic.train.saver import Saver
 
@@ -251,7 +250,7 @@ class Keeper:
         token = talk.broadcast(token.encode() if place.rank == 0 else None, 0, place.group).decode()
         if not token:
             return
-        words = [socket.gethostname(), str(folder.absolute()), str(int(sharing.sees_token(folder, token)))]
+        words = [host(), str(folder.absolute()), str(int(sharing.sees_token(folder, token)))]
         told = [one.decode().split("\n") for one in talk.gather("\n".join(words).encode(), place.group)]
         blind = [(host, where) for host, where, sees in told if sees == "0"]
         self._shared = not blind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,3 +57,8 @@ def here(environ: Mapping[str, str] = os.environ, *, sharded: bool = False) -> H
         group=group,
         background=dist.new_group(backend="gloo") if sharded and world_size > 1 else None,
     )
+
+
+def host(environ: Mapping[str, str] = os.environ) -> str:
+    """This machine as people know it: the address that the node has in its job, otherwise the machine's name."""
+    return environ.get("ELASTIC_NODE_ID", "").rpartition("-")[0] or socket.gethostname()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,25 +17,16 @@ from typing import Any
 import msgspec
 
 from elastic.channel import Listening, WorkerEnd
-from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError, TensorsDiffer, TensorsMissing
+from elastic.errors import CheckpointDamaged, CheckpointError, TensorsDiffer, TensorsMissing
 from elastic.train import afresh, fence, notes, restoring, rollback, talk
 from elastic.train.checkpoint import Candidate, Checkpoints
 from elastic.train.commonstep import Agreed
 from elastic.train.memory import MemoryTier
 from elastic.train.parts import Part, ShardedModule
-from elastic.train.place import Here
-from elastic.train.restoring import Known, Report, Seen
+from elastic.train.place import Here, host
+from elastic.train.restoring import Report, Seen
 from elastic.train.spread import spread
-
-TRUE = frozenset({"1", "true", "yes", "on"})
-
-
-class Wishes(msgspec.Struct, frozen=True):
-    """What a script or its flags ask of a restore. Those of rank 0 count: nodes may join with other flags."""
-
-    step: int | None
-    resume_from: str | None
-    allow_rollback: bool
+from elastic.train.wishes import Wishes, newest_known, wished
 
 
 @dataclass(frozen=True)
@@ -77,7 +67,7 @@ class Restorer:
         self, *, step: int | None, resume_from: str | os.PathLike[str] | None, allow_rollback: bool | None
     ) -> Restored:
         """Bring every rank to the same step. Every rank calls it. Raises `CheckpointError` on all of them."""
-        wishes = self._agree(_wishes(os.environ, step, resume_from, allow_rollback=allow_rollback))
+        wishes = self._agree(wished(os.environ, step, resume_from, allow_rollback=allow_rollback))
         self._await_claim()
         since, aside = self._roll_back(wishes.step)
         candidates, reports = self._look(aside)
@@ -146,9 +136,9 @@ class Restorer:
             claim = fence.current(self._checkpoints.folder)
         except CheckpointError as failed:
             claim, error = None, str(failed)
-        known = _known(os.environ)
+        known = newest_known(os.environ)
         report = Report(
-            host=socket.gethostname(),
+            host=host(),
             folder=str(self._checkpoints.folder.absolute()),
             token=claim.mark if claim is not None else "",
             seen=tuple(candidates),
@@ -291,30 +281,3 @@ def _warm(given: dict[str, Any]) -> Restored:
     """Parts and values of another run; its step and epoch are not ours."""
     values = given.pop("values", None) or {}
     return Restored(0, given, {"values": values.get("values", {})}, warm=True)
-
-
-def _wishes(
-    environ: Mapping[str, str],
-    step: int | None,
-    resume_from: str | os.PathLike[str] | None,
-    *,
-    allow_rollback: bool | None,
-) -> Wishes:
-    """What was said in the call, otherwise what the flags say."""
-    told, path = environ.get("ELASTIC_RESTORE_STEP"), environ.get("ELASTIC_RESUME_FROM") or None
-    if step is None and told:
-        if not told.isdecimal():
-            raise ConfigError(f"ELASTIC_RESTORE_STEP is {told!r}; write the number of a step")
-        step = int(told)
-    if allow_rollback is None:
-        allow_rollback = environ.get("ELASTIC_ALLOW_ROLLBACK", "").lower() in TRUE
-    return Wishes(step, os.fspath(resume_from) if resume_from is not None else path, allow_rollback)
-
-
-def _known(environ: Mapping[str, str]) -> Known | None:
-    """The newest committed checkpoint that the job knows of."""
-    text = environ.get("ELASTIC_SAVED", "")
-    try:
-        return msgspec.json.decode(text, type=Known) if text else None
-    except msgspec.MsgspecError as error:
-        raise ConfigError(f"ELASTIC_SAVED is {text!r}, which cannot be read ({error}); unset it") from error

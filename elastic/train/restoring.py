@@ -87,7 +87,7 @@ def check_newest(newest: int, reports: Sequence[Report], *, allow_rollback: bool
     best = f"the newest that can be read is step {newest}" if newest >= 0 else "nothing can be read"
     where = f"step {committed.step} was committed on {committed.host} in {committed.folder}, and {best}"
     if allow_rollback:
-        return f"{where}; going on from there (--allow_rollback)"
+        return f"{where}{'; going on from there' if newest >= 0 else ''} (--allow_rollback)"
     folders = ", ".join(sorted({f"{report.host}:{report.folder}" for report in reports}))
     raise CheckpointError(
         f"{where} ({folders}); bring {committed.host} back or mount its folder here, or accept the loss with "

@@ -276,7 +276,8 @@ def test_a_worker_that_can_show_its_stacks_does_and_lives(heard: Heard) -> None:
             assert connection.show_stacks()
             assert worker.stderr is not None
             assert b"most recent call first" in worker.stderr.readline()
-            assert b'File "<string>", line 9 in <module>' in worker.stderr.readline()
+            # It may still be within the call that was heard; its own line is the last one of the stack.
+            assert any(b'File "<string>", line ' in line and b"in <module>" in line for line in worker.stderr)
             assert worker.poll() is None
         finally:
             worker.kill()

@@ -214,7 +214,7 @@ async def test_memory_outlives_the_workers_and_is_gone_after_everything_was_kill
     await worker.exits(3)
     (worker,) = await job.world(2, 1)
     await worker.obeys("keep", ["state", 0, "step 8"])
-    assert "kept: step 7\n" in node.text("workerlog.0")
+    await node.shows("^kept: step 7$")
     (segment,) = segments_of(node.process.pid)
     assert node.process.pid in holders(segment)
     nursery = node.nursery()

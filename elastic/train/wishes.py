@@ -1,0 +1,48 @@
+"""What a script or its flags ask of a restore, and what the job knows of its checkpoints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import msgspec
+
+from elastic.errors import ConfigError
+from elastic.train.restoring import Known
+
+TRUE = frozenset({"1", "true", "yes", "on"})
+
+
+class Wishes(msgspec.Struct, frozen=True):
+    """What a script or its flags ask of a restore. Those of rank 0 count: nodes may join with other flags."""
+
+    step: int | None
+    resume_from: str | None
+    allow_rollback: bool
+
+
+def wished(
+    environ: Mapping[str, str],
+    step: int | None,
+    resume_from: str | os.PathLike[str] | None,
+    *,
+    allow_rollback: bool | None,
+) -> Wishes:
+    """What was said in the call, otherwise what the flags say."""
+    told, path = environ.get("ELASTIC_RESTORE_STEP"), environ.get("ELASTIC_RESUME_FROM") or None
+    if step is None and told:
+        if not told.isdecimal():
+            raise ConfigError(f"ELASTIC_RESTORE_STEP is {told!r}; write the number of a step")
+        step = int(told)
+    if allow_rollback is None:
+        allow_rollback = environ.get("ELASTIC_ALLOW_ROLLBACK", "").lower() in TRUE
+    return Wishes(step, os.fspath(resume_from) if resume_from is not None else path, allow_rollback)
+
+
+def newest_known(environ: Mapping[str, str]) -> Known | None:
+    """The newest committed checkpoint that the job knows of."""
+    text = environ.get("ELASTIC_SAVED", "")
+    try:
+        return msgspec.json.decode(text, type=Known) if text else None
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"ELASTIC_SAVED is {text!r}, which cannot be read ({error}); unset it") from error
