@@ -48,9 +48,9 @@ async def test_a_node_killed_and_another_joined_while_steps_run_cost_no_accuracy
     log = job.folder / "steps.log"
 
     async def start() -> Node:
-        flags = ("--np", "1:3", "--settle", "15")
-        script = (*DIGITS, "--step_time", "0.01", "--step_log", str(log))
-        return await job.node(*flags, ttl_s=QUICK_TTL_S, script=script)
+        # Slow enough that an agent starts on a loaded machine while the others make their last 390 steps.
+        script = (*DIGITS, "--step_time", "0.025", "--step_log", str(log))
+        return await job.node("--np", "3", ttl_s=QUICK_TTL_S, script=script)
 
     nodes = [await start() for _ in range(3)]
     first = await rank_0(nodes, 1)
@@ -58,7 +58,7 @@ async def test_a_node_killed_and_another_joined_while_steps_run_cost_no_accuracy
     await first.killed()
     nodes.remove(first)
     second = await rank_0(nodes, 2)
-    await second.shows(r"^step 1[3-9]0 .* world 2")
+    await second.shows(r"^step \d+0 .* world 2")
     nodes.append(await start())
     await second.shows(r"^step \d+0 .* world 3")
     for node in nodes:
