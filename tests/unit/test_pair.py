@@ -105,3 +105,71 @@ def test_what_is_dropped_keeps_a_page_for_each_slot(kept: Kept) -> None:
     assert steps(kept) == []
     write(pair, 4)
     assert steps(kept) == [4]
+
+
+def test_there_is_memory_under_a_name_once_something_was_written_also_when_that_was_dropped(kept: Kept) -> None:
+    def there() -> bool:
+        pair = Pair(kept, "node")
+        pair.look()
+        return pair.there
+
+    assert not there()
+    pair = Pair(kept, "node")
+    write(pair, 1)
+    assert there()
+    pair.drop()
+    assert there()
+
+
+class Odd:
+    """An agent that hands out a descriptor that cannot be mapped."""
+
+    def segment(self, name: str, size: int) -> tuple[int, int] | str:
+        return os.open(os.devnull, os.O_RDONLY), 2 * DATA_AT
+
+
+def test_memory_that_cannot_be_mapped_holds_nothing_and_is_no_room() -> None:
+    pair = Pair(Odd(), "node")
+    assert pair.look() == []
+    assert not pair.there
+    with pytest.raises(NoRoom):
+        pair.make_room(80, 1000)
+
+
+class Counting(Kept):
+    """Counts what an agent is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def segment(self, name: str, size: int) -> tuple[int, int] | str:
+        self.sizes.append(size)
+        return super().segment(name, size)
+
+
+def test_once_both_slots_are_large_enough_the_agent_is_asked_for_nothing_more() -> None:
+    kept = Counting()
+    pair = Pair(kept, "node")
+    for step in (1, 2):
+        write(pair, step)
+    asked = list(kept.sizes)
+    for step in (3, 4, 5):
+        write(pair, step, size=20)
+    assert kept.sizes == asked
+    assert len(asked) == 4
+    kept.segments.drop_all()
+
+
+def test_no_descriptor_is_left_open(kept: Kept) -> None:
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    pair = Pair(kept, "node")
+    for step in (1, 2):
+        write(pair, step)
+    before = count()
+    pair.look()
+    Pair(Odd(), "node").look()
+    pair.drop()
+    assert count() == before
