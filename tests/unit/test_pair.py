@@ -36,7 +36,7 @@ def kept() -> Iterator[Kept]:
     made.segments.drop_all()
 
 
-def write(pair: Pair, step: int, size: int = 10, *, g: int = 1, keep: tuple[str, int] | None = None) -> None:
+def write(pair: Pair, step: int, size: int = 10, *, g: int | str = 1, keep: tuple[str, int] | None = None) -> None:
     tensor = torch.full((size,), step)
     layout = Layout([Spec("", tensor.dtype, (size,))])
     slot = pair.make_room(layout.table.data_size, 1000, keep)
@@ -54,9 +54,22 @@ def steps(kept: Kept) -> list[int]:
 
 def test_the_newest_two_states_are_held(kept: Kept) -> None:
     pair = Pair(kept, "node")
-    for step in (1, 2, 3):
+    for step in (1, 2, 3, 4, 5):
         write(pair, step)
-    assert steps(kept) == [2, 3]
+        assert steps(kept) == [step - 1, step] if step > 1 else [step]
+
+
+@pytest.mark.parametrize("before", [9, "x"])
+def test_the_states_of_an_older_generation_go_first_also_where_their_steps_are_higher(
+    kept: Kept, before: int | str
+) -> None:
+    for step in (8, 9):
+        write(Pair(kept, "node"), step, g=before)
+    pair = Pair(kept, "node")
+    write(pair, 3, g=10)
+    assert steps(kept) == [3, 9]
+    write(pair, 4, g=10)
+    assert steps(kept) == [3, 4]
 
 
 def test_while_a_state_is_written_the_one_before_is_there(kept: Kept) -> None:
@@ -94,6 +107,25 @@ def test_the_first_commit_of_a_generation_spares_the_state_that_it_began_with(ke
     assert steps(kept) == [1, 2]
     write(restored, 3, g=2)
     assert steps(kept) == [2, 3]
+
+
+def test_a_first_commit_that_fails_is_followed_by_one_in_the_same_slot(kept: Kept) -> None:
+    for step in (1, 2, 3):
+        write(Pair(kept, "node"), step)
+    restored = Pair(kept, "node")
+    restored.make_room(80, 1000, ("a/1", 2))
+    assert steps(kept) == [2]
+    restored.make_room(80, 1000)
+    assert steps(kept) == [2]
+
+
+def test_a_new_slot_has_room_for_a_table_of_twice_the_length(kept: Kept) -> None:
+    assert Pair(kept, "node").make_room(200_000, 100_000).fits(200_000, 200_000)
+
+
+def test_where_nothing_was_written_nothing_is_kept_of_what_is_dropped(kept: Kept) -> None:
+    Pair(kept, "node").drop()
+    assert kept.segments.names == ()
 
 
 def test_what_is_dropped_keeps_a_page_for_each_slot(kept: Kept) -> None:
