@@ -53,13 +53,12 @@ class Choice:
     ranks: tuple[int, ...]
 
 
-def choices(reports: Sequence[Report], step: int | None = None) -> list[Choice]:
-    """What could be restored from disk, the newest first; with `step` only that one."""
+def choices(reports: Sequence[Report]) -> list[Choice]:
+    """What could be restored from disk, the newest first."""
     ranks: dict[Seen, list[int]] = {}
     for rank, report in enumerate(reports):
         for seen in report.seen:
-            if step is None or seen.step == step:
-                ranks.setdefault(seen, []).append(rank)
+            ranks.setdefault(seen, []).append(rank)
     ordered = sorted(ranks, key=lambda seen: (seen.step, seen.generation), reverse=True)
     return [Choice(seen, tuple(ranks[seen])) for seen in ordered]
 

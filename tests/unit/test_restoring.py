@@ -23,11 +23,6 @@ def test_of_one_step_the_later_generation_comes_first() -> None:
     assert [choice.seen for choice in choices([report(OLD, again)])] == [again, OLD]
 
 
-def test_a_step_that_was_asked_for_is_the_only_choice() -> None:
-    assert [choice.seen for choice in choices([report(OLD, NEW)], 100)] == [OLD]
-    assert choices([report(OLD, NEW)], 120) == []
-
-
 def test_nothing_is_said_when_the_newest_committed_step_can_be_read() -> None:
     told = Known(150, "b", "/ck")
     assert check_newest(150, [report(NEW, known=told)], allow_rollback=False) == ""
@@ -46,7 +41,15 @@ def test_an_older_step_than_the_committed_one_is_an_error_that_names_host_and_fo
 
 def test_a_rollback_that_is_allowed_is_said() -> None:
     told = Known(150, "b", "/ck")
-    assert "going on from there" in check_newest(100, [report(OLD, known=told)], allow_rollback=True)
+    line = check_newest(100, [report(OLD, known=told)], allow_rollback=True)
+    assert line.endswith("the newest that can be read is step 100; going on from there (--allow_rollback)")
+    line = check_newest(-1, [report(known=told)], allow_rollback=True)
+    assert line.endswith("in /ck, and nothing can be read (--allow_rollback)")
+
+
+def test_step_0_is_a_step_that_can_be_read() -> None:
+    line = check_newest(0, [report(known=Known(150, "b", "/ck"))], allow_rollback=True)
+    assert line.endswith("the newest that can be read is step 0; going on from there (--allow_rollback)")
 
 
 def test_the_newest_word_of_what_was_committed_counts() -> None:
