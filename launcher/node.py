@@ -386,6 +386,7 @@ class NodeWorkers:
             asked=event.asked,
             role=spec.role,
             recorded=errorfile.lines(spec.env["TORCHELASTIC_ERROR_FILE"]) if event.code else (),
+            hopeless=self.talk.hopeless(event.local_rank, event.code),
         )
         if exit_.consequence:
             running.echoes.add(event.local_rank)
