@@ -220,7 +220,7 @@ class NodeWorkers:
         A folder that cannot be written now may be mended before the workers ask for the mark: it is tried again.
         """
         try:
-            fence.claim(Path(self._config.checkpoint_dir), mark)
+            taken_by = fence.claim(Path(self._config.checkpoint_dir), mark)
         except CheckpointFenced as error:
             self._narrator.warn(f"the checkpoint folder is not guarded: {error}")
         except CheckpointError as error:
@@ -231,6 +231,11 @@ class NodeWorkers:
         else:
             if tries < CLAIM_TRIES_MAX:
                 self._narrator.warn("the checkpoint folder is guarded now")
+            if taken_by:
+                self._narrator.warn(
+                    f"another job ({taken_by}) had claimed the checkpoint folder, and this one takes it back: they mix "
+                    "their checkpoints; give each job a --checkpoint_dir of its own"
+                )
 
     def _claim_again(self, mark: str, g: int, tries: int) -> None:
         if self._running is not None and self._running.g == g:
