@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
-from elastic.train import partfile, talk, tree
+from elastic.train import durable, partfile, restoring, talk, tree
 from elastic.train.checkpoint import Candidate, Checkpoints
 from elastic.train.parts import Part
 from elastic.train.place import Here
@@ -18,18 +18,19 @@ def warm(place: Here, checkpoints: Checkpoints, parts: Mapping[str, Part], path:
     """The parts and values that `path` offers, the same on all ranks. A collective.
 
     The lowest rank that can read it sends the whole parts to the others; sharded parts are read by all. A module that
-    was saved whole may be sharded now. Raises `CheckpointError` on all ranks.
+    was saved whole may be sharded now. Raises `CheckpointError` on all ranks, `RestoreHopeless` if there is nothing at
+    the path or nothing of use.
     """
     trees: dict[str, Any] | None = None
-    folder = error = ""
+    folder, said = "", b""
     try:
         trees, candidate = _read(checkpoints, parts, path)
         folder = str(candidate.folder) if candidate is not None else ""
     except (CheckpointError, ConfigError) as failed:
-        error = str(failed)
-    told = talk.gather(error.encode(), place.group)
+        said = restoring.word(failed, hopeless=not durable.passing(failed))
+    told = talk.gather(said, place.group)
     if all(told):
-        raise CheckpointError(told[0].decode())
+        restoring.raise_first(told)
     first = told.index(b"")
     if not place.alone:
         holders = [rank == first for rank in range(place.world_size)]
@@ -53,7 +54,7 @@ def of_rank_0(place: Here, parts: Mapping[str, Part]) -> dict[str, Any]:
 def _read(checkpoints: Checkpoints, parts: Mapping[str, Part], path: str) -> tuple[dict[str, Any], Candidate | None]:
     """The whole parts of the newest checkpoint that can be read, or of a plain file."""
     found = resume_from(path)
-    damage = ""
+    damage: CheckpointDamaged | None = None
     for candidate in found.candidates:
         for name in candidate.meta.sharded:
             if name in parts and not parts[name].sharded:
@@ -64,9 +65,9 @@ def _read(checkpoints: Checkpoints, parts: Mapping[str, Part], path: str) -> tup
         try:
             return checkpoints.read(candidate, map_location="cpu"), candidate
         except CheckpointDamaged as error:
-            damage = damage or str(error)
-    if damage:
-        raise CheckpointDamaged(f"--resume_from {path}: {damage}")
+            damage = damage or error
+    if damage is not None:
+        raise CheckpointDamaged(f"--resume_from {path}: {damage}") from damage
     return dict(found.trees), None
 
 

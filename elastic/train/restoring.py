@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from elastic.errors import CheckpointError
+from elastic.errors import CheckpointError, RestoreHopeless
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -74,11 +74,28 @@ def trouble(reports: Sequence[Report]) -> str:
     return next((f"rank {rank}: {report.error}" for rank, report in enumerate(reports) if report.error), "")
 
 
-def check_newest(newest: int, reports: Sequence[Report], *, allow_rollback: bool) -> str:
+def word(error: Exception | None, *, hopeless: bool) -> bytes:
+    """What a rank tells the others of its error: b"" for none; then one byte, by which `hopeless_word` tells them."""
+    return b"" if error is None else (b"!" if hopeless else b"?") + str(error).encode()
+
+
+def hopeless_word(said: bytes) -> bool:
+    """Tell whether the rank that said it has no hope in another start."""
+    return said.startswith(b"!")
+
+
+def raise_first(words: Iterable[bytes]) -> None:
+    """Raise the first error that a rank has told, the same on all ranks."""
+    for said in words:
+        if said:
+            raise (RestoreHopeless if hopeless_word(said) else CheckpointError)(said[1:].decode())
+
+
+def check_newest(newest: int, reports: Sequence[Report], *, allow_rollback: bool, hopeless: bool = True) -> str:
     """A line that says what is given up, "" if nothing is.
 
-    Raises `CheckpointError` if `newest` (-1: nothing) is older than what the job has committed and that was not
-    allowed.
+    Raises `RestoreHopeless` if `newest` (-1: nothing) is older than what the job has committed and that was not
+    allowed; `CheckpointError` if something newer may yet be read and it is not `hopeless`.
     """
     committed = known(reports)
     if committed is None or newest >= committed.step:
@@ -88,7 +105,7 @@ def check_newest(newest: int, reports: Sequence[Report], *, allow_rollback: bool
     if allow_rollback:
         return f"{where}{'; going on from there' if newest >= 0 else ''} (--allow_rollback)"
     folders = ", ".join(sorted({f"{report.host}:{report.folder}" for report in reports}))
-    raise CheckpointError(
+    raise (RestoreHopeless if hopeless else CheckpointError)(
         f"{where} ({folders}); bring {committed.host} back or mount its folder here, or accept the loss with "
         "--allow_rollback"
     )

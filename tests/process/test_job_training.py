@@ -98,3 +98,16 @@ async def test_a_script_written_for_torchrun_runs_unchanged_on_two_nodes(job: Jo
     # exception", under torchrun as well); the job is then started once more and says the same again.
     (said,) = set(nodes[0].shown + nodes[1].shown)
     assert said.startswith("world 2 loss ")
+
+
+@story
+async def test_a_checkpoint_folder_that_can_be_written_again_is_guarded_without_a_restart(job: Job) -> None:
+    folder = job.write("checkpoints", "a file")
+    node = await job.node()
+    (worker,) = await job.world(1, 1)
+    await node.says(r"the checkpoint folder is not guarded: .* a part of that path is a file; give another")
+    folder.unlink()
+    await node.says(r"the checkpoint folder is guarded now")
+    assert list(folder.glob("fence/*/claim.json"))
+    await worker.exits(0)
+    assert await node.exits() == 0

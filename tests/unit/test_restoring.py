@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.errors import CheckpointError
-from elastic.train.restoring import Choice, Known, Report, Seen, check_newest, choices, known, other_parts, trouble
+from elastic.errors import CheckpointError, RestoreHopeless
+from elastic.train.restoring import (
+    Choice,
+    Known,
+    Report,
+    Seen,
+    check_newest,
+    choices,
+    known,
+    other_parts,
+    raise_first,
+    trouble,
+    word,
+)
 
 OLD, NEW = Seen(100, 2, "step-0000000100.g2"), Seen(150, 3, "step-0000000150.g3")
 
@@ -37,6 +49,24 @@ def test_an_older_step_than_the_committed_one_is_an_error_that_names_host_and_fo
         check_newest(100, [report(OLD, known=told), report(OLD)], allow_rollback=False)
     with pytest.raises(CheckpointError, match="nothing can be read"):
         check_newest(-1, [report(known=told)], allow_rollback=False)
+
+
+def test_what_another_start_may_still_read_is_not_hopeless() -> None:
+    reports = [report(known=Known(150, "b", "/ck"))]
+    with pytest.raises(RestoreHopeless):
+        check_newest(-1, reports, allow_rollback=False)
+    with pytest.raises(CheckpointError) as raised:
+        check_newest(-1, reports, allow_rollback=False, hopeless=False)
+    assert not isinstance(raised.value, RestoreHopeless)
+
+
+def test_an_error_of_one_rank_is_the_same_error_on_all_of_them() -> None:
+    raise_first([word(None, hopeless=True), b""])
+    with pytest.raises(RestoreHopeless, match=r"^it is gone: ü$"):
+        raise_first([b"", word(CheckpointError("it is gone: ü"), hopeless=True)])
+    with pytest.raises(CheckpointError, match=r"^try again$") as raised:
+        raise_first([word(CheckpointError("try again"), hopeless=False), b""])
+    assert not isinstance(raised.value, RestoreHopeless)
 
 
 def test_a_rollback_that_is_allowed_is_said() -> None:
