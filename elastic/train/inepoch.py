@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from elastic.errors import ConfigError
+from elastic.train import notes
 from elastic.train.batch import Batch
 from elastic.train.ranks import rank_and_world
 
@@ -61,6 +62,8 @@ class InEpoch(Generic[Loop]):
         self._place = (rank, world)
         self._epoch = 0
         self._base = 0
+        self._restored = 0
+        """The epoch of the checkpoint, until another one is begun."""
         self._loop: Loop | None = None
         self._by_hand = False
         self._begun: Callable[[], None] | None = None
@@ -78,8 +81,18 @@ class InEpoch(Generic[Loop]):
         return self._base if self._loop is None else self._loop.consumed
 
     def set_epoch(self, epoch: int) -> None:
-        """Start an epoch. The epoch that it is in already goes on where it is."""
+        """Start an epoch. The epoch that it is in already goes on where it is.
+
+        A line says so if it is one before that of the checkpoint: a loop that begins at 0 again would do epochs again.
+        """
         if epoch != self._epoch:
+            if epoch < self._restored and rank_and_world(*self._place)[0] == 0:
+                notes.say(
+                    f"{type(self).__name__}: epoch {epoch} begins, though the checkpoint was in {self._restored}; "
+                    "loop over elastic.epochs(state, n), or from the sampler's own epoch on, to do no epoch again",
+                    warn=True,
+                )
+            self._restored = 0
             self._epoch, self._base, self._loop, self._begun = epoch, 0, None, None
 
     def advance(self, batches: int = 1) -> None:

@@ -128,7 +128,8 @@ class ElasticSampler(InEpoch[Iteration], Sampler[Any]):
                 "must return the same for the same epoch in every process (seed it with the epoch), and torch must be "
                 "of the same version"
             )
-        self._epoch, self._base, self._loop = epoch, consumed, None
+        self._epoch = self._restored = epoch
+        self._base, self._loop = consumed, None
 
     # What torch calls.
 

@@ -121,7 +121,8 @@ class ElasticStream(InEpoch["_Loop"]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a place, in any world."""
-        self._epoch, self._base = int(state["epoch"]), int(state["consumed"])
+        self._epoch = self._restored = int(state["epoch"])
+        self._base = int(state["consumed"])
         self._ended, self._loop = bool(state["finished"]), None
 
     def __iter__(self) -> Iterator[Any]:

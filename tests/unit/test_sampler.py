@@ -238,6 +238,19 @@ class TestWhatCounts:
         sampler.set_epoch(1)
         assert (sampler.epoch, sampler.consumed, sampler.finished) == (1, 0, False)
 
+    def test_a_loop_that_begins_at_an_epoch_before_the_checkpoints_is_told_so_once(
+        self, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        for rank in range(2):
+            sampler, _ = pair(10, 2, rank=rank, world=2)
+            sampler.load_state_dict({**sampler.state_dict(), "epoch": 3})
+            for epoch in range(5):
+                sampler.set_epoch(epoch)
+        assert capfd.readouterr().err.count("epoch 0 begins, though the checkpoint was in 3; loop over") == 1
+        sampler.load_state_dict({**sampler.state_dict(), "epoch": 3})
+        sampler.set_epoch(4)
+        assert not capfd.readouterr().err
+
     def test_the_count_stays_when_the_loaders_iterator_is_gone_and_it_goes_at_once(self) -> None:
         sampler, loader = pair(10, 2)
         loop = iter(loader)
