@@ -176,7 +176,11 @@ class Restorer:
             lost = restoring.check_newest(choice.seen.step, reports, allow_rollback=wishes.allow_rollback)
             given = spread(trees, holders, self._here.group) if not self._here.alone else dict(trees or {})
             if self._sharded:
-                given |= self._read_sharded(choice, mine, holders, reports)
+                try:
+                    given |= self._read_sharded(choice, mine, holders, reports)
+                except CheckpointDamaged as error:  # The same on all ranks.
+                    bad.append(f"{choice.seen.name}: {error}")
+                    continue
             where = f"{reports[holders.index(True)].folder}/{choice.seen.name}"
             helped = f", sent to {holders.count(False)} ranks that cannot read it" if not all(holders) else ""
             self._say(f"resumed at step {choice.seen.step} from {where}{helped}{f'; {lost}' if lost else ''}")

@@ -148,6 +148,16 @@ def test_a_damaged_newest_checkpoint_is_skipped_with_a_line(tmp_path: Path) -> N
     assert f"checkpoint {newest} is skipped" in result.output
 
 
+def test_a_damaged_shard_of_the_newest_checkpoint_is_skipped_with_a_line_too(tmp_path: Path) -> None:
+    run(training.fsdp, args=(6, 3), worlds=[2], checkpoint_dir=tmp_path)
+    newest = max(tmp_path.glob("step-*"))
+    shard = newest / "optimizer" / "__1_0.distcp"
+    shard.write_bytes(b"x" * shard.stat().st_size)
+    result = run(training.fsdp, args=(6, 3), worlds=[1], checkpoint_dir=tmp_path)
+    assert starts(result) == [3]
+    assert f"checkpoint {newest} is skipped" in result.output
+
+
 def test_restore_step_goes_back_once_and_keeps_what_was_newer(tmp_path: Path) -> None:
     run(training.ddp, args=(1, 3), worlds=[1], checkpoint_dir=tmp_path)
     worlds = [World(1, Failure(5)), World(1)]
