@@ -436,6 +436,22 @@ class TestMemory:
         assert any("from memory" in note for note in result.worlds[1].replicas[0].notes)
 
 
+def ahead() -> int:
+    import elastic
+
+    here = elastic.init()
+    state = elastic.State(value=0)
+    state.restore()
+    if here.rank == 0:
+        for _ in range(50):
+            state.commit(every=100, memory_every=100, loss=0.5)
+    return state.step
+
+
+def test_a_commit_with_nothing_due_waits_for_no_other_rank() -> None:
+    assert run(ahead, worlds=[2]).values == [50, 0]
+
+
 def two_states() -> None:
     import elastic
 
