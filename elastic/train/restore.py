@@ -130,6 +130,7 @@ class Restorer:
         """Every rank's checkpoints, as every rank knows them."""
         candidates: dict[Seen, Candidate] = {}
         error = ""
+        self._checkpoints.damaged.clear()  # What was set aside does not matter any more.
         try:
             for candidate in self._checkpoints.candidates():
                 candidates[Seen(candidate.step, candidate.generation, candidate.folder.name)] = candidate
@@ -142,6 +143,7 @@ class Restorer:
             folder=str(self._checkpoints.folder.absolute()),
             token=claim.mark if claim is not None else "",
             seen=tuple(candidates),
+            damaged=tuple(f"{name}: {why}" for name, why in self._checkpoints.damaged.items()),
             known=known if known is not None and Path(known.folder).name not in aside else None,
             error=error,
         )
@@ -173,7 +175,8 @@ class Restorer:
             if not any(holders):
                 bad.append(f"{choice.seen.name}: {next(word.decode() for word in told if word != b'?')}")
                 continue
-            lost = restoring.check_newest(choice.seen.step, reports, allow_rollback=wishes.allow_rollback)
+            step, allowed = choice.seen.step, wishes.allow_rollback
+            lost = restoring.check_newest(step, reports, allow_rollback=allowed, damaged=bad)
             given = spread(trees, holders, self._here.group) if not self._here.alone else dict(trees or {})
             if self._sharded:
                 try:
@@ -187,12 +190,7 @@ class Restorer:
             random = given.pop("rng", None)
             found = _restored(choice.seen.step, self._completed(given), self._own_random(random), on_disk=True)
             return dataclasses.replace(found, newest=choice.seen.step)
-        lost = restoring.check_newest(-1, reports, allow_rollback=wishes.allow_rollback)
-        if bad:
-            raise CheckpointDamaged(
-                f"no checkpoint in {self._checkpoints.folder} can be read ({'; '.join(bad)}); bring one back, or "
-                "remove them all to start over"
-            )
+        lost = restoring.check_newest(-1, reports, allow_rollback=wishes.allow_rollback, damaged=bad)
         return self._afresh(wishes.resume_from, lost)
 
     def _read(self, candidate: Candidate | None) -> tuple[dict[str, Any] | None, str]:

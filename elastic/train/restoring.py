@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from elastic.errors import CheckpointError
+from elastic.errors import CheckpointDamaged, CheckpointError
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -33,14 +33,15 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank says before anybody reads: where it looks, what lies there, and what it was told.
 
-    `token` is the folder's claim as this rank sees it: ranks with the same one share their folder. `error` is why it
-    cannot take part.
+    `token` is the folder's claim as this rank sees it: ranks with the same one share their folder. `damaged` are those
+    that lie there and cannot be tried, each with the reason. `error` is why it cannot take part.
     """
 
     host: str
     folder: str
     token: str = ""
     seen: tuple[Seen, ...] = ()
+    damaged: tuple[str, ...] = ()
     known: Known | None = None
     error: str = ""
 
@@ -75,24 +76,29 @@ def trouble(reports: Sequence[Report]) -> str:
     return next((f"rank {rank}: {report.error}" for rank, report in enumerate(reports) if report.error), "")
 
 
-def check_newest(newest: int, reports: Sequence[Report], *, allow_rollback: bool) -> str:
+def check_newest(newest: int, reports: Sequence[Report], *, allow_rollback: bool, damaged: Iterable[str] = ()) -> str:
     """A line that says what is given up, "" if nothing is.
 
-    Raises `CheckpointError` if `newest` (-1: nothing) is older than what the job has committed and that was not
-    allowed.
+    `newest` is the step that can be read, -1 for none; `damaged` are checkpoints that turned out to be so when they
+    were read, each with the reason. Raises `CheckpointError` if `newest` is older than what the job has committed, and
+    `CheckpointDamaged` if there is nothing but damaged ones; neither where that was allowed.
     """
     committed = known(reports)
+    bad = "; ".join(sorted({*damaged, *(one for report in reports for one in report.damaged)}, reverse=True))
     if committed is None or newest >= committed.step:
-        return ""
+        if newest >= 0 or not bad:
+            return ""
+        nothing = f"no checkpoint in {reports[0].folder} can be read ({bad})"
+        if allow_rollback:
+            return f"{nothing} (--allow_rollback)"
+        raise CheckpointDamaged(f"{nothing}; bring one back, or start over with --allow_rollback")
     best = f"the newest that can be read is step {newest}" if newest >= 0 else "nothing can be read"
     where = f"step {committed.step} was committed on {committed.host} in {committed.folder}, and {best}"
     if allow_rollback:
         return f"{where}{'; going on from there' if newest >= 0 else ''} (--allow_rollback)"
     folders = ", ".join(sorted({f"{report.host}:{report.folder}" for report in reports}))
-    raise CheckpointError(
-        f"{where} ({folders}); bring {committed.host} back or mount its folder here, or accept the loss with "
-        "--allow_rollback"
-    )
+    mend = f"{bad}; mend that" if bad else f"bring {committed.host} back or mount its folder here"
+    raise CheckpointError(f"{where} ({folders}); {mend}, or accept the loss with --allow_rollback")
 
 
 def other_parts(origin: str, mine: Iterable[str], saved: Iterable[str]) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.errors import CheckpointError
+from elastic.errors import CheckpointDamaged, CheckpointError
 from elastic.train.restoring import Choice, Known, Report, Seen, check_newest, choices, known, other_parts, trouble
 
 OLD, NEW = Seen(100, 2, "step-0000000100.g2"), Seen(150, 3, "step-0000000150.g3")
 
 
-def report(*seen: Seen, host: str = "a", known: Known | None = None, error: str = "") -> Report:
-    return Report(host=host, folder="/ck", seen=seen, known=known, error=error)
+def report(
+    *seen: Seen, host: str = "a", known: Known | None = None, error: str = "", damaged: tuple[str, ...] = ()
+) -> Report:
+    return Report(host=host, folder="/ck", seen=seen, known=known, error=error, damaged=damaged)
 
 
 def test_the_newest_that_any_rank_sees_comes_first() -> None:
@@ -42,6 +44,24 @@ def test_an_older_step_than_the_committed_one_is_an_error_that_names_host_and_fo
         check_newest(100, [report(OLD, known=told), report(OLD)], allow_rollback=False)
     with pytest.raises(CheckpointError, match="nothing can be read"):
         check_newest(-1, [report(known=told)], allow_rollback=False)
+
+
+def test_a_committed_step_that_is_damaged_is_named_with_what_is_wrong() -> None:
+    told = Known(150, "b", "/ck")
+    with pytest.raises(CheckpointError, match=r"step 150 .*step-150: its checksum is wrong; mend that, or .*rollback"):
+        check_newest(100, [report(OLD, known=told)], allow_rollback=False, damaged=["step-150: its checksum is wrong"])
+
+
+def test_training_does_not_start_over_where_all_checkpoints_are_damaged_unless_that_is_allowed() -> None:
+    """Some by their meta.json, which each rank sees by itself, others by what was found when they were read."""
+    seen = report(damaged=("step-150: meta.json is damaged",))
+    both = r"no checkpoint in /ck can be read \(step-150: meta.json is damaged; step-100: its checksum is wrong\)"
+    with pytest.raises(CheckpointDamaged, match=f"{both}; bring one back, or start over with --allow_rollback"):
+        check_newest(-1, [seen, seen], allow_rollback=False, damaged=["step-100: its checksum is wrong"])
+    assert check_newest(-1, [seen], allow_rollback=True) == (
+        "no checkpoint in /ck can be read (step-150: meta.json is damaged) (--allow_rollback)"
+    )
+    assert check_newest(100, [seen], allow_rollback=False) == ""
 
 
 def test_a_rollback_that_is_allowed_is_said() -> None:
