@@ -186,7 +186,8 @@ class Restorer:
                     continue
             where = f"{reports[holders.index(True)].folder}/{choice.seen.name}"
             helped = f", sent to {holders.count(False)} ranks that cannot read it" if not all(holders) else ""
-            self._say(f"resumed at step {choice.seen.step} from {where}{helped}{f'; {lost}' if lost else ''}")
+            skipped = restoring.skipped(choice.seen.name, reports, bad)
+            self._say(f"resumed at step {choice.seen.step} from {where}{helped}{skipped}{f'; {lost}' if lost else ''}")
             random = given.pop("rng", None)
             found = _restored(choice.seen.step, self._completed(given), self._own_random(random), on_disk=True)
             return dataclasses.replace(found, newest=choice.seen.step)

@@ -84,7 +84,7 @@ def check_newest(newest: int, reports: Sequence[Report], *, allow_rollback: bool
     `CheckpointDamaged` if there is nothing but damaged ones; neither where that was allowed.
     """
     committed = known(reports)
-    bad = "; ".join(sorted({*damaged, *(one for report in reports for one in report.damaged)}, reverse=True))
+    bad = "; ".join(_unreadable(reports, damaged))
     if committed is None or newest >= committed.step:
         if newest >= 0 or not bad:
             return ""
@@ -99,6 +99,17 @@ def check_newest(newest: int, reports: Sequence[Report], *, allow_rollback: bool
     folders = ", ".join(sorted({f"{report.host}:{report.folder}" for report in reports}))
     mend = f"{bad}; mend that" if bad else f"bring {committed.host} back or mount its folder here"
     raise CheckpointError(f"{where} ({folders}); {mend}, or accept the loss with --allow_rollback")
+
+
+def skipped(name: str, reports: Sequence[Report], damaged: Iterable[str]) -> str:
+    """What to say of those newer than the checkpoint `name`, which is taken instead; "" if there are none."""
+    newer = [one for one in _unreadable(reports, damaged) if one > name]
+    return f"; skipped {'; '.join(newer)}" if newer else ""
+
+
+def _unreadable(reports: Sequence[Report], damaged: Iterable[str]) -> list[str]:
+    """All that cannot be taken, the newest first, each with the reason: what ranks saw, and what they found reading."""
+    return sorted({*damaged, *(one for report in reports for one in report.damaged)}, reverse=True)
 
 
 def other_parts(origin: str, mine: Iterable[str], saved: Iterable[str]) -> str:

@@ -156,6 +156,7 @@ def test_a_damaged_shard_of_the_newest_checkpoint_is_skipped_with_a_line_too(tmp
     result = run(training.fsdp, args=(6, 3), worlds=[1], checkpoint_dir=tmp_path)
     assert starts(result) == [3]
     assert f"checkpoint {newest} is skipped" in result.output
+    assert any(f"skipped {newest.name}: optimizer: the checksum" in note for note in result.worlds[0].replicas[0].notes)
 
 
 def test_restore_step_goes_back_once_and_keeps_what_was_newer(tmp_path: Path) -> None:

@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from elastic.errors import CheckpointDamaged, CheckpointError
-from elastic.train.restoring import Choice, Known, Report, Seen, check_newest, choices, known, other_parts, trouble
+from elastic.train.restoring import (
+    Choice,
+    Known,
+    Report,
+    Seen,
+    check_newest,
+    choices,
+    known,
+    other_parts,
+    skipped,
+    trouble,
+)
 
 OLD, NEW = Seen(100, 2, "step-0000000100.g2"), Seen(150, 3, "step-0000000150.g3")
 
@@ -62,6 +73,14 @@ def test_training_does_not_start_over_where_all_checkpoints_are_damaged_unless_t
         "no checkpoint in /ck can be read (step-150: meta.json is damaged) (--allow_rollback)"
     )
     assert check_newest(100, [seen], allow_rollback=False) == ""
+
+
+def test_newer_checkpoints_that_were_skipped_are_named_with_the_reason() -> None:
+    seen = report(OLD, damaged=("step-0000000150.g3: meta.json is damaged", "step-0000000050.g1: of no account"))
+    assert skipped(OLD.name, [seen, seen], ["step-0000000120.g2: opt was saved whole and is sharded now"]) == (
+        "; skipped step-0000000150.g3: meta.json is damaged; step-0000000120.g2: opt was saved whole and is sharded now"
+    )
+    assert skipped(NEW.name, [report(NEW)], []) == ""
 
 
 def test_a_rollback_that_is_allowed_is_said() -> None:
