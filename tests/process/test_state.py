@@ -494,6 +494,12 @@ def test_a_sharded_model_starts_from_a_plain_file_and_from_another_runs_shards(t
         env = {"ELASTIC_RESUME_FROM": str(source)}
         result = run(first_parameters, args=(0,), worlds=[3], checkpoint_dir=tmp_path / f"new-{source.name}", env=env)
         assert all(torch.equal(value, trained) for value in result.values)
+    newest = max((tmp_path / "old").glob("step-*"))
+    shard = newest / "model" / "__1_0.distcp"
+    shard.write_bytes(b"x" * shard.stat().st_size)
+    result = run(first_parameters, args=(0,), worlds=[2], checkpoint_dir=tmp_path / "of-step-2", env=env)
+    assert f"checkpoint {newest} is skipped" in result.output
+    assert not torch.equal(result.values[0], trained)
 
 
 def spoil(how: str) -> None:
