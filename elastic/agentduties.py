@@ -116,13 +116,19 @@ def _holds(f: Facts) -> bool:
 
 
 def _tell_spare(f: Facts) -> None:
-    """Say once for each generation that it goes on without this node, as soon as the view is not older than that."""
+    """Say once for each generation that it goes on without this node, as soon as the view is not older than that.
+
+    Where there is room the node is a spare for a moment only.
+    """
     generation = f.generation
     if f.phase is not Phase.SPARE or generation is None or f.drain is not None or f.spare_g == generation.g:
         return
     if generation.members and generation.index(f.me.node) is None and f.view.revision >= f.registered_at_revision:
         f.spare_g = generation.g
-        f.act(Say(f"spare: generation {generation.g} goes on without this node, which takes over when one is lost"))
+        spec = f.view.spec.value if f.view.spec is not None else None
+        room = spec is not None and not spec.ips and spec.roles is None and len(generation.members) < spec.np.high
+        until = "which joins at the next start" if room else "which takes over when one is lost"
+        f.act(Say(f"spare: generation {generation.g} goes on without this node, {until}"))
 
 
 def _admit_absence(f: Facts) -> None:

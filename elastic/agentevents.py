@@ -88,6 +88,13 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True)
+class Listens:
+    """This node's workers of generation g can all be asked to finish a step and to save before they leave."""
+
+    g: int
+
+
+@dataclass(frozen=True, slots=True)
 class Hung:
     """These workers make no steps any more, the one that is furthest behind first. Nothing was done to them yet."""
 
@@ -148,8 +155,8 @@ class Tick:
 
 
 Event = (
-    ViewChanged | Granted | GrantFailed | Refreshed | SessionLost | Answered | Older | Exited | Hung | Gone | Drain
-    | Linked | Vouched | ProvenGone | ProvenDead | Tick
+    ViewChanged | Granted | GrantFailed | Refreshed | SessionLost | Answered | Older | Exited | Listens | Hung | Gone
+    | Drain | Linked | Vouched | ProvenGone | ProvenDead | Tick
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from elastic.agentevents import (
     GrantFailed,
     Hung,
     Linked,
+    Listens,
     Older,
     ProvenDead,
     ProvenGone,
@@ -260,6 +261,9 @@ def absorb(f: Facts, event: Event) -> None:
             if event.g == f.workers_g and not f.workers_gone:
                 f.own_exits.extend(event.exits)
                 f.hung = True
+        case Listens():
+            if event.g == f.workers_g and not f.workers_gone:
+                f.memory = replace(f.memory, listening=event.g)
         case Gone():
             if event.g == f.workers_g:
                 f.workers_gone = True

@@ -108,7 +108,8 @@ class Memory:
 
     `linked`: members that can be heard at this moment. `gone`: members (with their create revision) whose process was
     proven dead over the link, which can be wrong. `dead`: nodes whose process was seen dead on this very machine.
-    `distrusted`: hosts that spoke after such a proof; it is not believed again.
+    `distrusted`: hosts that spoke after such a proof; it is not believed again. `listening`: the newest generation
+    whose workers on this node can be asked to finish a step and to save before they leave.
     """
 
     linked: frozenset[str] = frozenset()
@@ -122,3 +123,4 @@ class Memory:
     gate_since: tuple[int, float] | None = None
     grown_at: float | None = None
     generation_seen: int = 0
+    listening: int = 0

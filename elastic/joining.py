@@ -228,6 +228,8 @@ def _roles(roles: Roles) -> str:
 
 
 def _words(value: object) -> str:
+    if value is None:
+        return "the default"
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, tuple):

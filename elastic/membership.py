@@ -59,6 +59,9 @@ from elastic.right import CLOCK_ERROR
 
 __all__ = ["Conclude", "Decision", "Form", "Memory", "Open", "Policy", "Reason", "Wait", "decide", "remember"]
 
+GROW_EVERY_S = 60.0
+"""A job whose workers lose what they have not saved grows at most once in this time, if `--grow_every` says nothing."""
+
 
 def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Decision, Memory]:
     """Say what the proposer does now, why, and what to remember.
@@ -198,15 +201,22 @@ def _planned(q: Question, generation: Generation, nodes: list[str], staying: lis
         until = q.settled_at(newcomers)
         if len(nodes) + len(newcomers) < high and q.now < until:
             return Wait(Reason.GROW_SETTLING, settling(len(nodes) + len(newcomers), high, until - q.now), until)
-        grown_at = q.memory.grown_at
-        if grown_at is not None and q.now < grown_at + q.spec.grow_every_s:
-            until = grown_at + q.spec.grow_every_s
-            text = f"{told(newcomers, 'join')} in {until - q.now:.0f} s (--grow_every {q.spec.grow_every_s:g})"
+        grown_at, every_s = q.memory.grown_at, _grow_every_s(q, generation)
+        if grown_at is not None and q.now < grown_at + every_s:
+            until = grown_at + every_s
+            text = f"{told(newcomers, 'join')} in {until - q.now:.0f} s (--grow_every {every_s:g})"
             return Wait(Reason.GROW_LATER, text, until)
         return _form(q, Reason.GROWN, Why.GROWTH, told(newcomers, "join"), staying, planned=True)
     text = f"training with {node_count(len(nodes))}"
     spares = len(q.ready())
     return Wait(Reason.TRAINING, text + (f", {spares} spare" if spares else ""))
+
+
+def _grow_every_s(q: Question, generation: Generation) -> float:
+    """How far apart two growths are: workers that save before they leave lose nothing by another one."""
+    if q.spec.grow_every_s is not None:
+        return q.spec.grow_every_s
+    return 0.0 if q.memory.listening == generation.g else GROW_EVERY_S
 
 
 def _gate(q: Question, generation: Generation) -> tuple[Decision, Memory]:

@@ -134,14 +134,17 @@ class Np(msgspec.Struct, frozen=True):
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """What binds every node of the job while any member lives."""
+    """What binds every node of the job while any member lives.
+
+    `grow_every_s` None: no limit where workers save before they leave, `membership.GROW_EVERY_S` for others.
+    """
 
     np: Np
     slots: Count
     run: Number = 1
     schema: int = SCHEMA
     settle_s: Seconds = 3.0
-    grow_every_s: Seconds = 60.0
+    grow_every_s: Seconds | None = None
     restarts_max: Amount = 3
     lease_ttl_s: Seconds = 5.0
     store_outage_limit_s: Seconds = 120.0

@@ -94,7 +94,7 @@ class Config:
     np: Np
     np_given: bool = False
     settle_s: float = 3.0
-    grow_every_s: float = 60.0
+    grow_every_s: float | None = None
     lease_ttl_s: float = 5.0
     store_outage_limit_s: float = 120.0
     connect_timeout_s: float = 60.0

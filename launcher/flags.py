@@ -296,9 +296,10 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="grow_every",
         group=ELASTIC,
         field="grow_every_s",
-        help="a script without our library is restarted for newcomers at most once in this many seconds",
+        help="newcomers are taken into a running job at most once in this many seconds",
         read=values.seconds(0),
-        default=60.0,
+        default=None,
+        shown="60; without a limit for a script that saves before it leaves, with our library",
         metavar="SECONDS",
     ),
     Flag(

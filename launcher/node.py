@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from elastic.agentevents import Event, Exited, Gone, Hung, StartWorkers
+from elastic.agentevents import Event, Exited, Gone, Hung, Listens, StartWorkers
+from elastic.channel import Listening, Said
 from elastic.errors import CheckpointError, NurseryLost
 from elastic.model import Cause, Generation, Role, Seat, WorkerExit
 from elastic.naming import process_name
@@ -27,7 +28,7 @@ from launcher.plannedstop import PlannedStop
 from launcher.progress import ProgressTeller
 from launcher.psenvironment import log_name, ps_environment, roster_document
 from launcher.roles import static_hosts
-from launcher.talk import WorkerTalk
+from launcher.talk import Heard, WorkerTalk
 
 SIGNS_LINES = 3000
 """Lines of a log's end that are searched for the exception and for signs of its cause."""
@@ -75,6 +76,7 @@ class NodeWorkers:
         self._teller = ProgressTeller(self.talk, narrator, (self._stdout, console))
         self._plan = PlannedStop(self.talk, narrator, config.save_limit_s)
         self._hangs = HangWatch(self.talk, config.hang_timeout_s, self._hang)
+        self.talk.followers.append(self._said)
         self._incarnation = ""
         self._running: _Running | None = None
         self._newest: _Running | None = None
@@ -396,6 +398,10 @@ class NodeWorkers:
         self._narrator.detail(f"{process_name(spec.role, spec.rank)} ended: {(also or exit_).words}")
         own = not event.stopped and event.local_rank not in running.hanging
         self._put(Exited(event.g, also or exit_, own=own, also=also is not None))
+
+    def _said(self, heard: Heard, message: Said) -> None:
+        if isinstance(message, Listening) and all(worker.listening for worker in self.talk.workers.values()):
+            self._put(Listens(self.talk.g))
 
     def _hang(self, g: int, late: Sequence[Hanging]) -> None:
         """Workers make no steps any more: it counts as their failure, which stops them."""

@@ -49,6 +49,20 @@ async def test_a_planned_growth_asks_workers_that_listen_and_they_leave_without_
 
 
 @story
+async def test_by_default_workers_that_listen_are_asked_for_each_newcomer_and_others_once_a_minute(job: Job) -> None:
+    nodes = [await job.node("--np", "1:4", "--verbose")]
+    for size in (1, 2):
+        for worker in await job.world(size, size):
+            await listens(worker)
+            worker.order("leave", 143)
+        nodes.append(await job.node("--np", "1:4"))
+    await job.world(3, 3)
+    await job.node("--np", "1:4")
+    await nodes[0].says(r"proposer: .* joins in \d+ s \(--grow_every 60\)$")
+    assert sum("--grow_every" in line for line in nodes[0].lines) == 1
+
+
+@story
 async def test_a_drain_asks_the_workers_of_every_node(job: Job) -> None:
     nodes = [await job.node("--np", "2") for _ in range(2)]
     old = await job.world(1, 2)

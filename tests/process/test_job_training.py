@@ -48,7 +48,7 @@ async def test_a_node_killed_and_another_joined_while_steps_run_cost_no_accuracy
     log = job.folder / "steps.log"
 
     async def start() -> Node:
-        flags = ("--np", "1:3", "--settle", "15", "--grow_every", "0")
+        flags = ("--np", "1:3", "--settle", "15")
         script = (*DIGITS, "--step_time", "0.01", "--step_log", str(log))
         return await job.node(*flags, ttl_s=QUICK_TTL_S, script=script)
 

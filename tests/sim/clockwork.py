@@ -46,7 +46,7 @@ class Clockwork:
             np=self.np,
             slots=1,
             settle_s=rng.choice([1.0, 3.0]),
-            grow_every_s=rng.choice([5.0, 15.0]),
+            grow_every_s=rng.choice([5.0, 15.0, None]),
             restarts_max=rng.choice([2, 4, 30]),
             lease_ttl_s=rng.choice([2.0, 5.0]),
             store_outage_limit_s=rng.choice([15.0, 30.0]),

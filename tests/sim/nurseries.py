@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elastic.agentevents import Exited, Gone, StartWorkers, StopWorkers
+from elastic.agentevents import Exited, Gone, Listens, StartWorkers, StopWorkers
 from elastic.model import Generation, WorkerExit
 from tests.sim.network import Network
 from tests.sim.nodes import KILL_S, Node, WorkerSet
@@ -23,6 +23,8 @@ class Nurseries(Network):
             self.fail("1", f"{node.name} starts generation {generation.g} beside {node.workers.generation.g}")
         hangs, listens = self.random.random() < 0.5, self.random.random() < 0.5
         node.workers = WorkerSet(action.incarnation, generation, hangs, listens)
+        if listens:
+            self.after(self.random.uniform(0.0, 3.0), lambda: self.feed(node, Listens(generation.g)))
         node.run_until = node.core.facts.run_until
         self._plan_deadline(node)
         for observer in self.observers:

@@ -240,7 +240,7 @@ def job_views(draw: st.DrawFn, *, complete: bool | None = None) -> View:
         slots=1,
         restarts_max=draw(st.integers(-1, 4)),
         fatal_exit_codes=(9,),
-        grow_every_s=draw(st.sampled_from([0.0, 60.0])),
+        grow_every_s=draw(st.sampled_from([0.0, 60.0, None])),
     )
     names = draw(st.lists(nodes, max_size=3).map(tuple))
     before = draw(st.none() | st.builds(Before, st.just(g - 1), st.just(names), st.sampled_from(Why)))
@@ -281,4 +281,5 @@ memories = st.builds(
     gate_since=st.none() | st.tuples(generations_g, times),
     grown_at=st.none() | times,
     generation_seen=generations_g,
+    listening=generations_g,
 )

@@ -239,10 +239,16 @@ def test_rerun_of_a_job_that_has_not_ended_is_a_plain_join() -> None:
 
 
 def test_a_spare_says_that_it_is_one_and_what_it_is_for() -> None:
-    bench = gated()
-    bench.world(2, "a")
+    bench = gated(np="1:2")
+    bench.world(2, "a c")
     assert bench.phase is Phase.SPARE
     assert bench.lines[-1] == "spare: generation 2 goes on without this node, which takes over when one is lost"
+
+
+def test_a_node_outside_a_world_that_has_room_for_it_says_that_it_joins() -> None:
+    bench = gated(np="1:3")
+    bench.world(2, "a c")
+    assert bench.lines[-1] == "spare: generation 2 goes on without this node, which joins at the next start"
 
 
 def test_a_node_says_which_ranks_it_has() -> None:

@@ -415,6 +415,43 @@ def test_a_second_growth_waits_for_grow_every() -> None:
     job.form(74, Reason.GROWN)
 
 
+def test_by_default_a_second_growth_waits_a_minute_if_workers_would_lose_what_they_have_not_saved() -> None:
+    job = Job("1:4")
+    job.run("a b")
+    job.join("c")
+    job.form(10, Reason.GROWN, Reason.GROW_SETTLING)
+    job.stopped("a b")
+    job.open(14)
+    job.join("d")
+    assert job.wait(20, Reason.GROW_LATER).reason == "d joins in 54 s (--grow_every 60)"
+
+
+def test_by_default_a_second_growth_does_not_wait_if_workers_save_before_they_leave() -> None:
+    job = Job("1:4")
+    job.run("a b")
+    job.join("c")
+    grown = job.form(10, Reason.GROWN, Reason.GROW_SETTLING)
+    job.stopped("a b")
+    job.open(14)
+    job.join("d")
+    job.memory = replace(job.memory, listening=grown.generation.g - 1)
+    job.wait(20, Reason.GROW_LATER)
+    job.memory = replace(job.memory, listening=grown.generation.g)
+    job.form(20, Reason.GROWN)
+
+
+def test_what_grow_every_says_holds_for_workers_that_save_before_they_leave_too() -> None:
+    job = Job("1:4", grow_every_s=30.0)
+    job.run("a b")
+    job.join("c")
+    grown = job.form(10, Reason.GROWN, Reason.GROW_SETTLING)
+    job.stopped("a b")
+    job.open(14)
+    job.join("d")
+    job.memory = replace(job.memory, listening=grown.generation.g)
+    assert job.wait(20, Reason.GROW_LATER).until == 44
+
+
 def test_the_first_growth_does_not_wait_for_grow_every() -> None:
     job = Job("1:3", grow_every_s=1000.0)
     job.run("a b")

@@ -32,7 +32,7 @@ def test_n_awaits_n_and_then_runs_anything_a_range_awaits_min_and_n_n_runs_n_onl
 def test_a_spec_has_the_defaults_of_the_design() -> None:
     spec = Spec(np=read_np("2"), slots=1)
     assert (spec.run, spec.schema) == (1, SCHEMA)
-    assert (spec.settle_s, spec.grow_every_s, spec.restarts_max) == (3.0, 60.0, 3)
+    assert (spec.settle_s, spec.grow_every_s, spec.restarts_max) == (3.0, None, 3)
     assert (spec.lease_ttl_s, spec.store_outage_limit_s, spec.fatal_exit_codes) == (5.0, 120.0, ())
 
 
