@@ -242,10 +242,11 @@ class WorkerEnd:
                 return
             except OSError:
                 data, fds = b"", []
-            if not data:
+            message = _understood(data)
+            if message is None:
+                _close(fds)
                 self.close()
                 return
-            message = told.decode(data)
             if isinstance(message, Stop):
                 self._stop = message
                 continue
@@ -253,8 +254,20 @@ class WorkerEnd:
             if self._waits and not self._owed:
                 self._answer = (message, fds[0] if fds else -1)
             else:  # It comes so late that nobody waits for it any more.
-                for fd in fds:
-                    os.close(fd)
+                _close(fds)
+
+
+def _understood(data: bytes) -> Told | None:
+    """What an agent says; None if it has hung up, or is of a version that this one does not understand."""
+    try:
+        return told.decode(data) if data else None
+    except ValueError:  # msgspec's own errors are ValueErrors.
+        return None
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _readable(end: socket.socket, timeout_s: float) -> bool:

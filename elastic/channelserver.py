@@ -21,6 +21,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -180,7 +181,7 @@ class ChannelServer:
             self.hang_up(connection)
         self._poll.close()
         self._listener.close()
-        os.close(self._spare)
+        self._let_go_of_spare()
         self._path.unlink(missing_ok=True)
 
     # --- who connects ---------------------------------------------------------------------------------------------
@@ -200,14 +201,17 @@ class ChannelServer:
 
     def _turn_away(self) -> None:
         """Without a descriptor left, one that is kept for this takes whoever waits off the queue."""
-        os.close(self._spare)
-        try:
+        self._let_go_of_spare()
+        with suppress(OSError):  # The place was taken at once; then whoever waits goes on waiting.
             self._listener.accept()[0].close()
-        except OSError:
-            pass  # The place was taken at once; then whoever waits goes on waiting.
-        finally:
+        with suppress(OSError):  # The same: then the next one who connects waits, too.
             self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._say("a worker's channel cannot be opened: too many open files (ulimit -n)")
+
+    def _let_go_of_spare(self) -> None:
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
 
     def _admit(self, end: socket.socket) -> None:
         end.setblocking(False)

@@ -461,7 +461,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="allow_rollback",
         group=WORKERS,
         field="allow_rollback",
-        help="with our library: go on from an older checkpoint when the newest one of the job cannot be read",
+        help="with our library: go on from an older checkpoint, or anew, when the newest one of the job cannot be read",
         default=False,
     ),
     Flag(

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 WAIT_EVERY_S = 10.0
 """A wait is said after this time, and again each time it has passed."""
@@ -21,6 +22,7 @@ RATE_WINDOW_S = 30.0
 """The rate is that of the last reports, not older than this, but of two at least."""
 RATE_POINTS_MAX = 400
 METRICS_SHOWN_MAX = 8
+METRICS_KEPT_MAX = 64
 
 
 @dataclass(slots=True)
@@ -62,14 +64,15 @@ class Telling:
         self._preparing.pop(rank, None)
 
     def reported(self, step: int, world: int, metrics: Mapping[str, float | None], now: float) -> None:
-        """Rank 0 made a step."""
+        """Rank 0 made a step. A metric that is not said again, like one of each epoch, stays as it was."""
         if self._points and step < self._points[-1][1]:
             self._points.clear()  # It went back to an older state: the steps between are no rate.
         while len(self._points) > 1 and now - self._points[0][0] > RATE_WINDOW_S:
             self._points.popleft()
         self._points.append((now, step))
         self._world = world
-        self._metrics = metrics or self._metrics
+        before = {name: number for name, number in self._metrics.items() if name not in metrics}
+        self._metrics = dict(islice({**metrics, **before}.items(), METRICS_KEPT_MAX))
 
     # --- what is said ---------------------------------------------------------------------------------------------
 

@@ -74,6 +74,7 @@ class SavedSteps:
         while True:
             await self._heard.wait()
             self._heard.clear()
+            self._hurry.clear()  # Not later: who is in a hurry while this writes is so for the next word.
             word, self._word = self._word, None
             if word is not None:
                 try:
@@ -82,7 +83,6 @@ class SavedSteps:
                     self._narrator.detail(f"the checkpoint of step {word.saved.step} is not in the store: {error}")
             if self._word is None:
                 self._idle.set()
-            self._hurry.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(PAUSE_S):
                     await self._hurry.wait()

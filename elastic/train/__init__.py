@@ -1,6 +1,6 @@
 """What a training script imports from us.
 
-Today this is `checkpoint`: folders that are whole or not there, fenced by generation; and `ps`: parameter servers.
-State, sampler and epochs come to stand beside it. Importing this package imports neither torch nor grpc; `ps` imports
-both.
+Its names are those of `elastic` itself (`elastic.init`, `elastic.State` …), which load the modules here when they are
+used. Two modules are imported by name: `checkpoint`, for scripts without a State, and `ps`, for parameter servers.
+Importing this package imports neither torch nor grpc; `ps` imports both.
 """

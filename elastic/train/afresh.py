@@ -21,10 +21,26 @@ def warm(place: Here, checkpoints: Checkpoints, parts: Mapping[str, Part], path:
     was saved whole may be sharded now. Raises `CheckpointError` on all ranks, `RestoreHopeless` if there is nothing at
     the path or nothing of use.
     """
+    damaged: dict[str, str] = {}
+    while True:
+        given, folder = _whole(place, checkpoints, parts, path, damaged)
+        try:
+            return given | (_read_sharded(place, checkpoints, parts, folder) if folder else {})
+        except CheckpointDamaged as error:  # The same on all ranks: the one before is tried.
+            damaged[folder] = str(error)
+
+
+def _whole(
+    place: Here, checkpoints: Checkpoints, parts: Mapping[str, Part], path: str, damaged: Mapping[str, str]
+) -> tuple[dict[str, Any], str]:
+    """The whole parts and values, the same on all ranks, and the folder of the checkpoint; "" for a plain file.
+
+    A collective. `damaged` are folders whose shards cannot be read, each with the reason.
+    """
     trees: dict[str, Any] | None = None
     folder, said = "", b""
     try:
-        trees, candidate = _read(checkpoints, parts, path)
+        trees, candidate = _read(checkpoints, parts, path, damaged)
         folder = str(candidate.folder) if candidate is not None else ""
     except (CheckpointError, ConfigError) as failed:
         said = restoring.word(failed, hopeless=not durable.passing(failed))
@@ -38,7 +54,7 @@ def warm(place: Here, checkpoints: Checkpoints, parts: Mapping[str, Part], path:
         folder = talk.broadcast(folder.encode() if place.rank == first else None, first, place.group).decode()
     given = dict(trees or {})
     given.pop("rng", None)
-    return given | (_read_sharded(place, checkpoints, parts, folder) if folder else {})
+    return given, folder
 
 
 def of_rank_0(place: Here, parts: Mapping[str, Part]) -> dict[str, Any]:
@@ -51,11 +67,16 @@ def of_rank_0(place: Here, parts: Mapping[str, Part]) -> dict[str, Any]:
     return {} if mine is not None else given
 
 
-def _read(checkpoints: Checkpoints, parts: Mapping[str, Part], path: str) -> tuple[dict[str, Any], Candidate | None]:
+def _read(
+    checkpoints: Checkpoints, parts: Mapping[str, Part], path: str, damaged: Mapping[str, str]
+) -> tuple[dict[str, Any], Candidate | None]:
     """The whole parts of the newest checkpoint that can be read, or of a plain file."""
     found = resume_from(path)
     damage: CheckpointDamaged | None = None
     for candidate in found.candidates:
+        if why := damaged.get(str(candidate.folder)):
+            damage = damage or CheckpointDamaged(why)
+            continue
         for name in candidate.meta.sharded:
             if name in parts and not parts[name].sharded:
                 raise CheckpointError(

@@ -122,7 +122,7 @@ class Checkpoints(Reader):
         """
         self.await_mark()
         for _ in range(RELISTS_MAX):
-            self.damaged.clear()
+            self.forget_damage()
             found = self.candidates()
             for candidate in found:
                 try:

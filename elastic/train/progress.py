@@ -41,6 +41,9 @@ class Reporter:
         self._reported = False
         self._world = 1
         self._preparing = False
+        self._loss: Any = None
+        self._metrics: dict[str, Any] = {}
+        """What was reported too early for its turn: it goes with the next message."""
 
     @property
     def end(self) -> WorkerEnd | None:
@@ -56,6 +59,10 @@ class Reporter:
         self._reported = True
         now = self._clock()
         if now < self._next:
+            if self._end is not None:
+                self._loss = self._loss if loss is None else loss
+                if metrics:
+                    self._metrics.update(metrics)
             return
         self._next = now + INTERVAL_S
         end = self._channel()
@@ -64,7 +71,10 @@ class Reporter:
             return
         if self._preparing:
             self.ready()
-        self._send(end, {"loss": loss, **metrics} if loss is not None else metrics)
+        loss = self._loss if loss is None else loss
+        found = {**self._metrics, **metrics}
+        self._loss, self._metrics = None, {}
+        self._send(end, {"loss": loss, **found} if loss is not None else found)
 
     def preparing(self, what: str) -> None:
         """Say that the script is alive and not ready yet."""

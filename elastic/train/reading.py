@@ -79,6 +79,8 @@ class Reader:
         self.progress_file = Path(reported) if reported is not None else None
         self.damaged: dict[str, str] = {}
         """Checkpoints that could not be read, and why."""
+        self.passing: set[str] = set()
+        """Those of them that a disk or a network withheld: another try may read them."""
         self._said: set[Path] = set()
 
     def candidates(self) -> list[Candidate]:
@@ -108,6 +110,11 @@ class Reader:
                     f"checkpoint {entry.folder} is skipped: generation {meta.mark} wrote it when it was over",
                 )
         return found
+
+    def forget_damage(self) -> None:
+        """Look at every checkpoint as if for the first time."""
+        self.damaged.clear()
+        self.passing.clear()
 
     def read(self, candidate: Candidate, *, map_location: Any = "cpu") -> dict[str, Any]:
         """Read the replicated parts of a checkpoint, each verified while it is read.
@@ -197,6 +204,8 @@ class Reader:
 
     def _skip(self, folder: Path, error: CheckpointDamaged) -> None:
         self.damaged[folder.name] = str(error)
+        if durable.passing(error):
+            self.passing.add(folder.name)
         self._say_once(folder, f"checkpoint {folder} is skipped: {error}")
 
     def _say_once(self, folder: Path, line: str) -> None:

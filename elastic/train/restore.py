@@ -136,6 +136,7 @@ class Restorer:
         """Every rank's checkpoints, as every rank knows them."""
         candidates: dict[Seen, Candidate] = {}
         error = ""
+        self._checkpoints.forget_damage()  # What was set aside does not matter any more.
         try:
             for candidate in self._checkpoints.candidates():
                 candidates[Seen(candidate.step, candidate.generation, candidate.folder.name)] = candidate
@@ -148,6 +149,8 @@ class Restorer:
             folder=str(self._checkpoints.folder.absolute()),
             token=claim.mark if claim is not None else "",
             seen=tuple(candidates),
+            damaged=tuple(f"{name}: {why}" for name, why in self._checkpoints.damaged.items()),
+            hopeless=not self._checkpoints.passing,
             known=known if known is not None and Path(known.folder).name not in aside else None,
             error=error,
         )
@@ -171,7 +174,7 @@ class Restorer:
         wishes: Wishes,
     ) -> Restored:
         bad: list[str] = []
-        hopeless = True
+        hopeless = all(report.hopeless for report in reports)
         for choice in choices:
             mine = candidates.get(choice.seen)
             trees, why = self._read(mine)
@@ -182,8 +185,8 @@ class Restorer:
             if not any(holders):
                 bad.append(f"{choice.seen.name}: {damage[0][1:].decode()}")
                 continue
-            allow, step = wishes.allow_rollback, choice.seen.step
-            lost = restoring.check_newest(step, reports, allow_rollback=allow, hopeless=hopeless)
+            step, allowed = choice.seen.step, wishes.allow_rollback
+            lost = restoring.check_newest(step, reports, allow_rollback=allowed, damaged=bad, hopeless=hopeless)
             given = spread(trees, holders, self._here.group) if not self._here.alone else dict(trees or {})
             if self._sharded:
                 try:
@@ -193,16 +196,13 @@ class Restorer:
                     continue
             where = f"{reports[holders.index(True)].folder}/{choice.seen.name}"
             helped = f", sent to {holders.count(False)} ranks that cannot read it" if not all(holders) else ""
-            self._say(f"resumed at step {step} from {where}{helped}{f'; {lost}' if lost else ''}")
+            skipped = restoring.skipped(choice.seen.name, reports, bad)
+            self._say(f"resumed at step {step} from {where}{helped}{skipped}{f'; {lost}' if lost else ''}")
             random = given.pop("rng", None)
             found = _restored(step, self._completed(given), self._own_random(random), on_disk=True)
             return dataclasses.replace(found, newest=step)
-        lost = restoring.check_newest(-1, reports, allow_rollback=wishes.allow_rollback, hopeless=hopeless)
-        if bad:
-            raise (RestoreHopeless if hopeless else CheckpointDamaged)(
-                f"no checkpoint in {self._checkpoints.folder} can be read ({'; '.join(bad)}); bring one back, or "
-                "remove them all to start over"
-            )
+        allowed = wishes.allow_rollback
+        lost = restoring.check_newest(-1, reports, allow_rollback=allowed, damaged=bad, hopeless=hopeless)
         return self._afresh(wishes.resume_from, lost)
 
     def _read(self, candidate: Candidate | None) -> tuple[dict[str, Any] | None, bytes]:

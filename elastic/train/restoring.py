@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from elastic.errors import CheckpointError, RestoreHopeless
+from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -33,7 +33,8 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank says before anybody reads: where it looks, what lies there, and what it was told.
 
-    `token` is the folder's claim as this rank sees it: ranks with the same one share their folder. `error` is why it
+    `token` is the folder's claim as this rank sees it: ranks with the same one share their folder. `damaged` are those
+    that lie there and cannot be tried, each with the reason, `hopeless` if each start finds them so. `error` is why it
     cannot take part.
     """
 
@@ -41,6 +42,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     token: str = ""
     seen: tuple[Seen, ...] = ()
+    damaged: tuple[str, ...] = ()
+    hopeless: bool = True
     known: Known | None = None
     error: str = ""
 
@@ -91,24 +94,48 @@ def raise_first(words: Iterable[bytes]) -> None:
             raise (RestoreHopeless if hopeless_word(said) else CheckpointError)(said[1:].decode())
 
 
-def check_newest(newest: int, reports: Sequence[Report], *, allow_rollback: bool, hopeless: bool = True) -> str:
+def check_newest(
+    newest: int, reports: Sequence[Report], *, allow_rollback: bool, damaged: Iterable[str] = (), hopeless: bool = True
+) -> str:
     """A line that says what is given up, "" if nothing is.
 
-    Raises `RestoreHopeless` if `newest` (-1: nothing) is older than what the job has committed and that was not
-    allowed; `CheckpointError` if something newer may yet be read and it is not `hopeless`.
+    `newest` is the step that can be read, -1 for none; `damaged` are checkpoints that turned out to be so when they
+    were read, each with the reason; `hopeless` says that another start would find them so. Raises `RestoreHopeless` if
+    `newest` is older than what the job has committed, or there is nothing but damaged ones, and that was not allowed;
+    `CheckpointError` instead where another start may find more: a disk that fails, or a host that is away.
     """
     committed = known(reports)
+    bad = "; ".join(_unreadable(reports, damaged))
     if committed is None or newest >= committed.step:
-        return ""
+        if newest >= 0 or not bad:
+            return ""
+        nothing = f"no checkpoint in {reports[0].folder} can be read ({bad})"
+        if allow_rollback:
+            return f"{nothing} (--allow_rollback)"
+        raise (RestoreHopeless if hopeless else CheckpointDamaged)(
+            f"{nothing}; bring one back, or start over with --allow_rollback"
+        )
     best = f"the newest that can be read is step {newest}" if newest >= 0 else "nothing can be read"
     where = f"step {committed.step} was committed on {committed.host} in {committed.folder}, and {best}"
     if allow_rollback:
         return f"{where}{'; going on from there' if newest >= 0 else ''} (--allow_rollback)"
     folders = ", ".join(sorted({f"{report.host}:{report.folder}" for report in reports}))
-    raise (RestoreHopeless if hopeless else CheckpointError)(
-        f"{where} ({folders}); bring {committed.host} back or mount its folder here, or accept the loss with "
-        "--allow_rollback"
+    mend = f"{bad}; mend that" if bad else f"bring {committed.host} back or mount its folder here"
+    away = committed.host not in {report.host for report in reports}
+    raise (RestoreHopeless if hopeless and not away else CheckpointError)(
+        f"{where} ({folders}); {mend}, or accept the loss with --allow_rollback"
     )
+
+
+def skipped(name: str, reports: Sequence[Report], damaged: Iterable[str]) -> str:
+    """What to say of those newer than the checkpoint `name`, which is taken instead; "" if there are none."""
+    newer = [one for one in _unreadable(reports, damaged) if one > name]
+    return f"; skipped {'; '.join(newer)}" if newer else ""
+
+
+def _unreadable(reports: Sequence[Report], damaged: Iterable[str]) -> list[str]:
+    """All that cannot be taken, the newest first, each with the reason: what ranks saw, and what they found reading."""
+    return sorted({*damaged, *(one for report in reports for one in report.damaged)}, reverse=True)
 
 
 def other_parts(origin: str, mine: Iterable[str], saved: Iterable[str]) -> str:

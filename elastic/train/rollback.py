@@ -77,13 +77,21 @@ def names_aside(record: Record) -> frozenset[str]:
 def rollback(checkpoints: Checkpoints, step: int, run: str) -> Record:
     """Make the checkpoint of `step` the newest one; on rank 0 alone, before anybody lists the folder.
 
-    `run` is what `run_mark` says. If this run has gone back to this step already, nothing happens. The checkpoint is
-    read through before anything is renamed. A crash in between leaves a folder on which the rollback is done again.
-    Raises RestoreHopeless, with the steps there are, when that one has no whole checkpoint, and CheckpointError when
-    the folder cannot be read or written.
+    `run` is what `run_mark` says. If this run has gone back to this step already, nothing happens, and a line says so
+    if there are newer checkpoints. The checkpoint is read through before anything is renamed. A crash in between
+    leaves a folder on which the rollback is done again. Raises RestoreHopeless, with the steps there are, when that one
+    has no whole checkpoint, and CheckpointError when the folder cannot be read or written.
     """
     known = rolled_back(checkpoints.folder)
     if known is not None and run and (known.run, known.step) == (run, step):
+        if any(entry.step > step for entry in layout.entries(checkpoints.folder)):
+            log.warning(
+                "--restore_step %d: this job went back to it in generation %d, and goes on from its newest checkpoint; "
+                "remove %s to go back once more",
+                step,
+                known.generation,
+                checkpoints.folder / RECORD,
+            )
         return known
     checkpoints.await_mark()
     _check(checkpoints, step)

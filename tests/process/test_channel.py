@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import socket
@@ -104,6 +105,22 @@ def test_a_number_that_is_not_finite_does_not_cost_the_channel(heard: Heard) -> 
     heard.until(lambda: len(heard.said) == 2)
     assert heard.said[1][1] == Progress(1, 1, {"loss": None})
     worker.close()
+
+
+def test_a_server_without_any_descriptor_left_turns_workers_away_and_lives_on(heard: Heard) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
+        end.connect(heard.server.path)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))  # Not even the one that is kept can be had anew.
+            heard.server.serve()
+            heard.server.serve()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        worker = WorkerEnd(heard.server.path, hello())
+        heard.until(lambda: len(heard.said) == 1)
+        worker.close()
+    assert heard.lines[0] == "a worker's channel cannot be opened: too many open files (ulimit -n)"
 
 
 @pytest.mark.parametrize(

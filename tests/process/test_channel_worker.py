@@ -63,6 +63,19 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_that_to_the_next_request
         worker.close()
 
 
+def test_an_agent_that_is_not_understood_is_hung_up_on_and_costs_no_step(agent: socket.socket) -> None:
+    """As where the library was installed anew below a job that runs."""
+    worker, theirs = connected(agent)
+    with theirs:
+        before = len(os.listdir("/proc/self/fd"))
+        socket.send_fds(theirs, [b'{"type":"of-another-version"}'], [theirs.fileno()])
+        assert worker.stop_asked() is None
+        assert worker.stop_asked() is None
+        assert not worker.send(Wanted("a", 1))
+        assert worker.segment("a", 1, LIMIT_S) == "the agent does not answer"
+        assert len(os.listdir("/proc/self/fd")) == before - 1, "the worker's own end is closed"
+
+
 def test_a_worker_without_a_descriptor_left_gets_no_memory_and_is_told_why(agent: socket.socket) -> None:
     worker, theirs = connected(agent)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -178,14 +178,15 @@ def test_a_damaged_newest_checkpoint_is_skipped_with_a_line(tmp_path: Path) -> N
     assert f"checkpoint {newest} is skipped" in result.output
 
 
-def test_a_newest_checkpoint_whose_shards_are_damaged_is_skipped_with_a_line(tmp_path: Path) -> None:
-    run(training.fsdp, args=(6, 3), worlds=[1], checkpoint_dir=tmp_path)
+def test_a_damaged_shard_of_the_newest_checkpoint_is_skipped_with_a_line_too(tmp_path: Path) -> None:
+    run(training.fsdp, args=(6, 3), worlds=[2], checkpoint_dir=tmp_path)
     newest = max(tmp_path.glob("step-*"))
-    (shards,) = (newest / "optimizer").glob("*.distcp")
-    shards.write_bytes(bytes(shards.stat().st_size))
+    shard = newest / "optimizer" / "__1_0.distcp"
+    shard.write_bytes(b"x" * shard.stat().st_size)
     result = run(training.fsdp, args=(6, 3), worlds=[1], checkpoint_dir=tmp_path)
     assert starts(result) == [3]
     assert f"checkpoint {newest} is skipped" in result.output
+    assert any(f"skipped {newest.name}: optimizer: the checksum" in note for note in result.worlds[0].replicas[0].notes)
 
 
 def test_restore_step_goes_back_once_and_keeps_what_was_newer(tmp_path: Path) -> None:
@@ -466,6 +467,22 @@ class TestMemory:
         assert any("from memory" in note for note in result.worlds[1].replicas[0].notes)
 
 
+def ahead() -> int:
+    import elastic
+
+    here = elastic.init()
+    state = elastic.State(value=0)
+    state.restore()
+    if here.rank == 0:
+        for _ in range(50):
+            state.commit(every=100, memory_every=100, loss=0.5)
+    return state.step
+
+
+def test_a_commit_with_nothing_due_waits_for_no_other_rank() -> None:
+    assert run(ahead, worlds=[2]).values == [50, 0]
+
+
 def two_states() -> None:
     import elastic
 
@@ -507,6 +524,12 @@ def test_a_sharded_model_starts_from_a_plain_file_and_from_another_runs_shards(t
         env = {"ELASTIC_RESUME_FROM": str(source)}
         result = run(first_parameters, args=(0,), worlds=[3], checkpoint_dir=tmp_path / f"new-{source.name}", env=env)
         assert all(torch.equal(value, trained) for value in result.values)
+    newest = max((tmp_path / "old").glob("step-*"))
+    shard = newest / "model" / "__1_0.distcp"
+    shard.write_bytes(b"x" * shard.stat().st_size)
+    result = run(first_parameters, args=(0,), worlds=[2], checkpoint_dir=tmp_path / "of-step-2", env=env)
+    assert f"checkpoint {newest} is skipped" in result.output
+    assert not torch.equal(result.values[0], trained)
 
 
 def spoil(how: str) -> None:

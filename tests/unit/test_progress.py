@@ -75,6 +75,21 @@ def test_a_thousand_reports_in_a_second_are_ten_messages_and_only_their_values_a
     assert len(script.progress) == Watched.looked == 10
 
 
+def test_what_comes_too_early_for_its_turn_goes_with_the_next_message(script: Script) -> None:
+    """A commit and a report of the same step: whichever comes first takes the turn."""
+    script.reporter.report(1, 0.5, {})
+    script.reporter.report(1, None, {"accuracy": 0.25})
+    script.now += INTERVAL_S
+    script.reporter.report(2, None, {"accuracy": 0.5})
+    script.reporter.report(2, 0.25, {"rate": 1.0})
+    script.now += INTERVAL_S
+    script.reporter.report(3, 0.125, {})
+    script.report(4)
+    assert [one.metrics for one in script.progress] == [
+        {"loss": 0.5}, {"accuracy": 0.5}, {"loss": 0.125, "rate": 1.0},
+    ]  # fmt: skip
+
+
 def test_the_last_step_arrives_although_it_came_too_early_for_its_turn(script: Script) -> None:
     for step in range(1, 8):
         script.reporter.report(step, 1.0, {})

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.progresswords import PROGRESS_EVERY_S, PROGRESS_EVERY_TERMINAL_S, Telling, progress_line
+from launcher.progresswords import (
+    METRICS_KEPT_MAX,
+    PROGRESS_EVERY_S,
+    PROGRESS_EVERY_TERMINAL_S,
+    Telling,
+    progress_line,
+)
 
 
 @pytest.fixture
@@ -71,6 +77,19 @@ def test_a_report_without_metrics_leaves_those_that_were_known(telling: Telling)
     telling.reported(1, 1, {"loss": 1.0}, 0.0)
     telling.reported(2, 1, {}, 1.0)
     assert telling.progress(1.0) == "step 2 · 1.0 steps/s · world 1 · loss 1"
+
+
+def test_a_metric_that_is_said_once_in_an_epoch_stays_beside_the_loss_of_each_step(telling: Telling) -> None:
+    telling.reported(1, 1, {"accuracy": 0.5, "loss": 2.0}, 0.0)
+    telling.reported(2, 1, {"loss": 1.0}, 1.0)
+    assert telling.progress(1.0) == "step 2 · 1.0 steps/s · world 1 · loss 1 · accuracy 0.5"
+
+
+def test_metrics_with_ever_new_names_are_not_all_kept(telling: Telling) -> None:
+    for step in range(1000):
+        telling.reported(step, 1, {f"name{step}": 1.0}, float(step))
+    assert len(telling._metrics) == METRICS_KEPT_MAX
+    assert "name999" in telling._metrics
 
 
 # Waits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.errors import CheckpointError, RestoreHopeless
+from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
 from elastic.train.restoring import (
     Choice,
     Known,
@@ -15,6 +15,7 @@ from elastic.train.restoring import (
     known,
     other_parts,
     raise_first,
+    skipped,
     trouble,
     word,
 )
@@ -22,8 +23,10 @@ from elastic.train.restoring import (
 OLD, NEW = Seen(100, 2, "step-0000000100.g2"), Seen(150, 3, "step-0000000150.g3")
 
 
-def report(*seen: Seen, host: str = "a", known: Known | None = None, error: str = "") -> Report:
-    return Report(host=host, folder="/ck", seen=seen, known=known, error=error)
+def report(
+    *seen: Seen, host: str = "a", known: Known | None = None, error: str = "", damaged: tuple[str, ...] = ()
+) -> Report:
+    return Report(host=host, folder="/ck", seen=seen, known=known, error=error, damaged=damaged)
 
 
 def test_the_newest_that_any_rank_sees_comes_first() -> None:
@@ -52,11 +55,19 @@ def test_an_older_step_than_the_committed_one_is_an_error_that_names_host_and_fo
 
 
 def test_what_another_start_may_still_read_is_not_hopeless() -> None:
-    reports = [report(known=Known(150, "b", "/ck"))]
+    reports = [report(known=Known(150, "a", "/ck"))]
     with pytest.raises(RestoreHopeless):
         check_newest(-1, reports, allow_rollback=False)
     with pytest.raises(CheckpointError) as raised:
         check_newest(-1, reports, allow_rollback=False, hopeless=False)
+    assert not isinstance(raised.value, RestoreHopeless)
+    with pytest.raises(CheckpointDamaged):
+        check_newest(-1, [report(damaged=("step-150: a disk",))], allow_rollback=False, hopeless=False)
+
+
+def test_the_host_that_has_the_committed_step_may_come_back() -> None:
+    with pytest.raises(CheckpointError, match="bring b back") as raised:
+        check_newest(-1, [report(known=Known(150, "b", "/ck"))], allow_rollback=False)
     assert not isinstance(raised.value, RestoreHopeless)
 
 
@@ -67,6 +78,32 @@ def test_an_error_of_one_rank_is_the_same_error_on_all_of_them() -> None:
     with pytest.raises(CheckpointError, match=r"^try again$") as raised:
         raise_first([word(CheckpointError("try again"), hopeless=False), b""])
     assert not isinstance(raised.value, RestoreHopeless)
+
+
+def test_a_committed_step_that_is_damaged_is_named_with_what_is_wrong() -> None:
+    told = Known(150, "b", "/ck")
+    with pytest.raises(CheckpointError, match=r"step 150 .*step-150: its checksum is wrong; mend that, or .*rollback"):
+        check_newest(100, [report(OLD, known=told)], allow_rollback=False, damaged=["step-150: its checksum is wrong"])
+
+
+def test_training_does_not_start_over_where_all_checkpoints_are_damaged_unless_that_is_allowed() -> None:
+    """Some by their meta.json, which each rank sees by itself, others by what was found when they were read."""
+    seen = report(damaged=("step-150: meta.json is damaged",))
+    both = r"no checkpoint in /ck can be read \(step-150: meta.json is damaged; step-100: its checksum is wrong\)"
+    with pytest.raises(RestoreHopeless, match=f"{both}; bring one back, or start over with --allow_rollback"):
+        check_newest(-1, [seen, seen], allow_rollback=False, damaged=["step-100: its checksum is wrong"])
+    assert check_newest(-1, [seen], allow_rollback=True) == (
+        "no checkpoint in /ck can be read (step-150: meta.json is damaged) (--allow_rollback)"
+    )
+    assert check_newest(100, [seen], allow_rollback=False) == ""
+
+
+def test_newer_checkpoints_that_were_skipped_are_named_with_the_reason() -> None:
+    seen = report(OLD, damaged=("step-0000000150.g3: meta.json is damaged", "step-0000000050.g1: of no account"))
+    assert skipped(OLD.name, [seen, seen], ["step-0000000120.g2: opt was saved whole and is sharded now"]) == (
+        "; skipped step-0000000150.g3: meta.json is damaged; step-0000000120.g2: opt was saved whole and is sharded now"
+    )
+    assert skipped(NEW.name, [report(NEW)], []) == ""
 
 
 def test_a_rollback_that_is_allowed_is_said() -> None:

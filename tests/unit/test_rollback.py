@@ -54,11 +54,19 @@ def test_what_was_set_aside_is_never_pruned(folder: Path) -> None:
     assert len(aside(folder)) == 2
 
 
-def test_a_restart_of_the_same_run_does_not_go_back_a_second_time(folder: Path) -> None:
+def test_a_restart_of_the_same_run_does_not_go_back_a_second_time_and_says_so_if_there_is_newer_work(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rollback(Checkpoints(folder, generation=5), 10, "abc")
+    caplog.clear()
     rollback(Checkpoints(folder), 10, "abc")
+    assert caplog.messages == []
     Checkpoints(folder).save(15, value=15)
     rollback(Checkpoints(folder), 10, "abc")
     assert newest(folder) == 15
+    (line,) = caplog.messages
+    assert line.startswith("--restore_step 10: this job went back to it in generation 5")
+    assert str(folder / RECORD) in line
 
 
 @pytest.mark.parametrize("run", ["xyz", ""])

@@ -17,6 +17,7 @@ from elastic.model import Saved
 from elastic.store.base import Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
+from launcher import saved
 from launcher.console import Console
 from launcher.logs import Level, Narrator
 from launcher.saved import SavedSteps
@@ -131,6 +132,28 @@ def test_a_write_that_another_node_came_before_is_tried_again(job: Job, monkeypa
     job.say(10)
     assert job.stored is not None
     assert job.stored.step == 10
+
+
+def test_what_workers_said_last_while_another_word_was_being_written_is_written_at_once(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saved, "PAUSE_S", 1000.0)
+    ask, last = job.store.txn, [20]
+
+    async def while_they_end(compares: Any, then: Any) -> Any:
+        if last:
+            job.commit(last.pop())
+            job.steps.hurry()
+        return await ask(compares, then)
+
+    async def body() -> None:
+        job.commit(10)
+        await job.steps.settle(2)
+        assert job.stored is not None
+        assert job.stored.step == 20
+
+    monkeypatch.setattr(job.store, "txn", while_they_end)
+    job.run(body)
 
 
 def test_a_store_that_does_not_answer_costs_a_line_of_detail(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

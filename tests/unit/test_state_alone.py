@@ -54,6 +54,19 @@ def test_a_step_that_was_committed_again_after_a_rollback_is_missed_when_it_is_g
         elastic.State(best=0.0).restore(folder=tmp_path)
 
 
+def test_training_does_not_start_over_where_no_checkpoint_says_what_it_is(tmp_path: Path) -> None:
+    state = elastic.State(best=0.0)
+    state.restore(folder=tmp_path)
+    for _ in range(2):
+        state.commit(every=1)
+    state.finish()
+    for meta in tmp_path.glob("step-*/meta.json"):
+        meta.write_text("{")
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .*0002.g0: meta.json is damaged.*--allow_rollback"):
+        elastic.State(best=0.0).restore(folder=tmp_path)
+    assert not elastic.State(best=0.0).restore(folder=tmp_path, allow_rollback=True)
+
+
 def trained(folder: Path, samples: int, steps: int, resume_from: Path | None = None) -> list[int]:
     """The samples that the steps take in epoch 0."""
     sampler = elastic.ElasticSampler(samples, shuffle=False)
