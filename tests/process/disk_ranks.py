@@ -56,7 +56,7 @@ def run(world: int, code: str, folder: Path, *, killed: int | None = None) -> li
     finally:
         for process in ranks:
             process.kill()
-            process.wait()
+            process.communicate()
     for rank, (process, (_, errors)) in enumerate(zip(ranks, said, strict=True)):
         expected = -signal.SIGKILL if rank == killed else 0
         assert process.returncode == expected, f"rank {rank} ended with {process.returncode}:\n{errors}"

@@ -24,10 +24,11 @@ def hang_here(seconds):
 
 test = socket.socket(socket.AF_UNIX)
 test.connect("\\0" + os.environ["JOB_TEST_SOCKET"])
-orders = test.makefile("rw", buffering=1)
+orders = test.makefile("rw")
 
 def answer(what):
     orders.write(json.dumps(what) + "\\n")
+    orders.flush()
 
 answer({"pid": os.getpid(), "argv": sys.argv, "cwd": os.getcwd(), "env": dict(os.environ)})
 for line in orders:
@@ -60,6 +61,7 @@ for line in orders:
         print("asked:", stop.reason, flush=True)
         sys.exit(argument)
     elif verb == "hang":
+        answer({"hangs": argument})
         hang_here(argument)
     elif verb == "child":
         subprocess.Popen(["sleep", "1000"], start_new_session=argument)

@@ -50,5 +50,6 @@ def run(module: str, name: str, given: list[dict[str, Any]]) -> list[Any]:
         finally:
             for child in children:
                 child.kill()
+                child.communicate()
     assert [child.returncode for child in children] == [0] * world
     return [json.loads(one.splitlines()[-1]) for one in said]

@@ -48,8 +48,11 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Its exit code, and all that it wrote to stdout and stderr."""
     try:
         out, err = process.communicate(timeout=LIMIT_S)
-    finally:
+    except subprocess.TimeoutExpired as late:
         process.kill()  # If it is an agent that hangs: its nursery then ends the workers.
+        out, err = process.communicate()
+        late.add_note(f"{out}\n{err}")
+        raise
     return process.returncode, out, err
 
 

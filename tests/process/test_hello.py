@@ -214,7 +214,7 @@ def test_all_members_are_counted_also_those_that_there_was_no_time_for() -> None
     async def story() -> None:
         async with listening(node="n-1") as agent, stranger(None) as silent:
             members = {"n-1": member(agent.port), "n-2": member(silent), "n-3": member(0)}
-            found = await reach.reach("j1", members, limit_s=0.5)
+            found = await reach.reach("j1", members, limit_s=1.0)
             assert (found.reached, found.untried) == (1, 1)
             assert [one.node for one in found.unreached] == ["n-3"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from signal import SIGCONT, SIGSTOP
 from typing import Any
 
 from tests.process.jobs import Job, story
@@ -23,10 +24,11 @@ async def test_a_worker_that_hangs_is_named_with_its_stacks_and_charged_and_the_
 ) -> None:
     node = await job.node("--np", "1", "--nproc_per_node", "2", "--hang_timeout", "1", "--loss_grace", "0.4")
     waiting, behind = await job.world(1, 2)
+    node.signal(SIGSTOP)  # So that what both say reaches the agent in one moment, as from workers that wait in a step.
     await reports(behind, 4)
-    await reports(waiting, 4)
     await reports(waiting, 5)
-    behind.order("hang", 1000)
+    await behind.obeys("hang", 1000)
+    node.signal(SIGCONT)
     words = r"no progress for 1 s \(--hang_timeout\) after step 4; its stacks are in its log"
     await node.says(rf"rank 1 hangs: {words}; stopping this node's workers")
     await node.says(rf"The first to fail was rank 1 on host 127\.0\.0\.1 .*: {words}\.")

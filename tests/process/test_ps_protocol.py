@@ -254,7 +254,7 @@ class TestAServerThatIsAway:
     async def test_is_named_when_the_patience_is_over(self, made: Bench) -> None:
         link = await made.opened(0, patience_s=0.2)
         await made.server.stop(0)
-        with pytest.raises(ServerLost, match=rf"server 0 at {made.address} has been away for 0 s .*; start it again"):
+        with pytest.raises(ServerLost, match=rf"server 0 at {made.address} has been away for \d s .*; start it again"):
             await made.pushed(link)
 
     @told()
