@@ -160,14 +160,26 @@ def worker_exit(
 
 
 def hanging(
-    rank: int, log: str, lines: Sequence[str], limit_s: float, step: int, *, shown: bool, role: Role = Role.WORKER
+    rank: int,
+    log: str,
+    lines: Sequence[str],
+    limit_s: float,
+    step: int,
+    *,
+    shown: bool,
+    frozen: bool = False,
+    role: Role = Role.WORKER,
 ) -> WorkerExit:
     """What is recorded of a worker that made no step for `limit_s`; it is about to be stopped for that.
 
-    `step` is the last one that it reported; `shown`: its stacks are in its log, which ends with `lines`.
+    `step` is the last one that it reported; `shown`: its stacks are in its log, which ends with `lines`; `frozen`: it
+    stands still.
     """
     words = f"no progress for {limit_s:g} s (--hang_timeout) after step {step}; "
-    words += "its stacks are in its log" if shown else "it did not show its stacks"
+    if frozen:
+        words += "its process is stopped, by SIGSTOP or a debugger"
+    else:
+        words += "its stacks are in its log" if shown else "it did not show its stacks"
     return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=_shown(lines), role=role)
 
 

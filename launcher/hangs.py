@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from elastic.channel import Hello, Preparing, Progress, Ready, Said
 from elastic.hangclock import HangClock
+from launcher.processes import is_frozen
 from launcher.talk import Heard, WorkerTalk
 
 STACKS_LIMIT_S = 2.0
@@ -20,11 +21,12 @@ STACKS_LOOK_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Hanging:
-    """A worker that is late: its last step, and whether its stacks are in its log."""
+    """A worker that is late: its last step, whether its stacks are in its log, and whether it stands still."""
 
     local_rank: int
     step: int
     shown: bool
+    frozen: bool
 
 
 class HangWatch:
@@ -89,20 +91,25 @@ class HangWatch:
                 clock.gone(local, time.monotonic())
         if not clock.late(time.monotonic()):
             return
-        shown = await self._stacks()
+        frozen = {
+            local
+            for local, heard in self._talk.workers.items()
+            if heard.connection is not None and is_frozen(heard.connection.pid)
+        }
+        shown = await self._stacks(frozen)
         self._talk.catch_up()
         late = clock.late(time.monotonic())  # One that has gone on in the meantime is only slow.
         if late and self._clock is clock:  # Otherwise the workers are being stopped for another reason.
             self.end()
-            self._hung(g, [Hanging(local, step, local in shown) for local, step in late])
+            self._hung(g, [Hanging(local, step, local in shown, local in frozen) for local, step in late])
 
-    async def _stacks(self) -> set[int]:
-        """Have every worker of the node write its stacks; those whose logs have grown."""
+    async def _stacks(self, frozen: Collection[int]) -> set[int]:
+        """Have every worker of the node write its stacks; those whose logs have grown. Who is frozen cannot."""
         before = {local: _size(path) for local, path in self._logs.items()}
         asked = {
             local
             for local, heard in self._talk.workers.items()
-            if heard.connection is not None and heard.connection.show_stacks()
+            if local not in frozen and heard.connection is not None and heard.connection.show_stacks()
         }
         sizes, until = before, time.monotonic() + STACKS_LIMIT_S
         while asked and time.monotonic() < until:

@@ -439,7 +439,10 @@ class NodeWorkers:
             spec = running.specs[one.local_rank]
             lines = logs.tail(spec.log, self._nursery.log_from(one.local_rank), lines=SIGNS_LINES)
             limit_s, log = self._config.hang_timeout_s, str(spec.log)
-            found.append(exits.hanging(spec.rank, log, lines, limit_s, one.step, shown=one.shown, role=spec.role))
+            exit_ = exits.hanging(
+                spec.rank, log, lines, limit_s, one.step, shown=one.shown, frozen=one.frozen, role=spec.role
+            )
+            found.append(exit_)
         if found:
             self._put(Hung(g, tuple(found)))
 

@@ -19,6 +19,8 @@ class Process(NamedTuple):
     group: int
     session: int
     zombie: bool
+    frozen: bool = False
+    """Stopped by SIGSTOP or by a debugger: it runs no handler of a signal."""
 
 
 def processes() -> Iterator[Process]:
@@ -37,6 +39,12 @@ def descendants(root: int) -> list[Process]:
     for process in found:  # The list grows while it is walked.
         found += by_parent.get(process.pid, ())
     return found
+
+
+def is_frozen(pid: int) -> bool:
+    """Tell whether a process stands still, by SIGSTOP or in a debugger."""
+    process = _read(str(pid))
+    return process is not None and process.frozen
 
 
 def in_sessions(sessions: Iterable[int]) -> list[Process]:
@@ -90,4 +98,5 @@ def _read(name: str) -> Process | None:
         return None  # It ended between the listing and here, or is hidden from us.
     # The name of the program stands in parentheses and may hold blanks and parentheses itself.
     state, parent, group, session = stat[stat.rindex(b")") + 1 :].split()[:4]
-    return Process(int(name), int(parent), int(group), int(session), state in (b"Z", b"X"))
+    frozen = state in (b"T", b"t")
+    return Process(int(name), int(parent), int(group), int(session), state in (b"Z", b"X"), frozen)

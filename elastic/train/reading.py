@@ -191,6 +191,8 @@ class Reader:
             if time.monotonic() > deadline:
                 break
             time.sleep(MARK_POLL_S)
+        if claim is not None and self.mark.rpartition("/")[0] in claim.incarnations[:-1]:
+            fence.check(self.folder, self.mark)  # Another job took it: that is the better word.
         stands = "no mark" if claim is None else f"the mark of generation {claim.mark}"
         if self.rank == 0:
             raise CheckpointError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from signal import SIGCONT, SIGSTOP
 from typing import Any
 
@@ -42,6 +43,16 @@ async def test_a_worker_that_hangs_is_named_with_its_stacks_and_charged_and_the_
     assert "in hang_here" in hung.partition("gen 2")[0]
     assert "Current thread" in blamed_too, "every worker of the node shows its stacks"
     await node.says(r"On the same node: rank 0: no progress for 1 s \(--hang_timeout\) after step 5")
+
+
+@story
+async def test_a_worker_that_was_frozen_is_told_from_those_that_wait_for_it(job: Job) -> None:
+    node = await job.node("--np", "1", "--nproc_per_node", "2", "--hang_timeout", "0.5", "--loss_grace", "0.4")
+    waiting, frozen = await job.world(1, 2)
+    await reports(frozen, 4)
+    await reports(waiting, 5)
+    os.kill(frozen.pid, SIGSTOP)
+    await node.says(r"The first to fail was rank 1 .* after step 4; its process is stopped, by SIGSTOP or a debugger\.")
 
 
 @story

@@ -202,6 +202,11 @@ class TestFenced:
                 Checkpoints(elsewhere, rank=1, generation=8, mark="abc/8").load()
             assert not isinstance(caught.value, CheckpointFenced)
 
+    def test_a_load_names_the_job_that_took_the_folder(self, folder: Path) -> None:
+        fence.claim(folder, "xyz/1")
+        with pytest.raises(CheckpointFenced, match=r"another job \(xyz/1\) has claimed"):
+            Checkpoints(folder, generation=8, mark="abc/8").load()
+
     def test_a_load_waits_for_the_mark_that_another_node_is_about_to_write(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

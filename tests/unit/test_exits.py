@@ -72,6 +72,8 @@ class TestDescribe:
         assert (shown.code, shown.tail, shown.consequence, shown.infra) == (-15, ("  File t.py",), False, "")
         words = "no progress for 0.5 s (--hang_timeout) after step 0; it did not show its stacks"
         assert hanging(1, "", [], 0.5, 0, shown=False).words == words
+        words = "no progress for 0.5 s (--hang_timeout) after step 0; its process is stopped, by SIGSTOP or a debugger"
+        assert hanging(1, "", [], 0.5, 0, shown=False, frozen=True).words == words
 
 
 class TestSigns:
