@@ -55,6 +55,14 @@ def test_a_job_that_another_one_took_the_folder_from_is_told_so_and_again_when_i
     assert fence.claim(tmp_path, "abc/10") == ""
 
 
+def test_a_claim_remembers_each_owner_once_the_newest_last(tmp_path: Path) -> None:
+    for mark in ("abc/1", "xyz/1", "xyz/2", "abc/2"):
+        fence.claim(tmp_path, mark)
+    standing = fence.current(tmp_path)
+    assert standing is not None
+    assert standing.incarnations == ("xyz", "abc")
+
+
 def test_claiming_twice_changes_nothing(tmp_path: Path) -> None:
     fence.claim(tmp_path, "abc/7")
     name = land(tmp_path, 10, 7, "abc/7")

@@ -328,6 +328,14 @@ class TestWhoAsks:
             sampler.advance()
             assert sampler.state_dict()["consumed"] == 2 * (number + 1)
 
+    def test_who_has_counted_by_hand_once_is_believed_in_later_loops_from_their_start(self) -> None:
+        sampler, loader = pair(6, 2)
+        next(iter(loader))
+        sampler.advance()
+        sampler.set_epoch(1)
+        assert len(list(loader)) == 3
+        assert sampler.state_dict()["consumed"] == 0
+
     @pytest.mark.parametrize("batch_size", [1, 2, 5, None])
     @pytest.mark.parametrize("drop_last", [False, True])
     @pytest.mark.parametrize("length", [0, 1, 9, 20, 21])

@@ -1,0 +1,78 @@
+"""Folders that are whole or not there: what is explained, removed, and left alone."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from elastic.errors import CheckpointError
+from elastic.train import durable
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "no space left (No space left on device); free some, or give another --log_dir"),
+        (errno.EROFS, "it cannot be written by user"),
+        (errno.ENOTDIR, "a part of that path is a file; give another --log_dir"),
+        (errno.EIO, "failed: Input/output error; mend that, or give another --log_dir"),
+    ],
+)
+def test_an_error_of_the_disk_is_said_with_its_place_and_its_mend(number: int, words: str) -> None:
+    with (
+        pytest.raises(CheckpointError, match=r"^saving step 5 in /folder on \S+ failed: ") as raised,
+        durable.explained("saving step 5", Path("/folder"), "--log_dir"),
+    ):
+        raise OSError(number, os.strerror(number))
+    assert words in str(raised.value)
+
+
+def test_an_error_without_words_of_the_system_keeps_its_own() -> None:
+    assert "failed: odd; mend that" in durable.explain(OSError("odd"), "saving", Path("/folder"))
+
+
+def test_a_name_that_is_taken_is_left_to_whoever_has_it(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "theirs").touch()
+    staged = durable.staging(tmp_path, ".saving-")
+    (staged / "ours").touch()
+    assert not durable.publish(staged, target)
+    assert [path.name for path in target.iterdir()] == ["theirs"]
+    assert (staged / "ours").exists()
+
+
+def test_what_is_gone_can_be_removed_again(tmp_path: Path) -> None:
+    durable.discard(tmp_path / "gone")
+    durable.drop(tmp_path / "gone")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_removed_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "deep").mkdir(parents=True)
+    durable.discard(folder)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_replaced_whole_and_leaves_no_other(tmp_path: Path) -> None:
+    for data in (b"old", b"new"):
+        durable.replace(tmp_path / "file", data)
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": data}
+
+
+def test_only_what_has_such_a_name_and_was_left_for_an_hour_is_swept(tmp_path: Path) -> None:
+    names = [".saving-a", ".removed-b", "step-0000000001.g1", "aside-step-0000000002.g1", "fence"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (1000, 1000))
+
+    def left(now: float) -> list[str]:
+        durable.sweep(tmp_path, (".saving-", ".removed-"), now)
+        return sorted(path.name for path in tmp_path.iterdir())
+
+    assert left(1000 + durable.STALE_S) == sorted(names)
+    assert left(1001 + durable.STALE_S) == sorted(names[2:])
