@@ -90,9 +90,12 @@ class Reporter:
                 end.send(Ready())
 
     def last_word(self) -> None:
-        """Send the last step, if it came too early for its turn; without metrics, which may cost something."""
-        if self._end is not None and self._reported and _whole(self._step) != self._sent:
-            self._send(self._end, {})
+        """Send what came too early for its turn: the last step, and plain numbers; a tensor may cost something."""
+        left = {"loss": self._loss, **self._metrics}
+        plain = {name: value for name, value in left.items() if isinstance(value, int | float)}
+        if self._end is not None and self._reported and (plain or _whole(self._step) != self._sent):
+            self._loss, self._metrics = None, {}
+            self._send(self._end, plain)
 
     def _send(self, end: WorkerEnd, metrics: Mapping[str, Any]) -> None:
         step = _whole(self._step)
