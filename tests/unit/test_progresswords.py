@@ -76,8 +76,8 @@ def test_going_back_to_an_older_step_is_no_rate(telling: Telling) -> None:
 def test_a_late_word_about_the_same_step_does_not_slow_the_rate(telling: Telling) -> None:
     telling.reported(1, 1, {}, 0.0)
     telling.reported(11, 1, {}, 1.0)
-    telling.reported(11, 1, {"accuracy": 0.9}, 9.0)
-    assert telling.progress(9.0) == "step 11 · 10.0 steps/s · world 1 · accuracy 0.9"
+    telling.reported(11, 1, {"accuracy": 0.9}, 99.0)
+    assert telling.progress(99.0) == "step 11 · 10.0 steps/s · world 1 · accuracy 0.9"
 
 
 def test_a_report_without_metrics_leaves_those_that_were_known(telling: Telling) -> None:
