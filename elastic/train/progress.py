@@ -166,8 +166,8 @@ def report(step: int | None = None, loss: Any = None, **metrics: Any) -> None:
 
     Call it in every step, from any rank; rank 0's numbers are shown. `step` counts up by itself if it is left out.
     `loss` and the metrics are numbers or tensors of one element; tensors are looked at only when a report is sent, at
-    most ten times a second, so that a card is not waited for in each step. What is not one number is left out. Never
-    waits for the agent, never raises.
+    most ten times a second, so that a card is not waited for in each step; what comes in between goes with the next one.
+    What is not one number is left out. Never waits for the agent, never raises.
     """
     _reporter.report(step, loss, metrics)
 
