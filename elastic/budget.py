@@ -70,6 +70,9 @@ def judge(
     fatal = next((worker for worker in own if worker.code in spec.fatal_exit_codes), None)
     if fatal is not None:
         return Judgement(kept, cause=cause, fatal=f"{fatal.words} of rank {fatal.rank} is one of --fatal_exit_codes")
+    hopeless = next((worker for worker in own if worker.hopeless), None)
+    if hopeless is not None:
+        return Judgement(kept, cause=cause, fatal=f"no restart would mend this: {hopeless.hopeless}")
     if lost:
         return Judgement(
             kept,

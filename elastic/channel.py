@@ -92,6 +92,16 @@ class Left(msgspec.Struct, frozen=True, tag="left"):
     step: Number
 
 
+class Hopeless(msgspec.Struct, frozen=True, tag="hopeless"):
+    """This worker ends with exit code `code`, and would at each further start, for the reason in `text`.
+
+    A script may catch what says so and go on: then `Formed`, `Listening` and `Committed` take it back.
+    """
+
+    text: Text
+    code: Number
+
+
 class Note(msgspec.Struct, frozen=True, tag="note"):
     """One line for people, to be said by the agent. `warn`: also with --quiet."""
 
@@ -130,7 +140,8 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 Said = (
-    Hello | Preparing | Ready | Joining | Formed | Listening | Committed | Progress | Saved | Left | Note | Wanted
+    Hello | Preparing | Ready | Joining | Formed | Listening | Committed | Progress | Saved | Left | Hopeless | Note
+    | Wanted
 )  # fmt: skip
 """What a worker says."""
 Told = Stop | Segment | Refused

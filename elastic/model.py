@@ -226,8 +226,9 @@ class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     """How one worker ended, with what a person needs to see of it.
 
     `code` is the exit code, or minus the signal. `consequence`: its log says that a peer was lost, so that the cause
-    is elsewhere. `infra`: a short word when the machine and not the script is to blame ("address in use"). `role`:
-    whose `rank` it is; of a server or a heterogeneous worker it is the index of its seat.
+    is elsewhere. `infra`: a short word when the machine and not the script is to blame ("address in use"). `hopeless`:
+    why each further start would end like this, "" if that is not known. `role`: whose `rank` it is; of a server or a
+    heterogeneous worker it is the index of its seat.
     """
 
     rank: int
@@ -237,6 +238,7 @@ class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     tail: tuple[str, ...] = ()
     consequence: bool = False
     infra: str = ""
+    hopeless: str = ""
     role: Role = Role.WORKER
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
-from elastic import launchline
+from elastic import channel, launchline
 from elastic.errors import ConfigError, ScriptMistake
 
 WORKER_MARKS: Final = ("ELASTIC_FENCE", "TORCHELASTIC_RUN_ID", "RANK")
@@ -103,14 +103,25 @@ def program(main: ModuleType, argv: Sequence[str]) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def mistakes_told() -> Iterator[None]:
-    """Say a `ConfigError` on stderr, in one line, and let it end the script without a stack trace."""
+def mistakes_told(*, hopeless: bool = True) -> Iterator[None]:
+    """Say a `ConfigError` on stderr, in one line, and let it end the script without a stack trace.
+
+    `hopeless` tells the agent that each start ends like this, so that the job fails without another one. It is not
+    when the fault is this machine's alone.
+    """
     try:
         yield
     except ScriptMistake:
         raise  # It was said.
     except ConfigError as error:
-        text = " ".join(str(error).split())
-        sys.stderr.write(f"elastic: error: {text}\n")
-        sys.stderr.flush()
-        raise ScriptMistake(text) from error
+        raise ScriptMistake(told(error, code=ScriptMistake.exit_code, hopeless=hopeless)) from error
+
+
+def told(error: Exception, *, code: int, hopeless: bool) -> str:
+    """Say an error on stderr, in one line, which is returned. `hopeless`: also to the agent, with the exit `code`."""
+    text = " ".join(str(error).split())
+    sys.stderr.write(f"elastic: error: {text}\n")
+    sys.stderr.flush()
+    if hopeless and (end := channel.worker_end(os.environ)) is not None:
+        end.send(channel.Hopeless(channel.fitting(text), code))
+    return text

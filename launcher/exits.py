@@ -135,12 +135,13 @@ def worker_exit(
     asked: bool = False,
     role: Role = Role.WORKER,
     recorded: Sequence[str] = (),
+    hopeless: str = "",
 ) -> WorkerExit:
     """All that is recorded of an exit.
 
     `lines`: the end of the log, best some thousand lines, for the exception and the signs. `recorded` is what torch's
     @record wrote of the exception; it is preferred. The tail that is kept leaves C++ frames out, and has the exception
-    that ended the worker wherever it stands.
+    that ended the worker wherever it stands. `hopeless` is the worker's own word that each start would end like this.
     """
     failed = code != 0 and not stopped and not asked
     recorded = recorded if failed else ()
@@ -153,6 +154,7 @@ def worker_exit(
         tail=excerpt(recorded or lines, TAIL_LINES) if raised_it else _shown(lines),
         consequence=code != 0 and not stopped and (consequence(lines) or consequence(recorded)),
         infra="" if code == 0 or stopped else infra(lines) or infra(recorded),
+        hopeless=hopeless if failed else "",
         role=role,
     )
 

@@ -186,11 +186,14 @@ def tail(path: Path, from_offset: int, lines: int = TAIL_LINES, *, to_offset: in
             data = file.read(max(0, end - start))
     except OSError:
         return ()
-    if start > from_offset:
-        data = data.partition(b"\n")[2] or data  # The first line is likely a part.
     found = [clean(line) for line in data.decode(errors="replace").split("\n")]
-    kept = [line for line in found if line and not _FRAME.fullmatch(line)]
-    return tuple(kept[-lines:])
+    if start > from_offset and any(map(_worth, found[1:])):
+        del found[0]  # It is likely a part of a line. A part is better than nothing.
+    return tuple([line for line in found if _worth(line)][-lines:])
+
+
+def _worth(line: str) -> bool:
+    return bool(line) and not _FRAME.fullmatch(line)
 
 
 def clean(line: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from elastic.agentevents import Event, Exited, Gone, Hung, Listens, StartWorkers
 from elastic.channel import Listening, Said
-from elastic.errors import CheckpointError, NurseryLost
+from elastic.errors import CheckpointError, CheckpointFenced, NurseryLost
 from elastic.model import Cause, Generation, Role, Seat, WorkerExit
 from elastic.naming import process_name
 from elastic.store.scratch import NODE, Scratch, remove_left_behind
@@ -34,6 +34,9 @@ SIGNS_LINES = 3000
 """Lines of a log's end that are searched for the exception and for signs of its cause."""
 NURSERY_PAUSE_S = 0.5
 NURSERY_TRIES_MAX = 5
+CLAIM_PAUSE_S = 1.0
+CLAIM_TRIES_MAX = 30
+"""Workers start, and then wait for `elastic.train.reading.MARK_WAIT_S`. After that nobody asks for the mark."""
 
 
 @dataclass
@@ -162,7 +165,7 @@ class NodeWorkers:
             self.talk.segments.drop_all()
         self.tell_roster(generation)
         if action.m_id == 0:
-            self._claim(f"{action.incarnation}/{generation.g}")
+            self._claim(f"{action.incarnation}/{generation.g}", generation.g)
         seats = generation.members[action.m_id].seats
         if seats:
             specs = {at: self._seat_spec(action, at) for at in range(len(seats))}
@@ -213,12 +216,32 @@ class NodeWorkers:
             except OSError as error:
                 self._narrator.detail(f"{spec.log} does not say which worker failed first ({error.strerror})")
 
-    def _claim(self, mark: str) -> None:
-        """Fence the checkpoint folder: from now on only this generation writes there."""
+    def _claim(self, mark: str, g: int, tries: int = CLAIM_TRIES_MAX) -> None:
+        """Fence the checkpoint folder: from now on only this generation writes there.
+
+        A folder that cannot be written now may be mended before the workers ask for the mark: it is tried again.
+        """
         try:
-            fence.claim(Path(self._config.checkpoint_dir), mark)
-        except CheckpointError as error:
+            taken_by = fence.claim(Path(self._config.checkpoint_dir), mark)
+        except CheckpointFenced as error:
             self._narrator.warn(f"the checkpoint folder is not guarded: {error}")
+        except CheckpointError as error:
+            if tries == CLAIM_TRIES_MAX:
+                self._narrator.warn(f"the checkpoint folder is not guarded: {error}")
+            if tries > 1:
+                asyncio.get_running_loop().call_later(CLAIM_PAUSE_S, self._claim_again, mark, g, tries - 1)
+        else:
+            if tries < CLAIM_TRIES_MAX:
+                self._narrator.warn("the checkpoint folder is guarded now")
+            if taken_by:
+                self._narrator.warn(
+                    f"another job ({taken_by}) had claimed the checkpoint folder, and this one takes it back: they mix "
+                    "their checkpoints; give each job a --checkpoint_dir of its own"
+                )
+
+    def _claim_again(self, mark: str, g: int, tries: int) -> None:
+        if self._running is not None and self._running.g == g:
+            self._claim(mark, g, tries)
 
     def _spec(self, action: StartWorkers, local: int) -> workers.WorkerSpec:
         generation, config = action.generation, self._config
@@ -388,6 +411,7 @@ class NodeWorkers:
             asked=event.asked,
             role=spec.role,
             recorded=errorfile.lines(spec.env["TORCHELASTIC_ERROR_FILE"]) if event.code else (),
+            hopeless=self.talk.hopeless(event.local_rank, event.code),
         )
         if exit_.consequence:
             running.echoes.add(event.local_rank)

@@ -16,6 +16,7 @@ from elastic.channel import (
     Committed,
     Formed,
     Hello,
+    Hopeless,
     Joining,
     Left,
     Listening,
@@ -42,8 +43,8 @@ class Heard:
 
     `preparing` and `joining` are "" when it does neither; `step` is -1 before its first report, and `reported_at` is
     the time of its last one, seconds of `time.monotonic`. `saved` is the highest step that it saved, -1 if none.
-    `left_at` is the step that it saved before it left, when it was asked to. `connection` is None before it is there
-    and after it hung up.
+    `left_at` is the step that it saved before it left, when it was asked to. `hopeless` is its word that it ends, and
+    would at each start. `connection` is None before it is there and after it hung up.
     """
 
     rank: int
@@ -60,6 +61,7 @@ class Heard:
     reported_at: float = 0.0
     saved: int = -1
     left_at: int | None = None
+    hopeless: Hopeless | None = None
 
 
 Follower = Callable[[Heard, Said], None]
@@ -130,6 +132,12 @@ class WorkerTalk:
         heard = self.workers.get(local_rank)
         return heard is not None and heard.left_at is not None
 
+    def hopeless(self, local_rank: int, code: int) -> str:
+        """Why a worker that ended with `code` would do so at each start, by its own word; "" if it did not say so."""
+        heard = self.workers.get(local_rank)
+        word = heard.hopeless if heard is not None else None
+        return word.text if word is not None and word.code == code else ""
+
     def ask_to_leave(self, reason: str, local_ranks: Collection[int]) -> list[Heard]:
         """Give the word of a planned stop to those of `local_ranks` that listen; those that got it."""
         self.catch_up()
@@ -171,9 +179,11 @@ class WorkerTalk:
                 self._note(message)
                 return
             case Listening():
-                heard.listening = True
+                heard.listening, heard.hopeless = True, None
             case Committed():
-                heard.committed = True
+                heard.committed, heard.hopeless = True, None
+            case Hopeless():
+                heard.hopeless = message
             case Preparing():
                 heard.preparing = message.what
             case Ready():
@@ -181,7 +191,7 @@ class WorkerTalk:
             case Joining():
                 heard.joining = message.missing
             case Formed():
-                heard.joining, heard.formed = "", True
+                heard.joining, heard.formed, heard.hopeless = "", True, None
             case Progress():
                 heard.step, heard.world, heard.metrics = message.step, message.world, message.metrics
                 heard.reported_at = time.monotonic()

@@ -199,6 +199,7 @@ def _module(task: Task) -> ModuleType:
     sys.modules[name] = module
     if task.module == "__main__":
         sys.modules["__main__"] = module  # What was pickled names its classes there.
+        module.__spec__ = None  # A process that this one spawns then finds it by its file, as that of any script.
     spec.loader.exec_module(module)
     return module
 

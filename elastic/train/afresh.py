@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
-from elastic.train import partfile, talk, tree
+from elastic.train import durable, partfile, restoring, talk, tree
 from elastic.train.checkpoint import Candidate, Checkpoints
 from elastic.train.parts import Part
 from elastic.train.place import Here
@@ -18,34 +18,39 @@ def warm(place: Here, checkpoints: Checkpoints, parts: Mapping[str, Part], path:
     """The parts and values that `path` offers, the same on all ranks. A collective.
 
     The lowest rank that can read it sends the whole parts to the others; sharded parts are read by all. A module that
-    was saved whole may be sharded now. Raises `CheckpointError` on all ranks.
+    was saved whole may be sharded now. Raises `CheckpointError` on all ranks, `RestoreHopeless` if there is nothing at
+    the path or nothing of use.
     """
-    damaged: dict[str, str] = {}
+    damaged: dict[str, CheckpointDamaged] = {}
     while True:
         given, folder = _whole(place, checkpoints, parts, path, damaged)
         try:
             return given | (_read_sharded(place, checkpoints, parts, folder) if folder else {})
         except CheckpointDamaged as error:  # The same on all ranks: the one before is tried.
-            damaged[folder] = str(error)
+            damaged[folder] = error
 
 
 def _whole(
-    place: Here, checkpoints: Checkpoints, parts: Mapping[str, Part], path: str, damaged: Mapping[str, str]
+    place: Here,
+    checkpoints: Checkpoints,
+    parts: Mapping[str, Part],
+    path: str,
+    damaged: Mapping[str, CheckpointDamaged],
 ) -> tuple[dict[str, Any], str]:
     """The whole parts and values, the same on all ranks, and the folder of the checkpoint; "" for a plain file.
 
     A collective. `damaged` are folders whose shards cannot be read, each with the reason.
     """
     trees: dict[str, Any] | None = None
-    folder = error = ""
+    folder, said = "", b""
     try:
         trees, candidate = _read(checkpoints, parts, path, damaged)
         folder = str(candidate.folder) if candidate is not None else ""
     except (CheckpointError, ConfigError) as failed:
-        error = str(failed)
-    told = talk.gather(error.encode(), place.group)
+        said = restoring.word(failed, hopeless=not durable.passing(failed))
+    told = talk.gather(said, place.group)
     if all(told):
-        raise CheckpointError(told[0].decode())
+        restoring.raise_first(told)
     first = told.index(b"")
     if not place.alone:
         holders = [rank == first for rank in range(place.world_size)]
@@ -67,11 +72,11 @@ def of_rank_0(place: Here, parts: Mapping[str, Part]) -> dict[str, Any]:
 
 
 def _read(
-    checkpoints: Checkpoints, parts: Mapping[str, Part], path: str, damaged: Mapping[str, str]
+    checkpoints: Checkpoints, parts: Mapping[str, Part], path: str, damaged: Mapping[str, CheckpointDamaged]
 ) -> tuple[dict[str, Any], Candidate | None]:
     """The whole parts of the newest checkpoint that can be read, or of a plain file."""
     found = resume_from(path)
-    damage = ""
+    damage: CheckpointDamaged | None = None
     for candidate in found.candidates:
         if why := damaged.get(str(candidate.folder)):
             damage = damage or why
@@ -85,9 +90,9 @@ def _read(
         try:
             return checkpoints.read(candidate, map_location="cpu"), candidate
         except CheckpointDamaged as error:
-            damage = damage or str(error)
-    if damage:
-        raise CheckpointDamaged(f"--resume_from {path}: {damage}")
+            damage = damage or error
+    if damage is not None:
+        raise CheckpointDamaged(f"--resume_from {path}: {damage}") from damage
     return dict(found.trees), None
 
 

@@ -63,13 +63,15 @@ class Loop:
 class Caller:
     """Who asks. `batch_size` None: one index at a time. `cuts`: an early end of a batch is understood.
 
-    `loop` is None where nobody can tell how many batches were taken.
+    `loop` is None where nobody can tell how many batches were taken. `between`: what serves the DataLoader takes single
+    indices, and makes of them what is not seen here.
     """
 
     batch_size: int | None = None
     drop_last: bool = False
     cuts: bool = False
     loop: Loop | None = None
+    between: bool = False
 
 
 def find(sampler: object) -> Caller:
@@ -94,5 +96,5 @@ def _caller(sampler: object, batches: BatchSampler | None, iterator: _BaseDataLo
     known = iterator is not None and iterator._index_sampler is served and hasattr(iterator, "_num_yielded")
     loop = Loop(iterator) if known and iterator is not None else None
     if batches is None:
-        return Caller(loop=loop)
+        return Caller(loop=loop, between=iterator is not None and iterator._index_sampler is not sampler)
     return Caller(batches.batch_size, batches.drop_last, not batches.drop_last, loop)

@@ -85,12 +85,12 @@ def agree(holdings: Sequence[Holding], incarnation: str, since: int = 0) -> Agre
 
 
 def _newest(g: int, all_held: Sequence[tuple[int, Held]], holdings: Sequence[Holding]) -> Agreed | Nothing:
-    steps = sorted({held.head.step for _, held in all_held}, reverse=True)
+    steps = {held.head.step for _, held in all_held}
     by_holder: dict[tuple[int, str], set[int]] = {}
     for rank, held in all_held:
         if held.kind != "copy":
             by_holder.setdefault((rank, f"{held.kind}{held.head.rank}"), set()).add(held.head.step)
-    common = set(steps).intersection(*by_holder.values())
+    common = steps.intersection(*by_holder.values())
     why = ""
     for step in sorted(steps, key=lambda step: (step in common, step), reverse=True):
         missing = _missing([(rank, held) for rank, held in all_held if held.head.step == step], holdings)

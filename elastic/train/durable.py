@@ -26,6 +26,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DENIED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _IS_FILE = frozenset({errno.ENOTDIR, errno.EEXIST})
 _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST})
+_LASTING = _DENIED | {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF})
 
 
@@ -42,6 +43,12 @@ def explain(error: OSError, doing: str, folder: Path, other: str = "--checkpoint
     if error.errno in _IS_FILE:
         return f"{where}: a part of that path is a file; give another {other}"
     return f"{where}: {error.strerror or error}; mend that, or give another {other}"
+
+
+def passing(error: BaseException) -> bool:
+    """Tell whether a disk or a network is behind an error, which may do better at the next try."""
+    cause = error.__cause__
+    return cause is not None and ((isinstance(cause, OSError) and cause.errno not in _LASTING) or passing(cause))
 
 
 @contextmanager

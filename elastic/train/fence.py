@@ -59,14 +59,17 @@ class Claim(msgspec.Struct, frozen=True):
         return mark == self.mark or name in self.accepted or mark.rpartition("/")[0] not in self.incarnations
 
 
-def claim(folder: Path, mark: str) -> None:
+def claim(folder: Path, mark: str) -> str:
     """Make `folder` the property of the generation that `mark` names, creating it if need be.
 
-    Returns at once when the mark already stands there. Raises CheckpointFenced when a higher generation of the same
-    incarnation has it, and CheckpointError, with the mend, when the folder cannot be read or written.
+    Returns the mark of another job that claimed it after this one had had it, otherwise "": two jobs that run on one
+    folder take it from each other. Returns at once when the mark already stands there. Raises CheckpointFenced when a
+    higher generation of the same incarnation has it, and CheckpointError, with the mend, when the folder cannot be read
+    or written.
     """
     incarnation, _ = _split(mark)
     fence = folder / FENCE
+    taken_by = ""
     with durable.explained("claiming the checkpoint folder", folder):
         fence.mkdir(parents=True, exist_ok=True)
         for _ in range(CLAIM_TRIES_MAX):
@@ -74,13 +77,15 @@ def claim(folder: Path, mark: str) -> None:
             try:
                 number, standing = _newest(fence)
                 if standing is not None and standing.mark == mark:
-                    return
+                    return taken_by
                 if standing is not None and overtaken(mark, standing.mark):
                     raise CheckpointFenced(
                         f"{folder} already belongs to generation {standing.mark}; {mark} comes too late"
                     )
                 before = () if standing is None else tuple(i for i in standing.incarnations if i != incarnation)
                 owners = (*before, incarnation)[-INCARNATIONS_MAX:]
+                if standing is not None and incarnation in standing.incarnations[:-1]:
+                    taken_by = standing.mark
                 document = Claim(mark, _accepted(folder, standing), owners)
                 durable.write(staged / CLAIM, msgspec.json.encode(document))
                 if durable.publish(staged, fence / f"{number + 1:010d}"):
@@ -97,6 +102,11 @@ def check(folder: Path, mark: str) -> None:
         raise CheckpointFenced(
             f"{folder} carries no mark, but this worker is of generation {mark}; "
             "it was emptied while the job ran, or it is not the folder that the launcher claimed"
+        )
+    if _split(standing.mark)[0] != _split(mark)[0]:
+        raise CheckpointFenced(
+            f"another job ({standing.mark}) has claimed {folder} since this one ({mark}) did; "
+            "give each job a --checkpoint_dir of its own"
         )
     if standing.mark != mark:
         raise CheckpointFenced(

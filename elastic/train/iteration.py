@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import get_ident
+
 from elastic.errors import ConfigError
 from elastic.train.batch import Batch
 from elastic.train.caller import Caller
@@ -17,8 +19,22 @@ class Iteration:
         self.rank = rank
         self.caller = caller
         self.cut = 0
-        self.kept = False
+        self.kept = 0
+        """How many batches are committed."""
         self._by_hand = 0 if by_hand else None
+        self._thread = 0
+
+    @property
+    def world(self) -> int:
+        """The ranks that share the data."""
+        return self.plan.world
+
+    def next_cut(self) -> Micro:
+        """The next micro-batch that is asked for. Whoever asks may be ahead of the loop."""
+        micro = self.plan.micro_batch(self.cut, self.rank)
+        self.cut += 1
+        self._thread = get_ident()
+        return micro
 
     @property
     def taken(self) -> int:
@@ -38,19 +54,39 @@ class Iteration:
         """Count by hand, from now on."""
         self._by_hand = min((self._by_hand or 0) + batches, self.plan.batches)
 
+    def keep(self) -> None:
+        """The batches taken so far are committed. Raises `ConfigError` if another thread takes them."""
+        if self._by_hand is None:
+            check_thread("ElasticSampler", self._thread)
+        self.kept = max(self.kept, self.taken)
+
     @property
     def consumed(self) -> int:
         """The place in the epoch as of the batches taken."""
-        taken = self.taken
-        nothing_yet = not taken and self.plan.steps
-        return self.plan.consumed if nothing_yet else self.plan.consumed_after(self.plan.steps_in(taken))
+        return self._place(self.taken)
 
     @property
-    def current(self) -> Micro:
+    def committed(self) -> int:
+        """The place in the epoch as of the batches committed."""
+        return self._place(self.kept)
+
+    @property
+    def current(self) -> Micro | None:
         """The micro-batch just taken."""
-        if not (taken := self.taken):
-            raise ConfigError("ElasticSampler: no batch has been taken yet; ask within the loop over the DataLoader")
-        return self.plan.micro_batch(taken - 1, self.rank)
+        return self.plan.micro_batch(taken - 1, self.rank) if (taken := self.taken) else None
+
+    def _place(self, batches: int) -> int:
+        nothing_yet = not batches and self.plan.steps
+        return self.plan.consumed if nothing_yet else self.plan.consumed_after(self.plan.steps_in(batches))
+
+
+def check_thread(who: str, thread: int) -> None:
+    """Raise `ConfigError` if batches are taken by a thread (0: none yet) that is not the one that commits them."""
+    if thread not in (0, get_ident()):
+        raise ConfigError(
+            f"{who}: a thread takes batches ahead of the loop that commits them; call advance() of the "
+            f"{who} with each batch that the loop gets, from the first one on"
+        )
 
 
 def rule_for(batch: Batch | None, caller: Caller, world: int, before: int | None) -> Rule:

@@ -140,7 +140,7 @@ class Keeper:
     def _apply_batches(self) -> None:
         """Batches that grow with the world bring the learning rates along."""
         optimizers = [thing for thing in self._things.values() if hasattr(thing, "param_groups")]
-        schedulers = [thing for thing in self._things.values() if hasattr(thing, "base_lrs")]
+        schedulers = [thing for thing in self._things.values() if hasattr(thing, "get_last_lr")]
         for thing in self._things.values():
             if hasattr(thing, "apply") and hasattr(thing, "weigh"):
                 thing.apply(optimizers, schedulers)

@@ -52,8 +52,11 @@ class Rule:
             raise ConfigError("most goes with total; with per_rank a rank holds per_rank samples")
         for name in ("per_rank", "total", "most"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            if value is None:
+                continue
+            if not hasattr(value, "__index__") or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"{name} is {value!r}; it is a number of samples, 1 or more")
+            object.__setattr__(self, name, int(value))  # Numpy's integers are numbers, too.
 
     def step(self, world: int) -> int:
         """Samples of a whole global step."""

@@ -21,7 +21,9 @@ INTERVAL_S: Final = 0.1
 STEP_MAX: Final = 2**62
 NAME_MAX: Final = 64
 WHAT_MAX: Final = 1000
-UNREADABLE: Final = (TypeError, ValueError, OverflowError, RuntimeError, AttributeError)
+UNREADABLE: Final = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError),
+)
 """What a value raises that is no number. RuntimeError: torch's errors; the next operation of the script shows them."""
 
 
@@ -166,7 +168,7 @@ def report(step: int | None = None, loss: Any = None, **metrics: Any) -> None:
 
     Call it in every step, from any rank; rank 0's numbers are shown. `step` counts up by itself if it is left out.
     `loss` and the metrics are numbers or tensors of one element; tensors are looked at only when a report is sent, at
-    most ten times a second, so that a card is not waited for in each step; what comes in between goes with the next one.
+    most ten times a second, so that a card is not waited for in each step; what comes in between goes with the next.
     What is not one number is left out. Never waits for the agent, never raises.
     """
     _reporter.report(step, loss, metrics)

@@ -79,6 +79,8 @@ class Reader:
         self.progress_file = Path(reported) if reported is not None else None
         self.damaged: dict[str, str] = {}
         """Checkpoints that could not be read, and why."""
+        self.passing = False
+        """Whether a disk or a network is behind any of that, which may do better at the next try."""
         self._said: set[Path] = set()
 
     def candidates(self) -> list[Candidate]:
@@ -195,8 +197,14 @@ class Reader:
             "in that of rank 0: the folder is not shared; --checkpoint_dir must lie where every node can read it"
         )
 
+    def forget(self) -> None:
+        """Forget what could not be read: it is about to be looked at anew."""
+        self.damaged.clear()
+        self.passing = False
+
     def _skip(self, folder: Path, error: CheckpointDamaged) -> None:
         self.damaged[folder.name] = str(error)
+        self.passing = self.passing or durable.passing(error)
         self._say_once(folder, f"checkpoint {folder} is skipped: {error}")
 
     def _say_once(self, folder: Path, line: str) -> None:

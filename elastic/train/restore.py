@@ -12,13 +12,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from elastic.channel import Listening, WorkerEnd
-from elastic.errors import CheckpointDamaged, CheckpointError, TensorsDiffer, TensorsMissing
-from elastic.train import afresh, fence, notes, restoring, rollback, talk
+from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless, TensorsDiffer, TensorsMissing
+from elastic.train import afresh, durable, fence, notes, restoring, rollback, talk
 from elastic.train.checkpoint import Candidate, Checkpoints
 from elastic.train.commonstep import Agreed
 from elastic.train.memory import MemoryTier
@@ -27,6 +27,9 @@ from elastic.train.place import Here, host
 from elastic.train.restoring import Report, Seen
 from elastic.train.spread import spread
 from elastic.train.wishes import Wishes, newest_known, wished
+
+UNSEEN: Final = b"-"
+"""What a rank says of a checkpoint that it does not see."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,10 @@ class Restorer:
     def run(
         self, *, step: int | None, resume_from: str | os.PathLike[str] | None, allow_rollback: bool | None
     ) -> Restored:
-        """Bring every rank to the same step. Every rank calls it. Raises `CheckpointError` on all of them."""
+        """Bring every rank to the same step. Every rank calls it.
+
+        Raises `CheckpointError` on all of them, `RestoreHopeless` where another start would find the same.
+        """
         wishes = self._agree(wished(os.environ, step, resume_from, allow_rollback=allow_rollback))
         self._await_claim()
         since, aside = self._roll_back(wishes.step)
@@ -96,12 +102,12 @@ class Restorer:
 
     def _await_claim(self) -> None:
         """Wait until rank 0's folder carries this generation's mark; only then do others look at theirs."""
-        error = ""
+        error: CheckpointError | None = None
         if self._here.rank == 0:
             try:
                 self._checkpoints.await_mark()
             except CheckpointError as failed:
-                error = str(failed)
+                error = failed
         self._together(error)
 
     def _roll_back(self, step: int | None) -> tuple[int, frozenset[str]]:
@@ -109,7 +115,7 @@ class Restorer:
 
         Returns the generation from which on copies in memory count, and the names of the folders that no longer do.
         """
-        error = ""
+        error: CheckpointError | None = None
         mine: tuple[int, frozenset[str]] = (0, frozenset())
         if self._here.rank == 0:
             run = rollback.run_mark()
@@ -120,7 +126,7 @@ class Restorer:
                 if record is not None:  # The generations of another run are counted anew.
                     mine = (record.generation if record.run == run else 0, rollback.names_aside(record))
             except CheckpointError as failed:
-                error = str(failed)
+                error = failed
         self._together(error)
         told = talk.broadcast(msgspec.json.encode(mine) if self._here.rank == 0 else None, 0, self._here.group)
         since, aside = msgspec.json.decode(told, type=tuple[int, frozenset[str]])
@@ -130,7 +136,7 @@ class Restorer:
         """Every rank's checkpoints, as every rank knows them."""
         candidates: dict[Seen, Candidate] = {}
         error = ""
-        self._checkpoints.damaged.clear()  # What was set aside does not matter any more.
+        self._checkpoints.forget()  # What was set aside does not matter any more.
         try:
             for candidate in self._checkpoints.candidates():
                 candidates[Seen(candidate.step, candidate.generation, candidate.folder.name)] = candidate
@@ -144,6 +150,7 @@ class Restorer:
             token=claim.mark if claim is not None else "",
             seen=tuple(candidates),
             damaged=tuple(f"{name}: {why}" for name, why in self._checkpoints.damaged.items()),
+            passing=self._checkpoints.passing,
             known=known if known is not None and Path(known.folder).name not in aside else None,
             error=error,
         )
@@ -167,42 +174,47 @@ class Restorer:
         wishes: Wishes,
     ) -> Restored:
         bad: list[str] = []
+        hopeless = True
         for choice in choices:
             mine = candidates.get(choice.seen)
             trees, why = self._read(mine)
-            told = talk.gather(b"" if trees is not None else why.encode() or b"?", self._here.group)
+            told = talk.gather(why, self._here.group)
             holders = [not word for word in told]
+            damage = [word for word in told if word not in (b"", UNSEEN)]
+            hopeless &= all(map(restoring.hopeless_word, damage))
             if not any(holders):
-                bad.append(f"{choice.seen.name}: {next(word.decode() for word in told if word != b'?')}")
+                bad.append(f"{choice.seen.name}: {damage[0][1:].decode()}")
                 continue
-            step, allowed = choice.seen.step, wishes.allow_rollback
-            lost = restoring.check_newest(step, reports, allow_rollback=allowed, damaged=bad)
+            allow, step = wishes.allow_rollback, choice.seen.step
+            lost = restoring.check_newest(step, reports, allow_rollback=allow, damaged=bad, hopeless=hopeless)
             given = spread(trees, holders, self._here.group) if not self._here.alone else dict(trees or {})
             if self._sharded:
                 try:
                     given |= self._read_sharded(choice, mine, holders, reports)
-                except CheckpointDamaged as error:  # The same on all ranks.
+                except CheckpointDamaged as error:  # On all ranks.
                     bad.append(f"{choice.seen.name}: {error}")
                     continue
             where = f"{reports[holders.index(True)].folder}/{choice.seen.name}"
             helped = f", sent to {holders.count(False)} ranks that cannot read it" if not all(holders) else ""
             skipped = restoring.skipped(choice.seen.name, reports, bad)
-            self._say(f"resumed at step {choice.seen.step} from {where}{helped}{skipped}{f'; {lost}' if lost else ''}")
+            self._say(f"resumed at step {step} from {where}{helped}{skipped}{f'; {lost}' if lost else ''}")
             random = given.pop("rng", None)
-            found = _restored(choice.seen.step, self._completed(given), self._own_random(random), on_disk=True)
-            return dataclasses.replace(found, newest=choice.seen.step)
-        lost = restoring.check_newest(-1, reports, allow_rollback=wishes.allow_rollback, damaged=bad)
+            found = _restored(step, self._completed(given), self._own_random(random), on_disk=True)
+            return dataclasses.replace(found, newest=step)
+        allow = wishes.allow_rollback
+        lost = restoring.check_newest(-1, reports, allow_rollback=allow, damaged=bad, hopeless=hopeless)
         return self._afresh(wishes.resume_from, lost)
 
-    def _read(self, candidate: Candidate | None) -> tuple[dict[str, Any] | None, str]:
+    def _read(self, candidate: Candidate | None) -> tuple[dict[str, Any] | None, bytes]:
+        """The whole parts of a checkpoint; or None, and what the others are to know of it."""
         if candidate is None:
-            return None, ""
-        if why := self._mismatch(candidate):
-            return None, why
+            return None, UNSEEN
         try:
-            return self._checkpoints.read(candidate, map_location="cpu"), ""
+            if why := self._mismatch(candidate):
+                raise RestoreHopeless(why)
+            return self._checkpoints.read(candidate, map_location="cpu"), b""
         except CheckpointError as error:
-            return None, str(error)
+            return None, restoring.word(error, hopeless=not durable.passing(error))
 
     def _mismatch(self, candidate: Candidate) -> str:
         """Say which part was saved in another way than this script keeps it; "" if none was."""
@@ -241,7 +253,7 @@ class Restorer:
         if warm is not None:
             given = afresh.warm(self._here, self._checkpoints, self._parts, warm)
             if not given.keys() & self._parts.keys():
-                raise CheckpointError(
+                raise RestoreHopeless(
                     f"--resume_from {warm}: it has the parts {', '.join(given)}, and elastic.State has "
                     f"{', '.join(self._parts)}: nothing to start from; name a part as it is there"
                 )
@@ -259,16 +271,10 @@ class Restorer:
         missing = {name: part for name, part in self._parts.items() if not part.sharded and name not in given}
         return given if self._here.alone or not missing else given | afresh.of_rank_0(self._here, missing)
 
-    def _together(self, error: str) -> None:
+    def _together(self, error: CheckpointError | None) -> None:
         """A round that fails on every rank if it failed on one."""
-        if self._here.alone:
-            if error:
-                raise CheckpointError(error)
-            return
-        told = talk.gather(error.encode(), self._here.group)
-        for word in told:
-            if word:
-                raise CheckpointError(word.decode())
+        mine = restoring.word(error, hopeless=isinstance(error, RestoreHopeless))
+        restoring.raise_first(talk.gather(mine, self._here.group))
 
     def _say(self, text: str, *, warn: bool = False) -> None:
         if self._here.rank == 0:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from elastic.errors import CheckpointDamaged, CheckpointError
+from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -34,7 +34,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank says before anybody reads: where it looks, what lies there, and what it was told.
 
     `token` is the folder's claim as this rank sees it: ranks with the same one share their folder. `damaged` are those
-    that lie there and cannot be tried, each with the reason. `error` is why it cannot take part.
+    that lie there and cannot be tried, each with the reason; `passing`: the next try may do better. `error` is why it
+    cannot take part.
     """
 
     host: str
@@ -42,6 +43,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""
     seen: tuple[Seen, ...] = ()
     damaged: tuple[str, ...] = ()
+    passing: bool = False
     known: Known | None = None
     error: str = ""
 
@@ -54,13 +56,12 @@ class Choice:
     ranks: tuple[int, ...]
 
 
-def choices(reports: Sequence[Report], step: int | None = None) -> list[Choice]:
-    """What could be restored from disk, the newest first; with `step` only that one."""
+def choices(reports: Sequence[Report]) -> list[Choice]:
+    """What could be restored from disk, the newest first."""
     ranks: dict[Seen, list[int]] = {}
     for rank, report in enumerate(reports):
         for seen in report.seen:
-            if step is None or seen.step == step:
-                ranks.setdefault(seen, []).append(rank)
+            ranks.setdefault(seen, []).append(rank)
     ordered = sorted(ranks, key=lambda seen: (seen.step, seen.generation), reverse=True)
     return [Choice(seen, tuple(ranks[seen])) for seen in ordered]
 
@@ -76,29 +77,59 @@ def trouble(reports: Sequence[Report]) -> str:
     return next((f"rank {rank}: {report.error}" for rank, report in enumerate(reports) if report.error), "")
 
 
-def check_newest(newest: int, reports: Sequence[Report], *, allow_rollback: bool, damaged: Iterable[str] = ()) -> str:
+def word(error: Exception | None, *, hopeless: bool) -> bytes:
+    """What a rank tells the others of its error: b"" for none; then one byte, by which `hopeless_word` tells them."""
+    return b"" if error is None else (b"!" if hopeless else b"?") + str(error).encode()
+
+
+def hopeless_word(said: bytes) -> bool:
+    """Tell whether the rank that said it has no hope in another start."""
+    return said.startswith(b"!")
+
+
+def raise_first(words: Iterable[bytes]) -> None:
+    """Raise the first error that a rank has told, the same on all ranks."""
+    for said in words:
+        if said:
+            raise (RestoreHopeless if hopeless_word(said) else CheckpointError)(said[1:].decode())
+
+
+def check_newest(
+    newest: int,
+    reports: Sequence[Report],
+    *,
+    allow_rollback: bool,
+    damaged: Iterable[str] = (),
+    hopeless: bool = True,
+) -> str:
     """A line that says what is given up, "" if nothing is.
 
     `newest` is the step that can be read, -1 for none; `damaged` are checkpoints that turned out to be so when they
-    were read, each with the reason. Raises `CheckpointError` if `newest` is older than what the job has committed, and
-    `CheckpointDamaged` if there is nothing but damaged ones; neither where that was allowed.
+    were read, each with the reason. Raises `RestoreHopeless` if `newest` is older than what the job has committed, or
+    if there is nothing but damaged ones, and that was not allowed; another `CheckpointError` if something newer may yet
+    be read, so that it is not `hopeless`.
     """
     committed = known(reports)
     bad = "; ".join(_unreadable(reports, damaged))
+    hopeless = hopeless and not any(report.passing for report in reports)
     if committed is None or newest >= committed.step:
         if newest >= 0 or not bad:
             return ""
         nothing = f"no checkpoint in {reports[0].folder} can be read ({bad})"
         if allow_rollback:
             return f"{nothing} (--allow_rollback)"
-        raise CheckpointDamaged(f"{nothing}; bring one back, or start over with --allow_rollback")
+        raise (RestoreHopeless if hopeless else CheckpointDamaged)(
+            f"{nothing}; bring one back, or start over with --allow_rollback"
+        )
     best = f"the newest that can be read is step {newest}" if newest >= 0 else "nothing can be read"
     where = f"step {committed.step} was committed on {committed.host} in {committed.folder}, and {best}"
     if allow_rollback:
         return f"{where}{'; going on from there' if newest >= 0 else ''} (--allow_rollback)"
     folders = ", ".join(sorted({f"{report.host}:{report.folder}" for report in reports}))
     mend = f"{bad}; mend that" if bad else f"bring {committed.host} back or mount its folder here"
-    raise CheckpointError(f"{where} ({folders}); {mend}, or accept the loss with --allow_rollback")
+    raise (RestoreHopeless if hopeless else CheckpointError)(
+        f"{where} ({folders}); {mend}, or accept the loss with --allow_rollback"
+    )
 
 
 def skipped(name: str, reports: Sequence[Report], damaged: Iterable[str]) -> str:

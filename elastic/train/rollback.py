@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from elastic.errors import CheckpointDamaged, CheckpointError
+from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
 from elastic.train import durable, layout
 from elastic.train.checkpoint import Candidate, Checkpoints
 
@@ -79,8 +79,8 @@ def rollback(checkpoints: Checkpoints, step: int, run: str) -> Record:
 
     `run` is what `run_mark` says. If this run has gone back to this step already, nothing happens, and a line says so
     if there are newer checkpoints. The checkpoint is read through before anything is renamed. A crash in between
-    leaves a folder on which the rollback is done again. Raises CheckpointError, with the steps there are, when that one
-    has no whole checkpoint.
+    leaves a folder on which the rollback is done again. Raises RestoreHopeless, with the steps there are, when that one
+    has no whole checkpoint, and CheckpointError when the folder cannot be read or written.
     """
     known = rolled_back(checkpoints.folder)
     if known is not None and run and (known.run, known.step) == (run, step):
@@ -115,19 +115,20 @@ def rollback(checkpoints: Checkpoints, step: int, run: str) -> Record:
 def _check(checkpoints: Checkpoints, step: int) -> Candidate:
     """Find the checkpoint of a step that is whole."""
     found = checkpoints.candidates()
-    damage = ""
+    damage, hopeful = "", False
     for candidate in found:
         if candidate.step == step:
             try:
                 checkpoints.verify(candidate)
             except CheckpointDamaged as error:
                 damage = damage or f"{candidate.folder.name} is damaged ({error}); "
+                hopeful |= durable.passing(error)
             else:
                 return candidate
     steps = sorted({candidate.step for candidate in found} - ({step} if damage else set()), reverse=True)
     named = ", ".join(map(str, steps[:STEPS_NAMED_MAX])) + (" and older ones" if len(steps) > STEPS_NAMED_MAX else "")
     there = f"there are steps {named}" if steps else "there is none"
-    raise CheckpointError(
+    raise (CheckpointError if hopeful else RestoreHopeless)(
         f"--restore_step {step}: {damage or 'there is no such checkpoint; '}in {checkpoints.folder} {there}"
     )
 

@@ -19,13 +19,18 @@ or a subset), which must be the same at each call with the same epoch on every r
 The order is built once per epoch and rank: 8 bytes a sample.
 
 **What is consumed.** A batch counts from when the loop has it. `state_dict` is called by a commit, after the step that
-used the batch; a step whose micro-batches are not all taken does not count. A loop that was left goes on where it was
-left, if a commit happened in it; else it counts for nothing, so that a look at the first batch costs nothing, and a
-sampler for validation serves everything each time.
+used the batch; a step whose micro-batches are not all taken does not count. After a loop that was left the next one
+goes on behind the last commit. Without a commit it counts for nothing, so that a look at the first batch costs nothing,
+and a sampler for validation, which stays out of the State, serves everything each time.
+
+**Length buckets** and the like belong into `order=`: what sorts batches anew behind the sampler changes which samples a
+step has, and then a world change in between would lose some. A batch sampler of one's own takes whole batches of
+`BatchSampler(sampler, batch_size, False)`, gives them on in their order, and has `advance` called for each.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
@@ -34,13 +39,14 @@ from torch.utils.data import Sampler
 from elastic.errors import ConfigError
 from elastic.train.batch import Batch
 from elastic.train.caller import Caller, find
+from elastic.train.inepoch import InEpoch
 from elastic.train.iteration import Iteration, rule_for
 from elastic.train.order import Plan
 from elastic.train.permutation import Permutation
 from elastic.train.ranks import rank_and_world
 
 
-class ElasticSampler(Sampler[Any]):
+class ElasticSampler(InEpoch[Iteration], Sampler[Any]):
     """Give it to an ordinary DataLoader: `DataLoader(dataset, sampler=sampler, batch_size=64)`.
 
     `dataset_or_length` is what is sampled, or how many samples it has. `batch` is an `elastic.batch`; without one each
@@ -65,38 +71,11 @@ class ElasticSampler(Sampler[Any]):
         world: int | None = None,
     ) -> None:
         """Nothing is consumed; epoch 0."""
+        super().__init__(batch, rank, world)
         self.shuffle = shuffle if order is None else False
-        self.seed = seed
-        self.batch = batch
-        if not isinstance(dataset_or_length, int) and not hasattr(dataset_or_length, "__len__"):
-            raise ConfigError(
-                f"ElasticSampler: {type(dataset_or_length).__name__} has no length; for data that can only be read "
-                "from front to back, use elastic.ElasticStream"
-            )
-        length = dataset_or_length if isinstance(dataset_or_length, int) else len(dataset_or_length)
-        self._order = Permutation(length, seed if self.shuffle else None, order)
-        self._place = (rank, world)
-        self._epoch = 0
-        self._base = 0
-        self._loop: Iteration | None = None
+        self.seed = _seed(seed)
+        self._order = Permutation(_length(dataset_or_length), self.seed if self.shuffle else None, order)
         self._batch_size: int | None = None
-        self._by_hand = False
-        self._begun: Callable[[], None] | None = None
-        rank_and_world(rank, world)
-        if batch is not None:
-            batch.bind(self)
-
-    # The place in the epoch.
-
-    @property
-    def epoch(self) -> int:
-        """The epoch whose order is served."""
-        return self._epoch
-
-    @property
-    def consumed(self) -> int:
-        """How many samples of this epoch all ranks together have used, as of the batches taken now."""
-        return self._base if self._loop is None else self._loop.consumed
 
     @property
     def length(self) -> int:
@@ -108,33 +87,9 @@ class ElasticSampler(Sampler[Any]):
         """Whether nothing of this epoch is left."""
         return self.consumed >= self.length
 
-    def set_epoch(self, epoch: int) -> None:
-        """Start an epoch. The epoch that it is in already goes on where it is."""
-        if epoch != self._epoch:
-            self._epoch, self._base, self._loop, self._begun = epoch, 0, None, None
-
     def at_next_loop(self, call: Callable[[], None]) -> None:
         """Call this once when the next loop of this epoch begins, after its DataLoader has drawn its random seed."""
         self._begun = call
-
-    def advance(self, batches: int = 1) -> None:
-        """Say that the loop has got so many more batches of this rank; from then on only this counts.
-
-        Needed where it is not seen how many the loop has taken: with a batch sampler of one's own, and where something
-        between DataLoader and loop takes batches ahead (a prefetcher to the card). Call it as soon as the loop has its
-        batch, so that `weight` is that of this one.
-        """
-        self._by_hand = True
-        if self._loop is not None:
-            self._loop.advance(batches)
-
-    def keep(self) -> None:
-        """Say that the batches taken so far are committed, without asking for the state.
-
-        A new loop in the same epoch then goes on after them. `state_dict` does it too.
-        """
-        if self._loop is not None:
-            self._loop.kept = self._loop.taken > 0 or self._loop.kept
 
     def state_dict(self) -> dict[str, Any]:
         """The place in the data as of the batches that the loop has taken now. It is the same on all ranks."""
@@ -173,37 +128,8 @@ class ElasticSampler(Sampler[Any]):
                 "must return the same for the same epoch in every process (seed it with the epoch), and torch must be "
                 "of the same version"
             )
-        self._epoch, self._base, self._loop = epoch, consumed, None
-
-    # The batch just taken.
-
-    @property
-    def world(self) -> int:
-        """The ranks that share the data: those of this loop, or those that there are now."""
-        return self._loop.plan.world if self._loop is not None else rank_and_world(*self._place)[1]
-
-    @property
-    def weight(self) -> float:
-        """What the mean loss of the batch just taken counts in its step; 1.0 where all shares are equal.
-
-        `(loss * sampler.weight).backward()` under DDP gives the gradient of the mean over the whole step.
-        """
-        return self._running().current.weight
-
-    @property
-    def samples(self) -> int:
-        """Samples in the batch just taken by this rank; 0 if it is padding."""
-        return self._running().current.size
-
-    @property
-    def last(self) -> bool:
-        """Whether the batch just taken completes this rank's share of its step."""
-        return self._running().current.last
-
-    def _running(self) -> Iteration:
-        if self._loop is None:
-            raise ConfigError("ElasticSampler: no batch has been taken yet; ask within the loop over the DataLoader")
-        return self._loop
+        self._epoch = self._restored = epoch
+        self._base, self._loop = consumed, None
 
     # What torch calls.
 
@@ -223,12 +149,20 @@ class ElasticSampler(Sampler[Any]):
             raise ConfigError(
                 "ElasticSampler: DataLoader(in_order=False) gives batches in no fixed order; leave it out"
             )
+        if caller.between:
+            raise ConfigError(
+                "ElasticSampler: something between it and the DataLoader takes single indices, so that the batches of "
+                "the ranks would not match at the end of an epoch; give it to the DataLoader itself, or let a batch "
+                "sampler of your own take whole batches, from torch's BatchSampler(sampler, batch_size, False), and "
+                "call sampler.advance() with each batch of the loop"
+            )
         if (before := self._loop) is not None and before.kept:
-            self._base = before.consumed
-            if self.finished and before.plan.batches:
+            self._base = before.committed
+            if self._base >= self.length:
                 raise ConfigError(
                     f"ElasticSampler: all of epoch {self._epoch} has been served; call "
-                    f"sampler.set_epoch({self._epoch + 1}) before the next loop, or loop over elastic.epochs(state, n)"
+                    f"sampler.set_epoch({self._epoch + 1}) before the next loop, or loop over elastic.epochs(state, "
+                    "n); a sampler for validation stays out of the elastic.State, and then serves everything each time"
                 )
         if caller.batch_size is not None:
             self._batch_size = caller.batch_size
@@ -242,6 +176,23 @@ class ElasticSampler(Sampler[Any]):
         rank, world = rank_and_world(*self._place)
         rule = rule_for(self.batch, caller, world, self._batch_size)
         return Iteration(Plan(self.length, self._base, world, rule), rank, caller, by_hand=self._by_hand)
+
+
+def _length(given: Sized | int) -> int:
+    if hasattr(given, "__len__"):
+        return len(given)
+    if hasattr(given, "__index__"):  # Numpy's integers too.
+        return operator.index(given)
+    raise ConfigError(
+        f"ElasticSampler: {type(given).__name__} has no length; for data that can only be read from front to back, "
+        "use elastic.ElasticStream"
+    )
+
+
+def _seed(given: int) -> int:
+    if not hasattr(given, "__index__"):
+        raise ConfigError(f"ElasticSampler(seed={given!r}): write a whole number, the same on all ranks")
+    return operator.index(given)
 
 
 class _Indices:
@@ -277,7 +228,6 @@ class _Indices:
                 "ElasticSampler: the sampler was moved, or another loop over it was started, while this loop was "
                 "running; leave the loop first, and use one sampler for each DataLoader"
             )
-        micro = loop.plan.micro_batch(loop.cut, loop.rank)
-        loop.cut += 1
+        micro = loop.next_cut()
         self._now, self._at = self._sampler._order.take(self._sampler.epoch, micro.positions), 0
         self._short = loop.caller.cuts and len(self._now) < (loop.caller.batch_size or 0)

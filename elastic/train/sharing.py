@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from elastic.train import durable
@@ -20,7 +21,11 @@ def write_token(folder: Path) -> str:
     token = secrets.token_hex(8)
     with durable.explained("looking whether the folder is shared", folder):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{_PREFIX}{token}").write_text(token)
+        try:
+            (folder / f"{_PREFIX}{token}").write_text(token)
+        except OSError:
+            remove_token(folder, token)  # A full disk takes the name of a file and not what is in it.
+            raise
     return token
 
 
@@ -33,8 +38,9 @@ def sees_token(folder: Path, token: str) -> bool:
 
 
 def remove_token(folder: Path, token: str) -> None:
-    """Remove the token file, on rank 0, once everybody has looked."""
-    (folder / f"{_PREFIX}{token}").unlink(missing_ok=True)
+    """Remove the token file, on rank 0, once everybody has looked. Where that fails now, the save says why."""
+    with suppress(OSError):
+        (folder / f"{_PREFIX}{token}").unlink()
 
 
 def not_shared(writer: str, folder: Path, others: Sequence[tuple[str, str]]) -> str:

@@ -212,7 +212,7 @@ class Slot:
             dtype = getattr(torch, leaf.dtype)
             start = DATA_AT + leaf.at
             view = self._bytes[start : start + leaf.box.numel * dtype.itemsize]
-            found.append(view.view(dtype).view(leaf.box.sizes) if view.numel() else _nothing(leaf, dtype))
+            found.append(view.view(dtype).view(leaf.box.sizes))
         return tuple(found)
 
     def _populate(self) -> None:
@@ -223,10 +223,6 @@ class Slot:
             if error.errno != errno.EINVAL:
                 raise NoRoom(f"this machine gives no memory of {self.size / 1e9:.1f} GB ({error.strerror})") from error
         self._populated = True
-
-
-def _nothing(leaf: Leaf, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(leaf.box.sizes, dtype=dtype, device="cpu")
 
 
 def _sound(leaf: Leaf, data_size: int) -> bool:

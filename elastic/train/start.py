@@ -77,6 +77,7 @@ def init(role: str | None = None, *, backend: str | None = None, timeout_s: floa
         if _started and dist.is_initialized():
             return _started[0]
         place = placed(os.environ)
+    with mistakes_told(hopeless=False):  # The cards of another node may be there.
         chosen, device = _device(backend, os.environ, place)
     if not dist.is_initialized():
         timeout = None if timeout_s is None else timedelta(seconds=timeout_s)

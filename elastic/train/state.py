@@ -21,14 +21,13 @@ stops and has memory that outlives a worker.
 from __future__ import annotations
 
 import os
-import sys
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from elastic.channel import Committed, WorkerEnd
-from elastic.errors import CheckpointError, ConfigError, RestoreRefused
-from elastic.relaunch import mistakes_told
+from elastic.errors import CheckpointError, ConfigError, RestoreHopeless, RestoreRefused
+from elastic.relaunch import mistakes_told, told
 from elastic.train import parts, progress
 from elastic.train.keeping import Keeper
 
@@ -108,10 +107,8 @@ class State:
             try:
                 restored = keeper.restore(step=step, resume_from=resume_from, allow_rollback=allow_rollback)
             except CheckpointError as error:
-                text = " ".join(str(error).split())
-                sys.stderr.write(f"elastic: error: {text}\n")
-                sys.stderr.flush()
-                raise RestoreRefused(text) from error
+                hopeless = isinstance(error, RestoreHopeless)
+                raise RestoreRefused(told(error, code=RestoreRefused.exit_code, hopeless=hopeless)) from error
         self._keeper = keeper
         return restored
 

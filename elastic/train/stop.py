@@ -6,7 +6,8 @@ the other would wait for it in a collective. So each rank, from its first commit
 1. says which step it has reached, and counts itself as one that has heard;
 2. while somebody has not heard, says "I enter step s+1" and goes on;
 3. once all have heard, goes on only if somebody has entered a later step; otherwise it parks at s;
-4. stops when all are parked at s. While it waits, somebody may turn out to have entered s+1: then it follows.
+4. stops when all are parked at s, and counts itself as one that has seen it. While it waits, somebody may turn out to
+   have entered s+1: then it follows.
 
 After all have heard nobody enters a step that was not entered before, so they meet at the highest one. Nothing is
 assumed about the collectives of a step, and before the word a step costs nothing: no collective, no request.
@@ -28,6 +29,8 @@ POLL_EACH_S: Final = 20e-6
 """A parked rank asks again after `POLL_S` and so much more for each rank, so that a large world does not flood it."""
 LEAVE_LIMIT_S: Final = 10.0
 """How long rank 0, which has the board, stays until the others have seen that all are parked."""
+LINGER_S: Final = 1.0
+"""How long it then stays until they have saved and left. One that is killed before it leaves is not waited for."""
 PREFIX: Final = "elastic/stop/"
 
 
@@ -71,6 +74,7 @@ class Next(Enum):
 
 
 HEARD: Final = "heard"
+SEEN: Final = "seen"
 TOP: Final = "top"
 
 
@@ -92,6 +96,7 @@ def at_commit(step: int, world: int, *, first: bool) -> Generator[Operation, int
             return Next.GO_ON
         yield Pause()
         parked = yield Add(f"parked/{step}", 0)
+    yield Add(SEEN, 1)
     return Next.STOP
 
 
@@ -132,8 +137,9 @@ class Board:
             return Next(end.value)
 
     def leave(self, rank: int, world: int) -> None:
-        """The last call. Rank 0 returns when all others have called it, or after `LEAVE_LIMIT_S`.
+        """The last call. Rank 0 returns when all others have called it, or have seen where to stop `LINGER_S` ago.
 
+        It gives up after `LEAVE_LIMIT_S`: who is killed may not even have seen it.
         Another rank that no longer finds the board returns too: everything is saved, and only rank 0 would look there.
         """
         try:
@@ -142,7 +148,10 @@ class Board:
             if rank == 0:
                 raise
             return
-        until_s = time.monotonic() + LEAVE_LIMIT_S
-        while rank == 0 and left < world and time.monotonic() < until_s:
+        began_s = time.monotonic()
+        limit_s = LEAVE_LIMIT_S
+        while rank == 0 and left < world and time.monotonic() < began_s + limit_s:
             self.do(Pause())
             left = self.do(Add("left", 0))
+            if limit_s != LINGER_S and self.do(Add(SEEN, 0)) >= world:
+                began_s, limit_s = time.monotonic(), LINGER_S

@@ -20,7 +20,9 @@ it is: within it, `get_worker_info()` says that there are none.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from threading import get_ident
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -29,11 +31,16 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate, get_w
 from elastic.errors import ConfigError
 from elastic.train.alone import alone
 from elastic.train.batch import Batch
+from elastic.train.inepoch import InEpoch
+from elastic.train.iteration import check_thread
 from elastic.train.order import Rule, micro_batches, steps_of
 from elastic.train.ranks import rank_and_world
 
 OURS: Final = ("sampler", "batch_sampler", "shuffle", "in_order")
 """Options of a DataLoader that a stream decides itself."""
+
+AHEAD_MAX: Final = 1000
+"""Batches that may be taken before the first `advance`: more than any prefetcher takes ahead."""
 
 
 class Note(NamedTuple):
@@ -49,7 +56,7 @@ class Note(NamedTuple):
     final: bool
 
 
-class ElasticStream:
+class ElasticStream(InEpoch["_Loop"]):
     """An iterable of this rank's batches.
 
     `make(epoch)` returns the samples of an epoch: an iterable or an iterator. An iterable dataset will do too, if it is
@@ -58,8 +65,8 @@ class ElasticStream:
     each worker builds every n-th batch. `drop_last` leaves out the samples that make no whole step. `rank` and `world`
     as in `ElasticSampler`. What else is given goes to the DataLoader: pin_memory, prefetch_factor, persistent_workers …
 
-    A batch counts as consumed when the loop has it; what the DataLoader has fetched ahead does not. A loop that was
-    left goes on where it was left if a commit happened in it, and else begins where it began.
+    A batch counts as consumed when the loop has it; what the DataLoader has fetched ahead does not. After a loop that
+    was left the next one goes on behind the last commit, and without a commit where that loop began.
     """
 
     def __init__(
@@ -80,51 +87,32 @@ class ElasticStream:
             raise ConfigError("ElasticStream needs either batch_size= or batch=; give one of them")
         if theirs := [name for name in OURS if name in loader_options]:
             raise ConfigError(f"ElasticStream decides {' and '.join(theirs)} itself; leave it out")
+        if isinstance(make, Iterator) and not callable(make):
+            raise ConfigError(
+                f"ElasticStream: a {type(make).__name__} can be read once only, and an epoch may be read again; give a "
+                "function that makes it: ElasticStream(lambda epoch: ...)"
+            )
+        super().__init__(batch, rank, world)
         rule = batch.rule if batch is not None else Rule(per_rank=batch_size)
         self._rule = Rule(rule.per_rank, rule.total, rule.most, rule.drop_last or drop_last)
-        self._place = (rank, world)
-        rank_and_world(rank, world)
-        self.batch = batch
         self._served = Served(make, self._rule, collate_fn or default_collate, shared=num_workers > 0)
         self._options = {"num_workers": num_workers, **loader_options}
         self._loader: DataLoader[Any] | None = None
-        self._epoch = 0
-        self._base = 0
         self._ended = False
-        self._loop: _Loop | None = None
-        self._begun: Callable[[], None] | None = None
-        if batch is not None:
-            batch.bind(self)
-
-    @property
-    def epoch(self) -> int:
-        """The epoch whose samples are served."""
-        return self._epoch
-
-    @property
-    def consumed(self) -> int:
-        """How many samples of this epoch all ranks together have used, as of the batches taken now."""
-        return self._base if self._loop is None else self._loop.consumed
 
     @property
     def finished(self) -> bool:
         """Whether it is known that nothing of this epoch is left."""
-        return self._ended if self._loop is None else self._loop.ended
+        return self._ended if self._loop is None else self._loop.place.ended
 
     def set_epoch(self, epoch: int) -> None:
         """Start an epoch. The epoch that it is in already goes on where it is."""
-        if epoch != self._epoch:
-            self._epoch, self._base, self._ended, self._loop = epoch, 0, False, None
-            self._begun = None
+        self._ended = self._ended and epoch == self._epoch
+        super().set_epoch(epoch)
 
     def at_next_loop(self, call: Callable[[], None]) -> None:
         """Call this once when the next loop of this epoch begins, after its DataLoader has drawn its random seed."""
         self._begun = None if self.finished else call  # A finished epoch draws no seed.
-
-    def keep(self) -> None:
-        """Say that the batches taken so far are committed, without asking for the state. `state_dict` does it too."""
-        if self._loop is not None:
-            self._loop.kept = self._loop.kept or self._loop.note is not None
 
     def state_dict(self) -> dict[str, Any]:
         """The place in the data as of the batches that the loop has taken now. It is the same on all ranks."""
@@ -133,50 +121,26 @@ class ElasticStream:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a place, in any world."""
-        self._epoch, self._base = int(state["epoch"]), int(state["consumed"])
+        self._epoch = self._restored = int(state["epoch"])
+        self._base = int(state["consumed"])
         self._ended, self._loop = bool(state["finished"]), None
 
-    @property
-    def world(self) -> int:
-        """The ranks that share the data: those of this loop, or those that there are now."""
-        return self._loop.world if self._loop is not None else rank_and_world(*self._place)[1]
-
-    @property
-    def weight(self) -> float:
-        """What the mean loss of the batch just taken counts in its step; 1.0 where all shares are equal."""
-        note = self._taken()
-        return note.size * self.world / note.of
-
-    @property
-    def samples(self) -> int:
-        """Samples in the batch just taken by this rank; 0 if it is padding."""
-        return self._taken().size
-
-    @property
-    def last(self) -> bool:
-        """Whether the batch just taken completes this rank's share of its step."""
-        return self._taken().last
-
-    def _taken(self) -> Note:
-        if self._loop is None or self._loop.note is None:
-            raise ConfigError("ElasticStream: no batch has been taken yet; ask within the loop over it")
-        return self._loop.note
-
     def __iter__(self) -> Iterator[Any]:
-        if (before := self._loop) is not None and before.kept:
-            self._base, self._ended = before.consumed, before.ended
+        if (before := self._loop) is not None and before.kept is not None:
+            self._base, self._ended = before.kept
             if self._ended:
                 raise ConfigError(
                     f"ElasticStream: all of epoch {self._epoch} has been served; call "
-                    f"stream.set_epoch({self._epoch + 1}) before the next loop, or loop over elastic.epochs(state, n)"
+                    f"stream.set_epoch({self._epoch + 1}) before the next loop, or loop over elastic.epochs(state, "
+                    "n); a stream for validation stays out of the elastic.State, and then serves everything each time"
                 )
         rank, world = rank_and_world(*self._place)
-        loop = self._loop = _Loop(self._base, world, self._ended)
-        if loop.ended:
+        loop = self._loop = _Loop(Place(self._base, self._ended), world, by_hand=self._by_hand)
+        if self._ended:
             return
         self._served.aim(self._epoch, self._base, rank, world)
         if self._loader is None:
-            self._loader = DataLoader(self._served, batch_size=None, **self._options)
+            self._loader = DataLoader(self._served, batch_size=None, collate_fn=_as_it_is, **self._options)
         batches = iter(self._loader)
         begun, self._begun = self._begun, None
         if begun is not None:
@@ -189,24 +153,78 @@ class ElasticStream:
                 )
             loop.take(Note(*note))
             yield batch
-        loop.ended = True
+        loop.end()
+
+
+class Place(NamedTuple):
+    """A place in an epoch, and whether nothing is left after it."""
+
+    consumed: int
+    ended: bool
 
 
 class _Loop:
     """One loop over a stream: how far it is."""
 
-    def __init__(self, consumed: int, world: int, ended: bool) -> None:
-        self.consumed = consumed
+    def __init__(self, start: Place, world: int, *, by_hand: bool) -> None:
         self.world = world
-        self.ended = ended
-        self.kept = False
-        self.note: Note | None = None
+        self.current: Note | None = None
+        self.kept: Place | None = None
+        """The place of the last commit in this loop."""
+        self.place = self._start = start
+        self._by_hand = by_hand
+        self._ahead: deque[Note] | None = deque()
+        """What was taken, and not yet told to `advance`; None once it is clear that nobody will."""
+        self._thread = 0
+
+    @property
+    def consumed(self) -> int:
+        return self.place.consumed
 
     def take(self, note: Note) -> None:
-        """The loop takes a batch."""
-        self.note = note
+        """The loop takes a batch, or what takes them for it."""
+        self._thread = get_ident()
+        if self._ahead is not None:
+            self._ahead.append(note)
+        if not self._by_hand:
+            self._count(note)
+            if self._ahead and len(self._ahead) > AHEAD_MAX:
+                self._ahead = None
+
+    def end(self) -> None:
+        """There are no more batches to take."""
+        if not (self._by_hand and self._ahead):
+            self.place = self.place._replace(ended=True)
+
+    def advance(self, batches: int) -> None:
+        """Count by hand from now on."""
+        if not self._by_hand:
+            self._by_hand, self.place, self.current = True, self._start, None
+        for _ in range(batches):
+            if not self._ahead:
+                raise ConfigError(
+                    "ElasticStream: advance() was called for a batch that was not taken, or not for the first ones; "
+                    "call it once with each batch that the loop gets, from the first one on"
+                )
+            self._count(self._ahead.popleft())
+
+    def keep(self) -> None:
+        """The batches taken so far are committed. Raises `ConfigError` if another thread takes them."""
+        if not self._by_hand:
+            check_thread("ElasticStream", self._thread)
+            self._ahead = None
+        if self.current is not None:
+            self.kept = self.place
+
+    def _count(self, note: Note) -> None:
+        self.current = note
         if note.last:
-            self.consumed, self.ended = note.consumed, note.final
+            self.place = Place(note.consumed, note.final)
+
+
+def _as_it_is(made: Any) -> Any:
+    """What `collate_fn` has made, untouched: without batches a DataLoader turns numpy's arrays into tensors."""
+    return made
 
 
 class Served(IterableDataset[Any]):

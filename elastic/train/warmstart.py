@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
 from elastic.train import layout
@@ -18,6 +19,11 @@ from elastic.train.checkpoint import Candidate, Checkpoints
 
 PARTS = "elastic_parts"
 """The key under which an exported file with several parts lists them. One without it is the `model` part itself."""
+NOT_TORCHS: Final = (
+    *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, RuntimeError, TypeError, ValueError),
+    struct.error,
+)
+"""What torch.load lets through of a file that is of another kind: it takes any bytes for a pickle of old times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,7 @@ def _trees(file: Path, map_location: Any) -> Mapping[str, Any]:
             "it is not a file that torch.load(weights_only=True) takes: not of torch.save, or with more in it than "
             "tensors and plain values; write it anew with torch.save(model.state_dict(), ...)"
         ) from error
-    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+    except NOT_TORCHS as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointDamaged(f"it is not a file that torch.load(weights_only=True) takes: {why}") from error
     if isinstance(tree, dict) and PARTS in tree:

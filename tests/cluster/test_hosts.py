@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(bool(REASON) and "ELASTIC_HOSTS_REQUIRED" not in os.environ, reason=REASON or "hosts are here"),
 ]
 
-JOB = ("--job_id", "hosts", "--np", "1:3", "--lease_ttl", "2", "--settle", "1", "--grow_every", "1", "--verbose")
+JOB = ("--job_id", "hosts", "--np", "3", "--lease_ttl", "2", "--settle", "1", "--grow_every", "1", "--verbose")
 TRAINING = ("-m", "elastic.examples.digits", "--step_time", "0.04", "--epochs", "25")
 
 

@@ -6,7 +6,6 @@ import os
 import queue
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +13,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.store.servers import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 100.0
@@ -97,7 +98,7 @@ class Job:
     def __init__(self, folder: Path, servers: int, trainers: int, command: tuple[str, ...] = PUPPET) -> None:
         self.folder = folder
         self.command = command
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         # Each server has a host of its own and all have one port, as in a cluster.
         self.hosts = [f"127.0.0.{n + 1}" for n in range(servers)]
         self.trainers = trainers
@@ -140,10 +141,3 @@ def job(folder: Path, *, servers: int = 2, trainers: int = 2, command: tuple[str
     finally:
         for process in made.processes:
             process.kill()
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

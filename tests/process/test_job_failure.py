@@ -103,6 +103,23 @@ async def test_an_exit_code_that_is_named_fatal_fails_the_job_at_once(job: Job) 
 
 
 @story
+async def test_a_wrong_setting_found_by_the_library_fails_the_job_at_once_with_its_line(job: Job) -> None:
+    """Except where the script catches it and fails of something else later."""
+    wrong = "import os, elastic\nos.environ['ELASTIC_ROLE'] = 'guest'\n"
+    script = job.write("wrong.py", wrong + "elastic.env()\n")
+    node = await job.node("--max_restarts", "3", script=(str(script),))
+    assert await node.exits() == 1
+    await node.says(r"the job has failed: no restart would mend this: ELASTIC_ROLE is 'guest'; it is one of ")
+    assert not any("restart 1 of 3" in line for line in node.lines)
+
+    caught = wrong + "try:\n    elastic.env()\nexcept elastic.errors.ConfigError:\n    raise SystemExit(7)\n"
+    script = job.write("caught.py", caught)
+    node = await job.node("--max_restarts", "0", "--rerun", script=(str(script),))
+    assert await node.exits() == 1
+    await node.says(r"the job has failed: no restart is left \(--max_restarts 0\)")
+
+
+@story
 async def test_the_budget_is_the_jobs_and_outlives_the_node_that_kept_it(job: Job) -> None:
     """The first node leaves after a restart was charged; the one that goes on knows of it."""
     nodes = [await job.node("--np", "2", "--max_restarts", "1") for _ in range(2)]

@@ -51,7 +51,7 @@ async def test_the_first_node_killed_is_replaced_by_the_next_in_line(job: Job) -
 @story
 async def test_two_nodes_killed_at_once_cost_one_world(job: Job) -> None:
     for _ in range(3):
-        await job.node("--np", "1:3", "--settle", "15", ttl_s=QUICK_TTL_S)
+        await job.node("--np", "3", ttl_s=QUICK_TTL_S)
     world = await job.world(1, 3)
     first, second = node_of(job, world[0]), node_of(job, world[1])
     first.signal(SIGKILL)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from pathlib import Path
 from typing import Any
 
-from launcher import ports
 from tests.process.jobs import Job, story
-
-BELOW_EPHEMERAL = (20_000, 32_000)
+from tests.store.servers import free_ports
 
 TELL = """
 import dataclasses, json, os, pathlib, signal, sys
@@ -59,13 +56,6 @@ def places(job: Job, servers: int) -> Path:
 
 def told(folder: Path) -> dict[str, Any]:
     return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
-
-
-def free_ports(count: int) -> tuple[int, ...]:
-    """Ports below those that the kernel gives to whoever asks for any: they stay free until they are used."""
-    low, high = BELOW_EPHEMERAL
-    with ports.hold("", count, within=(low + secrets.randbelow(high - low) // 2, high)) as held:
-        return held.ports
 
 
 @story

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from signal import SIGHUP, SIGINT, SIGTERM
 
 from tests.process.jobs import Job, story
@@ -47,14 +46,11 @@ async def test_a_worker_that_needs_its_grace_to_save_gets_it_on_a_drain(job: Job
 
 @story
 async def test_all_agents_told_to_leave_at_once_leave_and_the_job_stays_open(job: Job) -> None:
-    nodes = [await job.node("--np", "3") for _ in range(3)]
+    nodes = [await job.node("--np", "3", "--grace", "1000") for _ in range(3)]
     old = await job.world(1, 3)
     for node in nodes:
         node.signal(SIGTERM)
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
-    assert [await node.exits() for node in nodes] == [143, 143, 143]
-    assert loop.time() - begun < 10, "workers end at SIGTERM, so it takes a moment and not the grace"
+    assert [await node.exits() for node in nodes] == [143, 143, 143], "workers end at SIGTERM: nobody waits a grace"
     assert all(worker.ended for worker in old)
     later = await job.node("--np", "1")
     (worker,) = await job.newest_world(1)

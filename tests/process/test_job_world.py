@@ -102,15 +102,15 @@ async def test_survivors_keep_their_order_and_newcomers_are_appended(job: Job) -
     """Rank 0 stays a survivor; the one that leaves makes everybody behind it move up."""
     nodes = []
     for _ in range(3):
-        nodes.append(await job.node("--np", "1:4", "--settle", "15", "--grow_every", "0"))
+        nodes.append(await job.node("--np", "4", "--grow_every", "0"))
         await nodes[-1].says("joined")
     first, second, third = nodes
-    fourth = await job.node("--np", "1:4")
+    fourth = await job.node("--np", "4")
     assert [worker.node for worker in await job.world(1, 4)] == [node.id for node in (first, second, third, fourth)]
     second.signal(SIGTERM)
     assert await second.exits() == 143
     assert [worker.node for worker in await job.world(2, 3)] == [node.id for node in (first, third, fourth)]
-    fifth = await job.node("--np", "1:4")
+    fifth = await job.node("--np", "4")
     assert [worker.node for worker in await job.world(3, 4)] == [node.id for node in (first, third, fourth, fifth)]
 
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import re
-import select
 import shlex
 import signal
 import subprocess
@@ -232,10 +231,7 @@ def test_etcd_stays_while_a_node_of_another_terminal_is_registered(tmp_path: Pat
         for pid in pids:
             os.kill(pid, signal.SIGTERM)
         assert process.stderr is not None
-        text = ""
-        while "registered" not in text:
-            assert select.select([process.stderr], [], [], LIMIT_S)[0]
-            text += process.stderr.readline()
+        text = next(line for line in process.stderr if "registered" in line)
         assert process.poll() is None
         with suppress(OutcomeUnknown):  # With the last node gone the server may end before it has answered.
             await store.txn([], [Delete(Range.key(key))])

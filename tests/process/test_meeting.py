@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import select
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from elastic.channel import Formed, Joining, Preparing, Progress, Ready, Said
 from elastic.channelserver import ChannelServer, Connection
 from elastic.segments import Segments
 from tests.process.scripts import LIMIT_S, finish, start_with
+from tests.store.servers import free_ports
 
 SCRIPT = """
 import os, sys, elastic
@@ -45,8 +45,7 @@ class World:
         self.server = ChannelServer(
             folder / "channel", self._hear, segments=Segments(limit_bytes=1 << 20), detail=self._complain
         )
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = str(free.getsockname()[1])
+        self.port = str(free_ports(1)[0])
 
     def _complain(self, text: str) -> None:
         raise AssertionError(text)

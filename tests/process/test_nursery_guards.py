@@ -39,17 +39,22 @@ time.sleep(100)
 """
 
 AGENT = """
-import asyncio, json, os, sys
+import asyncio, json, os, signal, sys
 from pathlib import Path
 from launcher import wire
 from launcher.workers import Workers, WorkerSpec
 
+def shorten(workers):
+    workers.run_until(wire.boottime_s() + 0.5)
+    print("shortened", flush=True)
+
 async def main():
-    folder, seconds, code = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+    folder, code = Path(sys.argv[1]), sys.argv[2]
     events = asyncio.Queue()
     workers = Workers(events.put_nowait, lock=folder / "job.node.lock")
     await workers.start()
-    workers.run_until(wire.boottime_s() + seconds)
+    workers.run_until(wire.boottime_s() + 60)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, shorten, workers)
     workers.spawn(1, [WorkerSpec(r, r, (sys.executable, "-c", code), dict(os.environ), str(folder),
         folder / f"workerlog.{r}", r == 0, "==== start ====") for r in range(2)])
     while True:
@@ -60,10 +65,9 @@ asyncio.run(main())
 """
 
 
-def agent(folder: Path, seconds: float, code: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", AGENT, str(folder), str(seconds), code], stdout=subprocess.PIPE, text=True
-    )
+def agent(folder: Path, code: str) -> subprocess.Popen[str]:
+    """An agent whose workers may run for a minute; after SIGUSR1 for half a second."""
+    return subprocess.Popen([sys.executable, "-c", AGENT, str(folder), code], stdout=subprocess.PIPE, text=True)
 
 
 def lines_until(process: subprocess.Popen[str], word: str, count: int = 1) -> list[str]:
@@ -80,7 +84,7 @@ def lines_until(process: subprocess.Popen[str], word: str, count: int = 1) -> li
 class TestTheAgentIsKilled:
     def test_workers_and_every_descendant_end_and_the_lock_proves_it(self, tmp_path: Path) -> None:
         lock = tmp_path / "job.node.lock"
-        with agent(tmp_path, 60, FAMILY) as process:
+        with agent(tmp_path, FAMILY) as process:
             found = pids(lines_until(process, "ready"))
             assert len(found) == 4
             ends = [watch_end(pid) for pid in found]
@@ -91,7 +95,7 @@ class TestTheAgentIsKilled:
         assert _becomes_proof(lock)
 
     def test_also_in_the_moment_of_the_start(self, tmp_path: Path) -> None:
-        with agent(tmp_path, 60, "import time; time.sleep(100)") as process:
+        with agent(tmp_path, "import time; time.sleep(100)") as process:
             nursery = json.loads(lines_until(process, "Spawned")[-1])[1]
             ended = watch_end(nursery)
             process.kill()
@@ -99,19 +103,21 @@ class TestTheAgentIsKilled:
         assert _becomes_proof(tmp_path / "job.node.lock")
 
     def test_a_nursery_that_was_stopped_wakes_up_to_end_the_workers_and_itself(self, tmp_path: Path) -> None:
-        with agent(tmp_path, 60, FAMILY) as process:
+        with agent(tmp_path, FAMILY) as process:
             found = lines_until(process, "ready")
             nursery = next(json.loads(line)[1] for line in found if line.startswith("["))
             ends = [watch_end(pid) for pid in (nursery, *pids(found))]
             os.kill(nursery, signal.SIGSTOP)
             process.kill()
-            assert all(ended(5) for ended in ends)
+            assert all(ended(LIMIT_S) for ended in ends)
 
 
 class TestTheAgentIsFrozen:
     def test_the_workers_are_killed_at_the_time_and_the_agent_hears_of_it_when_it_wakes(self, tmp_path: Path) -> None:
-        with agent(tmp_path, 1.5, FAMILY) as process:
+        with agent(tmp_path, FAMILY) as process:
             ends = [watch_end(pid) for pid in pids(lines_until(process, "ready"))]
+            process.send_signal(signal.SIGUSR1)
+            lines_until(process, "shortened")
             process.send_signal(signal.SIGSTOP)
             assert all(ended(LIMIT_S) for ended in ends)
             process.send_signal(signal.SIGCONT)
@@ -143,9 +149,9 @@ class TestTheRightToRun:
     def test_a_later_word_prolongs_it(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with nest(tmp_path) as it:
-                it.run_for(0.3)
-                it.workers.spawn(1, [it.spec("import time; time.sleep(0.6)")])
+                it.workers.spawn(1, [it.spec("import time; time.sleep(1.2)")])
                 await it.spawned()
+                it.run_for(1.0)
                 it.run_for(30)
                 assert (await it.exited()).code == 0
 
@@ -154,10 +160,10 @@ class TestTheRightToRun:
     def test_at_its_end_all_are_killed_within_the_time_that_a_kill_may_take(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with nest(tmp_path) as it:
-                until_s = wire.boottime_s() + 0.4
-                it.workers.run_until(until_s)
                 it.workers.spawn(1, [it.spec("import time; time.sleep(100)", rank=rank) for rank in range(2)])
                 await it.spawned()
+                until_s = wire.boottime_s() + 0.4
+                it.workers.run_until(until_s)
                 assert await it.next() == Overdue(1)
                 for _ in range(2):
                     exited = await it.exited()
@@ -174,14 +180,15 @@ class TestTheRightToRun:
     def test_a_frozen_nursery_is_ended_by_the_agent(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with nest(tmp_path) as it:
-                it.run_for(0.5)
                 it.workers.spawn(1, [it.spec("import time; time.sleep(100)")])
                 (pid,) = await it.spawned()
                 ended = watch_end(pid)
                 assert it.workers.pid is not None
+                it.run_for(0.5)
                 os.kill(it.workers.pid, signal.SIGSTOP)
                 assert await it.next() == NurseryDied()
                 assert ended(0)
+                assert it.complaints == [], "it had no time left to answer"
 
         asyncio.run(main())
 
@@ -211,7 +218,7 @@ class TestTheNurseryIsFrozen:
                 assert it.workers.pid is not None
                 os.kill(it.workers.pid, signal.SIGSTOP)
                 it.run_for(LONG_S)
-                thaw = asyncio.get_running_loop().call_later(1.0, os.kill, it.workers.pid, signal.SIGCONT)
+                thaw = asyncio.get_running_loop().call_later(0.5, os.kill, it.workers.pid, signal.SIGCONT)
                 assert (await it.exited()).code == 0
                 assert thaw.when() < asyncio.get_running_loop().time()
                 assert it.complaints == []

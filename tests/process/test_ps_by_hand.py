@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from tests.process import ps_sync
-from tests.process.ps_jobs import ROOT, Job, Process, free_port, job
+from tests.process.ps_jobs import ROOT, Job, Process, job
+from tests.store.servers import free_ports
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -261,7 +262,7 @@ class TestUnderTheLauncher:
             roster.write_text(json.dumps({"servers": [""], "workers": [{"index": 0}]}))
             worker.tell("step 1")
             worker.until("does not answer")
-            made.port = free_port()
+            (made.port,) = free_ports(1)
             moved = made.server(0, **known, PADDLE_PSERVER_PORT=str(made.port))
             moved.until("listens on")
             roster.write_text(json.dumps({"servers": made.servers, "workers": [{"index": 0}]}))

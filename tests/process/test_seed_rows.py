@@ -12,7 +12,6 @@ from tests.process.jobs import Job, story
 from tests.process.scripts import completed, run
 from tests.process.test_job_cards import four_cards
 from tests.process.test_job_reports import SIGNAL_INFO, TRACEBACK, abort
-from tests.process.test_job_roles import free_ports as held_ports
 from tests.process.test_job_roster import roles
 from tests.store.servers import free_ports
 from tests.unit.test_ports import free_range
@@ -116,7 +115,7 @@ async def test_a_machine_in_front_of_the_node_is_named_with_host_and_its_open_po
 async def test_one_machine_simulates_servers_workers_and_heterogeneous_workers_that_meet_at_the_http_port(
     job: Job,
 ) -> None:
-    (port,) = held_ports(1)
+    (port,) = free_ports(1)
     node = await job.node(
         *("--run_mode", "ps-heter", "--server_num", "1", "--worker_num", "1", "--heter_worker_num", "2"),
         *("--http_port", str(port)),
@@ -143,7 +142,7 @@ async def test_one_machine_simulates_servers_workers_and_heterogeneous_workers_t
 
 @story
 async def test_servers_sit_on_a_node_without_cards_and_workers_on_one_with_cards(job: Job) -> None:
-    (port,) = held_ports(1)
+    (port,) = free_ports(1)
     flags = ("--np", "1", "--servers", f"{FIRST}:{port}", "--worker_num", "2")
     cpu = await job.node(*flags, "--host", FIRST)
     gpu = await job.node(*flags, "--host", SECOND, environ={**four_cards(job.folder), "CUDA_VISIBLE_DEVICES": "0,1"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +15,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from elastic.channel import Hopeless, said
 from elastic.testing import Failure, Loss, Planned, Result, RunFailed, World, reached, record, run
 from elastic.train.rollback import RECORD, Record
-from tests.process import training
+from tests.process import scripts, training
 
 EPOCHS = 3
 STEPS_OF_AN_EPOCH = 8
@@ -122,6 +124,34 @@ def test_a_restore_that_is_refused_is_one_line_and_exit_code_1(tmp_path: Path) -
     assert done.stderr.startswith("elastic: error: ")
     assert str(folder) in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+REFUSED = """
+import elastic
+state = elastic.State(best=0.0)
+try:
+    state.restore(folder="file")
+except elastic.errors.RestoreRefused as error:
+    print("refused")
+elastic.State(best=0.0).restore(folder="folder", step=5)
+"""
+
+
+def test_a_restore_that_no_restart_can_mend_is_told_to_the_agent_and_a_folder_that_may_come_back_is_not(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as agent:
+        agent.bind(str(tmp_path / "talk"))
+        agent.listen()
+        code, out, _ = scripts.run(("-c", REFUSED), tmp_path, ELASTIC_CHANNEL=str(tmp_path / "talk"))
+        theirs, _ = agent.accept()
+        with theirs:
+            words = [said.decode(data) for data in iter(lambda: theirs.recv(1 << 16), b"")]
+    assert out == "refused\n"
+    (word,) = [word for word in words if isinstance(word, Hopeless)]
+    assert word.code == code == 1
+    assert word.text == "--restore_step 5: there is no such checkpoint; in folder there is none"
 
 
 def test_a_planned_stop_loses_nothing_when_the_node_that_saved_leaves_with_its_folder(tmp_path: Path) -> None:

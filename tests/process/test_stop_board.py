@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # It is there, and documented.
 
-from elastic.train.stop import Board, Read
+from elastic.train import stop
+from elastic.train.stop import Board, Next, Read, at_commit
 
 
 def test_a_worker_that_has_saved_leaves_also_when_rank_0_is_gone_with_the_board() -> None:
@@ -16,3 +20,19 @@ def test_a_worker_that_has_saved_leaves_also_when_rank_0_is_gone_with_the_board(
     with pytest.raises(RuntimeError):
         board.do(Read("heard"))
     board.leave(1, 2)
+
+
+def test_rank_0_does_not_wait_for_a_worker_that_was_killed_after_it_had_seen_where_to_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stop, "LEAVE_LIMIT_S", float("inf"))  # Who waits for it waits for ever.
+    store = TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
+    boards = [Board(store, 2), Board(TCPStore("127.0.0.1", store.port, 2, is_master=False, wait_for_workers=False), 2)]
+
+    def stopped_at(board: Board) -> int:
+        return next(step for step in count(1) if board.run(at_commit(step, 2, first=step == 1)) is Next.STOP)
+
+    with ThreadPoolExecutor(2) as ranks:
+        first, second = ranks.map(stopped_at, boards)
+    assert first == second
+    boards[0].leave(0, 2)

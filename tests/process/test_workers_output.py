@@ -101,7 +101,7 @@ class TestAShownWorker:
             async with nest(tmp_path) as it:
                 it.workers.spawn(1, [it.spec(code, shown=True), it.program("sleep", "100", rank=1)])
                 await it.spawned()
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(LIMIT_S):
                     exited = await it.exited()
                 assert exited.local_rank == 0
                 assert "bye\n" in it.log().read_text()
@@ -165,7 +165,7 @@ class TestOutputOfAnyKind:
                 await it.spawned()
                 await it.grows(1 << 20)
                 it.workers.stop(5)
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(LIMIT_S):
                     exited, gone = await it.exited(), await it.gone()
                 assert isinstance(exited, Exited)
                 assert isinstance(gone, Gone)

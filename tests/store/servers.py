@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -16,6 +19,7 @@ from elastic.store.embedded import find_etcd, guarded
 from elastic.store.etcd import EtcdOptions, EtcdStore
 
 ETCD_34 = "/usr/bin/etcd"
+BELOW_EPHEMERAL = range(20_000, 32_000)
 
 
 def binary_of(version: str) -> str | None:
@@ -27,15 +31,26 @@ def binary_of(version: str) -> str | None:
     return path if f"etcd Version: {version}." in shown else None
 
 
+@functools.cache
+def without_fsync(binary: str) -> tuple[str, ...]:
+    """The flag that spares a slow disk its waits, where this etcd has it: what a SIGKILL leaves is there without."""
+    shown = subprocess.run([binary, "--help"], capture_output=True, text=True, check=True)
+    return ("--unsafe-no-fsync",) if "--unsafe-no-fsync" in shown.stdout + shown.stderr else ()
+
+
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Ports below those that the kernel gives to whoever asks for any.
+
+    So they stay free until they are used, and while a server that had one is away.
+    """
+    found: list[int] = []
+    with contextlib.ExitStack() as held:
+        while len(found) < count:
+            port = secrets.choice(BELOW_EPHEMERAL)
+            with contextlib.suppress(OSError):
+                held.enter_context(socket.socket()).bind(("", port))
+                found.append(port)
+    return found
 
 
 class Server:
@@ -59,6 +74,7 @@ class Server:
             "--logger=zap",
             "--log-level=warn",
             "--log-outputs=stderr",
+            *without_fsync(binary),
             *flags,
         ]
 

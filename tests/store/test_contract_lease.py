@@ -26,7 +26,7 @@ def test_a_lease_that_is_not_refreshed_ends_and_takes_its_keys_along(bench: Benc
         assert lease.ttl_s >= bench.lease_s
         put = await store.txn((), [Put(mine, b"", lease.id), Put(other, b"")])
         gone = await until_gone(store, mine, put.revision + 1)
-        assert lease.ttl_s - 0.05 <= gone - began <= lease.ttl_s + 3.0
+        assert gone - began >= lease.ttl_s - 0.05
         assert [entry.key for entry in (await store.list(Range.prefix(bench.prefix))).entries] == [other]
         assert await store.refresh(lease.id) == 0.0
 

@@ -67,6 +67,13 @@ def test_the_budget_is_exhausted_by_one_failure_more_than_max_restarts() -> None
     assert result.cause is not None
 
 
+def test_a_worker_that_sees_no_hope_in_a_restart_fails_the_job_at_once_also_beside_a_loss() -> None:
+    hopeless = failed(worker_exit(hopeless="there is no step 11"))
+    for result in (judged(stopped(), hopeless), judged(hopeless, None), judged(hopeless, why=Why.GROWTH)):
+        assert result.fatal == "no restart would mend this: there is no step 11"
+        assert result.cause is not None
+
+
 def test_progress_does_not_make_a_failure_free() -> None:
     result = judged(failed(worker_exit(), step=90), budget=Budget(charged=3, step=10))
     assert result.fatal == "no restart is left (--max_restarts 3)"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import msgspec
+
 from elastic.train.boxes import Box
-from elastic.train.commonstep import Agreed, Cut, Held, Holding, Nothing, agree
-from elastic.train.slots import Head
+from elastic.train.commonstep import Agreed, Cut, Held, Holding, Nothing, agree, holding
+from elastic.train.slots import Content, Head, Leaf
 
 WORLD = 3
 Kind = Literal["node", "rank", "copy"]
@@ -95,6 +97,27 @@ class TestSharded:
     def test_without_copies_a_lost_node_leaves_nothing(self) -> None:
         assert step_of(agree([shards(0, [4, 5]), shards(2, [4, 5])], "a")) is None
 
+    def test_a_copy_that_did_not_arrive_costs_no_step_while_its_owner_is_there(self) -> None:
+        found = agree([shards(0, [4, 5], [4]), shards(1, [4, 5], [4, 5]), shards(2, [4, 5], [4, 5])], "a")
+        assert found == Agreed(5, "a/1", "step 5 of generation 1 is the newest that all have")
+
+    def test_without_any_shard_a_step_is_not_whole(self) -> None:
+        replicated = Holding((Held("node", head(5, 0, sharded=True)),))
+        assert agree([replicated], "a") == Nothing(
+            "step 5 of generation 1 is not whole: no rank holds anything of its sharded parts"
+        )
+
+    def test_a_node_whose_worker_was_killed_before_its_shards_were_written_counts_as_lost(self) -> None:
+        torn = Holding((Held("node", head(5, 1, sharded=True)),))
+        found = agree([shards(0, [5]), torn], "a")
+        assert isinstance(found, Nothing)
+        assert "the shards of rank 1, 2 are lost: no rank holds model/w[2:6, 0:2]" in found.why
+
+    def test_a_state_that_has_sharded_parts_alone_needs_no_replicated_ones(self) -> None:
+        own = msgspec.structs.replace(head(5, 0, sharded=True), replicated=False)
+        alone = Holding((Held("rank", own, 0),), ({"model/w": Cut((6, 2), Box((0, 0), (6, 2)))},))
+        assert step_of(agree([alone], "a")) == 5
+
     def test_all_nodes_together_need_no_copies(self) -> None:
         assert step_of(agree([shards(rank, [4, 5]) for rank in range(WORLD)], "a")) == 5
 
@@ -107,5 +130,37 @@ class TestGenerations:
         )
 
     def test_a_generation_that_got_further_does_not_fall_back_to_the_one_before(self) -> None:
-        torn = Holding((Held("rank", head(100, 0, 2, count=50)), *node(0, 5, g=1).held))
+        torn = Holding((Held("rank", head(100, 0, 2, count=2)), *node(0, 5, g=1).held))
         assert step_of(agree([torn, node(1, 5, g=1)], "a")) is None
+
+    def test_that_one_rank_got_further_is_enough(self) -> None:
+        first = Holding((Held("rank", head(6, 0, 2, count=1)), *node(0, 5, g=1).held))
+        second = Holding((Held("rank", head(7, 1, 2, count=2)), *node(1, 5, g=1).held))
+        assert step_of(agree([first, second], "a")) is None
+
+    def test_where_nothing_is_whole_the_newest_generation_is_spoken_of(self) -> None:
+        torn = Holding((Held("rank", head(6, 0, 2, count=1)), Held("rank", head(5, 0, 1))))
+        assert agree([torn], "a") == Nothing("step 6 of generation 2 is not whole: no node holds its replicated parts")
+
+
+class TestWhatARankSays:
+    LEAF = Leaf("model/w", "float32", (6, 2), Box((2, 0), (2, 2)), 0)
+    PLAIN = Leaf("", "float32", (3,), Box((0,), (3,)), 64)
+
+    def content(self, *leaves: Leaf, sharded: bool = True) -> Content:
+        return Content(head(5, 1, sharded=sharded), leaves, (), b"")
+
+    def test_only_sharded_tensors_are_named_and_states_with_the_same_ones_share_them(self) -> None:
+        own, other = self.content(self.PLAIN, self.LEAF), self.content(self.LEAF)
+        third = self.content(msgspec.structs.replace(self.LEAF, box=Box((4, 0), (2, 2))))
+        said = holding([("node", self.content(self.PLAIN)), ("rank", own), ("rank", other), ("copy", third)])
+        assert said.cuts == (
+            {"model/w": Cut((6, 2), Box((2, 0), (2, 2)))},
+            {"model/w": Cut((6, 2), Box((4, 0), (2, 2)))},
+        )
+        assert [(one.kind, one.cuts) for one in said.held] == [("node", -1), ("rank", 0), ("rank", 0), ("copy", 1)]
+        assert {one.head for one in said.held} == {own.head}
+
+    def test_a_state_without_sharded_parts_names_no_tensors(self) -> None:
+        said = holding([("rank", self.content(self.PLAIN, sharded=False))])
+        assert said == Holding((Held("rank", head(5, 1)),))

@@ -114,6 +114,10 @@ class TestSigns:
         assert not worker_exit(0, 0, "", LOST).consequence
         assert worker_exit(0, 0, "", [IN_USE]).infra == ""
 
+    def test_the_word_that_no_restart_helps_counts_for_a_worker_that_failed_by_itself(self) -> None:
+        assert worker_exit(0, 1, "", [], hopeless="there is no step 11").hopeless == "there is no step 11"
+        assert worker_exit(0, 143, "", [], stopped=True, hopeless="there is no step 11").hopeless == ""
+
     def test_a_tail_of_nothing_but_noise_is_still_shown(self) -> None:
         assert worker_exit(0, 1, "", [WARNING]).tail == (WARNING,)
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.train.boxes import Box
-from elastic.train.slots import DATA_AT, Content, Head, Layout, Slot, Spec
+from elastic.train.slots import ALIGNED_BYTES, DATA_AT, Content, Head, Layout, Leaf, NoRoom, Slot, Spec, Table
 
 SIZE = DATA_AT + 8192
 HEAD = Head(mark="a/1", step=5, count=1, rank=2, world=4, local_world=2, replicated=True, sharded=True)
 TENSORS = [
     torch.arange(6, dtype=torch.float64).view(2, 3),
     torch.tensor(True),
-    torch.empty(0, 3),
+    torch.empty(0, 3, dtype=torch.int64),
     torch.full((5,), 1.5, dtype=torch.bfloat16),
     torch.tensor([1 + 2j]),
     torch.arange(12).view(3, 4).t(),
@@ -122,3 +123,78 @@ def test_sizes_that_lie_outside_the_memory_are_nothing(sizes: list[int]) -> None
 def test_memory_too_small_for_a_header_is_no_slot(memory: Memory) -> None:
     with pytest.raises(ValueError, match="a slot has at least"):
         Slot(memory.fd, 10)
+
+
+def test_the_smallest_slot_is_a_page_and_holds_nothing(memory: Memory) -> None:
+    assert Slot(memory.fd, DATA_AT).read() is None
+
+
+def test_a_state_fits_to_the_last_byte_and_no_further(memory: Memory) -> None:
+    slot = memory.slot()
+    assert slot.fits(8000, 192)
+    assert not slot.fits(8000, 193)
+    assert not slot.fits(8001, 192)
+
+
+def test_a_write_that_fails_in_the_middle_leaves_nothing_of_the_state_before(memory: Memory) -> None:
+    slot = memory.slot()
+    write(slot)
+    with pytest.raises(RuntimeError):
+        slot.write(layout(), HEAD, b"", [*TENSORS[:-1], torch.zeros(7)])
+    assert memory.slot().read() is None
+
+
+def test_what_is_sent_of_a_slot_is_each_byte_once_in_pieces_of_the_size_that_was_asked_for(memory: Memory) -> None:
+    slot = memory.slot()
+    sizes = slot.write(layout(), HEAD, b"the rest", TENSORS)
+    pieces = slot.stretches(sizes, 100)
+    assert [piece.numel() for piece in pieces[:-1]] == [100] * (len(pieces) - 1)
+    assert sum(piece.numel() for piece in pieces) == sizes.data + sizes.meta
+
+
+def test_all_pages_of_a_slot_are_there_before_the_first_byte_is_written(memory: Memory) -> None:
+    memory.slot().clear()
+    assert os.fstat(memory.fd).st_blocks * 512 >= SIZE
+
+
+def test_memory_that_the_machine_does_not_give_is_said_before_a_byte_is_written(memory: Memory) -> None:
+    slot = memory.slot()
+    os.ftruncate(memory.fd, DATA_AT)  # The pages behind it cannot be given any more.
+    with pytest.raises(NoRoom, match=r"this machine gives no memory of 0\.0 GB \("):
+        slot.clear()
+
+
+class TestATableThatIsOdd:
+    """Its checksum is right, so whoever wrote it was another version, or meant harm."""
+
+    def read(self, memory: Memory, leaf: Leaf, data_size: int = 512) -> Content | None:
+        """What is read where the table has this leaf, and the data 512 bytes."""
+        made = Layout([Spec("", torch.uint8, (512,))])
+        made.encoded = msgspec.json.encode(Table((leaf,), data_size))
+        slot = memory.slot()
+        slot.write(made, HEAD, b"", [torch.zeros(512, dtype=torch.uint8)])
+        return slot.read()
+
+    def test_one_that_is_right_is_read(self, memory: Memory) -> None:
+        assert self.read(memory, Leaf("", "int64", (32, 2), Box((0, 0), (32, 2)), 0)) is not None
+        assert self.read(memory, Leaf("w", "int64", (99, 2), Box((67, 0), (32, 1)), 256)) is not None
+
+    @pytest.mark.parametrize(
+        "leaf",
+        [
+            Leaf("", "nothing", (8,), Box((0,), (8,)), 0),
+            Leaf("", "save", (8,), Box((0,), (8,)), 0),
+            Leaf("", "int64", (8,), Box((1,), (8,)), 0),
+            Leaf("", "int64", (8,), Box((0, 0), (8, 1)), 0),
+            Leaf("", "int64", (8,), Box((0,), (8,)), -ALIGNED_BYTES),
+            Leaf("", "int64", (8,), Box((0,), (8,)), 8),
+            Leaf("", "int64", (65,), Box((0,), (65,)), 0),
+            Leaf("", "int64", (33,), Box((0,), (33,)), 256),
+        ],
+        ids=["no type", "not a type", "outside", "dimensions", "before", "unaligned", "larger", "behind"],
+    )
+    def test_a_leaf_that_cannot_be_makes_the_whole_slot_nothing(self, memory: Memory, leaf: Leaf) -> None:
+        assert self.read(memory, leaf) is None
+
+    def test_so_does_a_size_of_the_data_that_is_not_the_headers(self, memory: Memory) -> None:
+        assert self.read(memory, Leaf("", "int64", (8,), Box((0,), (8,)), 0), data_size=448) is None

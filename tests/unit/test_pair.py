@@ -36,7 +36,7 @@ def kept() -> Iterator[Kept]:
     made.segments.drop_all()
 
 
-def write(pair: Pair, step: int, size: int = 10, *, g: int = 1, keep: tuple[str, int] | None = None) -> None:
+def write(pair: Pair, step: int, size: int = 10, *, g: int | str = 1, keep: tuple[str, int] | None = None) -> None:
     tensor = torch.full((size,), step)
     layout = Layout([Spec("", tensor.dtype, (size,))])
     slot = pair.make_room(layout.table.data_size, 1000, keep)
@@ -54,9 +54,22 @@ def steps(kept: Kept) -> list[int]:
 
 def test_the_newest_two_states_are_held(kept: Kept) -> None:
     pair = Pair(kept, "node")
-    for step in (1, 2, 3):
+    for step in (1, 2, 3, 4, 5):
         write(pair, step)
-    assert steps(kept) == [2, 3]
+        assert steps(kept) == [step - 1, step] if step > 1 else [step]
+
+
+@pytest.mark.parametrize("before", [9, "x"])
+def test_the_states_of_an_older_generation_go_first_also_where_their_steps_are_higher(
+    kept: Kept, before: int | str
+) -> None:
+    for step in (8, 9):
+        write(Pair(kept, "node"), step, g=before)
+    pair = Pair(kept, "node")
+    write(pair, 3, g=10)
+    assert steps(kept) == [3, 9]
+    write(pair, 4, g=10)
+    assert steps(kept) == [3, 4]
 
 
 def test_while_a_state_is_written_the_one_before_is_there(kept: Kept) -> None:
@@ -96,6 +109,25 @@ def test_the_first_commit_of_a_generation_spares_the_state_that_it_began_with(ke
     assert steps(kept) == [2, 3]
 
 
+def test_a_first_commit_that_fails_is_followed_by_one_in_the_same_slot(kept: Kept) -> None:
+    for step in (1, 2, 3):
+        write(Pair(kept, "node"), step)
+    restored = Pair(kept, "node")
+    restored.make_room(80, 1000, ("a/1", 2))
+    assert steps(kept) == [2]
+    restored.make_room(80, 1000)
+    assert steps(kept) == [2]
+
+
+def test_a_new_slot_has_room_for_a_table_of_twice_the_length(kept: Kept) -> None:
+    assert Pair(kept, "node").make_room(200_000, 100_000).fits(200_000, 200_000)
+
+
+def test_where_nothing_was_written_nothing_is_kept_of_what_is_dropped(kept: Kept) -> None:
+    Pair(kept, "node").drop()
+    assert kept.segments.names == ()
+
+
 def test_what_is_dropped_keeps_a_page_for_each_slot(kept: Kept) -> None:
     pair = Pair(kept, "node")
     for step in (1, 2):
@@ -105,3 +137,71 @@ def test_what_is_dropped_keeps_a_page_for_each_slot(kept: Kept) -> None:
     assert steps(kept) == []
     write(pair, 4)
     assert steps(kept) == [4]
+
+
+def test_there_is_memory_under_a_name_once_something_was_written_also_when_that_was_dropped(kept: Kept) -> None:
+    def there() -> bool:
+        pair = Pair(kept, "node")
+        pair.look()
+        return pair.there
+
+    assert not there()
+    pair = Pair(kept, "node")
+    write(pair, 1)
+    assert there()
+    pair.drop()
+    assert there()
+
+
+class Odd:
+    """An agent that hands out a descriptor that cannot be mapped."""
+
+    def segment(self, name: str, size: int) -> tuple[int, int] | str:
+        return os.open(os.devnull, os.O_RDONLY), 2 * DATA_AT
+
+
+def test_memory_that_cannot_be_mapped_holds_nothing_and_is_no_room() -> None:
+    pair = Pair(Odd(), "node")
+    assert pair.look() == []
+    assert not pair.there
+    with pytest.raises(NoRoom):
+        pair.make_room(80, 1000)
+
+
+class Counting(Kept):
+    """Counts what an agent is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def segment(self, name: str, size: int) -> tuple[int, int] | str:
+        self.sizes.append(size)
+        return super().segment(name, size)
+
+
+def test_once_both_slots_are_large_enough_the_agent_is_asked_for_nothing_more() -> None:
+    kept = Counting()
+    pair = Pair(kept, "node")
+    for step in (1, 2):
+        write(pair, step)
+    asked = list(kept.sizes)
+    for step in (3, 4, 5):
+        write(pair, step, size=20)
+    assert kept.sizes == asked
+    assert len(asked) == 4
+    kept.segments.drop_all()
+
+
+def test_no_descriptor_is_left_open(kept: Kept) -> None:
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    pair = Pair(kept, "node")
+    for step in (1, 2):
+        write(pair, step)
+    before = count()
+    pair.look()
+    Pair(Odd(), "node").look()
+    pair.drop()
+    assert count() == before

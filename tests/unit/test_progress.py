@@ -119,8 +119,16 @@ def test_what_is_not_finite_is_said_to_be_so(script: Script, value: Any) -> None
     assert script.progress == [Progress(1, 1, {"loss": None})]
 
 
+class Odd:
+    """A metric of some library that cannot be computed yet."""
+
+    def __float__(self) -> float:
+        return 1 / len(())
+
+
 @pytest.mark.parametrize(
-    "value", [None, "1.5", b"1", [1.0], {}, object(), torch.zeros(2), torch.tensor([]), 10**400, 1j, torch.tensor(1j)]
+    "value",
+    [None, "1.5", b"1", [1.0], {}, object(), torch.zeros(2), torch.tensor([]), 10**400, 1j, torch.tensor(1j), Odd()],
 )
 def test_what_is_not_one_number_is_left_out(script: Script, value: Any) -> None:
     assert one_number(value) is None

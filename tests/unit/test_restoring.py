@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from elastic.errors import CheckpointDamaged, CheckpointError
+from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
 from elastic.train.restoring import (
     Choice,
     Known,
@@ -14,8 +15,10 @@ from elastic.train.restoring import (
     choices,
     known,
     other_parts,
+    raise_first,
     skipped,
     trouble,
+    word,
 )
 
 OLD, NEW = Seen(100, 2, "step-0000000100.g2"), Seen(150, 3, "step-0000000150.g3")
@@ -34,11 +37,6 @@ def test_the_newest_that_any_rank_sees_comes_first() -> None:
 def test_of_one_step_the_later_generation_comes_first() -> None:
     again = Seen(100, 5, "step-0000000100.g5")
     assert [choice.seen for choice in choices([report(OLD, again)])] == [again, OLD]
-
-
-def test_a_step_that_was_asked_for_is_the_only_choice() -> None:
-    assert [choice.seen for choice in choices([report(OLD, NEW)], 100)] == [OLD]
-    assert choices([report(OLD, NEW)], 120) == []
 
 
 def test_nothing_is_said_when_the_newest_committed_step_can_be_read() -> None:
@@ -67,8 +65,11 @@ def test_training_does_not_start_over_where_all_checkpoints_are_damaged_unless_t
     """Some by their meta.json, which each rank sees by itself, others by what was found when they were read."""
     seen = report(damaged=("step-150: meta.json is damaged",))
     both = r"no checkpoint in /ck can be read \(step-150: meta.json is damaged; step-100: its checksum is wrong\)"
-    with pytest.raises(CheckpointDamaged, match=f"{both}; bring one back, or start over with --allow_rollback"):
+    with pytest.raises(RestoreHopeless, match=f"{both}; bring one back, or start over with --allow_rollback"):
         check_newest(-1, [seen, seen], allow_rollback=False, damaged=["step-100: its checksum is wrong"])
+    passing = msgspec.structs.replace(seen, passing=True)
+    with pytest.raises(CheckpointDamaged, match=both):
+        check_newest(-1, [seen, passing], allow_rollback=False, damaged=["step-100: its checksum is wrong"])
     assert check_newest(-1, [seen], allow_rollback=True) == (
         "no checkpoint in /ck can be read (step-150: meta.json is damaged) (--allow_rollback)"
     )
@@ -83,9 +84,35 @@ def test_newer_checkpoints_that_were_skipped_are_named_with_the_reason() -> None
     assert skipped(NEW.name, [report(NEW)], []) == ""
 
 
+def test_what_another_start_may_still_read_is_not_hopeless() -> None:
+    reports = [report(known=Known(150, "b", "/ck"))]
+    with pytest.raises(RestoreHopeless):
+        check_newest(-1, reports, allow_rollback=False)
+    with pytest.raises(CheckpointError) as raised:
+        check_newest(-1, reports, allow_rollback=False, hopeless=False)
+    assert not isinstance(raised.value, RestoreHopeless)
+
+
+def test_an_error_of_one_rank_is_the_same_error_on_all_of_them() -> None:
+    raise_first([word(None, hopeless=True), b""])
+    with pytest.raises(RestoreHopeless, match=r"^it is gone: ü$"):
+        raise_first([b"", word(CheckpointError("it is gone: ü"), hopeless=True)])
+    with pytest.raises(CheckpointError, match=r"^try again$") as raised:
+        raise_first([word(CheckpointError("try again"), hopeless=False), b""])
+    assert not isinstance(raised.value, RestoreHopeless)
+
+
 def test_a_rollback_that_is_allowed_is_said() -> None:
     told = Known(150, "b", "/ck")
-    assert "going on from there" in check_newest(100, [report(OLD, known=told)], allow_rollback=True)
+    line = check_newest(100, [report(OLD, known=told)], allow_rollback=True)
+    assert line.endswith("the newest that can be read is step 100; going on from there (--allow_rollback)")
+    line = check_newest(-1, [report(known=told)], allow_rollback=True)
+    assert line.endswith("in /ck, and nothing can be read (--allow_rollback)")
+
+
+def test_step_0_is_a_step_that_can_be_read() -> None:
+    line = check_newest(0, [report(known=Known(150, "b", "/ck"))], allow_rollback=True)
+    assert line.endswith("the newest that can be read is step 0; going on from there (--allow_rollback)")
 
 
 def test_the_newest_word_of_what_was_committed_counts() -> None:

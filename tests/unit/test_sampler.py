@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
 import numpy
@@ -33,6 +35,29 @@ class Numbers(Dataset[int]):
     def __getitem__(self, index: int) -> int:
         self.asked.append(index)
         return index
+
+
+class Sorted:
+    """A batch sampler that changes batches and not their order."""
+
+    def __init__(self, batches: Iterable[list[int]]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self.batches:
+            yield sorted(batch, reverse=True)
+
+
+class Fours:
+    """A batch sampler that makes its batches itself."""
+
+    def __init__(self, indices: Iterable[int]) -> None:
+        self.indices = indices
+
+    def __iter__(self) -> Iterator[list[int]]:
+        indices = iter(self.indices)
+        while batch := list(islice(indices, 4)):
+            yield batch
 
 
 def pair(length: int, batch_size: int | None, **options: Any) -> tuple[elastic.ElasticSampler, DataLoader[Any]]:
@@ -178,6 +203,17 @@ class TestWhatCounts:
         _, loader = pair(6, 4, shuffle=False)
         assert [len(list(loader)) for _ in range(3)] == [2, 2, 2]
 
+    def test_a_batch_that_was_taken_and_not_committed_is_served_again(self) -> None:
+        sampler, loader = pair(12, 2, shuffle=False)
+        used = []
+        for _ in range(3):
+            for number, batch in enumerate(loader):
+                if number == 2:
+                    break  # With a batch in hand, as a limit at the head of a loop does.
+                used += batch.tolist()
+                sampler.keep()
+        assert used == list(range(12))
+
     def test_a_second_loop_over_a_committed_epoch_is_an_error_that_names_the_mend(self) -> None:
         sampler, loader = pair(4, 2)
         for _ in loader:
@@ -201,6 +237,19 @@ class TestWhatCounts:
         assert sampler.consumed == 2
         sampler.set_epoch(1)
         assert (sampler.epoch, sampler.consumed, sampler.finished) == (1, 0, False)
+
+    def test_a_loop_that_begins_at_an_epoch_before_the_checkpoints_is_told_so_once(
+        self, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        for rank in range(2):
+            sampler, _ = pair(10, 2, rank=rank, world=2)
+            sampler.load_state_dict({**sampler.state_dict(), "epoch": 3})
+            for epoch in range(5):
+                sampler.set_epoch(epoch)
+        assert capfd.readouterr().err.count("epoch 0 begins, though the checkpoint was in 3; loop over") == 1
+        sampler.load_state_dict({**sampler.state_dict(), "epoch": 3})
+        sampler.set_epoch(4)
+        assert not capfd.readouterr().err
 
     def test_the_count_stays_when_the_loaders_iterator_is_gone_and_it_goes_at_once(self) -> None:
         sampler, loader = pair(10, 2)
@@ -247,6 +296,37 @@ class TestWhoAsks:
                 sampler.advance()
                 break
             assert sampler.state_dict()["consumed"] == 2
+
+    def test_a_batch_sampler_of_ones_own_takes_whole_batches_and_is_counted_by_hand(self) -> None:
+        sampler = elastic.ElasticSampler(17, shuffle=False, rank=1, world=2)
+        loader = DataLoader(Numbers(17), batch_sampler=Sorted(BatchSampler(sampler, 4, False)))
+        seen = []
+        for batch in loader:
+            sampler.advance()
+            seen.append((batch.tolist(), sampler.state_dict()["consumed"]))
+        assert seen == [([7, 6, 5, 4], 8), ([12, 11], 13), ([16, 15], 17)]
+
+    @pytest.mark.parametrize("batch", [None, elastic.batch(per_rank=4)])
+    def test_who_makes_batches_of_single_indices_is_refused_since_those_of_the_ranks_would_not_match(
+        self, batch: Any
+    ) -> None:
+        sampler = elastic.ElasticSampler(17, batch=batch, rank=1, world=2)
+        for loader in (
+            DataLoader(Numbers(17), batch_sampler=Fours(sampler)),
+            DataLoader(Numbers(17), 4, sampler=Fours(sampler)),
+        ):
+            with pytest.raises(ConfigError, match=r"BatchSampler\(sampler, batch_size, False\), and call"):
+                next(iter(loader))
+
+    def test_a_thread_that_takes_batches_ahead_is_noticed_and_counted_by_hand(self) -> None:
+        sampler, loader = pair(6, 2, shuffle=False)
+        with ThreadPoolExecutor(1) as thread:
+            ahead = thread.submit(list, loader).result()
+        with pytest.raises(ConfigError, match="a thread takes batches ahead of the loop"):
+            sampler.state_dict()
+        for number, _ in enumerate(ahead):
+            sampler.advance()
+            assert sampler.state_dict()["consumed"] == 2 * (number + 1)
 
     @pytest.mark.parametrize("batch_size", [1, 2, 5, None])
     @pytest.mark.parametrize("drop_last", [False, True])
@@ -302,6 +382,16 @@ class TestMistakes:
     def test_data_without_a_length_is_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"generator has no length; .* use elastic\.ElasticStream"):
             elastic.ElasticSampler(number for number in range(3))  # type: ignore[arg-type]
+
+    def test_a_seed_that_is_no_number_is_refused_and_does_not_mean_no_shuffle(self) -> None:
+        with pytest.raises(ConfigError, match=r"seed=None\): write a whole number, the same on all ranks"):
+            elastic.ElasticSampler(4, seed=None)  # type: ignore[arg-type]
+
+    def test_numbers_of_numpy_are_numbers(self) -> None:
+        batch = elastic.batch(total=numpy.int64(4))  # type: ignore[arg-type]
+        sampler = elastic.ElasticSampler(numpy.int64(6), seed=numpy.int64(3), batch=batch)  # type: ignore[arg-type]
+        state = sampler.state_dict()
+        assert [type(value) for value in (state["length"], state["seed"], batch.size)] == [int] * 3
 
     def test_a_loader_that_drops_the_last_batch_cannot_serve_a_total(self) -> None:
         batch = elastic.batch(total=4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,19 @@ def test_a_folder_that_cannot_be_written_names_the_mend(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(CheckpointError, match="a part of that path is a file; give another --checkpoint_dir"):
         write_token(tmp_path / "file")
+
+
+def test_a_full_disk_keeps_no_empty_token(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match="no space left"):
+            write_token(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_line_names_hosts_folders_and_the_mend_and_each_folder_once() -> None:

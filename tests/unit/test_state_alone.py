@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from torch.optim.lr_scheduler import ConstantLR, LambdaLR, SequentialLR
 from torch.utils.data import DataLoader
 
 import elastic
@@ -140,3 +141,20 @@ def test_what_is_no_number_of_steps_is_refused_by_name(steps: Any, tmp_path: Pat
     state.restore(folder=tmp_path)
     with pytest.raises(ConfigError, match=r"state\.commit\(every=.*whole number of steps"):
         state.commit(every=steps)
+
+
+@pytest.mark.filterwarnings("ignore:The epoch parameter")  # SequentialLR of torch itself uses it.
+def test_a_rule_for_the_rate_holds_for_schedulers_that_are_made_of_others(tmp_path: Path) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    parts = [ConstantLR(optimizer, 0.5, 9), LambdaLR(optimizer, lambda step: 1.0)]
+    scheduler = SequentialLR(optimizer, parts, [2])
+    batch = elastic.batch(per_rank=4, lr="linear", lr_base=2)
+    sampler = elastic.ElasticSampler(SAMPLES, batch=batch)
+    state = elastic.State(optimizer=optimizer, scheduler=scheduler, sampler=sampler)
+    state.restore(folder=tmp_path)
+    rates = []
+    for _ in range(3):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    assert rates == pytest.approx([0.1, 0.1, 0.2])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -83,6 +85,14 @@ class TestWhatIsServed:
         stream.load_state_dict({"epoch": 0, "consumed": 4, "finished": False})
         assert [batch.tolist() for batch in stream] == [[4, 5], [6]]
 
+    def test_what_collate_fn_makes_is_not_touched(self) -> None:
+        stream = numbers(3, batch_size=2, collate_fn=numpy.array)
+        assert [type(batch) for batch in stream] == [numpy.ndarray] * 2
+
+    def test_what_can_be_read_once_only_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"a generator can be read once only, .*ElasticStream\(lambda epoch"):
+            elastic.ElasticStream((number for number in range(3)), batch_size=2)
+
     def test_with_drop_last_every_batch_is_full(self) -> None:
         stream = numbers(11, batch_size=2, drop_last=True, rank=1, world=2)
         assert [(batch.tolist(), stream.finished) for batch in stream] == [([2, 3], False), ([6, 7], True)]
@@ -110,6 +120,45 @@ class TestWhatCounts:
         assert stream.state_dict() == {"epoch": 0, "consumed": 5, "finished": True}
         with pytest.raises(ConfigError, match=r"call stream\.set_epoch\(1\)"):
             list(stream)
+
+    def test_a_batch_that_was_taken_and_not_committed_is_served_again(self) -> None:
+        stream = numbers(12, batch_size=2)
+        used = []
+        for _ in range(3):
+            for number, batch in enumerate(stream):
+                if number == 2:
+                    break
+                used += batch.tolist()
+                stream.keep()
+        assert used == list(range(12))
+
+    def test_who_takes_batches_ahead_of_the_loop_counts_by_hand(self) -> None:
+        stream = numbers(5, batch_size=2)
+        for epoch in range(2):
+            stream.set_epoch(epoch)
+            seen = []
+            for _ in list(stream):
+                stream.advance()
+                seen.append((stream.samples, *stream.state_dict().values()))
+            assert seen == [(2, epoch, 2, False), (2, epoch, 4, False), (1, epoch, 5, True)]
+            with pytest.raises(ConfigError, match="once with each batch that the loop gets"):
+                stream.advance()
+
+    def test_who_begins_to_count_by_hand_after_a_commit_is_refused(self) -> None:
+        stream = numbers(6, batch_size=2)
+        loop = iter(stream)
+        next(loop)
+        stream.keep()
+        next(loop)
+        with pytest.raises(ConfigError, match="from the first one on"):
+            stream.advance()
+
+    def test_a_thread_that_takes_batches_ahead_is_noticed(self) -> None:
+        stream = numbers(6, batch_size=2)
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(list, stream).result()
+        with pytest.raises(ConfigError, match="a thread takes batches ahead of the loop"):
+            stream.keep()
 
     def test_it_is_finished_with_its_last_batch(self) -> None:
         stream = numbers(6, batch_size=2)

@@ -68,12 +68,10 @@ class TestResumeFrom:
         torch.save(MODEL, tmp_path / "plain.pth")
         assert resume_from(tmp_path / "plain.pth").trees.keys() == {"model"}
 
-    @pytest.mark.parametrize(
-        ("content", "said"), [(b"", "it is not a file that"), (b"no zip at all", "it is not a file that")]
-    )
-    def test_an_unreadable_file_is_one_line(self, tmp_path: Path, content: bytes, said: str) -> None:
+    @pytest.mark.parametrize("content", [b"", b"no zip at all", b"abc", b"K", b"}."])
+    def test_an_unreadable_file_is_one_line(self, tmp_path: Path, content: bytes) -> None:
         (tmp_path / "m.pt").write_bytes(content)
-        with pytest.raises(ConfigError, match=rf"--resume_from .*m.pt: {said}") as caught:
+        with pytest.raises(ConfigError, match=r"--resume_from .*m.pt: it is not a file that") as caught:
             resume_from(tmp_path / "m.pt")
         assert "\n" not in str(caught.value)
 
