@@ -67,9 +67,10 @@ class Telling:
         """Rank 0 made a step. A metric that is not said again, like one of each epoch, stays as it was."""
         if self._points and step < self._points[-1][1]:
             self._points.clear()  # It went back to an older state: the steps between are no rate.
-        while len(self._points) > 1 and now - self._points[0][0] > RATE_WINDOW_S:
-            self._points.popleft()
-        self._points.append((now, step))
+        if not self._points or step != self._points[-1][1]:  # Another word about the same step is no progress.
+            while len(self._points) > 1 and now - self._points[0][0] > RATE_WINDOW_S:
+                self._points.popleft()
+            self._points.append((now, step))
         self._world = world
         before = {name: number for name, number in self._metrics.items() if name not in metrics}
         self._metrics = dict(islice({**metrics, **before}.items(), METRICS_KEPT_MAX))

@@ -21,17 +21,21 @@ def warm(place: Here, checkpoints: Checkpoints, parts: Mapping[str, Part], path:
     was saved whole may be sharded now. Raises `CheckpointError` on all ranks, `RestoreHopeless` if there is nothing at
     the path or nothing of use.
     """
-    damaged: dict[str, str] = {}
+    damaged: dict[str, CheckpointDamaged] = {}
     while True:
         given, folder = _whole(place, checkpoints, parts, path, damaged)
         try:
             return given | (_read_sharded(place, checkpoints, parts, folder) if folder else {})
         except CheckpointDamaged as error:  # The same on all ranks: the one before is tried.
-            damaged[folder] = str(error)
+            damaged[folder] = error
 
 
 def _whole(
-    place: Here, checkpoints: Checkpoints, parts: Mapping[str, Part], path: str, damaged: Mapping[str, str]
+    place: Here,
+    checkpoints: Checkpoints,
+    parts: Mapping[str, Part],
+    path: str,
+    damaged: Mapping[str, CheckpointDamaged],
 ) -> tuple[dict[str, Any], str]:
     """The whole parts and values, the same on all ranks, and the folder of the checkpoint; "" for a plain file.
 
@@ -68,7 +72,7 @@ def of_rank_0(place: Here, parts: Mapping[str, Part]) -> dict[str, Any]:
 
 
 def _read(
-    checkpoints: Checkpoints, parts: Mapping[str, Part], path: str, damaged: Mapping[str, str]
+    checkpoints: Checkpoints, parts: Mapping[str, Part], path: str, damaged: Mapping[str, CheckpointDamaged]
 ) -> tuple[dict[str, Any], Candidate | None]:
     """The whole parts of the newest checkpoint that can be read, or of a plain file."""
     found = resume_from(path)

@@ -92,9 +92,12 @@ class Reporter:
                 end.send(Ready())
 
     def last_word(self) -> None:
-        """Send the last step, if it came too early for its turn; without metrics, which may cost something."""
-        if self._end is not None and self._reported and _whole(self._step) != self._sent:
-            self._send(self._end, {})
+        """Send what came too early for its turn: the last step, and plain numbers; a tensor may cost something."""
+        left = {"loss": self._loss, **self._metrics}
+        plain = {name: value for name, value in left.items() if isinstance(value, int | float)}
+        if self._end is not None and self._reported and (plain or _whole(self._step) != self._sent):
+            self._loss, self._metrics = None, {}
+            self._send(self._end, plain)
 
     def _send(self, end: WorkerEnd, metrics: Mapping[str, Any]) -> None:
         step = _whole(self._step)
@@ -165,8 +168,8 @@ def report(step: int | None = None, loss: Any = None, **metrics: Any) -> None:
 
     Call it in every step, from any rank; rank 0's numbers are shown. `step` counts up by itself if it is left out.
     `loss` and the metrics are numbers or tensors of one element; tensors are looked at only when a report is sent, at
-    most ten times a second, so that a card is not waited for in each step. What is not one number is left out. Never
-    waits for the agent, never raises.
+    most ten times a second, so that a card is not waited for in each step; what comes in between goes with the next.
+    What is not one number is left out. Never waits for the agent, never raises.
     """
     _reporter.report(step, loss, metrics)
 

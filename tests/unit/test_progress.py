@@ -92,10 +92,11 @@ def test_what_comes_too_early_for_its_turn_goes_with_the_next_message(script: Sc
 
 def test_the_last_step_arrives_although_it_came_too_early_for_its_turn(script: Script) -> None:
     for step in range(1, 8):
-        script.reporter.report(step, 1.0, {})
+        script.reporter.report(step, torch.tensor(1.0), {})
+    script.reporter.report(7, None, {"accuracy": 0.9})
     script.reporter.last_word()
     script.reporter.last_word()
-    assert [(one.step, one.metrics) for one in script.progress] == [(1, {"loss": 1.0}), (7, {})]
+    assert [(one.step, one.metrics) for one in script.progress] == [(1, {"loss": 1.0}), (7, {"accuracy": 0.9})]
 
 
 def test_a_script_that_never_reported_says_no_last_word(script: Script) -> None:

@@ -73,6 +73,13 @@ def test_going_back_to_an_older_step_is_no_rate(telling: Telling) -> None:
     assert telling.progress(2.0, last=True) == "step 102 · 2.0 steps/s · world 1"
 
 
+def test_a_late_word_about_the_same_step_does_not_slow_the_rate(telling: Telling) -> None:
+    telling.reported(1, 1, {}, 0.0)
+    telling.reported(11, 1, {}, 1.0)
+    telling.reported(11, 1, {"accuracy": 0.9}, 99.0)
+    assert telling.progress(99.0) == "step 11 · 10.0 steps/s · world 1 · accuracy 0.9"
+
+
 def test_a_report_without_metrics_leaves_those_that_were_known(telling: Telling) -> None:
     telling.reported(1, 1, {"loss": 1.0}, 0.0)
     telling.reported(2, 1, {}, 1.0)
