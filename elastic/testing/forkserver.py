@@ -45,7 +45,10 @@ def serve(control: socket.socket) -> Start | None:
     watched: list[int | socket.socket] = [control, awake]
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole terminal; the run itself says what ends.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Ctrl-C and timeout(1) tell the whole group. The run says what ends, or the end of its socket does: then
+        # everything goes that replicas have started, which would stay if this process went first.
+        signal.signal(number, signal.SIG_IGN)
     control.send(encode(Ready()))
     while True:
         readable, _, _ = select.select(watched, [], [])

@@ -13,7 +13,8 @@ DDP and FSDP wait for each other in every backward (FSDP also in every forward).
   sample. A rank that may hold at most `most` samples at once takes its share in several micro-batches.
 
 Where fewer samples than ranks are left for a step, the ranks that go without take one *padding* sample of weight 0.
-That happens in the last step with `total`, after a world change close to the end of an epoch, and with `per_rank=1`.
+That happens in the last step with `total`, after a world change close to the end of an epoch, and with `per_rank=1`; in
+every step if `total` is less than the ranks, and where `most` cuts a share into fewer micro-batches than another one.
 
 The weight of a micro-batch is `samples * world / samples of the global step`. DDP and FSDP average gradients over the
 ranks, so the sum of all `(mean loss * weight).backward()` is the gradient of the mean over the global step.

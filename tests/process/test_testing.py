@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -338,8 +339,12 @@ def await_end(pid: int) -> None:
         os.close(handle)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_is_left_of_a_run_whose_test_is_interrupted(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("send", "number"), [(os.kill, signal.SIGKILL), (os.kill, signal.SIGINT), (os.killpg, signal.SIGTERM)]
+)
+def test_nothing_is_left_of_a_run_whose_test_is_interrupted(
+    tmp_path: Path, send: Callable[[int, int], None], number: signal.Signals
+) -> None:
     (tmp_path / "script.py").write_text(OF_A_USER)
     (tmp_path / "tmp").mkdir()
     os.mkfifo(tmp_path / "told")
@@ -353,7 +358,7 @@ def test_nothing_is_left_of_a_run_whose_test_is_interrupted(tmp_path: Path, numb
     try:
         with open(os.open(tmp_path / "told", os.O_RDWR)) as told:
             lines = [told.readline().split() for _ in range(2)]
-        process.send_signal(number)
+        send(process.pid, number)
         process.communicate()
         for pid in {int(word) for line in lines for word in line}:  # The process that forked them among them.
             await_end(pid)
