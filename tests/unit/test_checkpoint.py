@@ -196,6 +196,14 @@ class TestFenced:
             old.load()
         assert names(folder) == before
 
+    def test_a_worker_of_an_old_world_is_not_even_told_what_there_is(self, folder: Path) -> None:
+        Checkpoints(folder, rank=0, generation=7, mark="abc/7").save(10, value=7)
+        fence.claim(folder, "abc/8")
+        with pytest.raises(CheckpointFenced, match="belongs to generation abc/8"):
+            Checkpoints(folder, rank=1, generation=7, mark="abc/7").candidates()
+        for other in ("abc/9", "xyz/7", ""):  # Whose claim comes, or was replaced by that of another job; nobody's.
+            assert Checkpoints(folder, rank=1, generation=9, mark=other).candidates()
+
     def test_a_folder_that_is_not_shared_is_an_error_at_the_first_load(self, folder: Path) -> None:
         for elsewhere in (folder, folder / "empty"):
             with pytest.raises(CheckpointError, match=r"carries .* the folder is not shared") as caught:
