@@ -76,6 +76,14 @@ class TestRoundTrip:
             Checkpoints(tmp_path).save(step, value=step)
         assert names(tmp_path) == [layout.name(step, 0) for step in (30, 40, 50)]
 
+    def test_at_least_one_stays(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="keep must be at least 1, not 0"):
+            Checkpoints(tmp_path, keep=0)
+        kept = Checkpoints(tmp_path, keep=1, rank=0)
+        for step in (1, 2):
+            kept.save(step, value=step)
+        assert [candidate.step for candidate in kept.candidates()] == [2]
+
     def test_without_the_launcher_the_environment_chooses_the_folder(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
