@@ -76,6 +76,14 @@ class TestRoundTrip:
             Checkpoints(tmp_path).save(step, value=step)
         assert names(tmp_path) == [layout.name(step, 0) for step in (30, 40, 50)]
 
+    def test_at_least_one_stays(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="keep must be at least 1, not 0"):
+            Checkpoints(tmp_path, keep=0)
+        kept = Checkpoints(tmp_path, keep=1, rank=0)
+        for step in (1, 2):
+            kept.save(step, value=step)
+        assert [candidate.step for candidate in kept.candidates()] == [2]
+
     def test_without_the_launcher_the_environment_chooses_the_folder(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -195,6 +203,14 @@ class TestFenced:
         with pytest.raises(CheckpointFenced, match="belongs to generation abc/8"):
             old.load()
         assert names(folder) == before
+
+    def test_a_worker_of_an_old_world_is_not_even_told_what_there_is(self, folder: Path) -> None:
+        Checkpoints(folder, rank=0, generation=7, mark="abc/7").save(10, value=7)
+        fence.claim(folder, "abc/8")
+        with pytest.raises(CheckpointFenced, match="belongs to generation abc/8"):
+            Checkpoints(folder, rank=1, generation=7, mark="abc/7").candidates()
+        for other in ("abc/9", "xyz/7", ""):  # Whose claim comes, or was replaced by that of another job; nobody's.
+            assert Checkpoints(folder, rank=1, generation=9, mark=other).candidates()
 
     def test_a_folder_that_is_not_shared_is_an_error_at_the_first_load(self, folder: Path) -> None:
         for elsewhere in (folder, folder / "empty"):

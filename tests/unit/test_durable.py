@@ -45,6 +45,11 @@ def test_a_name_that_is_taken_is_left_to_whoever_has_it(tmp_path: Path) -> None:
     assert (staged / "ours").exists()
 
 
+def test_only_a_name_that_is_taken_is_no_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        durable.publish(durable.staging(tmp_path, ".saving-"), tmp_path / "gone" / "target")
+
+
 def test_what_is_gone_can_be_removed_again(tmp_path: Path) -> None:
     durable.discard(tmp_path / "gone")
     durable.drop(tmp_path / "gone")

@@ -93,6 +93,31 @@ class TestTheWayBack:
             replicated, _, _ = mine.fetch(Agreed(step, "a/1", ""), {})
             assert torch.equal(replicated["model"]["w"], torch.full((size,), float(step)))
 
+    def test_values_that_grow_beyond_what_a_slot_has_to_spare_come_back(self, kept: Kept) -> None:
+        mine = tier(kept, 1)
+        for step, length in enumerate((10, 10, 50_000, 100_000, 200_000, 400_000), 1):
+            text = "x" * length
+            mine.commit(step, {"values": {"text": text}}, {"rng": torch.ones(1)}, {})
+            replicated, _, _ = tier(kept, 2).fetch(Agreed(step, "a/1", ""), {})
+            assert replicated["values"] == {"text": text}
+
+    def test_sharded_parts_fill_the_tensors_of_the_template_and_give_back_their_values(self, kept: Kept) -> None:
+        mine = tier(kept, 1)
+        for step in (1, 2):
+            part = {"w": torch.full((3, 2), float(step)), "b": torch.full((2,), -float(step)), "groups": [{"lr": step}]}
+            mine.commit(step, state(step), {"rng": torch.tensor([step])}, {"model": part})
+        template = {"w": torch.zeros(3, 2), "b": torch.zeros(2), "groups": [{"lr": 0}]}
+        later = tier(kept, 2)
+        agreed = later.agree()
+        assert agreed is not None
+        _, own, sharded = later.fetch(agreed, {"model": template})
+        assert sharded["model"]["w"] is template["w"]
+        assert torch.equal(cast("torch.Tensor", template["w"]), torch.full((3, 2), 2.0))
+        assert torch.equal(cast("torch.Tensor", template["b"]), torch.full((2,), -2.0))
+        assert sharded["model"]["groups"] == [{"lr": 2}]
+        assert own is not None
+        assert own["rng"].tolist() == [2]
+
     def test_nothing_from_before_a_rollback_comes_back(self, kept: Kept) -> None:
         commit(tier(kept, 1), 5)
         assert tier(kept, 3).agree(since=2) is None
