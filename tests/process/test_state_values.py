@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import elastic
-from elastic.testing import Loss, Planned, RunFailed, World, reached, record, run
+from elastic.testing import Failure, Loss, Planned, RunFailed, World, reached, record, run
 from elastic.train.permutation import Permutation
 
 
@@ -124,6 +124,32 @@ def test_the_order_of_the_data_does_not_depend_on_the_default_device() -> None:
     usual = Permutation(5, 0, None).take(0, range(5))
     with torch.device("meta"):
         assert Permutation(5, 0, None).take(0, range(5)) == usual
+
+
+def two_states(steps: int, folder: Path, every: int | None) -> list[int]:
+    """Two states of one script; the one in the job's own folder is committed last."""
+    elastic.init()
+    other = elastic.State(model=torch.nn.Linear(1, 1), seen=0)
+    other.restore(folder=folder)
+    state = elastic.State(model=torch.nn.Linear(2, 2), steps=0)
+    state.restore()
+    while state.step < steps:
+        other.seen += 1
+        other.commit(every=every, memory_every=None if every else 1)
+        state.steps += 1
+        state.commit(every=every, memory_every=1)
+        reached(f"step {state.step}")
+    return [state.steps, other.seen, other.step]
+
+
+@pytest.mark.parametrize("every", [None, 1000])
+def test_two_states_of_one_script_go_on_each_where_it_was(tmp_path: Path, every: int | None) -> None:
+    """The first world ends by a failure where memory serves, and as planned where the disk does."""
+    end = Planned("step 2") if every else Failure("step 2", rank=1)
+    result = run(
+        two_states, args=(60, tmp_path / "b", every), worlds=[World(2, end), World(2)], checkpoint_dir=tmp_path
+    )
+    assert result.values == [[60, 60, 60]] * 2
 
 
 def one_more(names: list[str], save: bool) -> list[float]:
