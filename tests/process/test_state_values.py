@@ -126,6 +126,45 @@ def test_the_order_of_the_data_does_not_depend_on_the_default_device() -> None:
         assert Permutation(5, 0, None).take(0, range(5)) == usual
 
 
+def later(steps: int, every: int | None, memory_every: int | None) -> list[float]:
+    """FSDP2 with a layer that is used from step 3 on, and one that is frozen until step 1."""
+    from torch.distributed.fsdp import fully_shard
+
+    here = elastic.init()
+    torch.manual_seed(0)
+    model = torch.nn.ModuleList([torch.nn.Linear(2, 2).double() for _ in range(3)])
+    for layer in model:
+        fully_shard(layer)
+    model[1].requires_grad_(False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    state = elastic.State(model=model, optimizer=optimizer)
+    state.restore()
+    record(["start", here.rank, state.step])
+    while state.step < steps:
+        model[1].requires_grad_(state.step >= 1)
+        hidden = model[0](torch.full((1, 2), 1.0 + state.step).double())
+        if state.step >= 1:
+            hidden = model[1](hidden)
+        if state.step >= 3:
+            hidden = model[2](hidden)
+        optimizer.zero_grad()
+        hidden.square().sum().backward()
+        optimizer.step()
+        state.commit(every=every, memory_every=memory_every)
+        reached(f"step {state.step}")
+    return [float(one.full_tensor().sum()) for one in model.parameters()]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("every", "memory_every"), [(1, None), (None, 1)])
+def test_a_sharded_layer_that_is_trained_only_later_changes_nothing_in_a_restore(
+    tmp_path: Path, every: int | None, memory_every: int | None
+) -> None:
+    undisturbed = run(later, args=(6, None, None), worlds=[1], checkpoint_dir=tmp_path / "a")
+    worlds = [World(2, Failure("step 2")), World(2, Failure("step 4")), World(1)]
+    result = run(later, args=(6, every, memory_every), worlds=worlds, checkpoint_dir=tmp_path / "b")
+    assert result.values[0] == pytest.approx(undisturbed.values[0], abs=1e-9)
+
+
 def two_states(steps: int, folder: Path, every: int | None) -> list[int]:
     """Two states of one script; the one in the job's own folder is committed last."""
     elastic.init()
