@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
 from elastic.train import durable, partfile, restoring, talk, tree
 from elastic.train.checkpoint import Candidate, Checkpoints
-from elastic.train.parts import Part
+from elastic.train.parts import Part, Sharded
 from elastic.train.place import Here
 from elastic.train.spread import spread
 from elastic.train.warmstart import resume_from
@@ -104,8 +104,8 @@ def _read_sharded(
     given: dict[str, dict[str, Any]] = {}
     for name, part in parts.items():
         if part.sharded and found and name in found[0].meta.sharded:
-            template = part.take()
-            given[name] = {**template, **checkpoints.read_sharded(found[0], name, template, place.group)}
+            template = cast("Sharded", part).template
+            given[name] = checkpoints.read_sharded(found[0], name, template, place.group)
     return given
 
 

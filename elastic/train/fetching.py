@@ -19,6 +19,7 @@ from elastic.errors import CheckpointDamaged, TensorsMissing
 from elastic.train import talk, tree
 from elastic.train.boxes import Box
 from elastic.train.exchange import Piece, exchange
+from elastic.train.shardedparts import Stored, Template
 from elastic.train.shards import Shards
 from elastic.train.slots import Content, Head, Leaf
 
@@ -47,11 +48,11 @@ class Trunk:
 
 
 def fetch(
-    group: Any, mine: Sources, rank: int, world: int, local_world: int, templates: Mapping[str, Mapping[str, Any]]
+    group: Any, mine: Sources, rank: int, world: int, local_world: int, templates: Mapping[str, Template]
 ) -> tuple[dict[str, Any], dict[str, Any] | None, dict[str, dict[str, Any]]]:
     """The replicated trees; this rank's own parts, None if the world is another one; and the filled templates.
 
-    Every rank calls it. The tensors of `templates` are filled in place, from the shards of any world. Raises
+    Every rank calls it. What `templates` make is filled from the shards of any world. Raises
     `TensorsMissing`, `TensorsDiffer`, and `CheckpointDamaged` for a tree that is not plain; on all ranks.
 
     What several ranks hold is sent by the first of them, and by others only as far as their leaves are the same: the
@@ -147,12 +148,12 @@ def _tensors(who: int, trunk: Trunk, mine: Sources, needs: dict[str, Piece]) -> 
 
 
 def _fill(
-    templates: Mapping[str, Mapping[str, Any]],
+    templates: Mapping[str, Template],
     trunk: Trunk | None,
     plain: Sequence[torch.Tensor] | None,
     needs: dict[str, Piece],
 ) -> dict[str, dict[str, Any]]:
-    """The templates with the old values; their tensors go to the needs."""
+    """The templates for what was kept, with the old values; their tensors go to the needs."""
     if templates and (trunk is None or plain is None):
         raise TensorsMissing(f"no rank holds anything of {', '.join(templates)}")
     sharded: dict[str, dict[str, Any]] = {}
@@ -161,8 +162,12 @@ def _fill(
         assert trunk is not None
         values = trunk.rest["values"].get(name, {})
         leaves = {leaf.key: leaf for leaf in trunk.leaves if leaf.key}
+        saved: dict[str, Stored | None] = dict.fromkeys(values)
+        for full, leaf in leaves.items():
+            if full.startswith(f"{name}/"):
+                saved[full.removeprefix(f"{name}/")] = Stored(leaf.shape, getattr(torch, leaf.dtype))
         sharded[name] = {}
-        for key, item in template.items():
+        for key, item in template(saved).items():
             full = f"{name}/{key}"
             filled = item
             if key in values:

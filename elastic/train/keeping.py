@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from elastic.channel import Left, Saved, Stop, WorkerEnd, fitting
@@ -38,8 +38,13 @@ class Keeper:
         folder: str | os.PathLike[str] | None,
         keep: int,
         memory_copies: int,
+        owner: str = "",
+        others: Collection[str] = (),
     ) -> None:
-        """A collective: it may make a process group of its own."""
+        """A collective: it may make a process group of its own.
+
+        `owner` is the beginning of its memory's names, and `others` are the folders of other states of the script.
+        """
         self.saves = False
         """Whether the script ever asks for checkpoints on disk."""
         self.remembers = False
@@ -50,6 +55,7 @@ class Keeper:
         self._end = end
         self._ordered = [thing for thing in things.values() if hasattr(thing, "set_epoch")]
         self._places = [thing for thing in self._ordered if hasattr(thing, "keep")]
+        self._others = others
         self._here: Here = here(sharded=any(part.sharded for part in parts.values()))
         self._checkpoints = Checkpoints(folder, keep=keep, rank=self._here.rank)
         self.checks = nans.enabled(os.environ)
@@ -75,6 +81,7 @@ class Keeper:
             mark=os.environ.get("ELASTIC_FENCE", ""),
             group=place.group,
             copies=memory_copies,
+            owner=owner,
         )
 
     # Restoring.
@@ -83,7 +90,7 @@ class Keeper:
         self, *, step: int | None, resume_from: str | os.PathLike[str] | None, allow_rollback: bool | None
     ) -> bool:
         """Bring every rank to the same step; False if training starts anew."""
-        restorer = Restorer(self._here, self._checkpoints, self._memory, self._parts, self._end)
+        restorer = Restorer(self._here, self._checkpoints, self._memory, self._parts, self._end, others=self._others)
         restored = restorer.run(step=step, resume_from=resume_from, allow_rollback=allow_rollback)
         self._take_over(restored)
         restorer.ready()
@@ -168,6 +175,7 @@ class Keeper:
         disk, memory = disk or leave, (memory or (leave and self.remembers)) and self._memory.on
         if not (disk or memory or self.checks):
             return
+        self._state._check_alone()
         replicated, sharded = self._take(step)
         if self.checks:
             nans.check_commit({**replicated, **sharded}, loss, step=step, rank=self._here.rank, kept=self._kept_step)
@@ -175,6 +183,7 @@ class Keeper:
         if memory:
             self._memory.commit(step, replicated, own, sharded)
         if leave:
+            self._state._finish_others()
             self._saver.wait()
         if disk:
             self._to_disk(step, replicated, own, sharded)
@@ -200,6 +209,7 @@ class Keeper:
             return
         missing = b"" if self._saved_step == step else b"missing"  # Rank 0 alone may know that a save failed.
         if any(talk.gather(missing, self._here.group)):
+            self._state._check_alone()
             replicated, sharded = self._take(step)
             if self.checks:
                 nans.check_commit(
@@ -224,7 +234,6 @@ class Keeper:
         return {**replicated, "values": values}, {name: taken[name] for name in taken if self._parts[name].sharded}
 
     def _to_disk(self, step: int, replicated: dict[str, Any], own: dict[str, Any], sharded: dict[str, Any]) -> None:
-        self._state._check_alone()
         self._saved_step = -1
         everybody = talk.gather(tree.pack(own["rng"]), self._here.group)
 
@@ -261,7 +270,7 @@ class Keeper:
 
     def _say_saved(self, step: int, folder: Any) -> None:
         """From the saver's thread: a checkpoint is complete."""
-        if self._end is not None:
+        if self._end is not None and self._state._speaks:
             self._end.send(Saved(step, fitting(str(folder))))
 
     # The planned stop.

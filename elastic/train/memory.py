@@ -23,6 +23,7 @@ from elastic.train import fetching, notes, talk, tree
 from elastic.train.commonstep import Agreed, Holding, agree, holding
 from elastic.train.neighbours import Ring
 from elastic.train.pair import Pair
+from elastic.train.shardedparts import Template
 from elastic.train.shards import Shards
 from elastic.train.slots import Content, Head, Layout, NoRoom, Sizes, Slot, Spec
 from elastic.train.toll import Toll
@@ -49,10 +50,15 @@ class MemoryTier:
         mark: str,
         group: Any,
         copies: int = 1,
+        owner: str = "",
     ) -> None:
-        """`mark` is `<incarnation>/<g>`; `group` one of gloo's with all ranks, or None in a world of one."""
+        """`mark` is `<incarnation>/<g>`; `group` one of gloo's with all ranks, or None in a world of one.
+
+        `owner` tells the states of one script apart: each has memory of its own, under names that begin with it.
+        """
         self.on = True
         self._end = end if mark else None
+        self._owner = owner
         self._rank, self._local_rank = rank, local_rank
         self._world, self._local_world = world_size, local_world_size
         self._mark, self._group = mark, group
@@ -202,7 +208,7 @@ class MemoryTier:
     def _pair(self, name: str) -> Pair:
         assert self._end is not None
         if name not in self._pairs:
-            self._pairs[name] = Pair(self._end, name)
+            self._pairs[name] = Pair(self._end, self._owner + name)
         return self._pairs[name]
 
     def _say_once(self, line: str) -> None:
@@ -231,7 +237,7 @@ class MemoryTier:
         return None
 
     def fetch(
-        self, agreed: Agreed, templates: Mapping[str, Trees]
+        self, agreed: Agreed, templates: Mapping[str, Template]
     ) -> tuple[dict[str, Any], dict[str, Any] | None, dict[str, dict[str, Any]]]:
         """The replicated trees, this rank's own ones (None if the world is another one), and the filled templates.
 
@@ -253,7 +259,7 @@ class MemoryTier:
         if self._local_rank == 0:
             found += [("node", one) for one in self._pair("node").look()]
         elif also_node:
-            found += [("node", one) for one in Pair(self._end, "node").look()]
+            found += [("node", one) for one in Pair(self._end, f"{self._owner}node").look()]
         for local in range(self._local_rank, LOCAL_RANKS_MAX, max(1, self._local_world)):
             names = [(f"rank{local}", "rank"), *((f"copy{d}.{local}", "copy") for d in range(1, DISTANCES_MAX + 1))]
             there = False

@@ -9,20 +9,30 @@
 
 from __future__ import annotations
 
-import copy
-import sys
-from collections.abc import Iterable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
 from typing import Any, Final, Protocol, cast
 
 import torch
 
 from elastic.errors import ConfigError
+from elastic.train.shardedparts import Sharded as Sharded
+from elastic.train.shardedparts import ShardedModule as ShardedModule
+from elastic.train.shardedparts import ShardedOptimizer, is_sharded
+from elastic.train.tree import dressed, is_number_of_numpy
+from elastic.train.tree import without_numpy as without_numpy
 
-PLAIN: Final = (bool, int, float, complex, str, bytes, type(None), torch.Tensor)
+PLAIN: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
+"""What is a value by itself, and may be a key of a dict. A subclass, as of an IntEnum, could not be loaded."""
 
+_MENDS: Final = {
+    "on the meta device": "give it a device that has values",
+    "nested": "make it a list of tensors",
+    "sharded (DTensor)": "make it whole with .full_tensor()",
+}
 
-LEAVES: Final = frozenset({bool, int, float, str, type(None), torch.Tensor, torch.nn.Parameter})
-"""What is most of a state dict, and no number of numpy's: it is not looked at any closer."""
+DICTS: Final = frozenset({dict, OrderedDict, Counter})
+"""The dicts that `torch.load(weights_only=True)` takes; a module's `state_dict` is an OrderedDict."""
 
 
 class Part(Protocol):
@@ -55,56 +65,6 @@ class Replicated:
         self.thing.load_state_dict(state)
 
 
-class ShardedModule:
-    """A module with DTensors for parameters."""
-
-    sharded = True
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        """`module` as `fully_shard` left it."""
-        self.module = module
-
-    def take(self) -> dict[str, Any]:
-        """Parameters and buffers by name: this rank's shards as DTensors."""
-        from torch.distributed.checkpoint.state_dict import get_model_state_dict
-
-        return dict(get_model_state_dict(self.module))
-
-    def put(self, state: dict[str, Any]) -> None:
-        """Load shards of this world, or whole tensors of a module that was not sharded when it was saved."""
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-
-        whole = is_sharded(self.module.parameters()) and not is_sharded(state.values())
-        set_model_state_dict(self.module, state, options=StateDictOptions(full_state_dict=whole))
-
-
-class ShardedOptimizer:
-    """The optimizer of sharded modules. Its state is named after the parameters, so that it fits any world."""
-
-    sharded = True
-
-    def __init__(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """`module` has the parameters of `optimizer`."""
-        from torch.distributed.checkpoint.state_dict import StateDictOptions
-
-        self.module = module
-        self.optimizer = optimizer
-        self._options = StateDictOptions(flatten_optimizer_state_dict=True)
-
-    def take(self) -> dict[str, Any]:
-        """Moments as DTensors, settings as values."""
-        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-
-        found = dict(get_optimizer_state_dict(self.module, self.optimizer, options=self._options))
-        return cast("dict[str, Any]", without_numpy(found))
-
-    def put(self, state: dict[str, Any]) -> None:
-        """Load shards of this world."""
-        from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
-
-        set_optimizer_state_dict(self.module, self.optimizer, cast("Any", state), options=self._options)
-
-
 def make(things: Mapping[str, Any]) -> dict[str, Part]:
     """The parts among `things`, by name; what is not here is a plain value.
 
@@ -135,26 +95,55 @@ def bare(module: torch.nn.Module) -> torch.nn.Module:
             return module
 
 
-def is_sharded(tensors: Iterable[torch.Tensor]) -> bool:
-    """Tell whether one of them is a DTensor."""
-    module = sys.modules.get("torch.distributed.tensor")  # Not loaded: then nobody has made one.
-    return module is not None and any(isinstance(tensor, module.DTensor) for tensor in tensors)
+def refuse_empty(name: str, part: Part) -> None:
+    """Raise `ConfigError` if a module has parameters or buffers without values yet: on the meta device, or lazy."""
+    module = getattr(part, "module", None) or getattr(part, "thing", None)
+    if not isinstance(module, torch.nn.Module):
+        return
+    for key, one in (*module.named_parameters(), *module.named_buffers()):
+        if torch.nn.parameter.is_lazy(one):
+            raise ConfigError(
+                f"elastic.State: {key} of {name} is lazy and has no shape yet; call {name} with a batch once before "
+                "state.restore()"
+            )
+        if one.is_meta:
+            raise ConfigError(
+                f"elastic.State: {key} of {name} is on the meta device and has no values; call "
+                f"{name}.to_empty(device=...) and initialize it before state.restore()"
+            )
 
 
 def plain(name: str, value: Any) -> Any:
     """A value as it is kept: numbers of numpy become Python's. `ConfigError` for what could not be loaded again."""
-    if _is_number_of_numpy(value):
-        return value.item()
-    if isinstance(value, Mapping) and type(value) in (dict,):
-        return {key: plain(name, one) for key, one in value.items()}
+    if isinstance(value, torch.Tensor):
+        if value.is_meta or value.is_nested or is_sharded([value]):
+            kind = "on the meta device" if value.is_meta else "nested" if value.is_nested else "sharded (DTensor)"
+            raise ConfigError(f"elastic.State: {name} is a tensor that is {kind}, which is no value; {_MENDS[kind]}")
+        return value
+    if type(value) in DICTS:
+        return dressed(type(value)({_key(name, key): plain(name, one) for key, one in value.items()}), value)
     if type(value) in (list, tuple):
         return type(value)(plain(name, one) for one in value)
-    if isinstance(value, PLAIN):
-        return value
-    raise ConfigError(
-        f"elastic.State: {name} is of type {type(value).__name__}, which cannot be saved; give it state_dict() and "
-        "load_state_dict(), or make it a number, a text, a tensor, or a list or dict of them"
+    return _single(name, value, "is")
+
+
+def _key(name: str, key: Any) -> Any:
+    if type(key) is tuple:
+        return tuple(_key(name, one) for one in key)
+    return _single(name, key, "has a key that is")
+
+
+def _single(name: str, value: Any, verb: str) -> Any:
+    """A number, a text or None."""
+    single = value.item() if is_number_of_numpy(value) else value
+    if type(single) in PLAIN:
+        return single
+    mend = (
+        "give it state_dict() and load_state_dict(), or make it a number, a text, a tensor, or a list or dict of them"
     )
+    if hasattr(value, "state_dict"):
+        mend = f"such things are parts: give each a name of its own, elastic.State({name}=...)"
+    raise ConfigError(f"elastic.State: {name} {verb} of type {type(value).__name__}, which cannot be saved; {mend}")
 
 
 def on_its_device(restored: Any, living: Any) -> Any:
@@ -166,36 +155,11 @@ def on_its_device(restored: Any, living: Any) -> Any:
         return restored.to(living.device) if isinstance(living, torch.Tensor) else restored
     if isinstance(restored, dict):
         places = living if isinstance(living, dict) else {}
-        return {key: on_its_device(one, places.get(key)) for key, one in restored.items()}
+        made = type(restored)({key: on_its_device(one, places.get(key)) for key, one in restored.items()})
+        return dressed(made, restored)
     if type(restored) in (list, tuple) and type(living) is type(restored) and len(living) == len(restored):
         return type(restored)(map(on_its_device, restored, living))
     return restored
-
-
-def without_numpy(tree: Any) -> Any:
-    """A state dict with Python's numbers in place of numpy's, which `torch.load(weights_only=True)` refuses.
-
-    A learning rate that `numpy.cos` made is one. The dict itself comes back where it has none.
-    """
-    if isinstance(tree, dict):
-        changed = {
-            key: new for key, one in tree.items() if type(one) not in LEAVES and (new := without_numpy(one)) is not one
-        }
-        if not changed:
-            return tree
-        made = copy.copy(tree)
-        made.update(changed)
-        return made
-    if type(tree) in (list, tuple):
-        if all(type(one) in LEAVES for one in tree):
-            return tree
-        found = [without_numpy(one) for one in tree]
-        return tree if all(new is one for new, one in zip(found, tree, strict=True)) else type(tree)(found)
-    return tree.item() if _is_number_of_numpy(tree) else tree
-
-
-def _is_number_of_numpy(value: Any) -> bool:
-    return type(value).__module__ == "numpy" and hasattr(value, "item") and getattr(value, "ndim", None) == 0
 
 
 def _optimizer(name: str, optimizer: torch.optim.Optimizer, modules: Mapping[str, torch.nn.Module]) -> Part:

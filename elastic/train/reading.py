@@ -6,13 +6,15 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elastic.errors import CheckpointDamaged, CheckpointError
 from elastic.train import durable, fence, layout
+
+if TYPE_CHECKING:
+    from elastic.train.shardedparts import Template
 
 KEEP = 3
 """Checkpoints that stay. Two would do if none were ever damaged."""
@@ -134,13 +136,11 @@ class Reader:
                 self._skip(candidate.folder, error)
             raise
 
-    def read_sharded(
-        self, candidate: Candidate, name: str, template: Mapping[str, Any], group: Any = None
-    ) -> dict[str, Any]:
-        """Read a sharded part into `template`, whatever world size wrote it, and return its plain values.
+    def read_sharded(self, candidate: Candidate, name: str, template: Template, group: Any = None) -> dict[str, Any]:
+        """Read a sharded part, whatever world size wrote it, into what `template` makes for it.
 
-        Every rank of `group`, one of gloo's, calls it, and all see the folder. The tensors of `template` are filled in
-        place, DTensors and others; its keys say what is read. Each file is verified before, by one of the ranks. Raises
+        Every rank of `group`, one of gloo's, calls it, and all see the folder. Tensors are filled in place, DTensors
+        and others; the keys of the template say what is read. Each file is verified before, by one of the ranks. Raises
         CheckpointDamaged, and CheckpointError when the part does not fit the template; on all ranks alike.
         """
         from elastic.train import sharded

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -22,7 +22,7 @@ from elastic.train import afresh, durable, fence, notes, restoring, rollback, ta
 from elastic.train.checkpoint import Candidate, Checkpoints
 from elastic.train.commonstep import Agreed
 from elastic.train.memory import MemoryTier
-from elastic.train.parts import Part, ShardedModule
+from elastic.train.parts import Part, Sharded, ShardedModule
 from elastic.train.place import Here, host
 from elastic.train.restoring import Report, Seen
 from elastic.train.spread import spread
@@ -58,7 +58,11 @@ class Restorer:
         memory: MemoryTier,
         parts: Mapping[str, Part],
         end: WorkerEnd | None,
+        *,
+        others: Collection[str] = (),
     ) -> None:
+        """What the job knows of the folders `others` says nothing of this state."""
+        self._others = others
         self._here = place
         self._checkpoints = checkpoints
         self._memory = memory
@@ -144,6 +148,8 @@ class Restorer:
         except CheckpointError as failed:
             claim, error = None, str(failed)
         known = newest_known(os.environ)
+        if known is not None and os.path.abspath(Path(known.folder).parent) in self._others:
+            known = None
         report = Report(
             host=host(),
             folder=str(self._checkpoints.folder.absolute()),
@@ -161,7 +167,7 @@ class Restorer:
         return candidates, reports
 
     def _from_memory(self, agreed: Agreed, lost: str) -> Restored:
-        templates = {name: self._parts[name].take() for name in self._sharded}
+        templates = {name: cast("Sharded", self._parts[name]).template for name in self._sharded}
         replicated, own, sharded = self._memory.fetch(agreed, templates)
         self._say(f"resumed at step {agreed.step} from memory{f'; {lost}' if lost else ''}")
         return _restored(agreed.step, self._completed({**replicated, **sharded}), own.get("rng") if own else None)
@@ -235,10 +241,10 @@ class Restorer:
                 "every node can read it"
             )
         assert mine is not None
-        templates = {name: self._parts[name].take() for name in self._sharded if name in mine.meta.sharded}
+        parts = {name: cast("Sharded", self._parts[name]) for name in self._sharded if name in mine.meta.sharded}
         return {
-            name: {**template, **self._checkpoints.read_sharded(mine, name, template, self._here.group)}
-            for name, template in templates.items()
+            name: self._checkpoints.read_sharded(mine, name, part.template, self._here.group)
+            for name, part in parts.items()
         }
 
     def _own_random(self, random: Any) -> dict[str, Any] | None:

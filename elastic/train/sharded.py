@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from elastic.errors import CheckpointDamaged, CheckpointError
 from elastic.train import durable, layout, partfile, talk
+from elastic.train.shardedparts import Stored, Template
 
 METADATA = ".metadata"
 
@@ -72,17 +73,24 @@ def write(folder: Path, flat: Mapping[str, Any], group: Any) -> dict[str, layout
     return writer.fs.written
 
 
-def read(folder: Path, files: Mapping[str, layout.Part], template: Mapping[str, Any], group: Any) -> dict[str, Any]:
-    """Read what `template` names into its tensors; its plain values. Every rank of `group` calls it.
+def read(folder: Path, files: Mapping[str, layout.Part], template: Template, group: Any) -> dict[str, Any]:
+    """Read into what `template` makes: its tensors are filled in place. Every rank of `group` calls it.
 
     Each file is verified by one rank, `.metadata` by all. Raises CheckpointDamaged and CheckpointError, on all ranks.
     """
     _verify(folder, files, group)
-    state = dict(template)
+    state = template(_stored(metadata(folder)))
     planner = _LoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     with _explained("loading", folder):
         _call(load, state, storage_reader=_Reader(folder), planner=planner, process_group=group)
-    return {key: value for key, value in state.items() if not isinstance(value, torch.Tensor)}
+    return state
+
+
+def _stored(found: Metadata) -> dict[str, Stored | None]:
+    return {
+        key: Stored(tuple(one.size), one.properties.dtype) if isinstance(one, TensorStorageMetadata) else None
+        for key, one in found.state_dict_metadata.items()
+    }
 
 
 def read_whole(folder: Path, files: Mapping[str, layout.Part]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ stops and has memory that outlives a worker.
 from __future__ import annotations
 
 import os
+import re
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -38,6 +39,9 @@ RESERVED: Final = frozenset({"commit", "epoch", "finish", "restore", "rng", "sav
 _restored: weakref.WeakValueDictionary[str, State] = weakref.WeakValueDictionary()
 """The newest state of this process for each folder of checkpoints: two in one would replace each other's."""
 
+_owners: dict[str, str] = {}
+"""How the names of their memory begin, by folder: a script restores its states in the same order in every world."""
+
 
 class State:
     """Parts and values that are committed together. See the module's text for an example."""
@@ -51,6 +55,9 @@ class State:
             for name in things:
                 if name in RESERVED or name.startswith("_"):
                     raise ConfigError(f"elastic.State: {name!r} is a name of its own; give yours another one")
+                if not name.isidentifier():  # Files of the checkpoint are named after parts.
+                    better = re.sub(r"\W", "_", name)
+                    raise ConfigError(f"elastic.State: {name!r} is not a name as Python's are; write {better!r}")
             things |= _batches(things)
             made = parts.make(things)
             values = {name: parts.plain(name, thing) for name, thing in things.items() if name not in made}
@@ -63,6 +70,9 @@ class State:
         self._keeper: Keeper | None = None
         self._parts = made
         self._where = ""
+        self._looped = False
+        self._speaks = False
+        """Whether it is this one of several that hears the word of a planned stop, and tells the agent its steps."""
 
     @property
     def step(self) -> int:
@@ -98,11 +108,23 @@ class State:
         with mistakes_told():
             if self._keeper is not None:
                 raise ConfigError("state.restore() was called twice; call it once, before the first step")
-            where = os.path.abspath(folder or os.environ.get("ELASTIC_CHECKPOINT_DIR") or "checkpoints")
+            for name, part in self._parts.items():
+                parts.refuse_empty(name, part)
+            where = os.path.abspath(folder) if folder else _jobs_folder()
+            _restored.pop(where, None)  # So that they stand in the order in which they were restored.
             _restored[where], self._where = self, where
+            owner = "" if where == _jobs_folder() else _owners.setdefault(where, f"{len(_owners)}.")
             self._end = progress.end()
             keeper = Keeper(
-                self, self._parts, self._things, self._end, folder=folder, keep=keep, memory_copies=memory_copies
+                self,
+                self._parts,
+                self._things,
+                self._end,
+                folder=folder,
+                keep=keep,
+                memory_copies=memory_copies,
+                owner=owner,
+                others={_jobs_folder(), *_restored} - {where},
             )
             try:
                 restored = keeper.restore(step=step, resume_from=resume_from, allow_rollback=allow_rollback)
@@ -135,11 +157,12 @@ class State:
         if first:
             with mistakes_told():
                 _check_every(every=every, memory_every=memory_every)
+            self._speak_up()
         step = self._step = self._step + 1
         keeper.counted()
         end = self._end
         word = None
-        if end is not None:
+        if end is not None and self._speaks:
             if first:
                 end.send(Committed())
             progress.report(step, loss)
@@ -167,6 +190,20 @@ class State:
         """Save the last step if it is not saved yet, and wait for it. `elastic.epochs` calls it at its end."""
         if self._keeper is not None:
             self._keeper.finish(self._step)
+
+    def _speak_up(self) -> None:
+        """Speak for the job from now on, unless another state does; the one in the job's own folder always does."""
+        others = [one for one in _restored.values() if one is not self and one._speaks]
+        if not others or self._where == _jobs_folder():
+            for one in others:
+                one._speaks = False
+            self._speaks = True
+
+    def _finish_others(self) -> None:
+        """At a planned stop, which only one state hears of: save the last steps of the others."""
+        for one in list(_restored.values()):
+            if one is not self:
+                one.finish()
 
     def _check_alone(self) -> None:
         """Raise `ConfigError` if another state was restored from this one's folder since."""
@@ -200,6 +237,11 @@ class State:
                 self._values[name] = parts.plain(name, value)
 
 
+def _jobs_folder() -> str:
+    """Where checkpoints lie unless `restore` was told a folder."""
+    return os.path.abspath(os.environ.get("ELASTIC_CHECKPOINT_DIR") or "checkpoints")
+
+
 def _check_every(**given: int | None) -> None:
     """Raise `ConfigError` for what is no number of steps; None and 0 are never."""
     for name, steps in given.items():
@@ -231,8 +273,19 @@ def epochs(state: State, total: int) -> Iterator[int]:
         with mistakes_told():
             raise ConfigError("elastic.epochs() was called before state.restore()")
         return
-    while state._epoch < total:
-        state._keeper.enter(state._epoch)
-        yield state._epoch
-        state._epoch += 1
+    if state._looped:
+        with mistakes_told():
+            raise ConfigError(
+                "elastic.epochs() was called within a loop over epochs of the same state, which counts epochs once; "
+                "write range() for the inner loop"
+            )
+        return
+    state._looped = True
+    try:
+        while state._epoch < total:
+            state._keeper.enter(state._epoch)
+            yield state._epoch
+            state._epoch += 1
+    finally:
+        state._looped = False
     state.finish()

@@ -6,6 +6,7 @@ mark in it. Tensors that share their memory (tied weights) are one.
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 import pickletools
@@ -32,6 +33,9 @@ _TAIL: Final = pickle.dumps([], _PROTOCOL)
 
 _ZIP: Final = b"PK"
 _PLAIN: Final = frozenset({"collections.OrderedDict", "collections.Counter"})
+
+LEAVES: Final = frozenset({bool, int, float, str, type(None), torch.Tensor, torch.nn.Parameter})
+"""What is most of a state dict, and no number of numpy's: it is not looked at any closer."""
 
 _OWN_MEMORY: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 """Types of tensors that are seen to share their memory. Others may be a shard, or have no memory at all."""
@@ -66,7 +70,7 @@ def put_together(rest: Any, tensors: Sequence[torch.Tensor]) -> Any:
     if isinstance(rest, dict):
         if rest.keys() == {_MARK}:
             return tensors[rest[_MARK]]
-        return _dressed(type(rest)({key: put_together(value, tensors) for key, value in rest.items()}), rest)
+        return dressed(type(rest)({key: put_together(value, tensors) for key, value in rest.items()}), rest)
     if isinstance(rest, list | tuple):
         return type(rest)(put_together(value, tensors) for value in rest)
     return rest
@@ -97,13 +101,40 @@ def unsafe(packed: bytes) -> list[str]:
         if packed.startswith(_ZIP):
             return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(packed)))
         named = {str(argument).replace(" ", ".") for _, argument, _ in _operations(packed) if argument}
-        return sorted(named - _PLAIN)
+        return sorted(named - _PLAIN) or ["a number of more than 2000 bits"]  # All else without a name is taken.
     return []
 
 
 def unpack(data: bytes) -> Any:
     """Read what `pack` wrote. Raises `pickle.UnpicklingError` for anything that is not plain."""
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+
+
+def without_numpy(tree: Any) -> Any:
+    """A state dict with Python's numbers in place of numpy's, which `torch.load(weights_only=True)` refuses.
+
+    A learning rate that `numpy.cos` made is one. The dict itself comes back where it has none.
+    """
+    if isinstance(tree, dict):
+        changed = {
+            key: new for key, one in tree.items() if type(one) not in LEAVES and (new := without_numpy(one)) is not one
+        }
+        if not changed:
+            return tree
+        made = copy.copy(tree)
+        made.update(changed)
+        return made
+    if type(tree) in (list, tuple):
+        if all(type(one) in LEAVES for one in tree):
+            return tree
+        found = [without_numpy(one) for one in tree]
+        return tree if all(new is one for new, one in zip(found, tree, strict=True)) else type(tree)(found)
+    return tree.item() if is_number_of_numpy(tree) else tree
+
+
+def is_number_of_numpy(value: Any) -> bool:
+    """Tell whether it is one, also as an array without dimensions."""
+    return type(value).__module__ == "numpy" and hasattr(value, "item") and getattr(value, "ndim", None) == 0
 
 
 def _operations(packed: bytes) -> Iterator[tuple[str, Any, int | None]]:
@@ -137,7 +168,7 @@ def _mapped(tree: Any, mark: Callable[[torch.Tensor], dict[str, int]]) -> Any:
     if isinstance(tree, torch.Tensor):
         return mark(tree)
     if type(tree) in (OrderedDict, Counter):
-        return _dressed(type(tree)({key: _mapped(value, mark) for key, value in tree.items()}), tree)
+        return dressed(type(tree)({key: _mapped(value, mark) for key, value in tree.items()}), tree)
     if isinstance(tree, dict):
         return {key: _mapped(value, mark) for key, value in tree.items()}
     if type(tree) in (list, tuple):
@@ -145,7 +176,7 @@ def _mapped(tree: Any, mark: Callable[[torch.Tensor], dict[str, int]]) -> Any:
     return tree
 
 
-def _dressed(made: Any, like: Any) -> Any:
+def dressed(made: Any, like: Any) -> Any:
     """A new OrderedDict with the attributes of the old one: a module's `state_dict` has versions there."""
     if isinstance(made, OrderedDict):
         made.__dict__.update(like.__dict__)

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from elastic.channel import VARIABLE, worker_end
 from elastic.train.commonstep import Agreed
 from elastic.train.memory import MemoryTier
+from elastic.train.shardedparts import Template
 
 
 def tier(rank: int, world: int, path: str, g: int, local_world: int = 1, copies: int = 1) -> MemoryTier:
@@ -120,6 +121,15 @@ def model(world: int, *, trained: bool) -> dict[str, dict[str, Any]]:
     }
 
 
+def templates(parts: dict[str, dict[str, Any]]) -> dict[str, Template]:
+    """These, whatever was saved."""
+
+    def made(part: dict[str, Any]) -> Template:
+        return lambda saved: part
+
+    return {name: made(part) for name, part in parts.items()}
+
+
 def full(parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Whole tensors and values by name, bit by bit as text."""
     found = {}
@@ -146,5 +156,5 @@ def restores_shards(rank: int, world: int, **given: Any) -> Any:
     agreed = mine.agree()
     if agreed is None:
         return None
-    replicated, _, sharded = mine.fetch(agreed, model(world, trained=False))
+    replicated, _, sharded = mine.fetch(agreed, templates(model(world, trained=False)))
     return [replicated["values"]["step"], full(sharded)]

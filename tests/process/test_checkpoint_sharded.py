@@ -63,7 +63,7 @@ checkpoints = Checkpoints(folder, rank=rank)
 candidate, = checkpoints.candidates()
 assert checkpoints.read(candidate)["step"] == 30
 sharded = state(model, optimizer)
-plain = {part: checkpoints.read_sharded(candidate, part, flat, own) for part, flat in sharded.items()}
+plain = {part: checkpoints.read_sharded(candidate, part, lambda _, one=one: one, own) for part, one in sharded.items()}
 assert plain["optimizer"]["param_groups.0.weight.lr"] == 0.01, plain
 set_model_state_dict(model, {**sharded["model"], **plain["model"]})
 set_optimizer_state_dict(model, optimizer, {**sharded["optimizer"], **plain["optimizer"]}, options=FLAT)

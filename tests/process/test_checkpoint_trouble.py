@@ -39,8 +39,8 @@ def save(checkpoints, step, flat):
 
 def load(where, template):
     checkpoints = Checkpoints(where, rank=rank)
-    plain = checkpoints.read_sharded(checkpoints.candidates()[0], "model", template, own)
-    return template["w"].full_tensor().tolist(), plain
+    read = checkpoints.read_sharded(checkpoints.candidates()[0], "model", lambda _: dict(template), own)
+    return read.pop("w").full_tensor().tolist(), read
 
 # Rank 1 has another folder.
 elsewhere = base / ("mine" if rank == 0 else "other")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import elastic
-from elastic.testing import Loss, Planned, RunFailed, World, reached, record, run
+from elastic.testing import Failure, Loss, Planned, RunFailed, World, reached, record, run
 from elastic.train.permutation import Permutation
 
 
@@ -124,6 +124,71 @@ def test_the_order_of_the_data_does_not_depend_on_the_default_device() -> None:
     usual = Permutation(5, 0, None).take(0, range(5))
     with torch.device("meta"):
         assert Permutation(5, 0, None).take(0, range(5)) == usual
+
+
+def later(steps: int, every: int | None, memory_every: int | None) -> list[float]:
+    """FSDP2 with a layer that is used from step 3 on, and one that is frozen until step 1."""
+    from torch.distributed.fsdp import fully_shard
+
+    here = elastic.init()
+    torch.manual_seed(0)
+    model = torch.nn.ModuleList([torch.nn.Linear(2, 2).double() for _ in range(3)])
+    for layer in model:
+        fully_shard(layer)
+    model[1].requires_grad_(False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    state = elastic.State(model=model, optimizer=optimizer)
+    state.restore()
+    record(["start", here.rank, state.step])
+    while state.step < steps:
+        model[1].requires_grad_(state.step >= 1)
+        hidden = model[0](torch.full((1, 2), 1.0 + state.step).double())
+        if state.step >= 1:
+            hidden = model[1](hidden)
+        if state.step >= 3:
+            hidden = model[2](hidden)
+        optimizer.zero_grad()
+        hidden.square().sum().backward()
+        optimizer.step()
+        state.commit(every=every, memory_every=memory_every)
+        reached(f"step {state.step}")
+    return [float(one.full_tensor().sum()) for one in model.parameters()]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("every", "memory_every"), [(1, None), (None, 1)])
+def test_a_sharded_layer_that_is_trained_only_later_changes_nothing_in_a_restore(
+    tmp_path: Path, every: int | None, memory_every: int | None
+) -> None:
+    undisturbed = run(later, args=(6, None, None), worlds=[1], checkpoint_dir=tmp_path / "a")
+    worlds = [World(2, Failure("step 2")), World(2, Failure("step 4")), World(1)]
+    result = run(later, args=(6, every, memory_every), worlds=worlds, checkpoint_dir=tmp_path / "b")
+    assert result.values[0] == pytest.approx(undisturbed.values[0], abs=1e-9)
+
+
+def two_states(steps: int, folder: Path, every: int | None) -> list[int]:
+    """Two states of one script; the one in the job's own folder is committed last."""
+    elastic.init()
+    other = elastic.State(model=torch.nn.Linear(1, 1), seen=0)
+    other.restore(folder=folder)
+    state = elastic.State(model=torch.nn.Linear(2, 2), steps=0)
+    state.restore()
+    while state.step < steps:
+        other.seen += 1
+        other.commit(every=every, memory_every=None if every else 1)
+        state.steps += 1
+        state.commit(every=every, memory_every=1)
+        reached(f"step {state.step}")
+    return [state.steps, other.seen, other.step]
+
+
+@pytest.mark.parametrize("every", [None, 1000])
+def test_two_states_of_one_script_go_on_each_where_it_was(tmp_path: Path, every: int | None) -> None:
+    """The first world ends by a failure where memory serves, and as planned where the disk does."""
+    end = Planned("step 2") if every else Failure("step 2", rank=1)
+    result = run(
+        two_states, args=(60, tmp_path / "b", every), worlds=[World(2, end), World(2)], checkpoint_dir=tmp_path
+    )
+    assert result.values == [[60, 60, 60]] * 2
 
 
 def one_more(names: list[str], save: bool) -> list[float]:

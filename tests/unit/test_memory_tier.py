@@ -110,7 +110,7 @@ class TestTheWayBack:
         later = tier(kept, 2)
         agreed = later.agree()
         assert agreed is not None
-        _, own, sharded = later.fetch(agreed, {"model": template})
+        _, own, sharded = later.fetch(agreed, {"model": lambda saved: template})
         assert sharded["model"]["w"] is template["w"]
         assert torch.equal(cast("torch.Tensor", template["w"]), torch.full((3, 2), 2.0))
         assert torch.equal(cast("torch.Tensor", template["b"]), torch.full((2,), -2.0))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -11,6 +13,12 @@ import torch
 
 from elastic.errors import ConfigError
 from elastic.train import parts, tree
+
+
+class Colour(enum.IntEnum):
+    """A number that is of no type of Python's own."""
+
+    RED = 1
 
 
 def network() -> torch.nn.Module:
@@ -76,7 +84,9 @@ class TestWhatIsTakenComesBack:
 
 
 class TestValues:
-    @pytest.mark.parametrize("value", [1, 2.5, "text", None, True, b"raw", [1, [2.0]], {"a": (1, None)}])
+    @pytest.mark.parametrize(
+        "value", [1, 2.5, "text", None, True, b"raw", [1, [2.0]], {"a": (1, None)}, {(1, 2): 3, None: 4}]
+    )
     def test_numbers_texts_and_what_is_made_of_them_are_kept(self, value: Any) -> None:
         assert parts.plain("best", value) == value
 
@@ -85,13 +95,55 @@ class TestValues:
         assert kept == [0.5, 3]
         assert [type(one) for one in kept] == [float, int]
 
-    @pytest.mark.parametrize("value", [object(), {1, 2}, numpy.zeros(3), [object()]])
+    def test_a_number_of_numpy_may_be_a_key(self) -> None:
+        (key,) = parts.plain("best", {(numpy.int64(3), "a"): 1})
+        assert key == (3, "a")
+        assert type(key[0]) is int
+
+    def test_the_state_dict_of_a_module_is_a_value_and_stays_one(self) -> None:
+        before = network().state_dict()
+        kept = parts.on_its_device(parts.plain("best", before), None)
+        assert type(kept) is type(before)
+        assert kept._metadata == before._metadata  # type: ignore[attr-defined]
+        network().load_state_dict(kept)
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            object(),
+            {1, 2},
+            numpy.zeros(3),
+            [object()],
+            Colour.RED,
+            {Colour.RED: 1},
+            {Path("here"): 1},
+            numpy.longdouble(1.5),
+            numpy.datetime64("2020-01-01"),
+        ],
+    )
     def test_what_could_not_be_loaded_again_is_refused_by_name(self, value: Any) -> None:
-        with pytest.raises(ConfigError, match=r"elastic.State: best is of type .* cannot be saved"):
+        with pytest.raises(ConfigError, match=r"elastic.State: best (is|has a key that is) of type .* cannot be saved"):
             parts.plain("best", value)
+
+    def test_a_part_among_values_is_refused_with_the_way_to_name_it(self) -> None:
+        with pytest.raises(ConfigError, match=r"give each a name of its own, elastic\.State\(nets=\.\.\.\)"):
+            parts.plain("nets", [network()])
 
 
 class TestWhatIsRefused:
+    def test_a_module_without_values_is_refused_with_the_mend(self) -> None:
+        (lazy,) = parts.make({"net": torch.nn.Sequential(torch.nn.LazyLinear(1))}).values()
+        with pytest.raises(ConfigError, match=r"0\.weight of net is lazy .* call net with a batch once"):
+            parts.refuse_empty("net", lazy)
+        (meta,) = parts.make({"net": torch.nn.Linear(1, 1, device="meta")}).values()
+        with pytest.raises(ConfigError, match=r"weight of net is on the meta device .* net\.to_empty"):
+            parts.refuse_empty("net", meta)
+        parts.refuse_empty("net", parts.make({"net": network()})["net"])
+
+    def test_a_tensor_that_cannot_be_a_value_is_refused_with_the_mend(self) -> None:
+        with pytest.raises(ConfigError, match="best is a tensor that is on the meta device"):
+            parts.plain("best", [torch.zeros(1, device="meta")])
+
     def test_an_optimizer_that_keeps_its_state_on_one_rank_is_refused_with_the_mend(self) -> None:
         class ZeroRedundancyOptimizer(torch.optim.SGD):
             pass

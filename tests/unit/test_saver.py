@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from elastic.errors import CheckpointError, CheckpointFenced
 from elastic.train import fence, layout, partfile, saver
 from elastic.train.checkpoint import Checkpoints
 from elastic.train.saver import Saver
+from elastic.train.shardedparts import Stored
 
 
 @pytest.fixture(autouse=True)
@@ -188,10 +190,16 @@ def test_a_world_of_one_without_a_process_group_saves_sharded_parts(tmp_path: Pa
     saving.wait()
     reader = Checkpoints(tmp_path)
     (candidate,) = reader.candidates()
-    template = {"w": torch.zeros(6), "lr": 0.0, "betas": None, "none": None}
-    plain = reader.read_sharded(candidate, "optimizer", template)
-    assert plain == {"lr": 0.1, "betas": (0.9, 0.99), "none": None}
-    assert torch.equal(torch.as_tensor(template["w"]), flat["w"])  # type: ignore[arg-type]
+    there: dict[str, Any] = {}
+
+    def template(saved: Mapping[str, Stored | None]) -> dict[str, Any]:
+        there.update(saved)
+        return {"w": torch.zeros(6), "lr": 0.0, "betas": None, "none": None}
+
+    read = reader.read_sharded(candidate, "optimizer", template)
+    assert there == {"w": Stored((6,), torch.float32), "lr": None, "betas": None, "none": None}
+    assert torch.equal(read.pop("w"), torch.as_tensor(flat["w"]))
+    assert read == {"lr": 0.1, "betas": (0.9, 0.99), "none": None}
     assert reader.read(candidate) == {"step": 10}
     for name, part in candidate.meta.files.items():
         partfile.verify(candidate.folder / name, part)

@@ -67,6 +67,33 @@ def test_training_does_not_start_over_where_no_checkpoint_says_what_it_is(tmp_pa
     assert not elastic.State(best=0.0).restore(folder=tmp_path, allow_rollback=True)
 
 
+def test_what_the_job_knows_of_another_state_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, other = tmp_path / "job", tmp_path / "other"
+    monkeypatch.setenv("ELASTIC_CHECKPOINT_DIR", str(job))
+    monkeypatch.setenv("ELASTIC_SAVED", json.dumps({"step": 20, "host": "a", "folder": f"{job}/step-0000000020.g2"}))
+    assert not elastic.State(best=0.0).restore(folder=other)
+    with pytest.raises(CheckpointError, match="step 20 was committed on a"):
+        elastic.State(best=0.0).restore()
+
+
+def test_a_name_that_no_file_can_have_is_refused_with_one_that_it_can() -> None:
+    with pytest.raises(ConfigError, match="write 'net_1'"):
+        elastic.State(**{"net/1": torch.nn.Linear(1, 1)})
+
+
+def test_epochs_within_epochs_are_refused_and_one_loop_after_another_is_not(tmp_path: Path) -> None:
+    state = elastic.State(best=0.0)
+    state.restore(folder=tmp_path)
+    for _ in elastic.epochs(state, 3):
+        break
+    for _ in elastic.epochs(state, 3):
+        with pytest.raises(ConfigError, match="within a loop over epochs of the same state"):
+            list(elastic.epochs(state, 5))
+        break
+    assert list(elastic.epochs(state, 3)) == [0, 1, 2]
+    assert list(elastic.epochs(state, 5)) == [3, 4]
+
+
 def trained(folder: Path, samples: int, steps: int, resume_from: Path | None = None) -> list[int]:
     """The samples that the steps take in epoch 0."""
     sampler = elastic.ElasticSampler(samples, shuffle=False)

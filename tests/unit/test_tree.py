@@ -62,3 +62,8 @@ def test_a_tree_with_a_few_tensors_can_be_packed_too() -> None:
 def test_what_is_not_plain_does_not_come_back() -> None:
     with pytest.raises(pickle.UnpicklingError):
         tree.unpack(tree.pack({"where": Path("/")}))
+
+
+def test_a_number_that_torch_does_not_load_again_is_told() -> None:
+    assert tree.unsafe(tree.pack({"a": 2**1000})) == []
+    assert tree.unsafe(tree.pack({"a": 2**3000})) == ["a number of more than 2000 bits"]
