@@ -12,7 +12,7 @@ import msgspec
 
 from elastic.keys import JobKeys, View, encode
 from elastic.membership import Conclude, Form, Open
-from elastic.model import Generation, Go, Member, Outcome, Spec, Verdict
+from elastic.model import Generation, Go, Member, Outcome, Spec, Status, Verdict
 from elastic.store.base import OPERATIONS_MAX, Compare, Delete, Operation, Put, Range
 
 LOST_COMPARED_MAX = 50
@@ -116,7 +116,11 @@ def register(
 
 
 def run_again(keys: JobKeys, view: View, node: str, member: Member, lease: int, spec: Spec) -> Transaction:
-    """Replace a verdict by a new run, and register, if no member is alive."""
+    """Replace a verdict by a new run, and register, if no member is alive.
+
+    The newest committed checkpoint of a job that failed stays known, so that training does not start over in silence;
+    one that has completed may.
+    """
     compares = (
         Compare.modified(keys.verdict, view.verdict.mod_revision if view.verdict else 0),
         Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),
@@ -129,6 +133,8 @@ def run_again(keys: JobKeys, view: View, node: str, member: Member, lease: int, 
         Delete(Range.prefix(keys.outcomes)),
         Put(keys.member(node), encode(member), lease),
     )
+    if view.verdict is not None and view.verdict.value.status is Status.COMPLETED:
+        then = (*then, Delete(Range.key(keys.saved)))
     return Transaction("register", compares, then, lease=lease)
 
 

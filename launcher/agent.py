@@ -316,7 +316,7 @@ class Agent:
                 self._group.create_task(self._revoke(action.lease))
             case ae.StartWorkers():
                 self._started = action
-                self._workers.begin(action, self._core.facts.run_until, self._told_saved(action))
+                self._workers.begin(action, self._core.facts.run_until, self._told_saved())
                 self._group.create_task(self._neighbours.look(action.generation))
             case ae.TellRoster():
                 self._workers.tell_roster(action.generation)
@@ -340,10 +340,10 @@ class Agent:
             run, g = started.generation.run, started.generation.g
             self._saved.committed(said.step, said.folder, run=run, g=g, incarnation=started.incarnation)
 
-    def _told_saved(self, action: ae.StartWorkers) -> str:
+    def _told_saved(self) -> str:
         """The job's newest committed checkpoint, for the workers of a generation."""
         stored = self._core.facts.view.saved
-        return self._saved.told(stored.value if stored is not None else None, action.generation.run)
+        return self._saved.told(stored.value if stored is not None else None)
 
     async def _send(self, transaction: Transaction) -> None:
         assert self._store is not None

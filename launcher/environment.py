@@ -89,6 +89,7 @@ class Told:
             "ELASTIC_NODE_ID": self.node_id,
             "ELASTIC_GENERATION": str(self.generation.g),
             "ELASTIC_FENCE": f"{self.incarnation}/{self.generation.g}",
+            "ELASTIC_RUN": str(self.generation.run),
             "ELASTIC_ENDPOINTS_FILE": self.endpoints_file,
             "ELASTIC_CHECKPOINT_DIR": self.checkpoint_dir,
         }

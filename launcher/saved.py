@@ -61,12 +61,11 @@ class SavedSteps:
         if self._word is not None:
             self._hurry.set()
 
-    def told(self, stored: Saved | None, run: int) -> str:
-        """What workers of this run learn of it as JSON: the newer of the store's word and ours, "" without either."""
-        known = [saved for saved in (stored, self._newest) if saved is not None and saved.run == run]
-        if not known:
+    def told(self, stored: Saved | None) -> str:
+        """What workers learn of it as JSON: the newer of the store's word and ours, "" without either."""
+        newest = stored if self._newest is None or not self._newest.replaces(stored) else self._newest
+        if newest is None:
             return ""
-        newest = max(known, key=lambda saved: (saved.g, saved.step))
         return msgspec.json.encode({"step": newest.step, "host": newest.host, "folder": newest.folder}).decode()
 
     async def run(self) -> None:

@@ -44,12 +44,12 @@ class Record(msgspec.Struct, frozen=True):
 def run_mark(environ: Mapping[str, str] | None = None) -> str:
     """Name this run, so that its restarts are told from another run.
 
-    It is the job's incarnation under elastic-launch, the run id under torchrun; "" in plain python, where each start is
-    a run of its own.
+    It is the job's incarnation and run under elastic-launch, the run id under torchrun; "" in plain python, where each
+    start is a run of its own.
     """
     known = os.environ if environ is None else environ
     if incarnation := (known.get("ELASTIC_FENCE") or "").rpartition("/")[0]:
-        return incarnation
+        return f"{incarnation}/{known.get('ELASTIC_RUN') or 1}"
     run_id = known.get("TORCHELASTIC_RUN_ID") or ""
     return f"torchrun:{run_id}" if run_id and run_id != "none" else ""
 

@@ -20,6 +20,7 @@ from elastic.model import (
     Np,
     Outcome,
     Place,
+    Saved,
     Spec,
     Status,
     Verdict,
@@ -376,6 +377,17 @@ def test_another_run_replaces_the_verdict_and_registers_in_one_step() -> None:
     assert (view.verdict, view.outcomes, list(view.members)) == (None, {}, ["d"])
     assert view.spec.value.run == 2
     assert view.generation.value.g == 4  # Numbers go on, so that no two worlds ever have the same.
+
+
+@pytest.mark.parametrize("status", Status)
+def test_another_run_of_a_failed_job_knows_its_newest_checkpoint_and_of_a_completed_one_does_not(
+    status: Status,
+) -> None:
+    shelf = an_ended_job()
+    shelf.put(KEYS.saved, Saved(step=500, host="a", folder="/data", run=1, g=3))
+    shelf.put(KEYS.verdict, msgspec.structs.replace(VERDICT, status=status))
+    assert shelf.send(run_again(KEYS, shelf.view, "d", member(), shelf.core.grant(5.0, 0.0).id, AGAIN))
+    assert (shelf.view.saved is not None) is (status is Status.FAILED)
 
 
 RUN_AGAIN_CHANGES: dict[str, Callable[[Shelf], object]] = {

@@ -149,8 +149,9 @@ def test_a_checkpoint_that_only_an_old_world_wrote_cannot_be_gone_back_to(folder
     ("environ", "mark"),
     [
         ({}, ""),
-        ({"ELASTIC_FENCE": "abc/7"}, "abc"),
-        ({"ELASTIC_FENCE": "abc/7", "TORCHELASTIC_RUN_ID": "j1"}, "abc"),
+        ({"ELASTIC_FENCE": "abc/7"}, "abc/1"),
+        ({"ELASTIC_FENCE": "abc/7", "TORCHELASTIC_RUN_ID": "j1"}, "abc/1"),
+        ({"ELASTIC_FENCE": "abc/9", "ELASTIC_RUN": "2"}, "abc/2"),
         ({"TORCHELASTIC_RUN_ID": "j1"}, "torchrun:j1"),
         ({"TORCHELASTIC_RUN_ID": "none"}, ""),
     ],
