@@ -4,39 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 from elastic.agentevents import Event, Exited, Gone, Hung, Listens, StartWorkers
 from elastic.channel import Listening, Said
-from elastic.errors import CheckpointError, CheckpointFenced, NurseryLost
-from elastic.model import Cause, Generation, Role, Seat, WorkerExit
+from elastic.errors import NurseryLost
+from elastic.model import Cause, Generation, Role, WorkerExit
 from elastic.naming import process_name
 from elastic.store.scratch import NODE, Scratch, remove_left_behind
-from elastic.train import fence
-from launcher import addresses, envlog, errorfile, exits, locks, logs, report, workers
-from launcher.config import Config, worker_argv
+from launcher import envlog, errorfile, exits, locks, logs, report, workers
+from launcher.config import Config
 from launcher.console import Console
 from launcher.endpoints import join_host_port
-from launcher.environment import Told, worker_environment
+from launcher.folderclaim import FolderClaim
 from launcher.hangs import Hanging, HangWatch
 from launcher.logs import Narrator
 from launcher.plannedstop import PlannedStop
 from launcher.progress import ProgressTeller
-from launcher.psenvironment import log_name, ps_environment, roster_document
-from launcher.roles import static_hosts
+from launcher.psenvironment import roster_document
+from launcher.specs import Learned, Specs
 from launcher.talk import Heard, WorkerTalk
 
 SIGNS_LINES = 3000
 """Lines of a log's end that are searched for the exception and for signs of its cause."""
 NURSERY_PAUSE_S = 0.5
 NURSERY_TRIES_MAX = 5
-CLAIM_PAUSE_S = 1.0
-CLAIM_TRIES_MAX = 30
-"""Workers start, and then wait for `elastic.train.reading.MARK_WAIT_S`. After that nobody asks for the mark."""
 
 
 @dataclass
@@ -71,9 +66,9 @@ class NodeWorkers:
         remove_left_behind(NODE)
         self._scratch = Scratch(NODE)
         self._private = self._scratch.path
-        self._interface = config.nic or addresses.interface_among(host, static_hosts(config))
         self._roster_file = self._private / "roster.json"
-        self._saved = ""
+        self._specs = Specs(config, node, host, self._private, self._roster_file)
+        self._claim = FolderClaim(Path(config.checkpoint_dir), narrator)
         self._restore_step = config.restore_step
         self.talk = WorkerTalk(self._private / "talk", narrator, config.memory_limit_bytes)
         self._teller = ProgressTeller(self.talk, narrator, (self._stdout, console))
@@ -125,6 +120,7 @@ class NodeWorkers:
     async def close(self) -> None:
         """Kill what runs and let go of everything."""
         self._plan.cancel()
+        self._claim.end()
         await self._nursery.close()
         self.talk.close()
         self._stdout.close()
@@ -158,19 +154,14 @@ class NodeWorkers:
 
         `saved` is the job's newest committed checkpoint as they are told of it.
         """
-        self._saved = saved
         generation = action.generation
         if action.incarnation != self._incarnation:  # In another store the job begins anew, whatever is in memory.
             self._incarnation = action.incarnation
             self.talk.segments.drop_all()
         self.tell_roster(generation)
         if action.m_id == 0:
-            self._claim(f"{action.incarnation}/{generation.g}", generation.g)
-        seats = generation.members[action.m_id].seats
-        if seats:
-            specs = {at: self._seat_spec(action, at) for at in range(len(seats))}
-        else:
-            specs = {local: self._spec(action, local) for local in range(generation.slots)}
+            self._claim.begin(f"{action.incarnation}/{generation.g}")
+        specs = self._specs.make(action, Learned(saved, self._restore_step, self.talk.path))
         for spec in specs.values():
             with suppress(OSError):  # There is none, or it was of an earlier start in a roster.
                 os.unlink(spec.env["TORCHELASTIC_ERROR_FILE"])
@@ -216,163 +207,12 @@ class NodeWorkers:
             except OSError as error:
                 self._narrator.detail(f"{spec.log} does not say which worker failed first ({error.strerror})")
 
-    def _claim(self, mark: str, g: int, tries: int = CLAIM_TRIES_MAX) -> None:
-        """Fence the checkpoint folder: from now on only this generation writes there.
-
-        A folder that cannot be written now may be mended before the workers ask for the mark: it is tried again.
-        """
-        try:
-            taken_by = fence.claim(Path(self._config.checkpoint_dir), mark)
-        except CheckpointFenced as error:
-            self._narrator.warn(f"the checkpoint folder is not guarded: {error}")
-        except CheckpointError as error:
-            if tries == CLAIM_TRIES_MAX:
-                self._narrator.warn(f"the checkpoint folder is not guarded: {error}")
-            if tries > 1:
-                asyncio.get_running_loop().call_later(CLAIM_PAUSE_S, self._claim_again, mark, g, tries - 1)
-        else:
-            if tries < CLAIM_TRIES_MAX:
-                self._narrator.warn("the checkpoint folder is guarded now")
-            if taken_by:
-                self._narrator.warn(
-                    f"another job ({taken_by}) had claimed the checkpoint folder, and this one takes it back: they mix "
-                    "their checkpoints; give each job a --checkpoint_dir of its own"
-                )
-
-    def _claim_again(self, mark: str, g: int, tries: int) -> None:
-        if self._running is not None and self._running.g == g:
-            self._claim(mark, g, tries)
-
-    def _spec(self, action: StartWorkers, local: int) -> workers.WorkerSpec:
-        generation, config = action.generation, self._config
-        rank = action.m_id * generation.slots + local
-        environment = worker_environment(
-            self._told(action, os.environ, action.go.master, action.go.budget.charged),
-            m_id=action.m_id,
-            local_rank=local,
-            error_file=str(self._private / f"error.{generation.g}.{rank}.json"),
-            cards=config.shown_cards,
-            one_card=config.one_card_per_worker,
-            no_card=not config.cards,
-        )
-        environment["ELASTIC_PROGRESS_FILE"] = str(self._progress_file(generation.g, rank))
-        return workers.WorkerSpec(
-            rank=rank,
-            local_rank=local,
-            argv=worker_argv(config),
-            env=environment,
-            cwd=os.getcwd(),
-            log=logs.worker_log(Path(config.log_dir), rank),
-            shown=self._shown(rank, local),
-            header=logs.header_line(
-                job_id=config.job_id,
-                g=generation.g,
-                rank=rank,
-                local_rank=local,
-                host=self._host,
-                at=datetime.now(UTC),
-            ),
-            prefix=f"[{rank}] " if self._several(generation) else "",
-        )
-
-    def _seat_spec(self, action: StartWorkers, at: int) -> workers.WorkerSpec:
-        """One process of a parameter-server job; `at` is the place of its seat among those of the node."""
-        generation, config = action.generation, self._config
-        place = generation.members[action.m_id]
-        seat = place.seats[at]
-        name = log_name(seat)
-        master = self._meeting(generation, action.go.master)
-        environment = ps_environment(
-            self._told(action, self._base(), master, generation.budget.charged),
-            place=place,
-            seat_index=at,
-            roster_file=str(self._roster_file),
-            error_file=str(self._private / f"error.{generation.g}.{name}.json"),
-        )
-        environment["ELASTIC_PROGRESS_FILE"] = str(self._private / f"progress.{generation.g}.{name}")
-        first = next((number for number, one in enumerate(place.seats) if one.role is not Role.SERVER), -1)
-        console = config.console
-        shown = (
-            console == "all"
-            or (console == "rank0" and seat == Seat(Role.WORKER, 0))
-            or (console == "local0" and at == first)
-        )
-        return workers.WorkerSpec(
-            rank=seat.index,
-            local_rank=at,
-            argv=worker_argv(config),
-            env=environment,
-            cwd=os.getcwd(),
-            log=Path(config.log_dir) / name,
-            shown=shown,
-            header=logs.header_line(
-                job_id=config.job_id,
-                g=generation.g,
-                rank=seat.index,
-                local_rank=at,
-                host=self._host,
-                at=datetime.now(UTC),
-                role=seat.role,
-            ),
-            prefix=f"[{seat.role} {seat.index}] " if console == "all" else "",
-            role=seat.role,
-        )
-
-    def _told(self, action: StartWorkers, base: Mapping[str, str], master: str, restarts: int) -> Told:
-        """What every process of this node is told."""
-        config = self._config
-        return Told(
-            base=base,
-            generation=action.generation,
-            master=master,
-            restarts=restarts,
-            restarts_max=action.restarts_max,
-            job_id=config.job_id,
-            node_id=self._node,
-            incarnation=action.incarnation,
-            checkpoint_dir=config.checkpoint_dir,
-            endpoints_file=str(Path(config.log_dir) / f"endpoints.{action.generation.g}.log"),
-            interface=self._interface,
-            servers=config.servers,
-            resume_from=config.resume_from,
-            restore_step=self._restore_step,
-            allow_rollback=config.allow_rollback,
-            check_nan=config.check_nan,
-            saved=self._saved,
-            channel=self.talk.path,
-        )
-
-    def _base(self) -> dict[str, str]:
-        """The agent's environment, with the cards that were named."""
-        cards = self._config.shown_cards
-        shown = {"CUDA_VISIBLE_DEVICES": ",".join(cards), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if cards else {}
-        return {**os.environ, **shown}
-
-    def _meeting(self, generation: Generation, master: str) -> str:
-        """Where the workers of a parameter-server job meet: on the node that has server 0 now."""
-        for place in generation.members:
-            if Seat(Role.SERVER, 0) in place.seats:
-                return join_host_port(place.host, place.masters[generation.g % len(place.masters)])
-        return master
-
     def _write_envlogs(self, log_dir: Path, specs: Iterable[workers.WorkerSpec]) -> None:
         try:
             for spec in specs:
                 envlog.write(log_dir, spec.role, spec.rank, spec.env)
         except OSError as error:
             self._narrator.warn(f"envlog.<rank> cannot be written ({error.strerror}); training goes on")
-
-    def _shown(self, rank: int, local: int) -> bool:
-        console = self._config.console
-        return console == "all" or (console == "rank0" and rank == 0) or (console == "local0" and local == 0)
-
-    def _several(self, generation: Generation) -> bool:
-        """Tell whether several workers are shown on this console, which the agents of one machine may share."""
-        here = sum(place.host == self._host for place in generation.members)
-        return {"all": here * generation.slots, "local0": here}.get(self._config.console, 1) > 1
-
-    def _progress_file(self, g: int, rank: int) -> Path:
-        return self._private / f"progress.{g}.{rank}"
 
     # From the nursery.
 
@@ -459,6 +299,7 @@ class NodeWorkers:
         self.talk.end()
         self._plan.cancel()
         self._hangs.end()
+        self._claim.end()
         self._put(Gone(g, max(steps, default=-1)))
 
     def _all_lost(self) -> None:

@@ -19,7 +19,7 @@ from elastic import errors, keys, membership, model, question, revision, roster
 from elastic.agentstate import TABLE
 from elastic.errors import ElasticError
 from elastic.membership import Reason
-from launcher import commandline, ctl, node, variables
+from launcher import commandline, ctl, specs, variables
 from launcher.environment import Told, worker_environment
 from launcher.flags import BY_NAME, by_group
 from launcher.psenvironment import ps_environment
@@ -212,7 +212,7 @@ def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
     world = model.Generation(g=1, run=1, tag="", why=model.Why.FIRST, reason="", members=(place,), slots=2)
     told = everything_told({"http_proxy": "http://p:1"}, world)
     made = worker_environment(told, m_id=0, local_rank=0, error_file="x", cards=("3", "2"), no_card=True)
-    added = re.findall(r'environment\["(\w+)"\]', Path(node.__file__).read_text())
+    added = re.findall(r'environment\["(\w+)"\]', Path(specs.__file__).read_text())
     cells = first_cells(section("reference.md", "Environment of a worker"))
     explained = [name for cell in cells for name in quoted(cell)]
     assert sorted(explained) == sorted({*made, *added} - {"http_proxy"})
@@ -228,7 +228,7 @@ def test_every_variable_of_a_parameter_server_process_is_explained_and_no_other(
         )
         for number, seat in enumerate(seats)
     }
-    added = re.findall(r'environment\["(\w+)"\]', Path(node.__file__).read_text())
+    added = re.findall(r'environment\["(\w+)"\]', Path(specs.__file__).read_text())
     assert made[model.Role.HETER].keys() == made[model.Role.WORKER].keys()
     rows = [
         [cell.strip() for cell in line.split("|")[1:4]]
