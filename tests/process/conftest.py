@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,11 @@ import pytest
 from elastic.store.embedded import find_etcd
 from tests.process.jobs import Stage
 from tests.store.servers import Server, one_server
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # In the background or under nohup, as a CI may be: what is
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # started here would inherit it.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
