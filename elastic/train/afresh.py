@@ -79,7 +79,7 @@ def _read(
     damage: CheckpointDamaged | None = None
     for candidate in found.candidates:
         if why := damaged.get(str(candidate.folder)):
-            damage = damage or CheckpointDamaged(why)
+            damage = damage or why
             continue
         for name in candidate.meta.sharded:
             if name in parts and not parts[name].sharded:

@@ -56,9 +56,10 @@ class Iteration:
 
     def keep(self) -> None:
         """The batches taken so far are committed. Raises `ConfigError` if another thread takes them."""
-        if self._by_hand is None:
+        if self._by_hand is None and self._thread != get_ident():
             check_thread("ElasticSampler", self._thread)
-        self.kept = max(self.kept, self.taken)
+        if (taken := self.taken) > self.kept:
+            self.kept = taken
 
     @property
     def consumed(self) -> int:

@@ -183,7 +183,7 @@ class Keeper:
         if memory:
             self._memory.commit(step, replicated, own, sharded)
         if leave:
-            self._state._finish_others()
+            self._state._save_others()
             self._saver.wait()
         if disk:
             self._to_disk(step, replicated, own, sharded)
@@ -270,7 +270,7 @@ class Keeper:
 
     def _say_saved(self, step: int, folder: Any) -> None:
         """From the saver's thread: a checkpoint is complete."""
-        if self._end is not None and self._state._speaks:
+        if self._end is not None and self._state._is_missed():
             self._end.send(Saved(step, fitting(str(folder))))
 
     # The planned stop.

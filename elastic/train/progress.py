@@ -17,7 +17,7 @@ from elastic.channel import METRICS_MAX, Preparing, Progress, Ready, WorkerEnd, 
 from elastic.train import meeting, stacks
 
 INTERVAL_S: Final = 0.1
-"""Reports are sent at most this often; one that comes earlier costs well below a microsecond and is left out."""
+"""Reports are sent at most this often; one that comes earlier costs well below a microsecond and goes with the next."""
 STEP_MAX: Final = 2**62
 NAME_MAX: Final = 64
 WHAT_MAX: Final = 1000

@@ -24,7 +24,7 @@ from elastic.train.commonstep import Agreed
 from elastic.train.memory import MemoryTier
 from elastic.train.parts import Part, Sharded, ShardedModule
 from elastic.train.place import Here, host
-from elastic.train.restoring import Report, Seen
+from elastic.train.restoring import Damaged, Report, Seen
 from elastic.train.spread import spread
 from elastic.train.wishes import Wishes, newest_known, wished
 
@@ -155,7 +155,7 @@ class Restorer:
             folder=str(self._checkpoints.folder.absolute()),
             token=claim.mark if claim is not None else "",
             seen=tuple(candidates),
-            damaged=tuple(f"{name}: {why}" for name, why in self._checkpoints.damaged.items()),
+            damaged=tuple(Damaged.of(name, why) for name, why in self._checkpoints.damaged.items()),
             hopeless=not self._checkpoints.passing,
             known=known if known is not None and Path(known.folder).name not in aside else None,
             error=error,
@@ -179,8 +179,8 @@ class Restorer:
         reports: list[Report],
         wishes: Wishes,
     ) -> Restored:
-        bad: list[str] = []
-        hopeless = all(report.hopeless for report in reports)
+        bad: list[Damaged] = []
+        hopeless = True
         for choice in choices:
             mine = candidates.get(choice.seen)
             trees, why = self._read(mine)
@@ -189,7 +189,7 @@ class Restorer:
             damage = [word for word in told if word not in (b"", UNSEEN)]
             hopeless &= all(map(restoring.hopeless_word, damage))
             if not any(holders):
-                bad.append(f"{choice.seen.name}: {damage[0][1:].decode()}")
+                bad.append(Damaged.of(choice.seen.name, damage[0][1:].decode()))
                 continue
             step, allowed = choice.seen.step, wishes.allow_rollback
             lost = restoring.check_newest(step, reports, allow_rollback=allowed, damaged=bad, hopeless=hopeless)
@@ -198,11 +198,12 @@ class Restorer:
                 try:
                     given |= self._read_sharded(choice, mine, holders, reports)
                 except CheckpointDamaged as error:  # On all ranks.
-                    bad.append(f"{choice.seen.name}: {error}")
+                    bad.append(Damaged.of(choice.seen.name, str(error)))
+                    hopeless &= not durable.passing(error)
                     continue
             where = f"{reports[holders.index(True)].folder}/{choice.seen.name}"
             helped = f", sent to {holders.count(False)} ranks that cannot read it" if not all(holders) else ""
-            skipped = restoring.skipped(choice.seen.name, reports, bad)
+            skipped = restoring.skipped(choice.seen, reports, bad)
             self._say(f"resumed at step {step} from {where}{helped}{skipped}{f'; {lost}' if lost else ''}")
             random = given.pop("rng", None)
             found = _restored(step, self._completed(given), self._own_random(random), on_disk=True)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
+from elastic.train import layout
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -30,19 +32,39 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
     name: str
 
 
+class Damaged(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """One checkpoint that cannot be taken, and why. They sort from old to new."""
+
+    step: int
+    generation: int
+    name: str
+    why: str
+
+    @classmethod
+    def of(cls, name: str, why: str) -> Damaged:
+        """What is wrong with a checkpoint, by its folder's name. `ValueError` if that is not one's."""
+        entry = layout.entry_of(Path(name))
+        if entry is None:
+            raise ValueError(f"no checkpoint has the name {name!r}")
+        return cls(entry.step, entry.generation, name, why)
+
+    def __str__(self) -> str:
+        """As people read it."""
+        return f"{self.name}: {self.why}"
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank says before anybody reads: where it looks, what lies there, and what it was told.
 
     `token` is the folder's claim as this rank sees it: ranks with the same one share their folder. `damaged` are those
-    that lie there and cannot be tried, each with the reason, `hopeless` if each start finds them so. `error` is why it
-    cannot take part.
+    that lie there and cannot be tried, `hopeless` if each start finds them so. `error` is why it cannot take part.
     """
 
     host: str
     folder: str
     token: str = ""
     seen: tuple[Seen, ...] = ()
-    damaged: tuple[str, ...] = ()
+    damaged: tuple[Damaged, ...] = ()
     hopeless: bool = True
     known: Known | None = None
     error: str = ""
@@ -95,21 +117,27 @@ def raise_first(words: Iterable[bytes]) -> None:
 
 
 def check_newest(
-    newest: int, reports: Sequence[Report], *, allow_rollback: bool, damaged: Iterable[str] = (), hopeless: bool = True
+    newest: int,
+    reports: Sequence[Report],
+    *,
+    allow_rollback: bool,
+    damaged: Iterable[Damaged] = (),
+    hopeless: bool = True,
 ) -> str:
     """A line that says what is given up, "" if nothing is.
 
     `newest` is the step that can be read, -1 for none; `damaged` are checkpoints that turned out to be so when they
-    were read, each with the reason; `hopeless` says that another start would find them so. Raises `RestoreHopeless` if
-    `newest` is older than what the job has committed, or there is nothing but damaged ones, and that was not allowed;
-    `CheckpointError` instead where another start may find more: a disk that fails, or a host that is away.
+    were read; `hopeless` says that another start would find them so. Raises `RestoreHopeless` if `newest` is older than
+    what the job has committed, or there is nothing but damaged ones, and that was not allowed; `CheckpointError`
+    instead where another start may find more: a disk that fails, or a host that is away.
     """
     committed = known(reports)
-    bad = "; ".join(_unreadable(reports, damaged))
+    bad = _unreadable(reports, damaged)
+    hopeless = hopeless and all(report.hopeless for report in reports)
     if committed is None or newest >= committed.step:
         if newest >= 0 or not bad:
             return ""
-        nothing = f"no checkpoint in {reports[0].folder} can be read ({bad})"
+        nothing = f"no checkpoint in {reports[0].folder} can be read ({_told(bad)})"
         if allow_rollback:
             return f"{nothing} (--allow_rollback)"
         raise (RestoreHopeless if hopeless else CheckpointDamaged)(
@@ -120,22 +148,29 @@ def check_newest(
     if allow_rollback:
         return f"{where}{'; going on from there' if newest >= 0 else ''} (--allow_rollback)"
     folders = ", ".join(sorted({f"{report.host}:{report.folder}" for report in reports}))
-    mend = f"{bad}; mend that" if bad else f"bring {committed.host} back or mount its folder here"
+    wanted = [one for one in bad if one.step >= committed.step]
+    mend = f"{_told(wanted)}; mend that" if wanted else f"bring {committed.host} back or mount its folder here"
     away = committed.host not in {report.host for report in reports}
     raise (RestoreHopeless if hopeless and not away else CheckpointError)(
         f"{where} ({folders}); {mend}, or accept the loss with --allow_rollback"
     )
 
 
-def skipped(name: str, reports: Sequence[Report], damaged: Iterable[str]) -> str:
-    """What to say of those newer than the checkpoint `name`, which is taken instead; "" if there are none."""
-    newer = [one for one in _unreadable(reports, damaged) if one > name]
-    return f"; skipped {'; '.join(newer)}" if newer else ""
+def skipped(taken: Seen, reports: Sequence[Report], damaged: Iterable[Damaged]) -> str:
+    """What to say of those newer than the checkpoint that is taken instead; "" if there are none."""
+    newer = [
+        one for one in _unreadable(reports, damaged) if (one.step, one.generation) > (taken.step, taken.generation)
+    ]
+    return f"; skipped {_told(newer)}" if newer else ""
 
 
-def _unreadable(reports: Sequence[Report], damaged: Iterable[str]) -> list[str]:
-    """All that cannot be taken, the newest first, each with the reason: what ranks saw, and what they found reading."""
+def _unreadable(reports: Sequence[Report], damaged: Iterable[Damaged]) -> list[Damaged]:
+    """All that cannot be taken, the newest first: what ranks saw, and what they found reading."""
     return sorted({*damaged, *(one for report in reports for one in report.damaged)}, reverse=True)
+
+
+def _told(damaged: Iterable[Damaged]) -> str:
+    return "; ".join(map(str, damaged))
 
 
 def other_parts(origin: str, mine: Iterable[str], saved: Iterable[str]) -> str:

@@ -19,6 +19,7 @@ import msgspec
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
 from elastic.train import durable, layout
 from elastic.train.checkpoint import Candidate, Checkpoints
+from elastic.train.restoring import Damaged
 
 RECORD = "rollback.json"
 ASIDE = "aside-"
@@ -115,16 +116,18 @@ def rollback(checkpoints: Checkpoints, step: int, run: str) -> Record:
 def _check(checkpoints: Checkpoints, step: int) -> Candidate:
     """Find the checkpoint of a step that is whole."""
     found = checkpoints.candidates()
-    damage, hopeful = "", False
+    damaged = [Damaged.of(name, why) for name, why in checkpoints.damaged.items()]
+    hopeful = bool(checkpoints.passing)
     for candidate in found:
         if candidate.step == step:
             try:
                 checkpoints.verify(candidate)
             except CheckpointDamaged as error:
-                damage = damage or f"{candidate.folder.name} is damaged ({error}); "
+                damaged.append(Damaged.of(candidate.folder.name, str(error)))
                 hopeful |= durable.passing(error)
             else:
                 return candidate
+    damage = next((f"{one.name} is damaged ({one.why}); " for one in damaged if one.step == step), "")
     steps = sorted({candidate.step for candidate in found} - ({step} if damage else set()), reverse=True)
     named = ", ".join(map(str, steps[:STEPS_NAMED_MAX])) + (" and older ones" if len(steps) > STEPS_NAMED_MAX else "")
     there = f"there are steps {named}" if steps else "there is none"

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from elastic.errors import CheckpointDamaged, CheckpointError
-from elastic.train import durable, layout, partfile, talk
+from elastic.train import durable, layout, partfile, restoring, talk
 from elastic.train.shardedparts import Stored, Template
 
 METADATA = ".metadata"
@@ -126,18 +126,19 @@ def metadata(folder: Path) -> Metadata:
 def _verify(folder: Path, files: Mapping[str, layout.Part], group: Any) -> None:
     """Verify all files, shared out over the ranks, and tell everybody what was found."""
     rank, world = (0, 1) if alone(group) else (dist.get_rank(group), dist.get_world_size(group))
-    found = ""
+    found = b""
     try:
         for index, file in enumerate(sorted(files)):
             if index % world == rank or file == METADATA:
                 partfile.verify(folder / file, files[file])
         metadata(folder)
     except CheckpointDamaged as error:
-        found = f"{folder.name}: {error}"
-    verdicts = [found] if world == 1 else [said.decode() for said in talk.gather(found.encode(), group)]
-    for verdict in verdicts:
+        found = restoring.word(CheckpointDamaged(f"{folder.name}: {error}"), hopeless=not durable.passing(error))
+    for verdict in [found] if world == 1 else talk.gather(found, group):
         if verdict:
-            raise CheckpointDamaged(verdict)
+            text = verdict[1:].decode()
+            # On every rank it has the kind of cause that it has where it was found (`durable.passing`).
+            raise CheckpointDamaged(text) from (None if restoring.hopeless_word(verdict) else OSError(text))
 
 
 class _Unpickler(pickle.Unpickler):

@@ -39,8 +39,9 @@ RESERVED: Final = frozenset({"commit", "epoch", "finish", "restore", "rng", "sav
 _restored: weakref.WeakValueDictionary[str, State] = weakref.WeakValueDictionary()
 """The newest state of this process for each folder of checkpoints: two in one would replace each other's."""
 
-_owners: dict[str, str] = {}
-"""How the names of their memory begin, by folder: a script restores its states in the same order in every world."""
+_folders: dict[str, str] = {}
+"""How the names of a state's memory begin, by its folder, in the order in which a script restored them: it is the same
+in every world."""
 
 
 class State:
@@ -113,7 +114,7 @@ class State:
             where = os.path.abspath(folder) if folder else _jobs_folder()
             _restored.pop(where, None)  # So that they stand in the order in which they were restored.
             _restored[where], self._where = self, where
-            owner = "" if where == _jobs_folder() else _owners.setdefault(where, f"{len(_owners)}.")
+            owner = _folders.setdefault(where, "" if where == _jobs_folder() else f"{len(_folders)}.")
             self._end = progress.end()
             keeper = Keeper(
                 self,
@@ -199,11 +200,20 @@ class State:
                 one._speaks = False
             self._speaks = True
 
-    def _finish_others(self) -> None:
-        """At a planned stop, which only one state hears of: save the last steps of the others."""
+    def _is_missed(self) -> bool:
+        """Whether its newest checkpoint is the one that the job knows of, and misses when it is gone.
+
+        Of several states it is the one in the job's own folder, else the first: the others, whose steps are others,
+        must not be taken for it.
+        """
+        job = _jobs_folder()
+        return self._where == job or (job not in _folders and self._where == next(iter(_folders)))
+
+    def _save_others(self) -> None:
+        """At a planned stop, which only one state hears of: save the last steps of the others, as it saves its own."""
         for one in list(_restored.values()):
-            if one is not self:
-                one.finish()
+            if one is not self and one.step > 0:
+                one.save()
 
     def _check_alone(self) -> None:
         """Raise `ConfigError` if another state was restored from this one's folder since."""

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from elastic.channel import Hopeless, said
+from elastic.channel import Hopeless, Said, Saved, said
 from elastic.testing import Failure, Loss, Planned, Result, RunFailed, World, reached, record, run
 from elastic.train.rollback import RECORD, Record
 from tests.process import scripts, training
@@ -137,21 +137,43 @@ elastic.State(best=0.0).restore(folder="folder", step=5)
 """
 
 
+SEVERAL = """
+import elastic
+student, teacher = elastic.State(best=0.0), elastic.State(best=0.0)
+student.restore()
+teacher.restore(folder="teacher")
+for state in (teacher, student):
+    state.commit(every=1)
+    state.finish()
+"""
+
+
+def heard(script: str, folder: Path) -> tuple[list[Said], int, str]:
+    """What an agent hears of a script, the script's exit code, and what it prints."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as agent:
+        agent.bind(str(folder / "talk"))
+        agent.listen()
+        code, out, _ = scripts.run(("-c", script), folder, ELASTIC_CHANNEL=str(folder / "talk"))
+        theirs, _ = agent.accept()
+        with theirs:
+            return [said.decode(data) for data in iter(lambda: theirs.recv(1 << 16), b"")], code, out
+
+
 def test_a_restore_that_no_restart_can_mend_is_told_to_the_agent_and_a_folder_that_may_come_back_is_not(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "file").write_text("")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as agent:
-        agent.bind(str(tmp_path / "talk"))
-        agent.listen()
-        code, out, _ = scripts.run(("-c", REFUSED), tmp_path, ELASTIC_CHANNEL=str(tmp_path / "talk"))
-        theirs, _ = agent.accept()
-        with theirs:
-            words = [said.decode(data) for data in iter(lambda: theirs.recv(1 << 16), b"")]
+    words, code, out = heard(REFUSED, tmp_path)
     assert out == "refused\n"
     (word,) = [word for word in words if isinstance(word, Hopeless)]
     assert word.code == code == 1
     assert word.text == "--restore_step 5: there is no such checkpoint; in folder there is none"
+
+
+def test_a_checkpoint_of_another_state_is_not_taken_for_that_of_the_job(tmp_path: Path) -> None:
+    """Otherwise the job's own state would miss it at the next start, if that is before its own first one."""
+    words, _, _ = heard(SEVERAL, tmp_path)
+    assert [Path(word.folder).parent.name for word in words if isinstance(word, Saved)] == ["checkpoints"]
 
 
 def test_a_planned_stop_loses_nothing_when_the_node_that_saved_leaves_with_its_folder(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_a_sharded_layer_that_is_trained_only_later_changes_nothing_in_a_restore
     assert result.values[0] == pytest.approx(undisturbed.values[0], abs=1e-9)
 
 
-def two_states(steps: int, folder: Path, every: int | None) -> list[int]:
+def two_states(steps: int, folder: Path, memory_every: int) -> list[int]:
     """Two states of one script; the one in the job's own folder is committed last."""
     elastic.init()
     other = elastic.State(model=torch.nn.Linear(1, 1), seen=0)
@@ -174,19 +174,19 @@ def two_states(steps: int, folder: Path, every: int | None) -> list[int]:
     state.restore()
     while state.step < steps:
         other.seen += 1
-        other.commit(every=every, memory_every=None if every else 1)
+        other.commit(memory_every=memory_every)
         state.steps += 1
-        state.commit(every=every, memory_every=1)
+        state.commit(memory_every=memory_every)
         reached(f"step {state.step}")
     return [state.steps, other.seen, other.step]
 
 
-@pytest.mark.parametrize("every", [None, 1000])
-def test_two_states_of_one_script_go_on_each_where_it_was(tmp_path: Path, every: int | None) -> None:
-    """The first world ends by a failure where memory serves, and as planned where the disk does."""
-    end = Planned("step 2") if every else Failure("step 2", rank=1)
+@pytest.mark.parametrize("memory_every", [1, 1000])
+def test_two_states_of_one_script_go_on_each_where_it_was(tmp_path: Path, memory_every: int) -> None:
+    """The first world ends by a failure where memory serves, and as planned where nothing else was due."""
+    end = Failure("step 2", rank=1) if memory_every == 1 else Planned("step 2")
     result = run(
-        two_states, args=(60, tmp_path / "b", every), worlds=[World(2, end), World(2)], checkpoint_dir=tmp_path
+        two_states, args=(60, tmp_path / "b", memory_every), worlds=[World(2, end), World(2)], checkpoint_dir=tmp_path
     )
     assert result.values == [[60, 60, 60]] * 2
 

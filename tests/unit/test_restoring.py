@@ -7,6 +7,7 @@ import pytest
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
 from elastic.train.restoring import (
     Choice,
+    Damaged,
     Known,
     Report,
     Seen,
@@ -21,12 +22,19 @@ from elastic.train.restoring import (
 )
 
 OLD, NEW = Seen(100, 2, "step-0000000100.g2"), Seen(150, 3, "step-0000000150.g3")
+OLD_BAD = Damaged.of(OLD.name, "its checksum is wrong")
+NEW_BAD = Damaged.of(NEW.name, "meta.json is damaged")
 
 
 def report(
-    *seen: Seen, host: str = "a", known: Known | None = None, error: str = "", damaged: tuple[str, ...] = ()
+    *seen: Seen,
+    host: str = "a",
+    known: Known | None = None,
+    error: str = "",
+    damaged: tuple[Damaged, ...] = (),
+    hopeless: bool = True,
 ) -> Report:
-    return Report(host=host, folder="/ck", seen=seen, known=known, error=error, damaged=damaged)
+    return Report(host=host, folder="/ck", seen=seen, known=known, error=error, damaged=damaged, hopeless=hopeless)
 
 
 def test_the_newest_that_any_rank_sees_comes_first() -> None:
@@ -62,7 +70,10 @@ def test_what_another_start_may_still_read_is_not_hopeless() -> None:
         check_newest(-1, reports, allow_rollback=False, hopeless=False)
     assert not isinstance(raised.value, RestoreHopeless)
     with pytest.raises(CheckpointDamaged):
-        check_newest(-1, [report(damaged=("step-150: a disk",))], allow_rollback=False, hopeless=False)
+        check_newest(-1, [report(damaged=(NEW_BAD,))], allow_rollback=False, hopeless=False)
+    with pytest.raises(CheckpointError) as raised:  # One rank alone has hope.
+        check_newest(-1, [*reports, report(hopeless=False)], allow_rollback=False)
+    assert not isinstance(raised.value, RestoreHopeless)
 
 
 def test_the_host_that_has_the_committed_step_may_come_back() -> None:
@@ -82,30 +93,48 @@ def test_an_error_of_one_rank_is_the_same_error_on_all_of_them() -> None:
 
 def test_a_committed_step_that_is_damaged_is_named_with_what_is_wrong() -> None:
     told = Known(150, "b", "/ck")
-    with pytest.raises(CheckpointError, match=r"step 150 .*step-150: its checksum is wrong; mend that, or .*rollback"):
-        check_newest(100, [report(OLD, known=told)], allow_rollback=False, damaged=["step-150: its checksum is wrong"])
+    with pytest.raises(
+        CheckpointError, match=r"step 150 .*0150.g3: meta.json is damaged; mend that, or .*rollback"
+    ) as raised:
+        check_newest(-1, [report(known=told)], allow_rollback=False, damaged=[OLD_BAD, NEW_BAD])
+    assert OLD_BAD.name not in str(raised.value), "to mend this one would not help"
+
+
+def test_who_misses_the_committed_step_is_not_told_to_mend_an_older_one() -> None:
+    with pytest.raises(CheckpointError, match=r"; bring b back or mount its folder here, or") as raised:
+        check_newest(-1, [report(known=Known(150, "b", "/ck"), damaged=(OLD_BAD,))], allow_rollback=False)
+    assert OLD_BAD.name not in str(raised.value)
 
 
 def test_training_does_not_start_over_where_all_checkpoints_are_damaged_unless_that_is_allowed() -> None:
     """Some by their meta.json, which each rank sees by itself, others by what was found when they were read."""
-    seen = report(damaged=("step-150: meta.json is damaged",))
-    both = r"no checkpoint in /ck can be read \(step-150: meta.json is damaged; step-100: its checksum is wrong\)"
+    seen = report(damaged=(NEW_BAD,))
+    both = rf"no checkpoint in /ck can be read \({NEW_BAD}; {OLD_BAD}\)"
     with pytest.raises(RestoreHopeless, match=f"{both}; bring one back, or start over with --allow_rollback"):
-        check_newest(-1, [seen, seen], allow_rollback=False, damaged=["step-100: its checksum is wrong"])
+        check_newest(-1, [seen, seen], allow_rollback=False, damaged=[OLD_BAD])
     with pytest.raises(CheckpointDamaged, match=both):
-        check_newest(-1, [seen], allow_rollback=False, damaged=["step-100: its checksum is wrong"], hopeless=False)
+        check_newest(-1, [seen], allow_rollback=False, damaged=[OLD_BAD], hopeless=False)
     assert check_newest(-1, [seen], allow_rollback=True) == (
-        "no checkpoint in /ck can be read (step-150: meta.json is damaged) (--allow_rollback)"
+        f"no checkpoint in /ck can be read ({NEW_BAD}) (--allow_rollback)"
     )
     assert check_newest(100, [seen], allow_rollback=False) == ""
 
 
 def test_newer_checkpoints_that_were_skipped_are_named_with_the_reason() -> None:
-    seen = report(OLD, damaged=("step-0000000150.g3: meta.json is damaged", "step-0000000050.g1: of no account"))
-    assert skipped(OLD.name, [seen, seen], ["step-0000000120.g2: opt was saved whole and is sharded now"]) == (
-        "; skipped step-0000000150.g3: meta.json is damaged; step-0000000120.g2: opt was saved whole and is sharded now"
-    )
-    assert skipped(NEW.name, [report(NEW)], []) == ""
+    older = Damaged.of("step-0000000050.g1", "of no account")
+    between = Damaged.of("step-0000000120.g2", "opt was saved whole and is sharded now")
+    seen = report(OLD, damaged=(NEW_BAD, older))
+    assert skipped(OLD, [seen, seen], [between]) == f"; skipped {NEW_BAD}; {between}"
+    assert skipped(NEW, [report(NEW)], []) == ""
+
+
+def test_a_checkpoint_that_another_rank_could_read_was_not_skipped() -> None:
+    assert skipped(NEW, [report(damaged=(NEW_BAD,)), report(NEW)], []) == ""
+
+
+def test_of_one_step_the_later_generation_is_the_newer_one() -> None:
+    tenth, ninth = (Damaged.of(f"step-0000000100.g{g}", "gone") for g in (10, 9))
+    assert skipped(Seen(100, 9, ninth.name), [report()], [tenth, ninth]) == f"; skipped {tenth}"
 
 
 def test_a_rollback_that_is_allowed_is_said() -> None:

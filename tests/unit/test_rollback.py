@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from elastic.errors import CheckpointError, CheckpointFenced
+from elastic.errors import CheckpointError, CheckpointFenced, RestoreHopeless
 from elastic.train import fence, layout
 from elastic.train.checkpoint import Checkpoints
 from elastic.train.rollback import RECORD, rollback, rolled_back, run_mark
@@ -113,6 +113,21 @@ def test_a_damaged_step_is_an_error_before_anything_is_renamed(folder: Path) -> 
     with pytest.raises(CheckpointError, match=r"--restore_step 10: .* is damaged \(the checksum .* steps 30, 20$"):
         rollback(Checkpoints(folder), 10, "abc")
     assert newest(folder) == 30
+
+
+def test_a_step_that_does_not_say_what_it_is_counts_as_damaged_and_not_as_missing(folder: Path) -> None:
+    (folder / layout.name(10, 2) / layout.META).write_text("{")
+    with pytest.raises(RestoreHopeless, match=r"--restore_step 10: .*0010.g2 is damaged \(meta.json .* steps 30, 20$"):
+        rollback(Checkpoints(folder), 10, "abc")
+
+
+def test_a_step_that_a_disk_withholds_may_be_gone_back_to_at_another_start(folder: Path) -> None:
+    meta = folder / layout.name(10, 2) / layout.META
+    meta.unlink()
+    meta.symlink_to("/proc/self/mem")  # The kernel gives an error of the disk for its first page.
+    with pytest.raises(CheckpointError, match=r"--restore_step 10: .* is damaged \(meta.json cannot be read") as raised:
+        rollback(Checkpoints(folder), 10, "abc")
+    assert not isinstance(raised.value, RestoreHopeless)
 
 
 def test_a_rollback_that_was_killed_before_its_note_is_done_again(folder: Path) -> None:

@@ -16,7 +16,8 @@ from torch.optim.lr_scheduler import ConstantLR, LambdaLR, SequentialLR
 from torch.utils.data import DataLoader
 
 import elastic
-from elastic.errors import CheckpointError, ConfigError
+from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError, RestoreHopeless, RestoreRefused
+from elastic.train import durable, layout, sharded
 from elastic.train.parts import on_its_device
 from elastic.train.rollback import RECORD, Record
 
@@ -185,3 +186,43 @@ def test_a_rule_for_the_rate_holds_for_schedulers_that_are_made_of_others(tmp_pa
         optimizer.step()
         scheduler.step()
     assert rates == pytest.approx([0.1, 0.1, 0.2])
+
+
+def withheld(file: Path) -> None:
+    """Make a file of which a read fails as that of a broken disk does: the kernel has no first page of this one."""
+    file.unlink()
+    file.symlink_to("/proc/self/mem")  # Its size is 0.
+
+
+def test_a_checkpoint_that_a_disk_withholds_has_hope_and_one_that_is_cut_off_has_none(tmp_path: Path) -> None:
+    state = elastic.State(best=0.0)
+    state.restore(folder=tmp_path)
+    state.commit(every=1)
+    state.finish()
+    (file,) = tmp_path.glob("step-*/meta.json")
+    withheld(file)
+    with pytest.raises(RestoreRefused, match=r"meta.json cannot be read") as raised:
+        elastic.State(best=0.0).restore(folder=tmp_path)
+    assert not isinstance(raised.value.__cause__, RestoreHopeless)
+    file.unlink()
+    file.write_bytes(b"{")
+    with pytest.raises(RestoreRefused, match=r"meta.json is damaged") as raised:
+        elastic.State(best=0.0).restore(folder=tmp_path)
+    assert isinstance(raised.value.__cause__, RestoreHopeless)
+
+
+def test_a_shard_that_a_disk_withholds_is_told_from_one_that_is_cut_off(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    written = sharded.write(folder, {"weight": torch.ones(2)}, None)
+    file = folder / "__0_0.distcp"
+    written[file.name] = layout.Part(0, crc32="1")
+    withheld(file)
+    with pytest.raises(CheckpointDamaged, match=r"__0_0.distcp cannot be read") as raised:
+        sharded.read(folder, written, lambda saved: {"weight": torch.empty(2)}, None)
+    assert durable.passing(raised.value)
+    file.unlink()
+    file.write_bytes(b"")
+    with pytest.raises(CheckpointDamaged, match=r"the checksum of __0_0.distcp is wrong") as raised:
+        sharded.read(folder, written, lambda saved: {"weight": torch.empty(2)}, None)
+    assert not durable.passing(raised.value)
