@@ -62,7 +62,7 @@ class Reporter:
             if self._end is not None:
                 self._loss = self._loss if loss is None else loss
                 if metrics:
-                    self._metrics.update(metrics)
+                    self._metrics |= metrics
             return
         self._next = now + INTERVAL_S
         end = self._channel()

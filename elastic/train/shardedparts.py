@@ -126,9 +126,14 @@ class ShardedOptimizer:
             kept |= {at: by_name[STATE][name] for at, name in enumerate(mine, number) if name in by_name[STATE]}
             number += len(mine)
         known = {names[id(one)] for group in self.optimizer.param_groups for one in group["params"]}
-        if strange := sorted(by_name[SETTINGS].keys() ^ known):
-            where = "this optimizer has not" if strange[0] in by_name[SETTINGS] else "it has not"
-            raise ValueError(f"what was saved is of an optimizer of other parameters: {where} {', '.join(strange)}")
+        saved = by_name[SETTINGS].keys()
+        wrong = [
+            f"{who} has not {', '.join(sorted(names))}"
+            for who, names in (("this optimizer", saved - known), ("it", known - saved))
+            if names
+        ]
+        if wrong:
+            raise ValueError(f"what was saved is of an optimizer of other parameters: {', and '.join(wrong)}")
         self.optimizer.load_state_dict({"state": kept, "param_groups": groups})
 
     def _names(self) -> dict[int, str]:

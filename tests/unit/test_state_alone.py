@@ -150,19 +150,6 @@ def test_a_part_that_the_checkpoint_does_not_have_is_named_with_those_that_it_ha
     assert "has no part" not in capsys.readouterr().err
 
 
-def test_a_step_whose_save_did_not_begin_is_saved_when_that_is_asked_for(tmp_path: Path) -> None:
-    folder = tmp_path / "here"
-    state = elastic.State(best=0.0)
-    state.restore(folder=folder)
-    folder.write_text("in the way")
-    state.commit(every=1)
-    with pytest.raises(CheckpointError):
-        state.commit(every=1)
-    folder.unlink()
-    state.save()
-    assert [path.name for path in folder.glob("step-*")] == ["step-0000000002.g0"]
-
-
 @pytest.mark.parametrize("steps", [-3, 2.5, "5"])
 def test_what_is_no_number_of_steps_is_refused_by_name(steps: Any, tmp_path: Path) -> None:
     state = elastic.State(best=0.0)
