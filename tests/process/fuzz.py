@@ -28,6 +28,8 @@ RAN_OUT = re.compile(
     r"returned before the world was to end|returned, though it was asked to stop|returned, though the schedule let it"
 )
 """The training was over before the fault came: the seed says nothing."""
+REFUSED = re.compile(r"^elastic: error: step \d+ was committed on .* and nothing can be read ", re.MULTILINE)
+"""What a restore says that would have to go back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +75,7 @@ def outcome(seed: int, *, timeout_s: float = TIMEOUT_S) -> Outcome:
         if error is not None:
             kind = "refused"
             index = len(judge.worlds) - 1
-            if (
-                isinstance(error, RunHung)
-                or "CheckpointError" not in str(error)
-                or " was committed on " not in str(error)
-            ):
+            if isinstance(error, RunHung) or not REFUSED.search(str(error)):
                 found.append(f"the run fails: {error}")
             elif made.shared:
                 found.append(f"the run fails although the folder is shared: {error}")
