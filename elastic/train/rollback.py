@@ -18,7 +18,7 @@ import msgspec
 
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
 from elastic.train import durable, layout
-from elastic.train.checkpoint import Candidate, Checkpoints
+from elastic.train.checkpoint import Checkpoints
 
 RECORD = "rollback.json"
 ASIDE = "aside-"
@@ -112,8 +112,8 @@ def rollback(checkpoints: Checkpoints, step: int, run: str) -> Record:
     return record
 
 
-def _check(checkpoints: Checkpoints, step: int) -> Candidate:
-    """Find the checkpoint of a step that is whole."""
+def _check(checkpoints: Checkpoints, step: int) -> None:
+    """Return if a step has a whole checkpoint."""
     found = checkpoints.candidates()
     damage, hopeful = "", False
     for candidate in found:
@@ -124,8 +124,8 @@ def _check(checkpoints: Checkpoints, step: int) -> Candidate:
                 damage = damage or f"{candidate.folder.name} is damaged ({error}); "
                 hopeful |= durable.passing(error)
             else:
-                return candidate
-    steps = sorted({candidate.step for candidate in found} - ({step} if damage else set()), reverse=True)
+                return
+    steps = sorted({candidate.step for candidate in found} - {step}, reverse=True)
     named = ", ".join(map(str, steps[:STEPS_NAMED_MAX])) + (" and older ones" if len(steps) > STEPS_NAMED_MAX else "")
     there = f"there are steps {named}" if steps else "there is none"
     raise (CheckpointError if hopeful else RestoreHopeless)(
