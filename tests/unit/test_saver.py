@@ -226,7 +226,7 @@ def test_a_sharded_part_that_is_not_there_or_damaged_is_an_error_that_says_so(
     saving.wait()
     reader = Checkpoints(tmp_path)
     (candidate,) = reader.candidates()
-    with pytest.raises(CheckpointError, match="has no sharded part 'model'; it has 'optimizer'$"):
+    with pytest.raises(CheckpointError, match=r"has no sharded part 'model'; it has 'optimizer'$"):
         reader.read_sharded(candidate, "model", lambda saved: {})
     (path,) = (candidate.folder / "optimizer").glob("*.distcp")
     path.write_bytes(b"x")
