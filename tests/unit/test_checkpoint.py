@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -194,6 +195,25 @@ class TestDamage:
         assert loaded is not None
         assert loaded.step == 10
         assert "the checksum of model.pt is wrong" in caplog.messages[0]
+
+    def test_what_could_run_code_is_not_loaded_and_is_no_damage(self, folder: Path) -> None:
+        there = folder / layout.name(20, 0)
+        torch.save({"w": Path("x")}, there / "model.pt")
+        content = (there / "model.pt").read_bytes()
+        meta = msgspec.json.decode((there / layout.META).read_bytes(), type=layout.Meta)
+        part = layout.Part(len(content), crc32=f"{zlib.crc32(content):08x}")
+        (there / layout.META).write_bytes(msgspec.json.encode(msgspec.structs.replace(meta, parts={"model": part})))
+        with pytest.raises(CheckpointError, match=r"model\.pt holds more than .* is not loaded for safety") as raised:
+            Checkpoints(folder).load()
+        assert not isinstance(raised.value, CheckpointDamaged)
+
+    def test_a_file_that_is_not_there_is_damage_for_who_only_verifies(self, folder: Path) -> None:
+        reader = Checkpoints(folder)
+        newest = reader.candidates()[0]
+        reader.verify(newest)
+        (newest.folder / "model.pt").unlink()
+        with pytest.raises(CheckpointDamaged, match=r"model\.pt cannot be read \(No such file"):
+            reader.verify(newest)
 
     def test_training_does_not_start_over_when_every_checkpoint_is_damaged(self, folder: Path) -> None:
         for step in (10, 20):

@@ -157,10 +157,10 @@ def test_what_another_try_may_still_read_is_not_hopeless(folder: Path, monkeypat
 
 def test_of_many_steps_an_error_names_the_newest_ones(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elastic.train.rollback.STEPS_NAMED_MAX", 2)
-    with pytest.raises(RestoreHopeless, match="there are steps 30, 20 and older ones$"):
+    with pytest.raises(RestoreHopeless, match=r"there are steps 30, 20 and older ones$"):
         rollback(Checkpoints(folder), 15, "abc")
     monkeypatch.setattr("elastic.train.rollback.STEPS_NAMED_MAX", 3)
-    with pytest.raises(RestoreHopeless, match="there are steps 30, 20, 10$"):
+    with pytest.raises(RestoreHopeless, match=r"there are steps 30, 20, 10$"):
         rollback(Checkpoints(folder), 15, "abc")
 
 
