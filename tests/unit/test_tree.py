@@ -83,7 +83,9 @@ def test_what_would_not_come_back_is_named_also_where_there_are_tensors() -> Non
 
 def test_numbers_of_numpy_become_pythons_wherever_they_are_and_nothing_else_changes() -> None:
     rate, weight = numpy.float64(0.5), torch.ones(2)
-    state = OrderedDict(weight=weight, rates=[1, rate], groups=({"lr": rate},), best=numpy.array(3))
+    state: OrderedDict[str, Any] = OrderedDict(
+        weight=weight, rates=[1, rate], groups=({"lr": rate},), best=numpy.array(3)
+    )
     state._metadata = {"version": 2}  # type: ignore[attr-defined]
     made = tree.without_numpy(state)
     assert (made["rates"], made["groups"], made["best"]) == ([1, 0.5], ({"lr": 0.5},), 3)
