@@ -77,8 +77,7 @@ class Iteration:
         return self.plan.micro_batch(taken - 1, self.rank) if (taken := self.taken) else None
 
     def _place(self, batches: int) -> int:
-        nothing_yet = not batches and self.plan.steps
-        return self.plan.consumed if nothing_yet else self.plan.consumed_after(self.plan.steps_in(batches))
+        return self.plan.consumed_after(self.plan.steps_in(batches))
 
 
 def check_thread(who: str, thread: int) -> None:

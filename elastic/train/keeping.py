@@ -220,7 +220,7 @@ class Keeper:
 
     def finish(self, step: int) -> None:
         """The end of training: save the last step if the script saves at all."""
-        if self.saves and step > 0:
+        if self.saves:
             self.save_now(step)
         else:
             self._saver.wait()

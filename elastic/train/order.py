@@ -180,26 +180,13 @@ class Plan:
 
     def steps_in(self, batches: int) -> int:
         """How many steps are complete when a rank has taken so many micro-batches."""
-        steps = min(batches // self._pieces, self._whole)
-        batches -= steps * self._pieces
-        if steps < self._whole:
-            return steps
-        for size in self._tail:
-            batches -= _pieces(self.rule, -(-size // self.world))
-            if batches < 0:
-                break
-            steps += 1
-        return steps
+        return self.steps if batches >= self.batches else batches // self._pieces  # The last step may have fewer.
 
     def micro_batch(self, batch: int, rank: int) -> Micro:
         """The micro-batch that a rank takes as number `batch` of this iteration, counted from 0."""
         if not 0 <= batch < self.batches:
             raise IndexError(f"batch {batch} of {self.batches}")
         step, piece = divmod(batch, self._pieces)
-        if step >= self._whole:
-            step, piece = self._whole, batch - self._whole * self._pieces
-            while piece >= (pieces := _pieces(self.rule, -(-self.samples(step) // self.world))):
-                step, piece = step + 1, piece - pieces
         return _micro(self.start(step), self.samples(step), self.rule, rank, self.world, piece)
 
     def taken_by(self, rank: int) -> int:
@@ -232,7 +219,7 @@ def steps_of(samples: Iterable[Sample], rule: Rule, world: int) -> Iterator[tupl
 
 def _pieces(rule: Rule, share: int) -> int:
     """Into how many micro-batches the largest share of a step is cut."""
-    return 1 if rule.most is None else max(1, -(-share // rule.most))
+    return 1 if rule.most is None else -(-share // rule.most)
 
 
 def _part(of: int, parts: int, number: int) -> tuple[int, int]:

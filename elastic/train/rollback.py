@@ -18,7 +18,7 @@ import msgspec
 
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
 from elastic.train import durable, layout
-from elastic.train.checkpoint import Candidate, Checkpoints
+from elastic.train.checkpoint import Checkpoints
 from elastic.train.restoring import Damaged
 
 RECORD = "rollback.json"
@@ -113,8 +113,8 @@ def rollback(checkpoints: Checkpoints, step: int, run: str) -> Record:
     return record
 
 
-def _check(checkpoints: Checkpoints, step: int) -> Candidate:
-    """Find the checkpoint of a step that is whole."""
+def _check(checkpoints: Checkpoints, step: int) -> None:
+    """Return if a step has a whole checkpoint."""
     found = checkpoints.candidates()
     damaged = [Damaged.of(name, why) for name, why in checkpoints.damaged.items()]
     hopeful = bool(checkpoints.passing)
@@ -126,9 +126,9 @@ def _check(checkpoints: Checkpoints, step: int) -> Candidate:
                 damaged.append(Damaged.of(candidate.folder.name, str(error)))
                 hopeful |= durable.passing(error)
             else:
-                return candidate
+                return
     damage = next((f"{one.name} is damaged ({one.why}); " for one in damaged if one.step == step), "")
-    steps = sorted({candidate.step for candidate in found} - ({step} if damage else set()), reverse=True)
+    steps = sorted({candidate.step for candidate in found} - {step}, reverse=True)
     named = ", ".join(map(str, steps[:STEPS_NAMED_MAX])) + (" and older ones" if len(steps) > STEPS_NAMED_MAX else "")
     there = f"there are steps {named}" if steps else "there is none"
     raise (CheckpointError if hopeful else RestoreHopeless)(

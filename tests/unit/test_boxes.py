@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given
@@ -22,9 +22,15 @@ def cells(box: Box) -> set[Cell]:
     return found
 
 
-@st.composite
-def shapes(draw: st.DrawFn) -> tuple[int, ...]:
-    return tuple(draw(st.lists(st.integers(0, 6), max_size=3)))
+def shapes() -> st.SearchStrategy[tuple[int, ...]]:
+    """Any, and some in which boxes are seldom empty: most pairs of boxes in small ones have nothing in common."""
+    return st.lists(st.integers(0, 6), max_size=3).map(tuple) | st.sampled_from([(6,), (5, 4), (3, 4, 2)])
+
+
+def all_boxes(shape: Sequence[int]) -> list[Box]:
+    """Every box of a tensor that has an element."""
+    spans = [[(start, size) for start in range(n) for size in range(1, n - start + 1)] for n in shape]
+    return [Box(tuple(a for a, _ in box), tuple(n for _, n in box)) for box in product(*spans)]
 
 
 @st.composite
@@ -71,25 +77,31 @@ class TestBoxes:
         common = overlap(*two)
         assert (cells(common) if common is not None else set()) == cells(two[0]) & cells(two[1])
 
-    @given(shapes().flatmap(lambda shape: st.tuples(boxes(shape), boxes(shape))))
-    def test_what_is_left_of_a_box_and_the_part_taken_make_up_the_box(self, two: tuple[Box, Box]) -> None:
-        part = overlap(*two)
-        if part is not None:
-            parts = [part, *without(two[0], part)]
-            assert sum(box.numel for box in parts) == two[0].numel
-            assert set().union(*map(cells, parts)) == cells(two[0])
+    @pytest.mark.parametrize("shape", [(4,), (4, 3), (2, 2, 3)])
+    def test_what_is_left_of_a_box_and_the_part_taken_make_up_the_box(self, shape: Sequence[int]) -> None:
+        for box, other in product(all_boxes(shape), repeat=2):
+            part = overlap(box, other)
+            if part is not None:
+                parts = [part, *without(box, part)]
+                assert sum(one.numel for one in parts) == box.numel
+                assert set().union(*map(cells, parts)) == cells(box)
 
-    @given(shapes().flatmap(boxes), st.integers(1, 20))
-    def test_a_box_is_split_into_parts_in_the_order_of_its_elements(self, box: Box, numel_max: int) -> None:
-        parts = list(split(box, numel_max))
-        assert all(part.numel <= numel_max for part in parts)
-        assert [cell for part in parts for cell in sorted(cells(part))] == sorted(cells(box))
+    @pytest.mark.parametrize("shape", [(7,), (3, 4), (2, 2, 3)])
+    def test_a_box_is_split_into_parts_in_the_order_of_its_elements(self, shape: Sequence[int]) -> None:
+        for box, numel_max in product(all_boxes(shape), range(1, 14)):
+            parts = list(split(box, numel_max))
+            assert all(part.numel <= numel_max for part in parts)
+            assert [cell for part in parts for cell in sorted(cells(part))] == sorted(cells(box))
+
+    def test_boxes_of_other_dimensions_have_nothing_in_common(self) -> None:
+        assert overlap(Box((0,), (2,)), Box((0, 0), (2, 2))) is None
 
     def test_a_box_is_inside_a_shape_of_as_many_dimensions_only(self) -> None:
         assert Box((1,), (2,)).inside((3,))
         assert Box((), ()).inside(())
         assert not Box((2,), (2,)).inside((3,))
         assert not Box((-1,), (2,)).inside((3,))
+        assert not Box((2,), (-1,)).inside((3,))
         assert not Box((0,), (1,)).inside((3, 1))
 
 
@@ -108,6 +120,17 @@ class TestPlans:
                 got = [t.box for t in transfers if (t.target, t.key) == (target, key)]
                 assert sum(part.numel for part in got) == box.numel
                 assert {cell for part in got for cell in cells(part)} == cells(box)
+
+    @pytest.mark.parametrize(("row", "column"), [(1, 1), (1, 2), (3, 1), (2, 2)])
+    def test_of_a_tensor_in_four_uneven_parts_any_box_is_sent_once(self, row: int, column: int) -> None:
+        rows, columns = ((0, row), (row, 4 - row)), ((0, column), (column, 3 - column))
+        parts = [Box((top, left), (high, wide)) for top, high in rows for left, wide in columns]
+        for held in (parts, parts[::-1]):
+            for need in all_boxes((4, 3)):
+                transfers = plan([{"w": [part]} for part in held] + [{}], [{}] * 4 + [{"w": need}])
+                assert sum(one.box.numel for one in transfers) == need.numel
+                assert set().union(*(cells(one.box) for one in transfers)) == cells(need)
+                assert all(cells(one.box) <= cells(held[one.source]) for one in transfers)
 
     @given(worlds())
     def test_the_order_in_which_a_rank_names_its_tensors_does_not_matter(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -93,6 +96,56 @@ class TestRoundTrip:
         monkeypatch.setenv("ELASTIC_CHECKPOINT_DIR", str(tmp_path / "other"))
         assert checkpoint.load() is None
 
+    def test_the_folder_is_made_with_all_that_lead_there(self, tmp_path: Path) -> None:
+        Checkpoints(tmp_path / "a" / "b").save(5, value=1)
+        loaded = Checkpoints(tmp_path / "a" / "b").load()
+        assert loaded is not None
+        assert loaded["value"] == 1
+
+    def test_the_newest_checkpoint_of_the_launchers_folder_is_loaded_to_where_one_says(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("ELASTIC_CHECKPOINT_DIR", str(tmp_path))
+        checkpoint.save(5, model={"w": torch.ones(2)})
+        for where in ("cpu", "meta"):
+            loaded = checkpoint.load(map_location=where)
+            assert loaded is not None
+            assert (loaded.step, loaded["model"]["w"].device.type) == (5, where)
+
+    def test_what_nobody_could_find_again_is_refused_at_the_save(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="a step is 0 or more, not -1"):
+            Checkpoints(tmp_path).save(-1, value=1)
+        with pytest.raises(ValueError, match="parts are named as Python names are, not a/b"):
+            Checkpoints(tmp_path).save(1, **{"a/b": 1})
+        assert names(tmp_path) == []
+
+    def test_one_that_newer_ones_replace_while_it_is_read_is_no_damage_and_the_newest_is_taken(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Raced(Checkpoints):
+            saves: ClassVar[list[int]] = [20]
+
+            def read(self, candidate: reading.Candidate, *, map_location: Any = "cpu") -> dict[str, Any]:
+                if self.saves:
+                    Checkpoints(tmp_path, keep=1).save(self.saves.pop(), value=candidate.step)
+                return super().read(candidate, map_location=map_location)
+
+        Checkpoints(tmp_path).save(10, value=0)
+        loaded = Raced(tmp_path).load()
+        assert loaded is not None
+        assert (loaded.step, loaded["value"]) == (20, 10)
+        Raced.saves = list(range(100, 20, -1))
+        with pytest.raises(CheckpointError, match="are replaced faster than they can be read"):
+            Raced(tmp_path).load()
+        assert caplog.messages == []
+
+    def test_one_that_is_gone_when_its_meta_json_is_read_is_no_damage(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        (tmp_path / layout.name(10, 0)).symlink_to(tmp_path / "gone")
+        assert Checkpoints(tmp_path).load() is None
+        assert caplog.messages == []
+
     def test_a_part_that_could_not_be_loaded_again_is_refused_at_the_save(self, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=r"part 'path' holds .*Path.*would not be loaded again"):
             Checkpoints(tmp_path).save(5, path=Path("x"))
@@ -143,6 +196,25 @@ class TestDamage:
         assert loaded.step == 10
         assert "the checksum of model.pt is wrong" in caplog.messages[0]
 
+    def test_what_could_run_code_is_not_loaded_and_is_no_damage(self, folder: Path) -> None:
+        there = folder / layout.name(20, 0)
+        torch.save({"w": Path("x")}, there / "model.pt")
+        content = (there / "model.pt").read_bytes()
+        meta = msgspec.json.decode((there / layout.META).read_bytes(), type=layout.Meta)
+        part = layout.Part(len(content), crc32=f"{zlib.crc32(content):08x}")
+        (there / layout.META).write_bytes(msgspec.json.encode(msgspec.structs.replace(meta, parts={"model": part})))
+        with pytest.raises(CheckpointError, match=r"model\.pt holds more than .* is not loaded for safety") as raised:
+            Checkpoints(folder).load()
+        assert not isinstance(raised.value, CheckpointDamaged)
+
+    def test_a_file_that_is_not_there_is_damage_for_who_only_verifies(self, folder: Path) -> None:
+        reader = Checkpoints(folder)
+        newest = reader.candidates()[0]
+        reader.verify(newest)
+        (newest.folder / "model.pt").unlink()
+        with pytest.raises(CheckpointDamaged, match=r"model\.pt cannot be read \(No such file"):
+            reader.verify(newest)
+
     def test_training_does_not_start_over_when_every_checkpoint_is_damaged(self, folder: Path) -> None:
         for step in (10, 20):
             (folder / layout.name(step, 0) / "meta.json").write_bytes(b"")
@@ -159,6 +231,23 @@ class TestDamage:
         assert names(folder) == [layout.name(step, 0) for step in (10, 15, 20)]
         saver.save(30, value=1)
         assert names(folder) == [layout.name(step, 0) for step in (15, 20, 30)]
+
+    def test_one_that_is_saved_again_is_no_longer_damaged(self, folder: Path) -> None:
+        (folder / layout.name(20, 0) / "model.pt").write_bytes(b"")
+        saver = Checkpoints(folder, keep=1)
+        assert saver.load() is not None
+        saver.save(20, value=1)
+        assert names(folder) == [layout.name(20, 0)]
+
+    def test_who_has_removed_all_that_were_damaged_starts_over(self, folder: Path) -> None:
+        saver = Checkpoints(folder)
+        for step in (10, 20):
+            (folder / layout.name(step, 0) / "model.pt").write_bytes(b"")
+        with pytest.raises(CheckpointDamaged):
+            saver.load()
+        for step in (10, 20):
+            shutil.rmtree(folder / layout.name(step, 0))
+        assert saver.load() is None
 
     def test_leftovers_of_a_killed_save_are_not_read_and_are_removed_when_old(self, folder: Path) -> None:
         old = durable.staging(folder, ".saving-g0-")
@@ -192,6 +281,51 @@ class TestFenced:
         with pytest.raises(CheckpointFenced):
             checkpoint.save(6, value=1)
         assert (folder / "progress").read_text() == "5\n"
+        monkeypatch.setenv("RANK", "1")
+        assert checkpoint.save(7, value=1) is None
+
+    def test_a_save_is_refused_before_anything_is_written(self, folder: Path) -> None:
+        old = Checkpoints(folder, generation=7, mark="abc/7")
+        fence.claim(folder, "abc/8")
+        with pytest.raises(CheckpointFenced, match="belongs to generation abc/8"):
+            old.stage()
+        assert names(folder) == ["fence"]
+
+    def test_a_folder_that_nobody_has_claimed_yet_has_no_checkpoints_for_a_worker_with_a_mark(
+        self, tmp_path: Path
+    ) -> None:
+        assert Checkpoints(tmp_path / "new", generation=7, mark="abc/7").candidates() == []
+
+    def test_a_claim_right_after_the_rename_lists_what_was_saved_so_the_save_holds(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        publish = durable.publish
+
+        def then_claim(staged: Path, target: Path) -> bool:
+            monkeypatch.setattr(durable, "publish", publish)
+            done = publish(staged, target)
+            fence.claim(folder, "abc/8")
+            return done
+
+        monkeypatch.setattr(durable, "publish", then_claim)
+        assert Checkpoints(folder, generation=7, mark="abc/7").save(10, value=7) is not None
+        loaded = Checkpoints(folder, generation=8, mark="abc/8").load()
+        assert loaded is not None
+        assert (loaded.step, loaded["value"]) == (10, 7)
+
+    def test_plain_python_keeps_three_in_a_folder_that_a_job_once_claimed(self, folder: Path) -> None:
+        for step in range(10, 60, 10):
+            Checkpoints(folder).save(step, value=step)
+        assert names(folder) == ["fence", *(layout.name(step, 0) for step in (30, 40, 50))]
+
+    def test_one_whose_meta_json_is_damaged_neither_fails_a_save_nor_is_it_taken_for_a_stray(
+        self, folder: Path
+    ) -> None:
+        saver = Checkpoints(folder, generation=7, mark="abc/7")
+        saver.save(10, value=1)
+        (folder / layout.name(10, 7) / layout.META).write_bytes(b"")
+        saver.save(20, value=2)
+        assert layout.name(10, 7) in names(folder)
 
     def test_a_worker_of_an_old_world_can_neither_save_nor_load(self, folder: Path) -> None:
         old = Checkpoints(folder, generation=7, mark="abc/7")
@@ -217,6 +351,11 @@ class TestFenced:
             with pytest.raises(CheckpointError, match=r"carries .* the folder is not shared") as caught:
                 Checkpoints(elsewhere, rank=1, generation=8, mark="abc/8").load()
             assert not isinstance(caught.value, CheckpointFenced)
+
+    def test_where_the_launcher_could_not_write_its_mark_rank_0_says_so(self, folder: Path) -> None:
+        for elsewhere, stands in ((folder, "the mark of generation abc/7"), (folder / "empty", "no mark")):
+            with pytest.raises(CheckpointError, match=f"carries {stands} instead of abc/8: the launcher could not"):
+                Checkpoints(elsewhere, rank=0, generation=8, mark="abc/8").load()
 
     def test_a_load_names_the_job_that_took_the_folder(self, folder: Path) -> None:
         fence.claim(folder, "xyz/1")
@@ -265,7 +404,9 @@ class TestFenced:
         loaded = newest.load()
         assert loaded is not None
         assert (loaded.step, loaded["value"]) == (20, 8)
-        assert len(caplog.messages) == 1
+        assert caplog.messages == [
+            f"checkpoint {folder / layout.name(90, 7)} is skipped: generation abc/7 wrote it when it was over"
+        ]
         newest.save(30, value=9)
         assert names(folder) == ["fence", layout.name(10, 7), layout.name(20, 8), layout.name(30, 9)]
 

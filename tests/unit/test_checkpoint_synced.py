@@ -12,6 +12,7 @@ import torch
 
 from elastic.train import fence
 from elastic.train.checkpoint import Checkpoints
+from elastic.train.rollback import RECORD, rollback
 from elastic.train.saver import Saver
 
 What = int | frozenset[str]
@@ -85,3 +86,12 @@ def test_so_is_a_claim_of_the_folder(tmp_path: Path, disk: Disk) -> None:
     names = disk.has[tmp_path / "fence"]
     assert isinstance(names, frozenset)
     assert "0000000001" in names
+
+
+def test_so_are_the_new_names_of_what_restore_step_sets_aside(tmp_path: Path, disk: Disk) -> None:
+    for step in (5, 6):
+        Checkpoints(tmp_path, rank=0, generation=7, mark="").save(step, values=step)
+    rollback(Checkpoints(tmp_path, rank=0, generation=8, mark=""), 5, "abc")
+    names = disk.has[tmp_path]
+    assert isinstance(names, frozenset)
+    assert names == {"step-0000000005.g7", "aside-step-0000000006.g7", RECORD}

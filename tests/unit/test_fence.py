@@ -156,13 +156,51 @@ def test_only_the_last_claims_stay_on_disk(tmp_path: Path) -> None:
 def test_a_damaged_mark_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     fence.claim(tmp_path, "abc/7")
     (tmp_path / "fence" / "0000000001" / fence.CLAIM).write_bytes(b"\0\0")
-    with pytest.raises(CheckpointError, match=r"claim\.json is damaged .* remove .*fence"):
+    with pytest.raises(CheckpointError, match=r"claim\.json is damaged \(JSON .* remove .*fence"):
         fence.claim(tmp_path, "abc/8")
+
+
+def test_a_claim_without_its_file_is_looked_for_again_and_then_an_error_that_names_it(tmp_path: Path) -> None:
+    fence.claim(tmp_path, "abc/7")
+    (tmp_path / "fence" / "0000000002").mkdir()
+    with pytest.raises(CheckpointError, match=r"0000000002/claim\.json is damaged \(it has no claim\.json\); remove"):
+        fence.current(tmp_path)
+
+
+def test_a_claim_that_loses_every_race_gives_up_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable, "publish", lambda staged, target: False)
+    with pytest.raises(CheckpointError, match=r"claiming .* as abc/7 failed: others claimed it 16 times meanwhile"):
+        fence.claim(tmp_path, "abc/7")
+    assert list((tmp_path / "fence").iterdir()) == []
+
+
+def test_of_what_is_damaged_a_claim_goes_on_listing_what_counted_before(tmp_path: Path) -> None:
+    listed = land(tmp_path, 10, 0, "")
+    fence.claim(tmp_path, "abc/7")
+    unlisted = land(tmp_path, 20, 7, "abc/7")
+    for name in (listed, unlisted):
+        (tmp_path / name / layout.META).write_bytes(b"")
+    fence.claim(tmp_path, "abc/8")
+    assert standing(tmp_path).accepted == (listed,)
+
+
+def test_leftovers_of_a_claim_that_was_killed_are_removed_when_old(tmp_path: Path) -> None:
+    fence.claim(tmp_path, "abc/7")
+    old = durable.staging(tmp_path / "fence", ".claim-")
+    new = durable.staging(tmp_path / "fence", ".claim-")
+    os.utime(old, (0, 0))
+    fence.claim(tmp_path, "abc/8")
+    assert (old.exists(), new.exists()) == (False, True)
 
 
 def test_a_path_through_a_file_is_an_error_that_names_the_mend(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(CheckpointError, match="a part of that path is a file; give another --checkpoint_dir"):
+    said = (
+        r"^claiming the checkpoint folder in .*folder on .*a part of that path is a file; give another --checkpoint_dir"
+    )
+    with pytest.raises(CheckpointError, match=said):
         fence.claim(tmp_path / "file" / "folder", "abc/1")
 
 

@@ -116,6 +116,21 @@ def test_the_last_two_steps_are_made_even_where_the_last_would_leave_ranks_empty
     assert sizes(Plan(26, 0, 3, Rule(per_rank=4))) == [[4, 3, 3], [4, 2, 2], [4, 2, 2]]
 
 
+def test_with_single_samples_for_each_rank_the_last_step_alone_is_smaller() -> None:
+    assert Rule(per_rank=1).tail(9, 4) == (2, (1,))
+
+
+@pytest.mark.parametrize(
+    ("rule", "ahead"), [(Rule(total=4), 1), (Rule(per_rank=2), 2), (Rule(total=4, drop_last=True), 4)]
+)
+def test_a_stream_is_read_ahead_no_further_than_its_rule_needs(rule: Rule, ahead: int) -> None:
+    read: list[int] = []
+    steps = steps_of((read.append(number) or number for number in range(100)), rule, 2)  # type: ignore[func-returns-value]
+    for number in range(1, 4):
+        assert next(steps) == ([*range(4 * number - 4, 4 * number)], False)
+        assert len(read) == 4 * number + ahead
+
+
 def test_a_rank_that_cannot_hold_its_share_takes_it_in_even_parts() -> None:
     assert sizes(Plan(32, 0, 3, Rule(total=16, most=3))) == [[3, 3, 3, 3], [3, 2, 3, 2], [3, 2, 3, 2]]
 

@@ -8,6 +8,7 @@ from launcher.progresswords import (
     METRICS_KEPT_MAX,
     PROGRESS_EVERY_S,
     PROGRESS_EVERY_TERMINAL_S,
+    RATE_WINDOW_S,
     Telling,
     progress_line,
 )
@@ -65,6 +66,13 @@ def test_the_rate_is_that_of_the_last_reports(telling: Telling) -> None:
     assert telling.progress(100.0, last=True).startswith("step 450 · 10.0 steps/s")
 
 
+def test_reports_that_are_long_ago_are_not_in_the_rate(telling: Telling) -> None:
+    for step, now in ((1, 0.0), (2, 10.0), (3, RATE_WINDOW_S + 5.0)):
+        telling.reported(step, 1, {}, now)
+    slow = f"step 3 · {RATE_WINDOW_S - 5:.1f} s/step · world 1"
+    assert telling.progress(1000.0) == slow
+
+
 def test_going_back_to_an_older_step_is_no_rate(telling: Telling) -> None:
     telling.reported(500, 1, {}, 0.0)
     telling.reported(100, 1, {}, 1.0)
@@ -103,13 +111,13 @@ def test_metrics_with_ever_new_names_are_not_all_kept(telling: Telling) -> None:
 
 
 def test_a_wait_for_others_is_told_every_ten_seconds_with_the_newest_names(telling: Telling) -> None:
-    telling.joining(0, "rank 2 (downloading), rank 3", 0.0)
-    telling.joining(1, "rank 2 (downloading), rank 3", 1.0)
-    assert telling.waits(9.9) == []
-    assert telling.waits(10.0) == ["waiting 10 s for rank 2 (downloading), rank 3"]
-    telling.joining(0, "rank 2 (unpacking)", 12.0)
-    assert telling.waits(19.0) == []
-    assert telling.waits(20.5) == ["waiting 20 s for rank 2 (unpacking)"]
+    telling.joining(0, "rank 2 (downloading), rank 3", 100.0)
+    telling.joining(1, "rank 2 (downloading), rank 3", 101.0)
+    assert telling.waits(109.9) == []
+    assert telling.waits(110.0) == ["waiting 10 s for rank 2 (downloading), rank 3"]
+    telling.joining(0, "rank 2 (unpacking)", 112.0)
+    assert telling.waits(119.0) == []
+    assert telling.waits(120.5) == ["waiting 20 s for rank 2 (unpacking)"]
 
 
 def test_a_wait_that_is_over_is_not_told(telling: Telling) -> None:

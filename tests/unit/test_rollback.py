@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from elastic.errors import CheckpointError, CheckpointFenced, RestoreHopeless
+from elastic.errors import CheckpointDamaged, CheckpointError, CheckpointFenced, RestoreHopeless
 from elastic.train import fence, layout
 from elastic.train.checkpoint import Checkpoints
 from elastic.train.rollback import RECORD, rollback, rolled_back, run_mark
@@ -38,9 +40,12 @@ def aside(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name.startswith("aside-"))
 
 
-def test_newer_checkpoints_no_longer_count_and_are_kept_under_another_name(folder: Path) -> None:
+def test_newer_checkpoints_no_longer_count_and_are_kept_under_another_name(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     record = rollback(Checkpoints(folder, generation=5), 10, "abc")
     assert newest(folder) == 10
+    assert caplog.messages == [f"going back to step 10: 2 newer checkpoints in {folder} set aside, as aside-*"]
     assert aside(folder) == ["aside-step-0000000020.g2", "aside-step-0000000030.g2"]
     assert sorted(record.aside) == aside(folder)
     (folder / "aside-step-0000000030.g2").rename(folder / layout.name(30, 2))
@@ -142,6 +147,49 @@ def test_a_damaged_note_is_an_error_that_names_the_file(folder: Path) -> None:
     (folder / RECORD).write_bytes(b"{")
     with pytest.raises(CheckpointError, match=r"rollback.json is damaged"):
         rollback(Checkpoints(folder), 20, "abc")
+
+
+def test_a_note_that_cannot_be_read_is_an_error_that_names_the_folder(folder: Path) -> None:
+    (folder / RECORD).mkdir()
+    with pytest.raises(CheckpointError, match=r"reading what was rolled back in .* failed"):
+        rolled_back(folder)
+
+
+def test_what_another_try_may_still_read_is_not_hopeless(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / layout.name(10, 2) / "value.pt"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(RestoreHopeless, match="is damaged"):
+        rollback(Checkpoints(folder), 10, "abc")
+
+    def withheld(*_: object) -> None:
+        raise CheckpointDamaged("value.pt cannot be read") from OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Checkpoints, "verify", withheld)
+    with pytest.raises(CheckpointError, match="is damaged") as raised:
+        rollback(Checkpoints(folder), 10, "abc")
+    assert not isinstance(raised.value, RestoreHopeless)
+
+
+def test_of_many_steps_an_error_names_the_newest_ones(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic.train.rollback.STEPS_NAMED_MAX", 2)
+    with pytest.raises(RestoreHopeless, match=r"there are steps 30, 20 and older ones$"):
+        rollback(Checkpoints(folder), 15, "abc")
+    monkeypatch.setattr("elastic.train.rollback.STEPS_NAMED_MAX", 3)
+    with pytest.raises(RestoreHopeless, match=r"there are steps 30, 20, 10$"):
+        rollback(Checkpoints(folder), 15, "abc")
+
+
+def test_nothing_is_renamed_before_the_folder_is_this_generations_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def another_node_claims(_: float) -> None:
+        assert aside(folder) == []
+        fence.claim(folder, "abc/8")
+
+    monkeypatch.setattr(time, "sleep", another_node_claims)
+    rollback(Checkpoints(folder, generation=8, mark="abc/8"), 10, "abc")
+    fence.check(folder, "abc/8")
+    assert len(aside(folder)) == 2
 
 
 def test_a_worker_of_an_old_world_cannot_go_back(folder: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from elastic.errors import CheckpointError, CheckpointFenced
+from elastic.errors import CheckpointDamaged, CheckpointError, CheckpointFenced
 from elastic.train import fence, layout, partfile, saver
 from elastic.train.checkpoint import Checkpoints
 from elastic.train.saver import Saver
@@ -109,6 +109,17 @@ def test_a_start_waits_for_the_save_before_and_says_so_once(
     assert len(caplog.messages) == 1
 
 
+def test_a_short_wait_for_the_save_before_is_not_worth_a_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saver, "MATTERS_S", 60.0)
+    saving = Saver(Checkpoints(tmp_path))
+    for step in (10, 20):
+        saving.start(step, {"value": step})
+    saving.wait()
+    assert caplog.messages == []
+
+
 @pytest.mark.parametrize("call", ["start", "wait"])
 def test_what_went_wrong_in_the_background_is_raised_at_the_next_call(
     tmp_path: Path, call: str, caplog: pytest.LogCaptureFixture
@@ -162,6 +173,8 @@ def test_a_save_of_an_old_world_is_refused(tmp_path: Path) -> None:
 def test_names_that_no_attribute_can_have_are_refused_at_once(tmp_path: Path, names: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="parts are named as Python names are"):
         Saver(Checkpoints(tmp_path)).start(10, dict.fromkeys(names, 1))
+    with pytest.raises(ValueError, match="parts are named as Python names are"):
+        Saver(Checkpoints(tmp_path)).start(10, {}, {name: {} for name in names})
 
 
 def test_a_part_cannot_be_replicated_and_sharded_at_once(tmp_path: Path) -> None:
@@ -203,3 +216,21 @@ def test_a_world_of_one_without_a_process_group_saves_sharded_parts(tmp_path: Pa
     assert reader.read(candidate) == {"step": 10}
     for name, part in candidate.meta.files.items():
         partfile.verify(candidate.folder / name, part)
+
+
+def test_a_sharded_part_that_is_not_there_or_damaged_is_an_error_that_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saving = Saver(Checkpoints(tmp_path))
+    saving.start(10, {"step": 10}, {"optimizer": {"lr": 0.1}})
+    saving.wait()
+    reader = Checkpoints(tmp_path)
+    (candidate,) = reader.candidates()
+    with pytest.raises(CheckpointError, match=r"has no sharded part 'model'; it has 'optimizer'$"):
+        reader.read_sharded(candidate, "model", lambda saved: {})
+    (path,) = (candidate.folder / "optimizer").glob("*.distcp")
+    path.write_bytes(b"x")
+    with pytest.raises(CheckpointDamaged, match=f"{path.name} has 1 bytes instead of"):
+        reader.read_sharded(candidate, "optimizer", lambda saved: dict(saved))
+    assert reader.damaged.keys() == {candidate.folder.name}
+    assert [line for line in caplog.messages if f"checkpoint {candidate.folder} is skipped" in line]

@@ -76,6 +76,7 @@ def test_so_many_names_and_no_more(segments: Segments) -> None:
         segments._kept[str(number)] = (os.open(os.devnull, os.O_RDONLY), 1)
     with pytest.raises(SegmentRefused, match=str(NAMES_MAX)):
         segments.want("one more", 1)
+    assert segments.want("7", PAGE)[1] == PAGE, "one that is there may become larger"
 
 
 def test_a_segment_can_neither_grow_nor_shrink(segments: Segments) -> None:

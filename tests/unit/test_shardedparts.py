@@ -98,3 +98,18 @@ def test_of_parameters_with_new_names_it_is_said_who_has_not_which() -> None:
         ValueError, match=r"this optimizer has not 0\.weight, 1\.weight, and it has not 0\.bias, 1\.bias$"
     ):
         carried(ShardedOptimizer(*before), ShardedOptimizer(*after))
+
+
+def test_what_is_loaded_into_has_the_shape_and_the_type_of_what_was_saved() -> None:
+    saved = {
+        "state.0.weight.exp_avg": Stored((3, 2), torch.bfloat16),
+        "state.0.weight.step": Stored((), torch.float32),
+        "state.0.weight.factors": Stored((3,), torch.float64),
+        "state.gone.exp_avg": Stored((4,), torch.int8),
+        "param_groups.0.weight.lr": Stored((), torch.float64),
+        "param_groups.0.weight.betas": None,
+    }
+    made_for = ShardedOptimizer(*made()).template(saved)
+    found = {key: one if one is None else Stored(tuple(one.shape), one.dtype) for key, one in made_for.items()}
+    assert found == saved
+    assert not any(one.requires_grad for one in made_for.values() if one is not None)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import elastic
 from elastic.errors import CheckpointError
@@ -68,6 +69,45 @@ def test_step_epoch_and_values_go_on_where_the_last_save_was(tmp_path: Path) -> 
     assert (later.step, later.epoch, later.best) == (4, 2, 13.0)
     assert list(elastic.epochs(later, 2)) == []
     assert list(elastic.epochs(later, 3)) == [2]
+
+
+def test_what_is_saved_before_the_first_step_is_gone_on_from(tmp_path: Path) -> None:
+    state, _ = begun(tmp_path)
+    state.best = 7.0
+    state.save()
+    then = torch.rand(2)
+    torch.manual_seed(1)
+    later, there = begun(tmp_path)
+    assert there
+    assert (later.step, later.best) == (0, 7.0)
+    assert torch.equal(torch.rand(2), then)
+    assert torch.equal(later.model.weight, state.model.weight)
+
+
+def test_as_many_checkpoints_stay_as_restore_was_told(tmp_path: Path) -> None:
+    state = elastic.State(best=0.0)
+    state.restore(folder=tmp_path, keep=1)
+    for _ in range(3):
+        state.commit(every=1)
+    state.finish()
+    assert saved(tmp_path) == [3]
+
+
+def test_a_commit_that_saves_nothing_still_counts_the_batches_taken_in_their_epoch(tmp_path: Path) -> None:
+    sampler = elastic.ElasticSampler(6, shuffle=False)
+    loader = DataLoader(TensorDataset(torch.arange(6)), batch_size=2, sampler=sampler)
+    state = elastic.State(sampler=sampler)
+    state.restore(folder=tmp_path)
+    taken = []
+    for epoch in elastic.epochs(state, 2):
+        for _ in range(2):
+            for (batch,) in loader:
+                taken.append((sampler.epoch, batch.tolist()))
+                state.commit()
+                if batch[0] == 0:
+                    break  # The second loop goes on from here.
+        assert sampler.epoch == epoch
+    assert taken == [(epoch, [first, first + 1]) for epoch in range(2) for first in (0, 2, 4)]
 
 
 def test_a_save_that_failed_is_raised_at_the_next_commit_and_a_later_one_stands(tmp_path: Path) -> None:

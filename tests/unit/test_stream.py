@@ -97,6 +97,10 @@ class TestWhatIsServed:
         stream = numbers(11, batch_size=2, drop_last=True, rank=1, world=2)
         assert [(batch.tolist(), stream.finished) for batch in stream] == [([2, 3], False), ([6, 7], True)]
 
+    def test_a_batch_that_drops_the_tail_drops_it_of_a_stream_too(self) -> None:
+        stream = numbers(7, batch=elastic.batch(total=3, drop_last=True))
+        assert [batch.tolist() for batch in stream] == [[0, 1, 2], [3, 4, 5]]
+
     def test_only_what_is_kept_is_collated(self) -> None:
         collated: list[list[int]] = []
         stream = numbers(8, batch_size=2, rank=1, world=2, collate_fn=collated.append)
@@ -137,12 +141,23 @@ class TestWhatCounts:
         for epoch in range(2):
             stream.set_epoch(epoch)
             seen = []
-            for _ in list(stream):
+            taken = list(stream)
+            if epoch > 0:  # It counts by hand from the start: what was only taken ahead is not consumed.
+                assert stream.state_dict() == {"epoch": epoch, "consumed": 0, "finished": False}
+            for _ in taken:
                 stream.advance()
                 seen.append((stream.samples, *stream.state_dict().values()))
             assert seen == [(2, epoch, 2, False), (2, epoch, 4, False), (1, epoch, 5, True)]
             with pytest.raises(ConfigError, match="once with each batch that the loop gets"):
                 stream.advance()
+
+    def test_half_a_step_that_is_counted_by_hand_leaves_the_place_where_it_was(self) -> None:
+        stream = numbers(8, batch=elastic.batch(total=4, most=2))
+        places = []
+        for _ in list(stream):
+            stream.advance()
+            places.append(stream.consumed)
+        assert places == [0, 4, 4, 8]
 
     def test_who_begins_to_count_by_hand_after_a_commit_is_refused(self) -> None:
         stream = numbers(6, batch_size=2)
@@ -169,6 +184,22 @@ class TestWhatCounts:
         stream.load_state_dict({"epoch": 3, "consumed": 6, "finished": True})
         assert list(stream) == []
         assert stream.state_dict() == {"epoch": 3, "consumed": 6, "finished": True}
+
+    def test_after_a_restored_epoch_that_was_finished_the_next_one_is_served_whole(self) -> None:
+        stream = numbers(5, batch_size=2)
+        stream.load_state_dict({"epoch": 3, "consumed": 5, "finished": True})
+        stream.set_epoch(4)
+        assert [batch.tolist() for batch in stream] == [[4000, 4001], [4002, 4003], [4004]]
+
+    @pytest.mark.parametrize("place", [(3, 4, False), (3, 5, True)])
+    def test_a_restored_place_is_saved_again_as_it_was_before_the_first_loop(
+        self, place: tuple[int, int, bool]
+    ) -> None:
+        stream = numbers(5, batch_size=2)
+        restored = dict(zip(("epoch", "consumed", "finished"), place, strict=True))
+        stream.load_state_dict(restored)
+        stream.set_epoch(3)
+        assert stream.state_dict() == restored
 
     def test_a_stream_that_has_become_shorter_is_an_error(self) -> None:
         stream = numbers(4, batch_size=2)

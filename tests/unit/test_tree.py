@@ -7,6 +7,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -27,6 +28,16 @@ def test_a_tree_comes_back_with_its_types_its_order_and_its_tensors() -> None:
     assert type(found["state"]) is OrderedDict
     assert list(found["state"]) == ["weight", "bias"]
     assert found["state"]["weight"] is tensors["weight"]
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_tensors_in_lists_are_taken_apart_too(kind: type[Any]) -> None:
+    moment = torch.ones(1)
+    rest, tensors = tree.take_apart({"moments": kind([1, moment])})
+    assert tensors == [moment]
+    found = tree.put_together(rest, tensors)["moments"]
+    assert type(found) is kind
+    assert found[1] is moment
 
 
 def test_the_versions_that_a_module_writes_into_its_state_come_back() -> None:
@@ -62,6 +73,31 @@ def test_a_tree_with_a_few_tensors_can_be_packed_too() -> None:
 def test_what_is_not_plain_does_not_come_back() -> None:
     with pytest.raises(pickle.UnpicklingError):
         tree.unpack(tree.pack({"where": Path("/")}))
+
+
+def test_what_would_not_come_back_is_named_also_where_there_are_tensors() -> None:
+    plain = OrderedDict(where=Path("/"))
+    for whole in (plain, OrderedDict(plain, words=torch.arange(3))):
+        assert tree.unsafe(tree.pack(whole)) == ["pathlib.PosixPath"]
+
+
+def test_numbers_of_numpy_become_pythons_wherever_they_are_and_nothing_else_changes() -> None:
+    rate, weight = numpy.float64(0.5), torch.ones(2)
+    state: OrderedDict[str, Any] = OrderedDict(
+        weight=weight, rates=[1, rate], groups=({"lr": rate},), best=numpy.array(3)
+    )
+    state._metadata = {"version": 2}  # type: ignore[attr-defined]
+    made = tree.without_numpy(state)
+    assert (made["rates"], made["groups"], made["best"]) == ([1, 0.5], ({"lr": 0.5},), 3)
+    assert [type(one) for one in (made["rates"][1], made["groups"][0]["lr"], made["best"])] == [float, float, int]
+    assert (type(made), made._metadata, list(made)) == (OrderedDict, {"version": 2}, list(state))
+    assert made["weight"] is weight
+    assert type(state["rates"][1]) is numpy.float64, "what the script holds stays as it is"
+
+
+def test_a_state_without_numbers_of_numpy_is_not_copied() -> None:
+    inner: dict[str, Any] = {"groups": [{"lr": 0.5, "betas": (0.9, 0.99)}], "none": [None, ["text"]]}
+    assert tree.without_numpy(inner) is inner
 
 
 def test_a_number_that_torch_does_not_load_again_is_told() -> None:
