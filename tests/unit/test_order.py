@@ -120,6 +120,10 @@ def test_with_single_samples_for_each_rank_the_last_step_alone_is_smaller() -> N
     assert Rule(per_rank=1).tail(9, 4) == (2, (1,))
 
 
+def test_a_last_step_that_gives_every_rank_a_sample_stays_as_it_is() -> None:
+    assert Rule(per_rank=4).tail(19, 2) == (2, (3,))
+
+
 @pytest.mark.parametrize(
     ("rule", "ahead"), [(Rule(total=4), 1), (Rule(per_rank=2), 2), (Rule(total=4, drop_last=True), 4)]
 )
