@@ -114,10 +114,16 @@ def sizes(plan: Plan) -> list[list[int]]:
 
 def test_the_last_two_steps_are_made_even_where_the_last_would_leave_ranks_empty() -> None:
     assert sizes(Plan(26, 0, 3, Rule(per_rank=4))) == [[4, 3, 3], [4, 2, 2], [4, 2, 2]]
+    assert Rule(per_rank=2).tail(9, 4) == (0, (5, 4))
 
 
 def test_with_single_samples_for_each_rank_the_last_step_alone_is_smaller() -> None:
     assert Rule(per_rank=1).tail(9, 4) == (2, (1,))
+
+
+def test_a_last_step_that_gives_every_rank_a_sample_stays_as_it_is() -> None:
+    assert Rule(per_rank=4).tail(19, 2) == (2, (3,))
+    assert Rule(per_rank=2).tail(12, 4) == (1, (4,))
 
 
 @pytest.mark.parametrize(

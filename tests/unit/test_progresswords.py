@@ -131,12 +131,12 @@ def test_a_wait_that_is_over_is_not_told(telling: Telling) -> None:
 
 
 def test_a_preparation_is_told_every_ten_seconds(telling: Telling) -> None:
-    telling.preparing(2, "downloading", 0.0)
-    assert telling.waits(9.0) == []
-    assert telling.waits(10.0) == ["rank 2 is preparing: downloading (10 s)"]
-    assert telling.waits(11.0) == []
-    telling.preparing(2, "unpacking", 15.0)
-    assert telling.waits(40.0) == ["rank 2 is preparing: unpacking (40 s)"]
-    assert telling.waits(41.0) == []
-    telling.preparing(2, "", 45.0)
-    assert telling.waits(100.0) == []
+    telling.preparing(2, "downloading", 100.0)
+    assert telling.waits(109.0) == []
+    assert telling.waits(110.0) == ["rank 2 is preparing: downloading (10 s)"]
+    assert telling.waits(111.0) == []
+    telling.preparing(2, "unpacking", 115.0)
+    assert telling.waits(140.0) == ["rank 2 is preparing: unpacking (40 s)"]
+    assert telling.waits(141.0) == []
+    telling.preparing(2, "", 145.0)
+    assert telling.waits(200.0) == []
