@@ -27,6 +27,8 @@ from elastic.train.saver import Saver
 
 EPILOGUE = """
 dist.destroy_process_group()
+sys.stdout.flush()
+os._exit(0)  # Threads of gloo may outlast the group by a moment, and then python's own end is an abort.
 """
 
 _NO_LAUNCHER = ("ELASTIC_", "RANK", "LOCAL_", "WORLD_SIZE", "TORCHELASTIC_")
