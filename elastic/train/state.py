@@ -192,9 +192,13 @@ class State:
             self._keeper.finish(self._step)
 
     def _speak_up(self) -> None:
-        """Speak for the job from now on, unless another state does; the one in the job's own folder always does."""
+        """Speak for the job from now on, unless another state does; the one in the job's own folder always does.
+
+        That one does so also before its first commit: else the job would take a save of another state for one of it.
+        """
+        jobs = _restored.get(_jobs_folder())
         others = [one for one in _restored.values() if one is not self and one._speaks]
-        if not others or self._where == _jobs_folder():
+        if jobs is self or (jobs is None and not others):
             for one in others:
                 one._speaks = False
             self._speaks = True

@@ -191,6 +191,27 @@ def test_two_states_of_one_script_go_on_each_where_it_was(tmp_path: Path, every:
     assert result.values == [[60, 60, 60]] * 2
 
 
+def saved_beside(folder: Path) -> list[int]:
+    """The state in the job's folder is not saved before the end; the other one, committed first, is at once."""
+    elastic.init()
+    state = elastic.State(steps=0)
+    state.restore()
+    other = elastic.State(steps=0)
+    other.restore(folder=folder)
+    start = [state.step, other.step]
+    other.commit(every=1)
+    other.save()
+    state.commit(every=1000)
+    reached("both are committed")
+    return start
+
+
+def test_a_checkpoint_of_another_state_is_not_taken_for_one_that_the_jobs_own_state_has_lost(tmp_path: Path) -> None:
+    worlds = [World(1, Failure("both are committed")), World(1)]
+    result = run(saved_beside, args=(tmp_path / "beside",), worlds=worlds, checkpoint_dir=tmp_path / "checkpoints")
+    assert result.values == [[0, 1]]
+
+
 def one_more(names: list[str], save: bool) -> list[float]:
     """Modules that differ by rank until they are restored."""
     here = elastic.init()
