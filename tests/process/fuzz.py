@@ -92,8 +92,9 @@ def _known(text: str) -> int:
 
 def _undisturbed(training: Training) -> Training:
     return replace(
-        training, mode="none", most=None, every=None, memory_every=None, workers=0, exact=False, check_nan=False
-    )
+        training, mode="none", most=None, every=None, memory_every=None, workers=0, exact=False, check_nan=False,
+        beside=0,
+    )  # fmt: skip
 
 
 @lru_cache

@@ -27,6 +27,8 @@ class Rank:
     kept: int = -1
     left: bool = False
     torn: str = ""
+    beside: int | None = None
+    """How many steps the second state is ahead, as it was restored."""
     ended: int | None = None
 
     @property
@@ -53,6 +55,8 @@ def read(lines: Sequence[str]) -> Rank:
             rank.kept = rest[0]
         elif what == "torn":
             rank.torn = f"step {rest[0]} has numbers of {rest[1]}"
+        elif what == "beside":
+            rank.beside = rest[0]
         elif what == "left":
             rank.left = True
         else:
@@ -76,6 +80,8 @@ class Judge:
     """The nodes among whom the shards lie."""
     _disk: dict[int, int] = field(default_factory=dict)
     """The step that each node has on disk at least; a shared folder is that of node -1."""
+    _beside: int | None = None
+    """How many steps the second state was ahead when all left in a planned stop; None after another end."""
 
     def run(self, values: Sequence[Any] | None, reference: Sequence[float]) -> list[str]:
         """All of it. `values` are what the last world returned, None if the run failed with an error that is right."""
@@ -113,6 +119,9 @@ class Judge:
         for one in ranks:
             if one.torn:
                 self._say(index, f"what was restored is not whole: {one.torn}")
+        beside = {one.beside for one in ranks if one.start is not None}
+        if len(beside) > 1 or (self._beside is not None and beside != {self._beside}):
+            self._say(index, f"the second state is {beside} steps ahead, and before the stop it was {self._beside}")
         least = self.readable(index)
         known = max(one.known for one in ranks)
         if start < least:
@@ -134,6 +143,7 @@ class Judge:
         until, wish = self.plan.worlds[index].until, self.plan.training
         started = [rank for rank in ranks if rank.start is not None]
         disk_of = -1 if self.plan.shared else members[0]
+        self._beside = None
         if len(started) == len(ranks):
             done = min(rank.kept for rank in ranks)
             start = started[0].start or 0
@@ -145,6 +155,7 @@ class Judge:
                 if len({rank.last for rank in ranks if rank.left}) > 1:
                     self._say(index, f"the ranks leave at different steps: {[rank.last for rank in ranks]}")
                 self._disk[disk_of] = ranks[0].last
+                self._beside = ranks[0].beside
                 if wish.memory_every is not None:
                     self._remember(ranks[0].last, members)
         for place in lost(self.plan.worlds, index):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from elastic.testing import End, Failure, Loss, Planned, World
@@ -96,6 +96,10 @@ class Training:
     keep: int
     copies: int
     check_nan: bool
+    late: int = 0
+    """The first step in which the last layer takes part: until then its parameters have no gradients. 0: always."""
+    beside: int = 0
+    """Every so many steps a second state, in a folder of its own, goes to disk. 0: there is none."""
 
     @property
     def steps_min(self) -> int:
@@ -127,6 +131,8 @@ def plan(seed: int) -> Plan:
     """The plan of a seed, always the same."""
     dice = random.Random(seed)
     training = _training(dice)
+    more = random.Random(-1 - seed)  # Of its own, so that a seed keeps the schedule that it had before this was drawn.
+    training = replace(training, late=more.choice((0, 0, 2, 5, 9)), beside=more.choice((0, 0, 0, 1, 4)))
     slots = 1 if training.mode == "none" else dice.choice((1, 1, 1, 2))
     nodes_max = 1 if training.mode == "none" else 4 if slots == 1 else 2
     changes = dice.randint(1, 5)
@@ -139,6 +145,8 @@ def plan(seed: int) -> Plan:
     made.worlds.append(World(nodes, End()))
     made.strikes.append(())
     shared = training.mode == "fsdp" or dice.random() < 0.7
+    if not shared:
+        training = replace(training, beside=0)
     return Plan(seed, training, tuple(made.worlds), tuple(made.strikes), slots, shared)
 
 

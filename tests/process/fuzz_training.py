@@ -43,6 +43,23 @@ class Samples(torch.utils.data.Dataset[Sample]):
         return index, self.x[index], self.y[index]
 
 
+class Net(torch.nn.Module):
+    """Three layers, of which the last one is left out where the caller says so."""
+
+    def __init__(self, ballast: int) -> None:
+        """The same numbers everywhere."""
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second, self.late = torch.nn.Linear(3, 4), torch.nn.Linear(4, 2), torch.nn.Linear(2, 2)
+        self.double()
+        self.register_buffer("ballast", torch.zeros(ballast))
+
+    def forward(self, x: torch.Tensor, late: bool) -> torch.Tensor:
+        """Shape (n, 3) in, (n, 2) out."""
+        y: torch.Tensor = self.second(torch.tanh(self.first(x)))
+        return self.late(y) if late else y
+
+
 class Diary:
     """What a replica writes down, line by line: it is on file when the call returns."""
 
@@ -96,7 +113,7 @@ def train(plan: Plan, folder: str) -> list[float] | None:
     if strike is not None and strike.place:
         arm(strike)
     try:
-        found = _train(plan, diary, strike)
+        found = _train(plan, folder, diary, strike)
     except SystemExit:
         diary.write("left")
         raise
@@ -105,16 +122,14 @@ def train(plan: Plan, folder: str) -> list[float] | None:
     return found
 
 
-def _train(plan: Plan, diary: Diary, strike: Strike | None) -> list[float]:
+def _train(plan: Plan, folder: str, diary: Diary, strike: Strike | None) -> list[float]:
     wish = plan.training
     if wish.mode != "none":
         elastic.init()
-    torch.manual_seed(3)
-    model: Any = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double()
-    model.register_buffer("ballast", torch.zeros(wish.ballast))
-    inner = model
+    model: Any = Net(wish.ballast)
+    inner: Any = model
     if wish.mode == "ddp":
-        model = DistributedDataParallel(inner, broadcast_buffers=False)
+        model = DistributedDataParallel(inner, broadcast_buffers=False, find_unused_parameters=wish.late > 0)
     elif wish.mode == "fsdp":
         from torch.distributed.fsdp import fully_shard
 
@@ -135,6 +150,11 @@ def _train(plan: Plan, diary: Diary, strike: Strike | None) -> list[float]:
     torn = sorted(set(inner.ballast.tolist()) - {float(state.step)})
     if torn:
         diary.write("torn", state.step, torn)
+    other = _beside(plan, folder)
+    if other is not None:
+        if torn := sorted(set(other.numbers.tolist()) - {float(other.step)}):
+            diary.write("torn", other.step, torn)
+        diary.write("beside", other.step - state.step)
     diary.write("start", state.step, state.epoch, resumed, os.environ.get("ELASTIC_SAVED", ""))
     for epoch in elastic.epochs(state, wish.epochs):
         for ids, x, y in loader:
@@ -143,18 +163,20 @@ def _train(plan: Plan, diary: Diary, strike: Strike | None) -> list[float]:
                 die(strike.after_us)
             diary.write("take", epoch, step, ids[: source.samples].tolist())
             with batch.accumulate(model) if wish.most is not None else nullcontext():
-                torch.autograd.backward(batch.weigh(mse_loss(model(x), y)))
+                torch.autograd.backward(batch.weigh(mse_loss(model(x, step >= wish.late), y)))
             if not source.last:
                 continue
             if wish.mode == "manual":
-                for one in inner.parameters():
-                    assert one.grad is not None
+                for one in (one for one in inner.parameters() if one.grad is not None):
                     dist.all_reduce(one.grad)
                     one.grad /= dist.get_world_size()
             optimizer.step()
             optimizer.zero_grad()
             inner.ballast.fill_(step)
             state.taken += 1
+            if other is not None:
+                other.numbers = torch.full((wish.ballast,), other.step + 1.0)
+                other.commit(every=wish.beside, memory_every=wish.memory_every)
             state.commit(every=wish.every, memory_every=wish.memory_every)
             diary.write("kept", state.step)
             if wish.exact:
@@ -163,6 +185,15 @@ def _train(plan: Plan, diary: Diary, strike: Strike | None) -> list[float]:
     assert state.taken == state.step
     diary.write("end", state.step)
     return [number for one in model.parameters() for number in _whole(one).flatten().tolist()]
+
+
+def _beside(plan: Plan, folder: str) -> Any:
+    """A second state in a folder of its own, None if the plan has none."""
+    if not plan.training.beside:
+        return None
+    other = elastic.State(numbers=torch.zeros(plan.training.ballast))
+    other.restore(folder=Path(folder).with_name("beside"), keep=plan.training.keep)
+    return other
 
 
 def _whole(parameter: Any) -> torch.Tensor:
