@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
-from elastic.train.shardedparts import ShardedOptimizer, Stored
+from elastic.train.shardedparts import ShardedOptimizer, Stored, is_sharded
 
 
 def made(lr: float = 0.1, frozen: bool = False) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -89,3 +91,12 @@ def test_an_optimizer_of_other_parameters_is_refused_by_their_names() -> None:
     del after[1].param_groups[1]
     with pytest.raises(ValueError, match=r"this optimizer has not 0\.bias, 1\.bias"):
         carried(ShardedOptimizer(*before), ShardedOptimizer(*after))
+
+
+def test_a_tensor_is_looked_at_while_another_thread_has_only_begun_to_load_what_shards_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A save's thread loads that module; until it is whole it has no class of sharded tensors."""
+    name = "torch.distributed.tensor"
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    assert not is_sharded([torch.zeros(1)])
