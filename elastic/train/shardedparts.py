@@ -143,8 +143,9 @@ class ShardedOptimizer:
 
 def is_sharded(tensors: Iterable[torch.Tensor]) -> bool:
     """Tell whether one of them is a DTensor."""
-    module = sys.modules.get("torch.distributed.tensor")  # Not loaded: then nobody has made one.
-    return module is not None and any(isinstance(tensor, module.DTensor) for tensor in tensors)
+    module = sys.modules.get("torch.distributed.tensor")
+    kind = getattr(module, "DTensor", None)  # Not loaded, or just being so by a save's thread: nobody has made one.
+    return kind is not None and any(isinstance(tensor, kind) for tensor in tensors)
 
 
 def _parted(key: str) -> tuple[str, str]:

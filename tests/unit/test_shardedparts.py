@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
-from elastic.train.shardedparts import ShardedOptimizer, Stored
+from elastic.train.shardedparts import ShardedOptimizer, Stored, is_sharded
 
 
 def made(lr: float = 0.1, frozen: bool = False) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -113,3 +115,12 @@ def test_what_is_loaded_into_has_the_shape_and_the_type_of_what_was_saved() -> N
     found = {key: one if one is None else Stored(tuple(one.shape), one.dtype) for key, one in made_for.items()}
     assert found == saved
     assert not any(one.requires_grad for one in made_for.values() if one is not None)
+
+
+def test_a_tensor_is_looked_at_while_another_thread_has_only_begun_to_load_what_shards_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A save's thread loads that module; until it is whole it has no class of sharded tensors."""
+    name = "torch.distributed.tensor"
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    assert not is_sharded([torch.zeros(1)])

@@ -1,0 +1,59 @@
+"""The fence around a checkpoint folder that does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from elastic.train import fence
+from launcher import folderclaim
+from launcher.console import Console
+from launcher.folderclaim import FolderClaim
+from launcher.logs import Level, Narrator
+from tests.process.happenings import LIMIT_S
+
+
+class Heard(Console):
+    """A console whose lines are awaited."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self.lines: asyncio.Queue[str] = asyncio.Queue()
+
+    def write_line(self, text: str) -> None:
+        self.lines.put_nowait(text)
+
+
+def test_a_checkpoint_folder_that_hangs_holds_no_agent_back_and_is_claimed_once_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim before is a pipe: who reads it waits until somebody writes."""
+    monkeypatch.setattr(folderclaim, "SLOW_S", 0.0)
+    monkeypatch.setattr(folderclaim, "PAUSE_S", 0.0)
+    fence.claim(tmp_path, "job/1")
+    before = tmp_path / fence.FENCE / "0000000001" / fence.CLAIM
+    said = before.read_bytes()
+    before.unlink()
+    os.mkfifo(before)
+
+    async def story() -> None:
+        console = Heard(2)
+        claim = FolderClaim(tmp_path, Narrator("n", console, level=Level.QUIET))
+        async with asyncio.timeout(LIMIT_S):
+            claim.begin("job/2")
+            assert "has not answered for" in await console.lines.get()
+            pipe = os.open(before, os.O_WRONLY)
+            before.rename(before.with_name("pipe"))
+            before.write_bytes(said)
+            os.close(pipe)  # The reader gets nothing, which is no claim.
+            assert "is not guarded: " in await console.lines.get()
+            assert "is guarded now" in await console.lines.get()
+        claim.end()
+
+    asyncio.run(story())
+    found = fence.current(tmp_path)
+    assert found is not None
+    assert found.mark == "job/2"
