@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -10,34 +9,19 @@ import pytest
 import torch
 
 from elastic.channel import WorkerEnd
-from elastic.segments import SegmentRefused, Segments
 from elastic.train.commonstep import Agreed
 from elastic.train.memory import MemoryTier
 from elastic.train.pair import Pair
 from elastic.train.slots import DATA_AT, Head, Layout, Spec
+from tests.unit.kept import Kept, keeping
 
 LIMIT = 4 << 20
 
 
-class Kept:
-    """The agent's memory without an agent."""
-
-    def __init__(self) -> None:
-        self.segments = Segments(LIMIT)
-
-    def segment(self, name: str, size: int) -> tuple[int, int] | str:
-        try:
-            fd, found = self.segments.want(name, size)
-        except SegmentRefused as refused:
-            return str(refused)
-        return os.dup(fd), found
-
-
 @pytest.fixture
 def kept() -> Iterator[Kept]:
-    made = Kept()
-    yield made
-    made.segments.drop_all()
+    with keeping(LIMIT) as made:
+        yield made
 
 
 def tier(kept: Kept | None, g: int | None, rank: int = 0, ranks: int = 1) -> MemoryTier:

@@ -8,32 +8,17 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from elastic.segments import SegmentRefused, Segments
 from elastic.train.pair import Pair
 from elastic.train.slots import DATA_AT, Head, Layout, NoRoom, Spec
+from tests.unit.kept import Kept, keeping
 
 LIMIT = 1 << 20
 
 
-class Kept:
-    """The agent's memory without an agent."""
-
-    def __init__(self) -> None:
-        self.segments = Segments(LIMIT)
-
-    def segment(self, name: str, size: int) -> tuple[int, int] | str:
-        try:
-            fd, found = self.segments.want(name, size)
-        except SegmentRefused as refused:
-            return str(refused)
-        return os.dup(fd), found
-
-
 @pytest.fixture
 def kept() -> Iterator[Kept]:
-    made = Kept()
-    yield made
-    made.segments.drop_all()
+    with keeping(LIMIT) as made:
+        yield made
 
 
 def write(pair: Pair, step: int, size: int = 10, *, g: int | str = 1, keep: tuple[str, int] | None = None) -> None:
@@ -172,7 +157,7 @@ class Counting(Kept):
     """Counts what an agent is asked for."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(LIMIT)
         self.sizes: list[int] = []
 
     def segment(self, name: str, size: int) -> tuple[int, int] | str:
