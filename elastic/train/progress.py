@@ -21,9 +21,7 @@ INTERVAL_S: Final = 0.1
 STEP_MAX: Final = 2**62
 NAME_MAX: Final = 64
 WHAT_MAX: Final = 1000
-UNREADABLE: Final = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError),
-)
+UNREADABLE: Final = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What a value raises that is no number. RuntimeError: torch's errors; the next operation of the script shows them."""
 
 

@@ -87,8 +87,8 @@ def rollback(checkpoints: Checkpoints, step: int, run: str) -> Record:
     if known is not None and run and (known.run, known.step) == (run, step):
         if any(entry.step > step for entry in layout.entries(checkpoints.folder)):
             log.warning(
-                "--restore_step %d: this job went back to it in generation %d, and goes on from its newest checkpoint; "
-                "remove %s to go back once more",
+                "--restore_step %d: this run of the job went back to it in generation %d, and goes on from its newest "
+                "checkpoint; remove %s to go back once more",
                 step,
                 known.generation,
                 checkpoints.folder / RECORD,

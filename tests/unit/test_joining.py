@@ -176,6 +176,11 @@ def test_with_several_other_settings_the_one_line_names_them_all() -> None:
     )
 
 
+def test_a_setting_that_the_job_has_left_to_its_default_is_called_so() -> None:
+    decided = plan(a_job("a"), me(grow_every_s=9.0), True)
+    assert decided.lines == ("this node follows the job: --grow_every is the default there, 9 here",)
+
+
 def test_force_changes_np_and_nothing_else_of_a_living_job() -> None:
     shelf = a_job("a")
     decided = plan(shelf, me(force=True, np=read_np("2:8"), restarts_max=0), True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from elastic.decisions import Memory, Reason
 from elastic.membership import remember
@@ -400,14 +401,20 @@ def test_np_n_grows_back_to_n_after_a_loss() -> None:
     assert nodes_of(job.form(20, Reason.GROWN)) == ["a", "c", "d"]
 
 
-def test_a_second_growth_waits_for_grow_every() -> None:
-    job = Job("1:4", grow_every_s=60.0)
+def grown(**spec: Any) -> tuple[Job, int]:
+    """A job that has grown to "a b c" at 13 s, in this generation, and at whose door "d" stands."""
+    job = Job("1:4", **spec)
     job.run("a b")
     job.join("c")
-    job.form(10, Reason.GROWN, Reason.GROW_SETTLING)  # At 13 s.
+    g = job.form(10, Reason.GROWN, Reason.GROW_SETTLING).generation.g
     job.stopped("a b")
     job.open(14)
     job.join("d")
+    return job, g
+
+
+def test_a_second_growth_waits_for_grow_every() -> None:
+    job, _ = grown(grow_every_s=60.0)
     wait = job.wait(20, Reason.GROW_LATER)
     assert wait.until == 74
     assert wait.reason == "d joins in 54 s (--grow_every 60)"
@@ -416,39 +423,21 @@ def test_a_second_growth_waits_for_grow_every() -> None:
 
 
 def test_by_default_a_second_growth_waits_a_minute_if_workers_would_lose_what_they_have_not_saved() -> None:
-    job = Job("1:4")
-    job.run("a b")
-    job.join("c")
-    job.form(10, Reason.GROWN, Reason.GROW_SETTLING)
-    job.stopped("a b")
-    job.open(14)
-    job.join("d")
+    job, _ = grown()
     assert job.wait(20, Reason.GROW_LATER).reason == "d joins in 54 s (--grow_every 60)"
 
 
 def test_by_default_a_second_growth_does_not_wait_if_workers_save_before_they_leave() -> None:
-    job = Job("1:4")
-    job.run("a b")
-    job.join("c")
-    grown = job.form(10, Reason.GROWN, Reason.GROW_SETTLING)
-    job.stopped("a b")
-    job.open(14)
-    job.join("d")
-    job.memory = replace(job.memory, listening=grown.generation.g - 1)
+    job, g = grown()
+    job.memory = replace(job.memory, listening=g - 1)
     job.wait(20, Reason.GROW_LATER)
-    job.memory = replace(job.memory, listening=grown.generation.g)
+    job.memory = replace(job.memory, listening=g)
     job.form(20, Reason.GROWN)
 
 
 def test_what_grow_every_says_holds_for_workers_that_save_before_they_leave_too() -> None:
-    job = Job("1:4", grow_every_s=30.0)
-    job.run("a b")
-    job.join("c")
-    grown = job.form(10, Reason.GROWN, Reason.GROW_SETTLING)
-    job.stopped("a b")
-    job.open(14)
-    job.join("d")
-    job.memory = replace(job.memory, listening=grown.generation.g)
+    job, g = grown(grow_every_s=30.0)
+    job.memory = replace(job.memory, listening=g)
     assert job.wait(20, Reason.GROW_LATER).until == 44
 
 

@@ -70,7 +70,7 @@ def test_a_restart_of_the_same_run_does_not_go_back_a_second_time_and_says_so_if
     rollback(Checkpoints(folder), 10, "abc")
     assert newest(folder) == 15
     (line,) = caplog.messages
-    assert line.startswith("--restore_step 10: this job went back to it in generation 5")
+    assert line.startswith("--restore_step 10: this run of the job went back to it in generation 5")
     assert str(folder / RECORD) in line
 
 
