@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from elastic import agentlinks
 from elastic.agentevents import (
     FindOlder,
     Follow,
@@ -21,7 +22,7 @@ from elastic.agentevents import (
 )
 from elastic.agentfacts import Facts, Phase
 from elastic.joining import join
-from elastic.membership import Form, Wait, decide
+from elastic.membership import Wait, decide
 from elastic.model import Ended, MemberState, Outcome
 from elastic.proposals import Transaction, leave, propose, record, say
 
@@ -41,8 +42,7 @@ def announce(f: Facts) -> None:
     _tell_revision(f)
     if go is not None and f.generation is not None and go.value.g == f.generation.g:
         f.idle_since = f.now  # A world runs, with this node or without it.
-    if _holds(f):
-        f.right = f.right.vouched(f.now + f.right.ttl_s)
+    agentlinks.hold(f)
 
 
 def _tell_revision(f: Facts) -> None:
@@ -71,6 +71,9 @@ def perform(f: Facts) -> None:
     if f.inflight is None and not _behind(f):
         _write(f)
     _propose(f)
+    _revoke_dead(f)
+    agentlinks.watch(f)
+    agentlinks.ask(f)
 
 
 def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
@@ -82,8 +85,6 @@ def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
         times.append(f.right.until())
         if f.drain is not None:
             times.append(f.drain.at + drain_patience_s)
-        if _holds(f):
-            times.append(f.now + f.right.ttl_s / 4)
     if f.phase is Phase.LEAVING or (f.phase in (Phase.JOINING, Phase.DONE) and f.drain is not None):
         times.append(f.entered_at + record_patience_s)
     if f.phase in (Phase.JOINING, Phase.SPARE, Phase.GATED) and f.limits.elastic_timeout_s is not None:
@@ -92,27 +93,9 @@ def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
         times.append(max(f.grant_again_at, f.now + ASK_AGAIN_S))
     if f.behind_since is not None:
         times.append(f.behind_since + WATCH_PATIENCE_S)
+    times += agentlinks.wakes(f)
     later = [time for time in times if time > f.now]
     f.wake_at = min(later) if later else None
-
-
-def vouch_s(f: Facts, node: str, g: int) -> float:
-    """How many seconds this agent, asked over the link, grants `node` to run generation g; 0.0 is no."""
-    generation = f.generation
-    if generation is None or generation.g != g or f.workers_g != g or f.phase is not Phase.RUNNING or f.seats:
-        return 0.0
-    if generation.index(f.me.node) != 0 or generation.index(node) is None:
-        return 0.0
-    return max(0.0, min(f.right.ttl_s, f.right.until() - f.now))
-
-
-def _holds(f: Facts) -> bool:
-    """Tell whether this node is the first of its generation and hears every other member of it."""
-    generation = f.generation
-    if f.phase is not Phase.RUNNING or generation is None or generation.g != f.workers_g or f.seats:
-        return False  # Seats are given anew as soon as a lease has ended, so that nobody runs longer than that.
-    others = {place.node for place in generation.members if place.node != f.me.node}
-    return generation.index(f.me.node) == 0 and others <= f.memory.linked
 
 
 def _tell_spare(f: Facts) -> None:
@@ -232,9 +215,23 @@ def _join(f: Facts) -> None:
         f.act(FindOlder(0))
 
 
+def _revoke_dead(f: Facts) -> None:
+    """The proposer ends the lease of each death that is proven, so that everybody sees it at once."""
+    if f.following != (True, None) or f.registered is None or not (f.memory.gone or f.memory.dead):
+        return
+    for node, stored in f.view.members.items():
+        proven = (node, stored.create_revision) in f.memory.gone or node in f.memory.dead
+        if proven and stored.lease and stored.lease not in f.revoked:
+            f.revoked |= {stored.lease}
+            f.act(Revoke(stored.lease))
+
+
 def _present(f: Facts, node: str) -> bool:
+    """Tell whether a node before this one in line can propose: it is registered, alive, and reaches the store."""
     stored = f.view.members.get(node)
-    return stored is not None and (node, stored.create_revision) not in f.memory.gone and node not in f.memory.dead
+    if stored is None or agentlinks.yields(f, node):
+        return False
+    return (node, stored.create_revision) not in f.memory.gone and node not in f.memory.dead
 
 
 def _line(f: Facts) -> None:
@@ -321,9 +318,6 @@ def _propose(f: Facts) -> None:
     f.decided += 1
     tag = f"{f.me.node}/{f.registered}/{f.decided}"
     _send(f, propose(f.keys, f.view, f.me.node, f.registered, decision, tag, f.wall_at_zero + f.now))
-    if isinstance(decision, Form):
-        for lease in decision.revoke:
-            f.act(Revoke(lease))
 
 
 NO_PROPOSER = (Phase.JOINING, Phase.LEAVING, Phase.ENDED)

@@ -6,6 +6,7 @@ real agent and the simulation speak exactly these.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from elastic.keys import View
@@ -120,9 +121,24 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """The members that can be heard now, as seen over the links."""
+    """The watched nodes whose link is up now."""
 
     nodes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LinksAnswered:
+    """The answer to `AskLinks`: the nodes that were heard; every other has not answered in time."""
+
+    number: int
+    nodes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class VouchAsked:
+    """A node that this one follows, or that follows it, asks for its word: it does not reach the store now."""
+
+    node: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +172,7 @@ class Tick:
 
 Event = (
     ViewChanged | Granted | GrantFailed | Refreshed | SessionLost | Answered | Older | Exited | Listens | Hung | Gone
-    | Drain | Linked | Vouched | ProvenGone | ProvenDead | Tick
+    | Drain | Linked | LinksAnswered | VouchAsked | Vouched | ProvenGone | ProvenDead | Tick
 )  # fmt: skip
 
 
@@ -179,6 +195,36 @@ class Revoke:
     """Revoke the lease of a node whose death is proven."""
 
     lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTarget:
+    """Where the agent of a registration listens."""
+
+    host: str
+    port: int
+    create_revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class WatchLinks:
+    """Keep a link to each of these nodes, and to no other. `Linked` and `ProvenGone` tell of them."""
+
+    targets: Mapping[str, LinkTarget]
+
+
+@dataclass(frozen=True, slots=True)
+class AskLinks:
+    """Ask every linked node whether it is still there. Answered by `LinksAnswered`, at the latest after 0.1 s."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskVouch:
+    """Ask whoever watches this node for the right to run generation g. Answered by `Vouched`, or not at all."""
+
+    g: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +327,6 @@ class Exit:
 
 
 Action = (
-    OpenSession | CloseSession | Revoke | Send | Follow | FindOlder | Relist | StartWorkers | TellRoster | StopWorkers
-    | RunUntil | Say | ReportFailure | ReportVerdict | Exit
+    OpenSession | CloseSession | Revoke | WatchLinks | AskLinks | AskVouch | Send | Follow | FindOlder | Relist
+    | StartWorkers | TellRoster | StopWorkers | RunUntil | Say | ReportFailure | ReportVerdict | Exit
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -16,14 +17,18 @@ from elastic.agentevents import (
     GrantFailed,
     Hung,
     Linked,
+    LinksAnswered,
+    LinkTarget,
     Listens,
     Older,
     ProvenDead,
     ProvenGone,
     Refreshed,
+    Say,
     SessionLost,
     Tick,
     ViewChanged,
+    VouchAsked,
     Vouched,
 )
 from elastic.keys import JobKeys, View
@@ -33,6 +38,8 @@ from elastic.proposals import Transaction
 from elastic.right import Right
 
 GRANT_RETRY_S = 0.5
+YIELDING_PAUSE_S = 10.0
+"""A node that says again that it does not reach the store, after so long a pause, says it for the first time."""
 SEEN_BY_ITS_WRITER = ("register", "say", "form", "go", "verdict")
 """Transactions that change what every agent follows: the next one waits until the view shows them."""
 
@@ -56,12 +63,13 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Me:
-    """This node. `incarnation` is written if the store has none; `tag` is unlike any other agent's."""
+    """This node. `incarnation` and `secret` are written if the store has none."""
 
     node: str
     member: Member
     spec: Spec
     incarnation: str
+    secret: str = ""
     force: bool = False
     rerun: bool = False
     allow_mismatch: bool = False
@@ -123,6 +131,18 @@ class Facts:
     older_cursor: int | None = None
     older_asked: int | None = None
     older_node: str | None = None
+    # links
+    targets: Mapping[str, LinkTarget] = field(default_factory=dict)
+    links_up: frozenset[str] = frozenset()
+    silent: frozenset[str] = frozenset()
+    asked: int = 0
+    asked_at: float = float("-inf")
+    asked_about: int = 0
+    awaiting: bool = False
+    heard_at: float = float("-inf")
+    vouch_asked_at: float = float("-inf")
+    yielding: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    revoked: frozenset[int] = frozenset()
     # the proposer
     memory: Memory = field(default_factory=Memory)
     decision: Decision | None = None
@@ -210,7 +230,8 @@ class Facts:
         self.workers_g = self.workers_since = self.spare_g = self.roster_rev = 0
         self.reported = (0, 0)
         self.outcome_wanted = self.outcome_written = self.outcome_refused = None
-        self.memory = Memory(linked=self.memory.linked, dead=self.memory.dead)
+        self.memory = Memory(linked=self.memory.linked, dead=self.memory.dead, distrusted=self.memory.distrusted)
+        self.asked_about, self.revoked, self.yielding = 0, frozenset(), {}
         self.passed, self.passed_g = frozenset(), 0
 
     def unregister(self) -> None:
@@ -272,7 +293,15 @@ def absorb(f: Facts, event: Event) -> None:
             if f.drain is None:
                 f.drain = DrainAsked(f.now, event.signal, event.reason)
         case Linked():
-            f.memory = replace(f.memory, linked=event.nodes)
+            f.links_up = event.nodes
+            f.silent &= event.nodes
+            f.memory = replace(f.memory, linked=f.links_up - f.silent)
+        case LinksAnswered():
+            _heard(f, event)
+        case VouchAsked():
+            first, last = f.yielding.get(event.node, (f.now, f.now))
+            first = f.now if f.now > last + YIELDING_PAUSE_S else first
+            f.yielding = {**f.yielding, event.node: (first, f.now)}
         case Vouched():
             if event.g == f.workers_g and not f.workers_gone:
                 f.right = f.right.vouched(event.until)
@@ -283,6 +312,16 @@ def absorb(f: Facts, event: Event) -> None:
             f.memory = replace(f.memory, dead=f.memory.dead | {event.node})
         case Tick():
             pass
+
+
+def _heard(f: Facts, event: LinksAnswered) -> None:
+    """Who did not answer the newest question is not heard, until it answers another one or is linked anew."""
+    if event.number != f.asked:
+        return
+    f.awaiting = False
+    f.heard_at = f.asked_at
+    f.silent = f.links_up - event.nodes
+    f.memory = replace(f.memory, linked=f.links_up - f.silent, answered_g=max(f.memory.answered_g, f.asked_about))
 
 
 def _spec(f: Facts) -> Spec:
@@ -312,10 +351,22 @@ def _view(f: Facts, event: ViewChanged) -> None:
         f.incarnation = incarnation
     _own_key(f)
     f.memory = remember(f.view, f.memory, f.now)
+    _distrust(f)
+
+
+def _distrust(f: Facts) -> None:
+    """A node that speaks again after its "death" switches link proofs off for its host; the generation says so too."""
+    told = frozenset(f.generation.distrusted if f.generation is not None else ()) - f.memory.distrusted
+    if told:
+        f.memory = replace(f.memory, distrusted=f.memory.distrusted | told)
     for node, created in f.memory.gone:
         stored = f.view.members.get(node)
-        if stored is not None and stored.create_revision != created:  # It speaks again after its "death".
-            f.memory = replace(f.memory, distrusted=f.memory.distrusted | {stored.value.host})
+        if stored is None or stored.create_revision == created or stored.value.host in f.memory.distrusted:
+            continue
+        host = stored.value.host
+        f.memory = replace(f.memory, distrusted=f.memory.distrusted | {host})
+        text = f"{node} is there again, although its connection had shown that its process was gone (a firewall?); "
+        f.act(Say(f"{text}from now on only the leases of {host} count", warn=True))
 
 
 def _own_key(f: Facts) -> None:

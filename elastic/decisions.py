@@ -22,6 +22,7 @@ class Reason(StrEnum):
     COMPLETED = "every worker ended well"
     FINISHING = "some nodes are done"
     LOST = "a member was lost"
+    ASKING = "a worker failed, perhaps because a node was lost"
     FAILED = "a worker failed"
     STOPPED = "a member had to stop its workers"
     DRAIN_BATCH = "collecting drains"
@@ -67,7 +68,6 @@ class Form:
     generation: Generation
     planned: bool = False
     lost: tuple[str, ...] = ()
-    revoke: tuple[int, ...] = ()
     forget: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
 
@@ -109,7 +109,9 @@ class Memory:
     `linked`: members that can be heard at this moment. `gone`: members (with their create revision) whose process was
     proven dead over the link, which can be wrong. `dead`: nodes whose process was seen dead on this very machine.
     `distrusted`: hosts that spoke after such a proof; it is not believed again. `listening`: the newest generation
-    whose workers on this node can be asked to finish a step and to save before they leave.
+    whose workers on this node can be asked to finish a step and to save before they leave. `seen_since`: when each
+    node that is not linked yet was first seen. `answered_g`: the newest generation of which, after a worker had failed,
+    every linked member was asked whether it is still there.
     """
 
     linked: frozenset[str] = frozenset()
@@ -117,6 +119,7 @@ class Memory:
     dead: frozenset[str] = frozenset()
     distrusted: frozenset[str] = frozenset()
     absent_since: Mapping[str, float] = field(default_factory=dict)
+    seen_since: Mapping[str, float] = field(default_factory=dict)
     ready_since: Mapping[str, float] = field(default_factory=dict)
     draining_since: Mapping[str, float] = field(default_factory=dict)
     ended_since: Mapping[str, float] = field(default_factory=dict)
@@ -124,3 +127,4 @@ class Memory:
     grown_at: float | None = None
     generation_seen: int = 0
     listening: int = 0
+    answered_g: int = 0

@@ -75,7 +75,7 @@ def join(
         return JoinPlan(lines=(f"another node is registered as {me.node}; waiting for its lease to end",))
     stored = view.spec.value if view.spec is not None else None
     if stored is None:
-        return JoinPlan(register(keys, view, me.node, me.member, lease, spec=me.spec, incarnation=incarnation))
+        return JoinPlan(_register(keys, view, me, incarnation, lease, me.spec))
     if stored.schema != SCHEMA:
         return JoinPlan(refusal=_other_version(stored.schema))
     if view.incarnation is None:
@@ -200,6 +200,7 @@ def _register(
         lease,
         spec=spec,
         incarnation=incarnation,
+        secret=me.secret,
         nobody_lives=nobody_lives,
     )
 

@@ -3,6 +3,7 @@
 ::
 
     <prefix>/<job>/incarnation          random, created once; compared in every transaction
+    <prefix>/<job>/secret               text; agents prove with it that they belong to the job (`elastic.linkwire`)
     <prefix>/<job>/spec                 model.Spec
     <prefix>/<job>/members/<node>       model.Member, under the node's lease
     <prefix>/<job>/generation           model.Generation, the one document that the proposer writes
@@ -63,6 +64,7 @@ class View:
 
     revision: int = 0
     incarnation: Stored[str] | None = None
+    secret: Stored[str] | None = None
     spec: Stored[Spec] | None = None
     generation: Stored[Generation] | None = None
     go: Stored[Go] | None = None
@@ -87,6 +89,7 @@ class JobKeys:
         self.job_id = job_id
         self.root: Final = f"{prefix.rstrip('/')}/{job_id}/"
         self.incarnation: Final = self.root + "incarnation"
+        self.secret: Final = self.root + "secret"
         self.spec: Final = self.root + "spec"
         self.members: Final = self.root + "members/"
         self.generation: Final = self.root + "generation"
@@ -121,6 +124,11 @@ class JobKeys:
     def known(self, key: str) -> bool:
         """Tell whether this version has a document at that key."""
         return key.startswith((self.members, self.outcomes)) or key[len(self.root) :] in _SINGLE
+
+    @property
+    def bearable(self) -> tuple[str, ...]:
+        """How the keys begin whose documents one node, or nobody, stands on: the job goes on if they are damaged."""
+        return (self.members, self.outcomes, self.saved, self.secret)
 
     @property
     def everything(self) -> tuple[Range, ...]:
@@ -176,6 +184,7 @@ class ViewReader:
         return View(
             revision=revision,
             incarnation=single.get(keys.incarnation),
+            secret=single.get(keys.secret),
             spec=single.get(keys.spec),
             generation=single.get(keys.generation),
             go=single.get(keys.go),
@@ -186,7 +195,7 @@ class ViewReader:
             complete=complete,
             follows=follows,
             damaged=tuple(damaged),
-            unreadable=tuple(key for key in damaged if not key.startswith((keys.members, keys.outcomes, keys.saved))),
+            unreadable=tuple(key for key in damaged if not key.startswith(keys.bearable)),
             schema=schema,
         )
 
@@ -249,6 +258,7 @@ _OUTCOME = msgspec.json.Decoder(Outcome)
 _OUTCOME_KEY = re.compile(r"\d{10}/.+")
 _SINGLE: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
     "incarnation": msgspec.json.Decoder(str),
+    "secret": msgspec.json.Decoder(str),
     "spec": msgspec.json.Decoder(Spec),
     "generation": msgspec.json.Decoder(Generation),
     "go": msgspec.json.Decoder(Go),

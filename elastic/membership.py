@@ -26,13 +26,14 @@ from dataclasses import replace
 from elastic import hostlist, roster
 from elastic.budget import HEALTHY_S, Judgement, judge
 from elastic.decisions import Conclude, Decision, Form, Memory, Open, Policy, Reason, Wait
-from elastic.keys import View
+from elastic.keys import Stored, View
 from elastic.model import (
     PLANNED,
     Before,
     Ended,
     Generation,
     Go,
+    Member,
     MemberState,
     Outcome,
     Place,
@@ -44,6 +45,7 @@ from elastic.model import (
 from elastic.naming import failed_words
 from elastic.question import (
     BATCH_S,
+    LINK_PATIENCE_S,
     Question,
     completed,
     counted,
@@ -77,16 +79,23 @@ def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Deci
         return Wait(Reason.UNREADABLE, "the key incarnation of this job was deleted; put it back"), memory
     if view.spec is None:
         return Wait(Reason.NO_SPEC, "the job has no spec yet"), memory
-    memory = _observe(view, memory, now)
-    question = Question(view, view.spec.value, memory, policy, now)
-    roles = roster.roles_of(question.spec)
+    memory = _observe(view, memory, policy, now)
+    decision, memory = _answer(Question(view, view.spec.value, memory, policy, now))
+    if isinstance(decision, Wait) and memory.seen_since:  # Who cannot be linked is taken without a link in the end.
+        until = min(memory.seen_since.values()) + LINK_PATIENCE_S
+        decision = replace(decision, until=earliest(decision.until, until))
+    return decision, memory
+
+
+def _answer(q: Question) -> tuple[Decision, Memory]:
+    roles = roster.roles_of(q.spec)
     if roles is not None:
-        return _of_roster(question, roles)
-    if question.generation is None:
-        return _first(question)
-    if view.go is not None and view.go.value.g == question.generation.g:
-        return _running(question, question.generation)
-    return _gate(question, question.generation)
+        return _of_roster(q, roles)
+    if q.generation is None:
+        return _first(q)
+    if q.view.go is not None and q.view.go.value.g == q.generation.g:
+        return _running(q, q.generation)
+    return _gate(q, q.generation)
 
 
 def _of_roster(q: Question, roles: Roles) -> tuple[Decision, Memory]:
@@ -114,24 +123,32 @@ def remember(view: View, memory: Memory, now: float) -> Memory:
     return replace(memory, grown_at=grown_at, generation_seen=generation.g)
 
 
-def _observe(view: View, memory: Memory, now: float) -> Memory:
+def _observe(view: View, memory: Memory, policy: Policy, now: float) -> Memory:
     """Bring the memory up to date: when was each node first seen ready, draining, or absent."""
     run = view.spec.value.run if view.spec is not None else 0
     generation = view.generation.value if view.generation is not None and view.generation.value.run == run else None
     inside = {place.node for place in generation.members} if generation else set()
     before = set(generation.before.nodes) if generation and generation.before else set()
     members = view.members
+    outside = {
+        node: stored
+        for node, stored in members.items()
+        if node not in inside and stored.value.state is MemberState.READY
+    }
+    unlinked = {
+        node: memory.seen_since.get(node, now)
+        for node, stored in outside.items()
+        if node not in memory.ready_since and not _linked(view, memory, policy, node, stored)
+    }
+    unlinked = {node: since for node, since in unlinked.items() if now < since + LINK_PATIENCE_S}
     return replace(
         remember(view, memory, now),
+        seen_since=unlinked,
         gone=frozenset(key for key in memory.gone if key[0] in members and members[key[0]].create_revision == key[1]),
         absent_since={
             node: memory.absent_since.get(node, now) for node in sorted(inside | before) if node not in members
         },
-        ready_since={
-            node: memory.ready_since.get(node, now)
-            for node, stored in members.items()
-            if node not in inside and stored.value.state is MemberState.READY
-        },
+        ready_since={node: memory.ready_since.get(node, now) for node in outside if node not in unlinked},
         draining_since={
             node: memory.draining_since.get(node, now)
             for node, stored in members.items()
@@ -143,6 +160,15 @@ def _observe(view: View, memory: Memory, now: float) -> Memory:
             if generation is not None and g == generation.g and stored.value.over
         },
     )
+
+
+def _linked(view: View, memory: Memory, policy: Policy, node: str, stored: Stored[Member]) -> bool:
+    """Tell whether a node outside the generation has arrived: its agent is linked, or was, or has no links.
+
+    One that was there before the newest generation was made had its time: whoever proposes now may be new to that.
+    """
+    before = view.generation is not None and stored.create_revision < view.generation.mod_revision
+    return node in memory.linked or not stored.value.link or node == policy.node or before
 
 
 def _first(q: Question) -> tuple[Decision, Memory]:
@@ -168,7 +194,7 @@ def _running(q: Question, generation: Generation) -> tuple[Decision, Memory]:
         return completed(q, generation.g), q.memory
     failed = [node for node, outcome in outcomes.items() if outcome.ended is Ended.FAILED]
     stopped = [node for node, outcome in outcomes.items() if outcome.ended is Ended.STOPPED]
-    lost = [node for node in nodes if node not in outcomes and not q.here(node)]
+    lost = [node for node in nodes if node not in outcomes and not q.working(node)]
     staying = q.staying(generation)
     if lost or failed or stopped:
         if not staying:
@@ -177,6 +203,9 @@ def _running(q: Question, generation: Generation) -> tuple[Decision, Memory]:
         if lost:
             return replace(_form(q, Reason.LOST, Why.LOSS, _lost(q, lost), staying), lost=tuple(lost)), q.memory
         if failed:
+            if q.memory.answered_g < generation.g and (q.memory.linked & set(nodes)) - set(failed):
+                text = f"{_failed(q, generation.g, failed)}; asking the other nodes whether they are still there"
+                return Wait(Reason.ASKING, text), q.memory
             return _form(q, Reason.FAILED, Why.FAILURE, _failed(q, generation.g, failed), staying), q.memory
         return _form(q, Reason.STOPPED, Why.STOPPED, f"{named(stopped)} stopped its workers", staying), q.memory
     if done:
@@ -389,13 +418,7 @@ def _form(q: Question, code: Reason, why: Why, reason: str, staying: list[Place]
             members.append(place_of(node, stored.value))
     if q.spec.ips:
         members = hostlist.in_order(q.spec.ips, members)
-    revoke = tuple(
-        stored.lease
-        for node, stored in q.view.members.items()
-        if stored.lease and ((node, stored.create_revision) in q.memory.gone or node in q.memory.dead)
-    )
-    generation = q.successor(members, why, reason)
-    return Form(code, reason, generation, planned=planned, revoke=revoke)
+    return Form(code, reason, q.successor(members, why, reason), planned=planned)
 
 
 def _lost(q: Question, lost: Iterable[str]) -> str:

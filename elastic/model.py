@@ -287,6 +287,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
     In a parameter-server job its members change while it runs: each change is another revision `rev` of the same
     generation, and who keeps its seats is not disturbed. `cause` is the failure that the newest revision mends.
+    `distrusted` are hosts that spoke after a link had shown their death: only their leases count.
     """
 
     g: Number
@@ -300,6 +301,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     budget: Budget = Budget()
     rev: Amount = 0
     cause: Cause | None = None
+    distrusted: tuple[Host, ...] = ()
 
     def index(self, node: str) -> int | None:
         """M_id of a node, None if it is not in this generation."""

@@ -92,9 +92,12 @@ def register(
     *,
     spec: Spec | None = None,
     incarnation: str = "",
+    secret: str = "",
     nobody_lives: bool = False,
 ) -> Transaction:
-    """Put a member under its lease; with `spec`, write that too; `incarnation` is used if the store has none.
+    """Put a member under its lease; with `spec`, write that too.
+
+    `incarnation` is used if the store has none, and so is `secret`, with the incarnation or the spec.
 
     `nobody_lives` holds the transaction to a job without any member.
     """
@@ -112,6 +115,8 @@ def register(
         then.append(Put(keys.spec, encode(spec)))
     if view.incarnation is None:
         then.append(Put(keys.incarnation, encode(incarnation)))
+    if secret and (view.incarnation is None or (spec is not None and view.secret is None)):
+        then.append(Put(keys.secret, encode(secret)))
     return Transaction("register", tuple(compares), tuple(then), lease=lease)
 
 

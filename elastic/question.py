@@ -26,6 +26,10 @@ SETTLE_MAX_S = 15.0
 """The settling window ends at the latest so long after the first arrival."""
 BATCH_S = 0.3
 """Drains, and newcomers while the gate is closed, are collected for this long."""
+DISTRUSTED_MAX = 64
+"""Hosts that a generation names as distrusted; those beyond may cost one needless restart with another proposer."""
+LINK_PATIENCE_S = 3.0
+"""A registered node whose agent cannot be linked is taken all the same after this time; its lease tells of its loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,17 @@ class Question:
         """Tell whether an unregistered member is still heard, within the time it has to register again."""
         absent = self.memory.absent_since.get(node)
         return absent is not None and node in self.memory.linked and self.now < absent + 2 * self.spec.lease_ttl_s
+
+    def working(self, node: str) -> bool:
+        """Tell whether a member of a running generation works on, though it may not reach the store for a while.
+
+        At the gate it would be waited for, and could not say that it has stopped: there it has less time (`vouched`).
+        """
+        if self.member(node) is not None:
+            return True
+        absent = self.memory.absent_since.get(node)
+        in_time = absent is not None and self.now < absent + self.spec.store_outage_limit_s
+        return in_time and node in self.memory.linked
 
     def here(self, node: str) -> bool:
         """Tell whether the node counts as present."""
@@ -125,6 +140,7 @@ class Question:
             slots=self.spec.slots,
             before=before,
             budget=budget,
+            distrusted=tuple(sorted(self.memory.distrusted))[:DISTRUSTED_MAX],
         )
 
     def settled_at(self, nodes: Iterable[str]) -> float:

@@ -56,11 +56,6 @@ def candidates_outside(q: Question, inside: frozenset[str]) -> list[Candidate]:
     return [(node, member) for _, node, member in sorted(found, key=lambda one: one[:2])]
 
 
-def revoked(q: Question) -> tuple[int, ...]:
-    """The leases of nodes whose death is certain."""
-    return tuple(stored.lease for node, stored in q.view.members.items() if stored.lease and node in q.memory.dead)
-
-
 class Change:
     """The next revision of a roster, put together rule by rule."""
 
@@ -271,7 +266,6 @@ class Change:
             reason,
             generation,
             lost=tuple(place.node for place in self.told.lost if place.node not in self.ends),
-            revoke=revoked(q),
             forget=tuple(forget),
             unfinished=tuple(node for node in at_work if here(q, node)) if planned else (),
         )

@@ -34,7 +34,7 @@ from elastic.model import (
     Why,
 )
 from elastic.question import Question, completed, counted, named, settling
-from elastic.revision import UNLIMITED, Change, candidates_outside, ended_as, ends_of, free_at, here, revoked
+from elastic.revision import UNLIMITED, Change, candidates_outside, ended_as, ends_of, free_at, here
 from elastic.seats import (
     give,
     host_of,
@@ -134,7 +134,7 @@ def _assemble(q: Question, roles: Roles, need: int, code: Reason, why: Why, gone
         return Wait(Reason.SETTLING, settling(workers, q.spec.np.high, until - q.now), until)
     reason = gone or f"{in_words(roles, places)} are here"
     generation = q.successor(in_order(places), why, reason)
-    return Form(code, reason, generation, revoke=revoked(q))
+    return Form(code, reason, generation)
 
 
 def _lacking(roles: Roles, places: list[Place], need: int) -> str:

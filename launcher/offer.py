@@ -57,6 +57,7 @@ def facts(config: Config, node: str, host: str, held: NodePorts, now: float) -> 
         member,
         spec,
         secrets.token_hex(8),
+        secret=secrets.token_hex(32),
         force=config.force,
         rerun=config.rerun,
         allow_mismatch=config.allow_mismatch,

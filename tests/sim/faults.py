@@ -118,16 +118,41 @@ def cut_off(world: World, rng: random.Random) -> None:
 
 
 def _cut_for(world: World, node: Node, seconds: float, then: Callable[[], None] = lambda: None) -> None:
-    node.cut = True
+    node.cut, node.silent_at = True, world.now
     world.log(f"{node.name}: cut off")
 
     def back() -> None:
-        node.cut = False
+        node.cut, node.silent_at = False, 1e9
         world.log(f"{node.name}: reaches the others again")
         world.relist(node)
         then()
 
     world.after(seconds, back)
+
+
+def astray(world: World, rng: random.Random) -> None:
+    """A node does not reach the store, and is still heard by the other nodes."""
+    node = _pick(world, rng)
+    if node is not None and not node.astray:
+        _astray_for(world, node, rng.choice([1.0, rng.uniform(3, 40)]))
+
+
+def _astray_for(world: World, node: Node, seconds: float, then: Callable[[], None] = lambda: None) -> None:
+    node.astray = True
+    world.log(f"{node.name}: does not reach the store")
+
+    def back() -> None:
+        node.astray = False
+        world.log(f"{node.name}: reaches the store again")
+        world.relist(node)
+        then()
+
+    world.after(seconds, back)
+
+
+def unlinkable(world: World, rng: random.Random) -> None:
+    """A node comes whose agent nobody can connect to (a firewall)."""
+    world.start_node("walled").unlinkable = True
 
 
 def deaf_watch(world: World, rng: random.Random) -> None:
@@ -374,11 +399,11 @@ def _operator_writes(world: World, key: str, value: bytes) -> None:
 
 
 FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
-    crash_agent, power_off, restart_on_same_host, freeze_agent, freeze_node, clock_runs_wrong, cut_off, deaf_watch,
-    late_writes, lease_lost_while_alive, leader_change, outage_short, outage_long, store_empty, join_storm,
-    leave_and_join, drain, false_proof, worker_fails, worker_asks_restart, worker_fatal, crash_loop, proposer_lost,
-    drain_as_a_worker_fails, proposal_outlives_its_proposer,
-    wrong_slots, impatient_node, late_drain, scale, operator_stops, damaged_document, spec_deleted,
+    crash_agent, power_off, restart_on_same_host, freeze_agent, freeze_node, clock_runs_wrong, cut_off, astray,
+    unlinkable, deaf_watch, late_writes, lease_lost_while_alive, leader_change, outage_short, outage_long,
+    store_empty, join_storm, leave_and_join, drain, false_proof, worker_fails, worker_asks_restart, worker_fatal,
+    crash_loop, proposer_lost, drain_as_a_worker_fails, proposal_outlives_its_proposer, wrong_slots,
+    impatient_node, late_drain, scale, operator_stops, damaged_document, spec_deleted,
 )  # fmt: skip
 RARE = {"outage_long": 0.3, "store_empty": 0.4, "crash_loop": 0.4, "operator_stops": 0.2, "worker_fatal": 0.3}
 WEIGHTS = tuple(RARE.get(fault.__name__, 1.0) for fault in FAULTS)
@@ -444,10 +469,14 @@ def _calm(world: World, rng: random.Random) -> None:
 
     def strike() -> None:
         node = _pick(world, rng)
-        kind = rng.choice(["loss", "outage", "return"])
+        kind = rng.choice(["loss", "outage", "return", "astray"])
         if kind == "loss" and node is not None:
             calm.expect_notice(world, node)
             world.kill_node(node)
+        elif kind == "astray" and node is not None and world.links:
+            calm.expect_nothing(world)
+            seconds = rng.uniform(1.0, world.spec.store_outage_limit_s * 0.8)
+            _astray_for(world, node, seconds, then=lambda: calm.store_is_back(world))
         elif kind == "return" and node is not None:
             _cut_for(world, node, rng.uniform(3.0, 12.0), then=lambda: calm.expect_return(world, node))
         else:
@@ -468,7 +497,8 @@ def _heal(world: World) -> None:
     world.store_up = True
     world.observers = [observer for observer in world.observers if not isinstance(observer, KillAtStep)]
     for node in _alive(world):
-        node.cut = node.deaf = False
+        node.cut = node.deaf = node.astray = node.unlinkable = False
+        node.silent_at = 1e9
         if node.frozen or node.agent_frozen:
             world.thaw(node)
         world.set_rate(node, 1.0)

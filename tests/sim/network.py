@@ -31,7 +31,7 @@ class Network(Clockwork):
 
     def reachable(self, node: Node) -> bool:
         """Whether a message from the node reaches the store now."""
-        return self.store_up and not node.cut and node.alive and not node.frozen
+        return self.store_up and not node.cut and not node.astray and node.alive and not node.frozen
 
     def _expire(self) -> None:
         if self.store_up:

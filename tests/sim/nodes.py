@@ -69,6 +69,9 @@ class Node:
     frozen: bool = False
     thawed_at: float = -1e9
     cut: bool = False
+    astray: bool = False
+    unlinkable: bool = False
+    silent_at: float = 1e9
     deaf: bool = False
     inbox: list[Event] = field(default_factory=list)
     exit_code: int | None = None
@@ -84,6 +87,9 @@ class Node:
     graves: dict[str, int] = field(default_factory=dict)
     store_number: int = 0
     reader: ViewReader = field(default_factory=lambda: ViewReader(KEYS))
+    # links
+    targets: dict[str, int] = field(default_factory=dict)
+    linked: frozenset[str] = frozenset()
     # session
     lease: int | None = None
     # nursery

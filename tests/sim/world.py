@@ -12,9 +12,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from elastic.agentduties import vouch_s
 from elastic.agentevents import (
     Action,
+    AskLinks,
+    AskVouch,
     CloseSession,
     Drain,
     Event,
@@ -22,6 +23,7 @@ from elastic.agentevents import (
     FindOlder,
     Follow,
     Linked,
+    LinksAnswered,
     OpenSession,
     ProvenDead,
     ProvenGone,
@@ -32,9 +34,12 @@ from elastic.agentevents import (
     StartWorkers,
     StopWorkers,
     Tick,
+    VouchAsked,
     Vouched,
+    WatchLinks,
 )
 from elastic.agentfacts import Facts, Limits, Me
+from elastic.agentlinks import vouch_s
 from elastic.agentstate import AgentCore
 from elastic.decisions import Policy
 from elastic.model import Member
@@ -43,6 +48,10 @@ from elastic.store.memory import MemoryCore
 from tests.sim.nodes import KEYS, KILL_S, Node
 from tests.sim.nurseries import Nurseries
 
+ANSWER_S = 0.1
+"""Who has not answered over a link by then is not waited for."""
+KERNEL_S = 6.0
+"""So long the kernel believes in a connection whose other end is gone without a word."""
 FOLLOWS_MAX = 12
 """A walk along a line of seven, and a registration, need fewer."""
 
@@ -89,7 +98,8 @@ class World(Nurseries):
 
     def member_of(self, host: str, number: int, slots: int) -> Member:
         """What a node registers."""
-        return Member(host=host, slots=slots, masters=(7000, 7001, 7002), ports=(8000 + number,) * slots)
+        link = 9000 + number if self.links else 0
+        return Member(host=host, slots=slots, masters=(7000, 7001, 7002), ports=(8000 + number,) * slots, link=link)
 
     def set_rate(self, node: Node, rate: float) -> None:
         """Let a node's clock run at another speed from now on, without a jump."""
@@ -144,6 +154,7 @@ class World(Nurseries):
     def kill_node(self, node: Node) -> None:
         """Power off: agent, nursery and workers are gone in one moment."""
         node.alive = False
+        node.silent_at = self.now
         self.log(f"{node.name}: power off")
         if node.workers is not None:
             self._vanish(node, node.workers)
@@ -155,7 +166,8 @@ class World(Nurseries):
             return
         event = ProvenGone(dead.name, created, dead.host)
         for node in self.nodes.values():
-            if node is not dead and node.alive and not node.cut and not dead.cut:
+            if node.alive and dead.name in node.linked and not node.cut and not dead.cut:
+                self._link(node)
                 self._later(node, self.random.uniform(0.001, 0.05), event)
 
     def prove_dead_to(self, node: Node, dead: Node) -> None:
@@ -194,6 +206,13 @@ class World(Nurseries):
                     if isinstance(action, CloseSession):
                         node.lease = None
                     self.ask(node, lambda lease=lease: self._revoke(lease), lambda: None)  # type: ignore[misc]
+                case WatchLinks():
+                    node.targets = {name: target.create_revision for name, target in action.targets.items()}
+                    self.after(2 * self.latency(), lambda: self._link(node))
+                case AskLinks():
+                    self._ask_links(node, action.number)
+                case AskVouch():
+                    self._ask_vouch(node, action.g)
                 case FindOlder():
                     self._older(node, action.before_revision)
                 case StartWorkers():
@@ -219,33 +238,54 @@ class World(Nurseries):
         if count > FOLLOWS_MAX:
             self.fail("12", f"{node.name} followed something else {count} times while nothing changed")
 
-    def heard(self, node: Node, other: Node) -> bool:
-        """Whether a link between the two works now."""
-        return node.hears and other.hears and not node.cut and not other.cut and other.exit_code is None
-
     def _tick_links(self, node: Node) -> None:
-        """Each refresh interval: tell the core who is heard, and ask the first of the generation for its word."""
+        """Links that broke are made again, and those to a machine that is gone are noticed in the end."""
         if not node.alive or node.exit_code is not None or not node.links:
             return
-        self.after(self.spec.lease_ttl_s / 4, lambda: self._tick_links(node))
-        if not node.hears:
+        self.after(0.5, lambda: self._tick_links(node))
+        self._link(node)
+
+    def _link(self, node: Node) -> None:
+        """Tell the core which links are up. The kernel of a frozen node keeps them; no link goes to another life."""
+        if not node.alive or not node.links:
             return
-        generation = node.core.facts.generation
-        if generation is None:
-            return
-        peers = [self.nodes[place.node] for place in generation.members if place.node != node.name]
-        linked = frozenset(peer.name for peer in peers if self.heard(node, peer))
-        if linked != node.core.facts.memory.linked:
-            self.feed(node, Linked(linked))
-        if not generation.members or node.workers is None:
-            return
-        first, g = self.nodes[generation.members[0].node], node.core.facts.workers_g
-        if first is node or not self.heard(node, first):
-            return
+        up = set()
+        for name, created in node.targets.items():
+            other = self.nodes[name]
+            same = name in node.linked or other.core.facts.registered in (created, None)
+            there = other.alive and other.exit_code is None and not node.cut and not other.cut and not other.unlinkable
+            unnoticed = name in node.linked and self.now < max(other.silent_at, node.silent_at) + KERNEL_S
+            if (there and same) or (unnoticed and max(other.silent_at, node.silent_at) < 1e9):
+                up.add(name)
+        if up != node.linked:
+            node.linked = frozenset(up)
+            self._later(node, 0.0, Linked(node.linked))
+
+    def _ask_links(self, node: Node, number: int) -> None:
+        """Who is there answers; the others are waited for."""
+        up = node.linked
+        heard = frozenset(
+            name
+            for name in up
+            if self.nodes[name].hears
+            and self.nodes[name].exit_code is None
+            and not self.nodes[name].cut
+            and not node.cut
+        )
+        delay = 2 * self.latency() if heard == up else ANSWER_S
+        self._later(node, delay, LinksAnswered(number, heard))
+
+    def _ask_vouch(self, node: Node, g: int) -> None:
+        """Everybody who watches the node hears that it does not reach the store, and may grant it time."""
         asked_at = self.local(node)
-        granted = vouch_s(first.core.facts, node.name, g) if first.core.facts.now <= self.local(first) else 0.0
-        if granted > 0:
-            self._later(node, 2 * self.latency(), Vouched(g, asked_at + granted))
+        for other in self.nodes.values():
+            if not other.hears or node.name not in other.linked or node.cut or other.cut:
+                continue
+            granted = vouch_s(other.core.facts, node.name, g) if other.core.facts.now <= self.local(other) else 0.0
+            self._later(other, self.latency(), VouchAsked(node.name))
+            if granted > 0:
+                self.counts["a word was given"] += 1
+                self._later(node, 2 * self.latency(), Vouched(g, asked_at + granted))
 
     def drain(self, node: Node) -> None:
         """SIGTERM to an agent."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from elastic.agentevents import (
     Action,
     Answered,
+    AskLinks,
     CloseSession,
     Drain,
     Event,
@@ -22,6 +23,8 @@ from elastic.agentevents import (
     Gone,
     Granted,
     GrantFailed,
+    Linked,
+    LinksAnswered,
     Older,
     OpenSession,
     Refreshed,
@@ -96,6 +99,7 @@ class Bench:
         self.core = AgentCore(Facts(me, KEYS, limits, Policy(node), now=0.0))
         self.offline = offline
         self.watch_first = watch_first
+        self.hears: frozenset[str] = frozenset()
         self.now = 0.0
         self.asked: list[Action] = []
         self.rows: list[str] = []
@@ -154,6 +158,11 @@ class Bench:
     def gone(self, step: int = -1) -> None:
         """Every worker process of the running generation is gone."""
         self.tell(Gone(self.facts.workers_g, step))
+
+    def links(self, nodes: str, hears: str | None = None) -> None:
+        """Links to these nodes are up; those of `hears` (default: all of them) answer when they are asked."""
+        self.hears = frozenset((nodes if hears is None else hears).split())
+        self.tell(Linked(frozenset(nodes.split())))
 
     def drain(self) -> None:
         """SIGTERM comes."""
@@ -305,6 +314,8 @@ class Bench:
                 self._events.append(Older(before, None, failed=True))
             case FindOlder(before_revision=before):
                 self._events.append(self._older(before))
+            case AskLinks(number=number):
+                self._events.append(LinksAnswered(number, self.hears))
             case Follow():
                 self._scope = action
                 self._relist()

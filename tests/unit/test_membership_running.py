@@ -128,14 +128,13 @@ def test_a_lost_member_is_acted_on_at_once_although_no_worker_failed_and_nobody_
     assert not form.planned
 
 
-def test_a_member_whose_process_is_proven_dead_is_lost_at_once_and_its_lease_is_revoked() -> None:
+def test_a_member_whose_process_is_proven_dead_is_lost_at_once() -> None:
     job = Job("3")
     job.run("a b c")
     job.prove_gone("c")
     form = job.form(10, Reason.LOST)
     assert nodes_of(form) == ["a", "b"]
     assert form.reason == "c was lost (its process is gone)"
-    assert form.revoke == (job.view.members["c"].lease,)
 
 
 def test_spares_take_over_at_once_on_a_loss_although_they_have_not_settled() -> None:
@@ -188,13 +187,52 @@ def test_a_member_that_registers_again_within_the_proposers_word_is_not_lost() -
     job.wait(100, Reason.TRAINING)
 
 
-def test_a_member_that_is_heard_but_does_not_register_again_is_lost_after_twice_its_leases_time() -> None:
-    job = Job("2", lease_ttl_s=5.0)
+def test_a_member_that_is_heard_but_does_not_register_again_works_on_until_the_outage_limit() -> None:
+    job = Job("2", lease_ttl_s=5.0, store_outage_limit_s=60.0)
     job.run("a b")
     job.hear("b")
     job.vanish("b")
     job.wait(10, Reason.TRAINING)
-    job.form(20, Reason.LOST)
+    job.wait(69.9, Reason.TRAINING)
+    job.form(70, Reason.LOST)
+
+
+def test_before_a_failure_is_acted_on_every_linked_member_is_asked_whether_it_is_still_there() -> None:
+    job = Job("3")
+    job.run("a b c")
+    job.hear("b c")
+    job.failed("b", consequence=True, over=False)
+    assert job.wait(10, Reason.ASKING).reason == (
+        "rank=[0] lost a peer on host host-b, see workerlog.0; asking the other nodes whether they are still there"
+    )
+    job.answered()
+    job.form(10.1, Reason.FAILED)
+
+
+def test_a_failure_that_a_proven_loss_explains_is_a_loss() -> None:
+    job = Job("3")
+    job.run("a b c")
+    job.hear("b c")
+    job.failed("b", consequence=True, over=False)
+    job.wait(10, Reason.ASKING)
+    job.prove_gone("c")
+    assert nodes_of(job.form(10.01, Reason.LOST)) == ["a", "b"]
+
+
+def test_nobody_is_asked_about_a_failure_where_only_those_are_linked_that_failed() -> None:
+    job = Job("2")
+    job.run("a b")
+    job.hear("b")
+    job.failed("b", over=False)
+    job.form(10, Reason.FAILED)
+
+
+def test_a_generation_names_the_hosts_whose_links_have_lied() -> None:
+    job = Job("2")
+    job.run("a b")
+    job.distrust("host-b")
+    job.vanish("b")
+    assert job.form(10, Reason.LOST).generation.distrusted == ("host-b",)
 
 
 def test_a_member_that_vanishes_and_falls_silent_is_lost_at_once() -> None:

@@ -10,6 +10,7 @@ import pytest
 from elastic.decisions import Memory, Open, Reason, Wait
 from elastic.membership import decide
 from elastic.model import Budget, Status, Why
+from elastic.question import LINK_PATIENCE_S
 from tests.unit.views import POLICY, Job, nodes_of
 
 # --- before anything can be formed --------------------------------------------------------------------------------
@@ -208,13 +209,49 @@ def test_a_node_whose_process_is_proven_dead_is_not_counted() -> None:
     job.wait(0, Reason.MISSING)
 
 
-def test_a_node_of_this_machine_that_is_proven_dead_is_not_counted_and_its_lease_is_revoked() -> None:
+def test_a_node_of_this_machine_that_is_proven_dead_is_not_counted() -> None:
     job = Job("2")
     job.join("a b c")
     job.prove_dead("b")
     form = job.form(0, Reason.FORMED)
     assert nodes_of(form) == ["a", "c"]
-    assert form.revoke == (job.view.members["b"].lease,)
+
+
+def test_a_node_arrives_when_its_agent_is_linked() -> None:
+    job = Job("2")
+    job.join("a")
+    job.join("b", link=9000)
+    wait = job.wait(0, Reason.MISSING)
+    assert wait.until == LINK_PATIENCE_S
+    job.hear("b")
+    assert nodes_of(job.form(0.5, Reason.FORMED)) == ["a", "b"]
+
+
+def test_a_node_whose_agent_cannot_be_linked_is_taken_all_the_same_after_a_while() -> None:
+    job = Job("2")
+    job.join("a")
+    job.join("b", link=9000)
+    job.wait(0, Reason.MISSING)
+    job.wait(LINK_PATIENCE_S - 0.1, Reason.MISSING)
+    job.form(LINK_PATIENCE_S, Reason.FORMED)
+
+
+def test_a_node_that_has_arrived_stays_arrived_when_its_link_breaks() -> None:
+    job = Job("1:3", settle_s=3.0)
+    job.join("a")
+    job.join("b", link=9000)
+    job.hear("b")
+    job.wait(0, Reason.SETTLING)
+    job.hear("")
+    assert nodes_of(job.form(3, Reason.FORMED)) == ["a", "b"]
+
+
+def test_a_spare_that_was_there_before_the_newest_generation_replaces_a_lost_proposer_without_a_link_first() -> None:
+    job = Job("2")
+    job.join("c", link=9000)
+    job.run("a b")
+    job.vanish("a")
+    assert nodes_of(job.form(10, Reason.LOST)) == ["b", "c"]
 
 
 def test_a_node_that_registered_again_after_its_proof_of_death_counts_again() -> None:

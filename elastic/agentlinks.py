@@ -1,0 +1,152 @@
+"""What an agent asks over its links, and what the answers mean (pure).
+
+Whoever watches dials: the proposer keeps a link to every registered node, every other agent to the one that it follows
+in line. A link that is up costs nothing and is not asked anything, except while something is wrong:
+
+- a worker failed, perhaps because a node was lost: everybody is asked once, before the failure is acted on;
+- a member's key is gone: it is asked whether it works on, every quarter of a lease's time;
+- this node is the first of its generation and its lease is not refreshed: all are asked, because it holds its right to
+  run for as long as it hears every one of them;
+- this node's lease is not refreshed: it asks those who watch it for their word.
+
+A node that asks for a word says with it that it does not reach the store: the next in line takes over meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from elastic.agentevents import AskLinks, AskVouch, LinkTarget, WatchLinks
+from elastic.agentfacts import Facts, Phase
+from elastic.decisions import Reason
+
+ASKS_PER_TTL = 4
+"""While something is wrong, questions are as frequent as refreshes of the lease."""
+ANSWER_S = 0.1
+"""Who has not answered a question after this time is not heard."""
+SILENT_REFRESHES = 1.6
+"""So many intervals between two refreshes without a good one: the store does not answer this node."""
+
+
+def watch(f: Facts) -> None:
+    """Say whom to watch, if it is somebody else than before. Who has lost its key is watched while it may work on."""
+    if f.following is None or (f.registered is None and f.phase is not Phase.JOINING):
+        return  # Its place in line is being looked up, or it will be registered again: what it holds by links stays.
+    followed = f.following[1]
+    members = f.view.members
+    names = members if f.following == (True, None) and f.view.complete else (followed,) if followed else ()
+    targets = dict(_still_there(f))
+    for node in names:
+        stored = members.get(node)
+        if node == f.me.node or stored is None or not stored.value.link:
+            continue
+        if (node, stored.create_revision) not in f.memory.gone:
+            targets[node] = LinkTarget(stored.value.host, stored.value.link, stored.create_revision)
+    if targets != f.targets:
+        f.targets = targets
+        f.act(WatchLinks(targets))
+
+
+def _still_there(f: Facts) -> Mapping[str, LinkTarget]:
+    """Watched members of the newest world whose keys are not in the view any more."""
+    generation = f.generation
+    if generation is None:
+        return {}
+    before = generation.before.nodes if generation.before is not None else ()
+    world = {place.node for place in generation.members}.union(before)
+    return {
+        node: target
+        for node, target in f.targets.items()
+        if node in world and node not in f.view.members and (node, target.create_revision) not in f.memory.gone
+    }
+
+
+def ask(f: Facts) -> None:
+    """Ask whoever is to be asked now."""
+    if not f.awaiting and f.links_up and (_failure_asked(f) or (_doubts(f) and f.now >= _ask_again_at(f))):
+        f.asked += 1
+        f.asked_at, f.awaiting = f.now, True
+        f.asked_about = f.generation.g if f.generation is not None and _failure_asked(f) else 0
+        f.act(AskLinks(f.asked))
+    if _needs_word(f) and f.now >= f.vouch_asked_at + _interval_s(f):
+        f.vouch_asked_at = f.now
+        f.act(AskVouch(f.workers_g))
+
+
+def wakes(f: Facts) -> list[float]:
+    """When something over the links is due although nothing happens."""
+    times: list[float] = []
+    if f.links_up and _doubts(f):
+        times.append(_ask_again_at(f))
+    if f.phase is Phase.RUNNING and not f.seats:
+        times.append(f.vouch_asked_at + _interval_s(f) if _needs_word(f) else _silent_at(f) + 1e-3)
+    times += [last + 2 * _interval_s(f) for _, last in f.yielding.values()]
+    return times
+
+
+def hold(f: Facts) -> None:
+    """The first of a generation keeps its right to run while it hears every other member, whatever the store does."""
+    generation = f.generation
+    if f.phase is not Phase.RUNNING or generation is None or generation.g != f.workers_g or f.seats:
+        return  # Seats are given anew as soon as a lease has ended, so that nobody runs longer than that.
+    if generation.index(f.me.node) != 0 or f.now < _silent_at(f) or f.now > f.heard_at + 2 * _interval_s(f):
+        return
+    if {place.node for place in generation.members if place.node != f.me.node} <= f.memory.linked:
+        f.right = f.right.vouched(f.heard_at + f.right.ttl_s)
+
+
+def vouch_s(f: Facts, node: str, g: int) -> float:
+    """How many seconds this agent, asked over the link, grants `node` to run generation g; 0.0 is no.
+
+    The first of the generation grants, and whoever proposes while that one does not reach the store.
+    """
+    generation = f.generation
+    if generation is None or generation.g != g or f.workers_g != g or f.phase is not Phase.RUNNING or f.seats:
+        return 0.0
+    index = generation.index(f.me.node)
+    if generation.index(node) is None or index is None or not (index == 0 or f.following == (True, None)):
+        return 0.0
+    return max(0.0, min(f.right.ttl_s, f.right.until() - f.now))
+
+
+def yields(f: Facts, node: str) -> bool:
+    """Tell whether a node does not reach the store while this one does.
+
+    It said so, again a moment ago, and a refresh that this node sent after it had said so for the first time came back.
+    """
+    first, last = f.yielding.get(node, (float("inf"), float("-inf")))
+    return f.now < last + 2 * _interval_s(f) and f.right.refreshed_at > first
+
+
+def _interval_s(f: Facts) -> float:
+    return (f.right.ttl_s or f.me.spec.lease_ttl_s) / ASKS_PER_TTL
+
+
+def _silent_at(f: Facts) -> float:
+    """When this node's lease has missed a refresh."""
+    return f.right.refreshed_at + SILENT_REFRESHES * _interval_s(f)
+
+
+def _needs_word(f: Facts) -> bool:
+    running = f.phase is Phase.RUNNING and not f.seats
+    return running and (f.registered is None or f.now > _silent_at(f))
+
+
+def _failure_asked(f: Facts) -> bool:
+    about = f.generation.g if f.generation is not None else 0
+    return f.decision is not None and f.decision.code is Reason.ASKING and f.memory.answered_g < about
+
+
+def _doubts(f: Facts) -> bool:
+    """Tell whether it must be known again and again who is there."""
+    generation = f.generation
+    if generation is None or f.seats:
+        return False
+    if f.following == (True, None) and any(node in f.links_up for node in f.memory.absent_since):
+        return True
+    first = f.phase is Phase.RUNNING and generation.index(f.me.node) == 0
+    return first and (f.registered is None or f.now > _silent_at(f))
+
+
+def _ask_again_at(f: Facts) -> float:
+    return f.asked_at + _interval_s(f)

@@ -1,0 +1,205 @@
+"""Whom an agent watches over links, what it asks over them and when, and what the answers change."""
+
+from __future__ import annotations
+
+from elastic.agentevents import (
+    AskLinks,
+    AskVouch,
+    LinksAnswered,
+    LinkTarget,
+    ProvenGone,
+    VouchAsked,
+    Vouched,
+    WatchLinks,
+)
+from elastic.agentfacts import Phase
+from elastic.agentlinks import vouch_s, yields
+from elastic.decisions import Reason
+from elastic.model import Ended, Outcome, Why
+from tests.unit.bench import Bench, running
+from tests.unit.documents import KEYS
+from tests.unit.views import worker_exit
+
+TTL_S = 5.0
+REFRESH_S = TTL_S / 4
+
+
+def first(nodes: str = "b c") -> Bench:
+    """Node `a` runs generation 1 as its M_id 0 with others whose agents listen at port 9000."""
+    bench = Bench("a", f"{1 + len(nodes.split())}")
+    bench.others(nodes, link=9000)
+    bench.links(nodes)
+    assert bench.phase is Phase.RUNNING
+    return bench
+
+
+def second() -> Bench:
+    """Node `b` runs generation 1 as its M_id 1; it follows `a`, the first, whose agent listens."""
+    bench = running()
+    bench.others("a", link=9000)
+    bench.links("a")
+    return bench
+
+
+def watched(bench: Bench) -> dict[str, LinkTarget]:
+    """Whom the agent was last told to watch."""
+    return dict(bench.every(WatchLinks)[-1].targets)
+
+
+def target(bench: Bench, node: str) -> LinkTarget:
+    """Where a registered node's agent listens."""
+    return LinkTarget(f"host-{node}", 9000, bench.shelf.view.members[node].create_revision)
+
+
+# --- who is watched -----------------------------------------------------------------------------------------------
+
+
+def test_the_proposer_watches_every_other_registered_node() -> None:
+    bench = first()
+    bench.others("d", link=9000)
+    assert watched(bench) == {node: target(bench, node) for node in "bcd"}
+
+
+def test_every_other_agent_watches_the_one_that_it_follows_in_line() -> None:
+    bench = second()
+    bench.others("c", link=9000)
+    assert watched(bench) == {"a": target(bench, "a")}
+
+
+def test_whoever_lost_its_own_key_while_it_works_keeps_its_links() -> None:
+    bench = second()
+    bench.tell(Vouched(1, 60.0))
+    told = len(bench.every(WatchLinks))
+    bench.offline = True
+    bench.expire()
+    assert bench.phase is Phase.RUNNING
+    assert not bench.registered
+    assert len(bench.every(WatchLinks)) == told
+
+
+def test_an_agent_without_a_listener_is_not_watched() -> None:
+    bench = Bench("a", "2")
+    bench.others("b")
+    assert bench.every(WatchLinks) == []
+
+
+def test_a_node_whose_death_is_proven_is_watched_no_more_and_one_that_lost_its_key_is() -> None:
+    bench = first()
+    gone = bench.shelf.view.members["b"].create_revision
+    kept = target(bench, "c")
+    bench.shelf.delete(KEYS.member("c"))
+    bench.look()
+    assert watched(bench) == {"b": target(bench, "b"), "c": kept}
+    bench.tell(ProvenGone("b", gone, "host-b"))
+    assert watched(bench) == {"c": kept}
+
+
+def test_nothing_is_watched_anew_while_nothing_changes() -> None:
+    bench = first()
+    told = len(bench.every(WatchLinks))
+    for second_ in range(1, 20):
+        bench.at(second_ / 10)
+    assert len(bench.every(WatchLinks)) == told
+
+
+# --- what is asked ------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_asked_while_nothing_is_wrong() -> None:
+    bench = first()
+    for quarter in range(1, 100):
+        bench.at(quarter * REFRESH_S)
+        bench.refreshed()
+    assert bench.every(AskLinks) == []
+    assert bench.every(AskVouch) == []
+
+
+def test_a_failure_is_asked_about_once_and_then_acted_on() -> None:
+    bench = first()
+    failed = Outcome(ended=Ended.FAILED, over=False, host="host-b", exits=(worker_exit(1),))
+    bench.shelf.put(KEYS.outcome(1, "b"), failed)
+    bench.look()
+    assert len(bench.every(AskLinks)) == 1
+    assert bench.facts.generation is not None
+    assert (bench.facts.generation.g, bench.facts.generation.why) == (2, Why.FAILURE)
+
+
+def test_a_member_whose_key_is_gone_is_asked_and_works_on_if_it_answers() -> None:
+    bench = first()
+    bench.shelf.delete(KEYS.member("b"))
+    bench.look()
+    assert len(bench.every(AskLinks)) == 1
+    assert bench.facts.decision is not None
+    assert bench.facts.decision.code is Reason.TRAINING
+    assert bench.core.wake_at is not None
+    assert bench.core.wake_at <= REFRESH_S
+    bench.at(REFRESH_S)
+    assert len(bench.every(AskLinks)) == 2
+
+
+def test_a_member_whose_key_is_gone_and_that_does_not_answer_is_lost() -> None:
+    bench = first()
+    bench.hears = frozenset("c")
+    bench.shelf.delete(KEYS.member("b"))
+    bench.look()
+    assert bench.facts.generation is not None
+    assert [place.node for place in bench.facts.generation.members] == ["a", "c"]
+    assert bench.facts.memory.linked == {"c"}
+
+
+def test_an_answer_to_an_older_question_counts_no_more() -> None:
+    bench = first()
+    bench.shelf.delete(KEYS.member("b"))
+    bench.look()
+    bench.tell(LinksAnswered(0, frozenset()))
+    assert bench.facts.memory.linked == {"b", "c"}
+
+
+# --- the word of others -------------------------------------------------------------------------------------------
+
+
+def test_a_member_whose_lease_is_not_refreshed_asks_for_a_word_at_each_interval() -> None:
+    bench = second()
+    bench.offline = True
+    bench.at(2 * REFRESH_S)
+    bench.at(2 * REFRESH_S + 0.1)
+    assert bench.every(AskVouch) == [AskVouch(1)]
+    bench.at(3 * REFRESH_S)
+    assert bench.every(AskVouch) == [AskVouch(1), AskVouch(1)]
+
+
+def test_a_node_that_says_that_it_is_silent_yields_once_a_later_refresh_of_this_one_has_come_back() -> None:
+    bench = second()
+    bench.now = 1.0
+    bench.tell(VouchAsked("a"))
+    assert not yields(bench.facts, "a")
+    bench.now = 1.2
+    bench.refreshed()
+    assert yields(bench.facts, "a")
+    bench.at(1.0 + 2 * REFRESH_S)
+    assert not yields(bench.facts, "a")
+
+
+def test_the_next_in_line_proposes_and_grants_while_the_first_does_not_reach_the_store_and_steps_back_after() -> None:
+    bench = second()
+    assert vouch_s(bench.facts, "a", 1) == 0.0
+    bench.now = 1.0
+    bench.tell(VouchAsked("a"))
+    bench.now = 1.2
+    bench.refreshed()
+    assert bench.facts.decision is not None
+    assert bench.facts.decision.code is Reason.TRAINING
+    assert vouch_s(bench.facts, "a", 1) > 0
+    bench.at(1.0 + 2 * REFRESH_S)
+    assert bench.facts.decision is None
+    assert vouch_s(bench.facts, "a", 1) == 0.0
+
+
+def test_while_nobody_reaches_the_store_nobody_takes_the_place_of_another() -> None:
+    bench = second()
+    bench.offline = True
+    for tenth in range(10, 100):
+        bench.now = tenth / 10
+        bench.tell(VouchAsked("a"))
+    assert bench.facts.following == (False, "a")
+    assert bench.facts.decision is None
