@@ -1,7 +1,7 @@
 """The agent's listener, which says who it is, and the question to another agent's.
 
-Whoever connects gets one line, `elastic-launch 1 <job> <node>`, and the connection is closed. Nothing is ever read, so
-that nobody can make the agent wait or fill its memory.
+Whoever connects gets one line (`elastic.linkwire.Greeting`). Until links are made (`hand_to`), nothing is read and the
+connection is closed; who has learned the secret of the job can then go on to a link (`launcher.door`).
 """
 
 from __future__ import annotations
@@ -10,36 +10,34 @@ import asyncio
 import errno
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from elastic.errors import ConfigError
+from elastic.linkwire import LINE_MAX, Greeting, greeting_line, read_greeting
 from launcher.addresses import is_loopback
 from launcher.endpoints import as_ip
 
-PROTOCOL = "elastic-launch 1"
 BACKLOG = 128
 """Connections that wait or are taken in one round of the loop; more of a flood waits outside."""
-LINE_BYTES_MAX = 1024
-"""More than the longest job id and node id together."""
 ASK_LIMIT_S = 2.0
 """How long a node may take to say who it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Greeting:
-    """Who listens at an address."""
-
-    job_id: str
-    node: str
+PAUSE_S = 1.0
+"""Before the next connection is taken when this process has no descriptor or memory for one."""
+OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Hello:
     """Listens until `close`. `port` is where."""
 
-    def __init__(self, server: asyncio.Server, port: int) -> None:
-        self._server = server
-        self.port = port
+    def __init__(self, listener: socket.socket, line: bytes) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket = listener
+        self._pause: asyncio.TimerHandle | None = None
+        self._take: Callable[[socket.socket], None] = lambda connected: dismiss(connected, line)
+        self.address = str(listener.getsockname()[0])
+        self.port = int(listener.getsockname()[1])
+        self._loop.add_reader(listener.fileno(), self._accept)
 
     @classmethod
     async def listen(cls, host: str, job_id: str, node: str, port: int = 0) -> Hello:
@@ -47,46 +45,61 @@ class Hello:
 
         A port that is named is one that this process holds (`launcher.ports`); 0 is any.
         """
-        line = f"{PROTOCOL} {job_id} {node}\n".encode()
         local = host if as_ip(host) is not None else "127.0.0.1"
         try:
             bound = _bound(local if host and is_loopback(host) else "", port)
         except OSError as error:
             raise ConfigError(f"this agent cannot listen on any port ({error.strerror}); free some first") from error
-        server = await asyncio.get_running_loop().create_server(lambda: _Greeter(line), sock=bound, backlog=BACKLOG)
-        return cls(server, int(bound.getsockname()[1]))
+        bound.setblocking(False)
+        bound.listen(BACKLOG)
+        return cls(bound, greeting_line(Greeting(job_id, node)))
+
+    def hand_to(self, take: Callable[[socket.socket], None]) -> None:
+        """Give every connection that comes from now on to `take`, which owns it and greets it."""
+        self._take = take
 
     async def close(self) -> None:
         """Listen no more."""
-        self._server.close()
-        await self._server.wait_closed()
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+
+    def _accept(self) -> None:
+        for _ in range(BACKLOG):
+            try:
+                connected, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno not in OUT_OF:
+                    continue  # This one connection was over before it was taken.
+                self._loop.remove_reader(self._socket.fileno())
+                self._pause = self._loop.call_later(PAUSE_S, self._accept_again)
+                return
+            connected.setblocking(False)
+            self._take(connected)
+
+    def _accept_again(self) -> None:
+        self._loop.add_reader(self._socket.fileno(), self._accept)
 
 
-class _Greeter(asyncio.Protocol):
-    """One connection: a line that fits into every socket's buffer, and the end."""
-
-    def __init__(self, line: bytes) -> None:
-        self._line = line
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say it, and be done."""
-        assert isinstance(transport, asyncio.Transport)
-        transport.pause_reading()
-        transport.write(self._line)
-        if transport.get_write_buffer_size():
-            transport.abort()
-        else:
-            transport.close()
+def dismiss(connected: socket.socket, line: bytes) -> None:
+    """Say a line that fits into every socket's buffer, and be done."""
+    with suppress(OSError):  # Who connected is gone already.
+        connected.send(line)
+    connected.close()
 
 
 async def ask(host: str, port: int) -> Greeting:
-    """Who listens there? `OSError` when nobody can be reached, `ValueError` when something else than an agent answers.
+    """Ask who listens there; the answer is without a nonce.
 
-    `TimeoutError`, an `OSError` too, comes after `ASK_LIMIT_S`, `socket.gaierror` for a name that is not known. Of a
-    name with several addresses each gets its share of the time.
+    `OSError` when nobody can be reached, `ValueError` when something else than an agent answers. `TimeoutError`, an
+    `OSError` too, comes after `ASK_LIMIT_S`, `socket.gaierror` for a name that is not known. Of a name with several
+    addresses each gets its share of the time.
     """
     async with asyncio.timeout(ASK_LIMIT_S):
-        found = await _resolved(host)
+        found = await resolved(host)
         for address in found[:-1]:
             with suppress(OSError):
                 return await _ask(address, port, ASK_LIMIT_S / len(found))
@@ -95,20 +108,18 @@ async def ask(host: str, port: int) -> Greeting:
 
 async def _ask(address: str, port: int, limit_s: float) -> Greeting:
     async with asyncio.timeout(limit_s):
-        reader, writer = await asyncio.open_connection(address, port, limit=LINE_BYTES_MAX)
+        reader, writer = await asyncio.open_connection(address, port, limit=LINE_MAX)
         try:
             line = await reader.readline()
         except ValueError:
             line = b""  # It is longer than any of ours.
         finally:
             writer.transport.abort()
-    words = line.decode(errors="replace").split()
-    if len(words) != 4 or " ".join(words[:2]) != PROTOCOL:
-        raise ValueError("something that is not elastic-launch answers there")
-    return Greeting(words[2], words[3])
+    found = read_greeting(line.removesuffix(b"\n"))
+    return Greeting(found.job_id, found.node)
 
 
-async def _resolved(host: str) -> tuple[str, ...]:
+async def resolved(host: str) -> tuple[str, ...]:
     """The addresses of a name.
 
     It is looked up in a thread that nobody waits for at the end: a resolver that is away must not hold an agent back,

@@ -7,6 +7,7 @@ import errno
 import socket
 from collections.abc import Mapping
 
+from elastic.linkwire import Greeting
 from elastic.model import Member
 from elastic.probe import UNREACHED_MAX, WORDS_MAX, Answer, Unreached
 from launcher import hello
@@ -68,7 +69,7 @@ async def why_not(job_id: str, node: str, member: Member) -> str:
         return _words(error)
     except ValueError as error:
         return str(error)
-    if found != hello.Greeting(job_id, node):
+    if found != Greeting(job_id, node):
         return f"another node answers there ({found.node} of job {found.job_id}); two machines may have one address"
     return ""
 

@@ -1,0 +1,141 @@
+"""The listener's side of links: who connects is greeted, proves itself or is sent away, and then may ask and answer.
+
+Nobody is believed before the proof. Until then a connection lives for `PROOF_LIMIT_S`, and there are few of them: of a
+flood the oldest from the address with the most is dropped for each new one, so that a stranger with many connections
+drops its own. A link of the same node replaces the one that it had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections import Counter
+from collections.abc import Callable
+
+from elastic import linkwire
+from elastic.linkwire import Bye, Granted, Greeting, LinkError, Message, Ping, Pong, Prove
+from launcher.hello import dismiss
+from launcher.linesocket import End, LineSocket, watch_by_kernel
+
+PROOF_LIMIT_S = 2.0
+"""So long may who connects take to prove itself."""
+UNPROVEN_MAX = 64
+"""Connections that have not proven themselves."""
+LINKS_MAX = 8192
+"""Links that others have made to this node, one for each of them."""
+
+
+class Door:
+    """Takes connections, and has the links that came of them, by the node that dialled."""
+
+    def __init__(
+        self,
+        job_id: str,
+        node: str,
+        on_granted: Callable[[Granted], None],
+        complain: Callable[[str, str], None],
+    ) -> None:
+        self._me = Greeting(job_id, node)
+        self.on_granted = on_granted
+        self.complain = complain
+        self.secret_text = ""
+        self.links: dict[str, Inbound] = {}
+        self._unproven: dict[Inbound, str] = {}
+
+    def accept(self, connected: socket.socket) -> None:
+        """Greet who connected; the connection is ours from now on."""
+        if not self.secret_text:
+            dismiss(connected, linkwire.greeting_line(self._me))
+            return
+        try:
+            source = str(connected.getpeername()[0])
+        except OSError:
+            connected.close()  # It is gone already.
+            return
+        if len(self._unproven) >= UNPROVEN_MAX:
+            self._drop_one()
+        me = Greeting(self._me.job_id, self._me.node, secrets.token_hex(16))
+        self._unproven[Inbound(self, connected, me, source)] = source
+
+    def proves(self, one: Inbound, me: Greeting, said: Prove) -> None:
+        """See to it that a link is made of a good proof. Raises `LinkError` for another."""
+        if said.node == self._me.node or not linkwire.proves(self.secret_text, me, said):
+            self.complain(said.node, f"who connects from {one.source} as {said.node} cannot prove to be of this job")
+            raise LinkError("it does not know the secret")
+        before = self.links.get(said.node)
+        if before is None and len(self.links) >= LINKS_MAX:
+            raise LinkError("there are too many links")
+        if before is not None:
+            before.close()
+        del self._unproven[one]
+        self.links[said.node] = one
+
+    def forget(self, one: Inbound) -> None:
+        """It is closed."""
+        self._unproven.pop(one, None)
+        if self.links.get(one.node) is one:
+            del self.links[one.node]
+
+    def close(self, last: Message | None = None) -> None:
+        """Close every connection, after these words."""
+        for one in [*self.links.values(), *self._unproven]:
+            if last is not None and one.node:
+                one.send(last)
+            one.close()
+
+    def _drop_one(self) -> None:
+        most, _ = Counter(self._unproven.values()).most_common(1)[0]
+        next(one for one, source in self._unproven.items() if source == most).close()
+
+
+class Inbound:
+    """One connection that was taken. `node` is "" until it has proven itself."""
+
+    def __init__(self, door: Door, connected: socket.socket, me: Greeting, source: str) -> None:
+        self._door = door
+        self._me = me
+        self.node = ""
+        self.source = source
+        self._line = LineSocket(connected, self._heard, self._ended)
+        self._timer = asyncio.get_running_loop().call_later(PROOF_LIMIT_S, self.close)
+        self._line.send(linkwire.greeting_line(me))
+        self._connected = connected
+
+    def send(self, message: Message) -> None:
+        """Say something."""
+        self._line.send(linkwire.encode(message))
+
+    def close(self) -> None:
+        """Close it."""
+        self._timer.cancel()
+        self._line.close()
+        self._door.forget(self)
+
+    def _ended(self, how: End) -> None:
+        self.close()
+
+    def _heard(self, line: bytes) -> None:
+        try:
+            message = linkwire.decode(line)
+            if not self.node:
+                self._proof(message)
+            elif isinstance(message, Ping):
+                self.send(Pong(message.n))
+            elif isinstance(message, Granted):
+                self._door.on_granted(message)
+            elif isinstance(message, Bye):
+                self.close()
+            else:
+                raise LinkError("it has no business to say that")
+        except LinkError:
+            self.close()
+
+    def _proof(self, message: Message) -> None:
+        if not isinstance(message, Prove):
+            raise LinkError("it proves nothing")
+        self._door.proves(self, self._me, message)
+        self._timer.cancel()
+        self.node = message.node
+        watch_by_kernel(self._connected)
+        self.send(linkwire.proven(self._door.secret_text, self._me, message))

@@ -1,0 +1,182 @@
+"""A TCP connection that carries short lines, as two callbacks; and the way to one, as one.
+
+No task and no buffer belongs to a connection: who does not read what the kernel has kept for it is dropped. An idle
+one costs a descriptor and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from enum import Enum, auto
+
+from elastic.linkwire import Lines, LinkError
+
+READ_BYTES = 4096
+SEND_BUFFER_BYTES = 64 << 10
+"""What the kernel keeps for a peer that does not read."""
+QUIET_S = 3
+"""After so long without a packet the kernel asks whether the other machine is there."""
+ASK_AGAIN_S = 1
+ASKED_MAX = 3
+"""So often; then, QUIET_S + ASKED_MAX * ASK_AGAIN_S after its last packet, the connection is lost."""
+UNSENT_MAX_MS = 6000
+"""The same for what was sent and not confirmed."""
+
+
+class End(Enum):
+    """How a connection ended."""
+
+    CLOSED = auto()
+    """The other side closed it, or its kernel did: its process may be dead."""
+    LOST = auto()
+    """No packet comes through; that says nothing about the process."""
+    UNFIT = auto()
+    """It was not a peer of ours that spoke, or it did not read."""
+
+
+class LineSocket:
+    """One connection. It owns the socket.
+
+    `heard` is called with each line, `ended` once when the connection is over, unless `close` was called. Neither is
+    called from inside `send` or `close`.
+    """
+
+    __slots__ = ("_ended", "_heard", "_lines", "_loop", "_socket", "_stalled", "open")
+
+    def __init__(self, connected: socket.socket, heard: Callable[[bytes], None], ended: Callable[[End], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket = connected
+        self._heard = heard
+        self._ended = ended
+        self._lines = Lines()
+        self._stalled = False
+        self.open = True
+        self._loop.add_reader(connected.fileno(), self._readable)
+
+    def send(self, line: bytes) -> None:
+        """Say something. A peer that does not read loses the connection."""
+        if not self.open or self._stalled:
+            return
+        try:
+            taken = self._socket.send(line)
+        except BlockingIOError:
+            taken = 0
+        except OSError:
+            return  # It is over; the reader is about to be told why.
+        if taken < len(line):
+            self._stalled = True
+            self._loop.call_soon(self._end, End.UNFIT)
+
+    def close(self) -> None:
+        """Close it; what was sent still arrives. Nobody is called any more."""
+        if self.open:
+            self.open = False
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+
+    def _readable(self) -> None:
+        try:
+            data = self._socket.recv(READ_BYTES)
+            lines = self._lines.feed(data)
+        except (BlockingIOError, InterruptedError):
+            return
+        except LinkError:
+            self._end(End.UNFIT)
+            return
+        except OSError as error:
+            self._end(End.CLOSED if error.errno in (errno.ECONNRESET, errno.EPIPE) else End.LOST)
+            return
+        for line in lines:
+            if self.open:
+                self._heard(line)
+        if not data:
+            self._end(End.CLOSED)
+
+    def _end(self, how: End) -> None:
+        if self.open:
+            self.close()
+            self._ended(how)
+
+
+class Connecting:
+    """One attempt to connect to an address, not a name. `done` is called with a socket or with the errno, once.
+
+    It is not called from inside the constructor, nor after `cancel`.
+    """
+
+    __slots__ = ("_done", "_loop", "_socket")
+
+    def __init__(self, address: str, port: int, done: Callable[[socket.socket | int], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._done = done
+        self._socket: socket.socket | None = None
+        try:
+            made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+        except OSError as error:
+            self._loop.call_soon(self._tell, error.errno or errno.EIO)
+            return
+        self._socket = made
+        made.setblocking(False)
+        try:
+            made.connect((address, port))
+        except BlockingIOError:
+            self._loop.add_writer(made.fileno(), self._writable)
+        except OSError as error:
+            self._loop.call_soon(self._tell, error.errno or errno.EIO)
+        else:
+            self._loop.call_soon(self._tell, 0)
+
+    def cancel(self) -> None:
+        """Give it up."""
+        if self._socket is not None:
+            self._loop.remove_writer(self._socket.fileno())
+            self._socket.close()
+        self._socket, self._done = None, _nobody
+
+    def _writable(self) -> None:
+        assert self._socket is not None
+        self._loop.remove_writer(self._socket.fileno())
+        self._tell(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+
+    def _tell(self, number: int) -> None:
+        made, done = self._socket, self._done
+        self._socket, self._done = None, _nobody
+        if made is not None and number == 0:
+            if _is_its_own_end(made):
+                number = errno.ECONNREFUSED
+            else:
+                watch_by_kernel(made)
+                return done(made)
+        if made is not None:
+            made.close()
+        return done(number)
+
+
+def _nobody(_: socket.socket | int) -> None:
+    """Who is called when nobody waits any more."""
+
+
+def _is_its_own_end(connected: socket.socket) -> bool:
+    """Tell whether a connection to a port of this machine that nobody listens on met itself, which TCP allows."""
+    try:
+        return bool(connected.getsockname() == connected.getpeername())
+    except OSError:
+        return False  # It is over already; the reader is told why.
+
+
+def watch_by_kernel(connected: socket.socket) -> None:
+    """Let the kernel notice that the other machine, or the way to it, is gone."""
+    options = (
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, QUIET_S),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ASK_AGAIN_S),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, ASKED_MAX),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNSENT_MAX_MS),
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        (socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES),
+    )
+    for level, name, value in options:
+        connected.setsockopt(level, name, value)

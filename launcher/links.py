@@ -1,0 +1,275 @@
+"""Links: how an agent knows within milliseconds that another agent's process is dead, and asks those that live.
+
+The *watcher* dials the *watched*: the proposer every member, each other agent the member that it follows in line. The
+addresses come from the member documents, so that a proof names one registration. How it is used:
+
+    links = Links(job_id, node, on_change=…, on_proof=…, …)     # in a running loop; every callback comes from it
+    hello.hand_to(links.accept)                     # the agent's listener, from when the agent may be watched
+    links.secret(text)                              # whenever the store is read; without one there are no links
+    links.watch({node: Target(host, link, create_revision), …})     # whenever that may have changed; cheap if not
+    links.ask(number)                               # who is alive? `on_answered` within ASK_LIMIT_S
+    links.ask_vouch(g)                              # who watches this node is asked; `on_vouched` for each grant
+    links.close()                                   # in order: nobody takes it for a death. Before `hello.close()`
+
+The callbacks put events into the agent's queue and do no work of their own; only `grants` answers at once:
+
+    on_change(nodes)              ae.Linked(nodes): the links that are up now
+    on_proof(node, rev, host)     ae.ProvenGone(node, rev, host), after the `on_change` that it is down
+    on_answered(number, nodes)    who has answered; proofs that belong to the question come before
+    grants(node, g) -> seconds    agentduties.vouch_s(facts, node, g), with the right as it is now
+    on_vouched(g, until)          ae.Vouched(g, until), on `clock`
+    complain(text)                one line for people, once for each node
+
+An idle link costs a descriptor: nothing is said, and the kernel watches for a machine that is gone. One that watches
+`n` members needs `n` descriptors; where there are none left, links are not made, and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from elastic import linkwire
+from elastic.linkwire import Bye, Granted, LinkError, Message, Ping, Pong, Vouch
+from launcher.connecting import boottime
+from launcher.door import Door
+from launcher.watched import Target, Watched
+
+__all__ = ["Links", "Target"]
+
+DIALS_MAX = 64
+"""Members that are dialled at the same time; a reconnect waits for none of them."""
+ASK_LIMIT_S = 0.1
+"""Who has not answered by then is suspect (design: a failure may be the consequence of a loss)."""
+GATHER_S = 0.01
+"""New links are told together: a thousand that come up are not a thousand decisions."""
+VOUCHES_MAX = 8
+"""Questions for a vouch whose send times are remembered; an answer to an older one is late anyway."""
+COMPLAINTS_MAX = 32
+"""Names that are complained of, each once: a stranger can invent any number."""
+
+
+class _Asked:
+    """One question who is alive."""
+
+    def __init__(self, waiting: set[str], timer: asyncio.TimerHandle) -> None:
+        self.waiting = waiting
+        self.answered: set[str] = set()
+        self.timer = timer
+
+
+class Links:
+    """All links of one agent, in both directions."""
+
+    def __init__(
+        self,
+        job_id: str,
+        node: str,
+        *,
+        on_change: Callable[[frozenset[str]], None],
+        on_proof: Callable[[str, int, str], None],
+        on_answered: Callable[[int, frozenset[str]], None],
+        grants: Callable[[str, int], float],
+        on_vouched: Callable[[int, float], None],
+        complain: Callable[[str], None],
+        clock: Callable[[], float] = boottime,
+    ) -> None:
+        self.job_id = job_id
+        self.node = node
+        self.secret_text = ""
+        self._on_change = on_change
+        self._on_proof = on_proof
+        self._on_answered = on_answered
+        self._grants = grants
+        self._on_vouched = on_vouched
+        self._complain = complain
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._door = Door(job_id, node, self._granted, self.complain)
+        self._targets: dict[str, Target] = {}
+        self._watched: dict[str, Watched] = {}
+        self._up: set[str] = set()
+        self._told: frozenset[str] = frozenset()
+        self._telling: asyncio.TimerHandle | None = None
+        self._queue: deque[Watched] = deque()
+        self._dialling = 0
+        self._asked: dict[int, _Asked] = {}
+        self._vouches: dict[int, tuple[int, float]] = {}
+        self._vouched = 0
+        self._complained: set[str] = set()
+        self._closed = False
+
+    def accept(self, connected: socket.socket) -> None:
+        """Take a connection from the listener."""
+        if self._closed:
+            connected.close()
+        else:
+            self._door.accept(connected)
+
+    def secret(self, text: str | None) -> None:
+        """Say what the job's secret is; with another one than before all links are made anew."""
+        if self._closed or (text or "") == self.secret_text:
+            return
+        self.secret_text = self._door.secret_text = text or ""
+        self._door.close(Bye())
+        targets, self._targets = self._targets, {}
+        self._let_go([*self._watched])
+        self.watch(targets)
+
+    def watch(self, targets: Mapping[str, Target]) -> None:
+        """Watch these members from now on, and no others. Those that do not listen (port 0) are left out."""
+        if self._closed or targets == self._targets:
+            return
+        self._targets = dict(targets)
+        if not self.secret_text:
+            return
+        self._let_go(
+            [name for name, one in self._watched.items() if name not in targets or targets[name][:2] != one.target[:2]]
+        )
+        for name, target in self._targets.items():
+            if name in self._watched:
+                self._watched[name].target = target  # Perhaps another registration of the same process.
+            elif name != self.node and target.port:
+                self._watched[name] = Watched(self, name, target)
+                self.wants_to_dial(self._watched[name])
+
+    def ask(self, number: int) -> None:
+        """Ask everybody that is watched and linked whether it is alive; `on_answered` tells who was, under `number`."""
+        if self._closed:
+            return
+        waiting = {name for name, one in self._watched.items() if one.up or one.redialling}
+        timer = self._loop.call_later(ASK_LIMIT_S if waiting else 0.0, self._answer, number)
+        before = self._asked.pop(number, None)
+        if before is not None:
+            before.timer.cancel()
+        self._asked[number] = _Asked(waiting, timer)
+        for name in waiting:
+            self._watched[name].send(Ping(number))
+
+    def ask_vouch(self, g: int) -> None:
+        """Ask everybody that watches this node for the right to run generation `g`."""
+        self._vouched += 1
+        self._vouches[self._vouched] = (g, self._clock())
+        self._vouches.pop(self._vouched - VOUCHES_MAX, None)
+        for one in tuple(self._door.links.values()):
+            one.send(Vouch(self._vouched, g))
+
+    def close(self) -> None:
+        """Say goodbye and close everything. No callback comes any more."""
+        self._closed = True
+        self._door.close(Bye())
+        for one in self._watched.values():
+            one.send(Bye())
+            one.let_go()
+        for asked in self._asked.values():
+            asked.timer.cancel()
+        if self._telling is not None:
+            self._telling.cancel()
+        self._watched, self._asked = {}, {}
+        self._queue.clear()
+
+    # --- what the members that are watched tell -------------------------------------------------------------------
+
+    def wants_to_dial(self, one: Watched) -> None:
+        """Let it dial when it is its turn."""
+        self._queue.append(one)
+        self._dial_next()
+
+    def is_done_dialling(self, one: Watched) -> None:
+        """Let the next one dial."""
+        self._dialling -= 1
+        self._dial_next()
+
+    def came_up(self, one: Watched) -> None:
+        """Tell it soon, and ask it what is being asked."""
+        self._up.add(one.node)
+        if self._telling is None:
+            self._telling = self._loop.call_later(GATHER_S, self._tell)
+        for number, asked in self._asked.items():
+            if one.node in asked.waiting:
+                one.send(Ping(number))
+
+    def went_down(self, one: Watched) -> None:
+        """Tell it in this round of the loop."""
+        self._up.discard(one.node)
+        if self._telling is not None:
+            self._telling.cancel()
+        self._telling = self._loop.call_later(0.0, self._tell)
+
+    def is_proven_gone(self, one: Watched) -> None:
+        """Tell it at once."""
+        self._tell()
+        self._on_proof(one.node, one.target.create_revision, one.target.host)
+
+    def is_decided(self, one: Watched) -> None:
+        """Wait for no answer of it."""
+        self._no_answer(one.node)
+
+    def heard(self, one: Watched, message: Message) -> None:
+        """Take an answer, or answer a question for a vouch."""
+        match message:
+            case Pong():
+                asked = self._asked.get(message.n)
+                if asked is not None and one.node in asked.waiting:
+                    asked.answered.add(one.node)
+                    self._no_answer(one.node, message.n)
+            case Vouch():
+                seconds = min(self._grants(one.node, message.g), linkwire.GRANT_MAX_S)
+                one.send(Granted(message.n, message.g, max(seconds, 0.0)))
+            case _:
+                raise LinkError("it has no business to say that")
+
+    def complain(self, node: str, text: str) -> None:
+        """Say it, once for each node."""
+        if node not in self._complained and len(self._complained) < COMPLAINTS_MAX:
+            self._complained.add(node)
+            self._complain(text)
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _granted(self, message: Granted) -> None:
+        g, sent_at = self._vouches.get(message.n, (None, 0.0))
+        if g == message.g and message.seconds > 0.0:
+            self._on_vouched(message.g, sent_at + message.seconds)
+
+    def _let_go(self, names: list[str]) -> None:
+        gone = [self._watched.pop(name) for name in names]
+        if gone:
+            self._queue = deque(one for one in self._queue if self._watched.get(one.node) is one)
+        for one in gone:
+            was_up = one.up
+            one.let_go()
+            if was_up:
+                self.went_down(one)
+            self._no_answer(one.node)
+
+    def _dial_next(self) -> None:
+        while self._queue and self._dialling < DIALS_MAX:
+            self._dialling += 1
+            self._queue.popleft().dial()
+
+    def _no_answer(self, node: str, only: int | None = None) -> None:
+        """Wait for `node` no more, and answer what has nobody left to wait for."""
+        for number in [*self._asked] if only is None else [only]:
+            asked = self._asked.get(number)
+            if asked is not None and node in asked.waiting:
+                asked.waiting.remove(node)
+                if not asked.waiting:
+                    self._answer(number)
+
+    def _answer(self, number: int) -> None:
+        asked = self._asked.pop(number)
+        asked.timer.cancel()
+        self._tell()
+        self._on_answered(number, frozenset(asked.answered))
+
+    def _tell(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        nodes = frozenset(self._up)
+        if nodes != self._told:
+            self._told = nodes
+            self._on_change(nodes)

@@ -1,0 +1,278 @@
+"""One member that is watched over a link: dialled, proven to be itself, and seen to die.
+
+    resting ──► queued ──► dialling ──► up ──► redialling ──► up            the same node answers: no proof
+       ▲                      │         │          │
+       └──────────────────────┴─────────┴──────────┴── nobody listens, or another node: proof of its death
+
+There is a proof only where a link to that very node, with the secret of the job, was up and was closed, and the one
+reconnect to the same address is refused or greeted by somebody else. A way that is cut, a machine that is silent, a
+process that is frozen, and one that closes in order give none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+import secrets
+import socket
+from contextlib import suppress
+from enum import Enum, auto
+from typing import NamedTuple, Protocol
+
+from elastic import linkwire
+from elastic.linkwire import Greeting, LinkError
+from launcher import hello
+from launcher.endpoints import as_ip
+from launcher.linesocket import Connecting, End, LineSocket
+
+DIAL_LIMIT_S = 2.0
+"""From the first packet to an address until both sides have proven themselves there."""
+PAUSE_S = 0.2
+"""Before the next try after the first one that failed; it doubles up to `PAUSE_MAX_S`, give or take a quarter."""
+PAUSE_MAX_S = 2.0
+RECONNECT_PAUSE_S = 0.005
+"""A process that ends may still take a connection, and cut it: the reconnect tries again after so long, doubled."""
+RECONNECT_LIMIT_S = 0.5
+"""As long as that happens the reconnect is not decided; later it is, without a proof."""
+
+
+class Target(NamedTuple):
+    """Where a member listens, and which registration of it says so."""
+
+    host: str
+    port: int
+    create_revision: int
+
+
+class Came(Enum):
+    """What an attempt came to, other than a link."""
+
+    REFUSED = auto()
+    """Nobody listens there."""
+    OTHER = auto()
+    """Another node, or one of another job, listens there."""
+    CUT = auto()
+    """The connection was closed before both sides had proven themselves."""
+    NOTHING = auto()
+    """There was no answer, or none that means anything."""
+
+
+class Watcher(Protocol):
+    """What a watched member needs of the agent that watches."""
+
+    job_id: str
+    node: str
+    secret_text: str
+
+    def wants_to_dial(self, one: Watched) -> None:
+        """Answered by `one.dial()` when it is its turn."""
+
+    def is_done_dialling(self, one: Watched) -> None:
+        """The turn is over."""
+
+    def came_up(self, one: Watched) -> None:
+        """The link is up."""
+
+    def went_down(self, one: Watched) -> None:
+        """It is not any more."""
+
+    def is_proven_gone(self, one: Watched) -> None:
+        """Its process is dead."""
+
+    def is_decided(self, one: Watched) -> None:
+        """The link is down, and nothing follows from it (any more)."""
+
+    def heard(self, one: Watched, message: linkwire.Message) -> None:
+        """It said something over the link. Raises `LinkError` if it has no business to say that."""
+
+    def complain(self, node: str, text: str) -> None:
+        """Somebody is not who it should be."""
+
+
+class Watched:
+    """One member and its link. `up` tells whether there is one, `redialling` whether the one that was is decided."""
+
+    def __init__(self, watcher: Watcher, node: str, target: Target) -> None:
+        self._watcher = watcher
+        self._loop = asyncio.get_running_loop()
+        self.node = node
+        self.target = target
+        self.up = False
+        self.redialling = False
+        self._has_turn = False
+        self._over = False
+        self._bye = False
+        self._addresses: list[str] = []
+        self._address = ""
+        self._attempt: asyncio.Task[None] | Connecting | LineSocket | None = None
+        self._greeting: Greeting | None = None
+        self._said: linkwire.Prove | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause_s = PAUSE_S
+        self._again_s = RECONNECT_PAUSE_S
+        self._until = 0.0
+
+    def dial(self) -> None:
+        """Try every address of the member once."""
+        self._has_turn = True
+        self._addresses = []
+        if as_ip(self.target.host) is not None:
+            self._connect(self.target.host)
+        else:
+            self._attempt = self._loop.create_task(self._resolve(), name=f"link to {self.node}")
+            self._limit(DIAL_LIMIT_S)
+
+    def send(self, message: linkwire.Message) -> None:
+        """Say something over the link."""
+        if self.up and isinstance(self._attempt, LineSocket):
+            self._attempt.send(linkwire.encode(message))
+
+    def let_go(self) -> None:
+        """Watch it no more."""
+        self._over = True
+        self._drop()
+        self._give_turn_back()
+        self.up = self.redialling = False
+
+    # --- an attempt -----------------------------------------------------------------------------------------------
+
+    async def _resolve(self) -> None:
+        with suppress(OSError, UnicodeError):  # The name is not known (yet).
+            self._addresses = list(await hello.resolved(self.target.host))
+        self._attempt = None
+        self._next()
+
+    def _next(self) -> None:
+        if self._addresses:
+            self._connect(self._addresses.pop(0))
+        else:
+            self._rest()
+
+    def _connect(self, address: str) -> None:
+        self._drop()
+        self._greeting = self._said = None
+        self._address = address
+        self._attempt = Connecting(address, self.target.port, self._connected)
+        self._limit(DIAL_LIMIT_S)
+
+    def _connected(self, result: socket.socket | int) -> None:
+        self._attempt = None
+        if isinstance(result, socket.socket):
+            self._attempt = LineSocket(result, self._line, self._ended)
+        elif result == errno.ECONNRESET:
+            self._failed(Came.CUT)
+        else:
+            self._failed(Came.REFUSED if result == errno.ECONNREFUSED else Came.NOTHING)
+
+    def _line(self, line: bytes) -> None:
+        try:
+            if self._greeting is None:
+                self._greeted(linkwire.read_greeting(line))
+                return
+            message = linkwire.decode(line)
+            if self.up:
+                self._heard(message)
+            elif isinstance(message, linkwire.Proven):
+                self._answered(message)
+            else:
+                raise LinkError("it proves nothing")
+        except LinkError:
+            self._close_attempt()
+            self._ended(End.UNFIT)
+
+    def _greeted(self, greeting: Greeting) -> None:
+        if (greeting.job_id, greeting.node) != (self._watcher.job_id, self.node):
+            return self._failed(Came.OTHER)
+        if greeting.nonce is None or not isinstance(self._attempt, LineSocket):
+            return self._failed(Came.NOTHING)  # It is there, and makes no links (yet).
+        self._greeting = greeting
+        self._said = linkwire.prove(self._watcher.secret_text, greeting, self._watcher.node, secrets.token_hex(16))
+        self._attempt.send(linkwire.encode(self._said))
+        return None
+
+    def _answered(self, message: linkwire.Proven) -> None:
+        assert self._greeting is not None
+        assert self._said is not None
+        if not linkwire.answers(self._watcher.secret_text, self._greeting, self._said, message):
+            self._watcher.complain(self.node, f"who answers at {self._address} for {self.node} cannot prove to be it")
+            raise LinkError("it does not know the secret")
+        self._cancel_timer()
+        self.up, self.redialling, self._bye = True, False, False
+        self._pause_s = PAUSE_S
+        self._give_turn_back()
+        self._watcher.came_up(self)
+
+    # --- the link -------------------------------------------------------------------------------------------------
+
+    def _heard(self, message: linkwire.Message) -> None:
+        if isinstance(message, linkwire.Bye):
+            self._bye = True
+        else:
+            self._watcher.heard(self, message)
+
+    def _ended(self, how: End) -> None:
+        self._attempt = None
+        if not self.up:
+            self._failed(Came.CUT if how is End.CLOSED else Came.NOTHING)
+            return
+        self.up = False
+        self.redialling = how is End.CLOSED and not self._bye
+        self._watcher.went_down(self)
+        if not self.redialling:
+            self._watcher.is_decided(self)
+            self._rest()
+            return
+        self._again_s, self._until = RECONNECT_PAUSE_S, self._loop.time() + RECONNECT_LIMIT_S
+        self._connect(self._address)
+
+    def _failed(self, came: Came) -> None:
+        self._drop()
+        if not self.redialling:
+            self._next()
+            return
+        if came is Came.CUT and self._loop.time() < self._until:
+            self._timer = self._loop.call_later(self._again_s, self._connect, self._address)
+            self._again_s *= 2
+            return
+        self.redialling = False
+        if came in (Came.REFUSED, Came.OTHER):
+            self._watcher.is_proven_gone(self)
+        self._watcher.is_decided(self)
+        self._rest()
+
+    # --- between two attempts -------------------------------------------------------------------------------------
+
+    def _rest(self) -> None:
+        self._drop()
+        self._give_turn_back()
+        if self._over:
+            return
+        pause_s = self._pause_s * random.uniform(0.75, 1.25)
+        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+        self._timer = self._loop.call_later(pause_s, self._watcher.wants_to_dial, self)
+
+    def _limit(self, seconds: float) -> None:
+        self._cancel_timer()
+        self._timer = self._loop.call_later(seconds, self._failed, Came.NOTHING)
+
+    def _drop(self) -> None:
+        self._cancel_timer()
+        self._close_attempt()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _close_attempt(self) -> None:
+        attempt, self._attempt = self._attempt, None
+        if isinstance(attempt, LineSocket):
+            attempt.close()
+        elif attempt is not None:
+            attempt.cancel()
+
+    def _give_turn_back(self) -> None:
+        if self._has_turn:
+            self._has_turn = False
+            self._watcher.is_done_dialling(self)

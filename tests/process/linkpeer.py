@@ -1,0 +1,53 @@
+"""A process that can be watched: `python -m tests.process.linkpeer HOST PORT NODE SECRET`. It prints its port.
+
+Orders come as lines: `vouch G` asks those that watch it, `deaf` closes its listener and lives on, `bye` leaves in
+order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from launcher.hello import Hello
+from launcher.links import Links
+
+JOB = "j1"
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+async def main(host: str, port: int, node: str, secret: str) -> None:
+    links = Links(
+        JOB,
+        node,
+        on_change=lambda nodes: say("up", *sorted(nodes)),
+        on_proof=lambda *proof: say("proof", *proof),
+        on_answered=lambda number, nodes: say("answered", number, *sorted(nodes)),
+        grants=lambda node, g: 0.0,
+        on_vouched=lambda g, until: say("vouched", g, until),
+        complain=lambda text: say("complaint", text),
+    )
+    hello = await Hello.listen(host, JOB, node, port)
+    hello.hand_to(links.accept)
+    links.secret(secret)
+    say("port", hello.port)
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := (await reader.readline()).decode().split():
+        match line:
+            case ["vouch", g]:
+                links.ask_vouch(int(g))
+            case ["deaf"]:
+                await hello.close()
+                say("deaf")
+            case _:
+                break
+    links.close()
+    await hello.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]))

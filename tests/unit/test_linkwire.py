@@ -1,0 +1,187 @@
+"""The handshake and the messages of links, as values."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic import linkwire
+from elastic.linkwire import (
+    LINE_MAX,
+    Bye,
+    Granted,
+    Greeting,
+    Lines,
+    LinkError,
+    Message,
+    Ping,
+    Pong,
+    Prove,
+    Proven,
+    Vouch,
+)
+
+A, B = "a" * 32, "b" * 32
+LISTENER = Greeting("j1", "n-1", A)
+SECRET = "s"
+MAC = "0" * 64
+
+EACH: tuple[Message, ...] = (
+    Prove("n-2", B, MAC),
+    Proven(MAC),
+    Ping(1),
+    Pong(2**53),
+    Vouch(1, 2),
+    Granted(1, 2, 3.5),
+    Bye(),
+)
+
+
+@pytest.mark.parametrize("message", EACH, ids=lambda message: type(message).__name__)
+def test_each_message_is_one_line_that_reads_back(message: Message) -> None:
+    line = linkwire.encode(message)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert linkwire.decode(line[:-1]) == message
+
+
+def test_the_longest_lines_are_not_too_long() -> None:
+    long = "n" * linkwire.NAME_MAX
+    assert len(linkwire.encode(Prove(long, B, MAC))) < LINE_MAX
+    assert len(linkwire.greeting_line(Greeting(long, long, A))) < LINE_MAX
+
+
+@pytest.mark.parametrize("nonce", [None, A])
+def test_a_greeting_reads_back(nonce: str | None) -> None:
+    greeting = Greeting("j1", "h.example-12ab", nonce)
+    assert linkwire.read_greeting(linkwire.greeting_line(greeting)[:-1]) == greeting
+
+
+def test_a_line_of_version_1_has_no_nonce_and_one_of_a_later_version_says_who_it_is() -> None:
+    assert linkwire.read_greeting(b"elastic-launch 1 j1 n-1") == Greeting("j1", "n-1")
+    assert linkwire.read_greeting(b"elastic-launch 3 j1 n-1 something else") == Greeting("j1", "n-1")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"SSH-2.0-OpenSSH_9.2\r",
+        b"elastic-launch 1",
+        b"elastic-launch 1 j1 n-1 more",
+        b"elastic-launch 2 j1 n-1",
+        b"elastic-launch 2 j1 n-1 short",
+        b"elastic-launch 0 j1 n-1",
+        b"elastic-launch -1 j1 n-1",
+        "elastic-launch ² j1 n-1".encode(),
+        b"elastic-launch 1 j1 \x1b[2J",
+        b"elastic-launch 1  n-1",
+        b"elastic-launch 1 j1 " + b"n" * 301,
+        b"elastic-launch " + b"9" * 900 + b" j1",
+    ],
+)
+def test_another_line_is_no_greeting(line: bytes) -> None:
+    with pytest.raises(LinkError):
+        linkwire.read_greeting(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b"\xff",
+        b'{"type":"ping"}',
+        b'{"type":"ping","n":-1}',
+        b'{"type":"ping","n":1e300}',
+        b'{"type":"ping","n":9007199254740993}',
+        b'{"type":"granted","n":1,"g":1,"seconds":-1.0}',
+        b'{"type":"granted","n":1,"g":1,"seconds":1e9}',
+        b'{"type":"granted","n":1,"g":1,"seconds":NaN}',
+        b'{"type":"prove","node":"a b","nonce":"","mac":""}',
+        b'{"type":"exec","n":1}',
+        b'{"type":"ping","n":1,"x":' + b"[" * 1000,
+    ],
+)
+def test_another_line_is_no_message(line: bytes) -> None:
+    with pytest.raises(LinkError):
+        linkwire.decode(line)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_raise_anything_else(line: bytes) -> None:
+    for read in (linkwire.decode, linkwire.read_greeting):
+        try:
+            read(line)
+        except LinkError:
+            continue
+
+
+# The handshake
+
+
+def test_who_knows_the_secret_proves_itself_on_both_sides() -> None:
+    said = linkwire.prove(SECRET, LISTENER, "n-2", B)
+    assert linkwire.proves(SECRET, LISTENER, said)
+    assert linkwire.answers(SECRET, LISTENER, said, linkwire.proven(SECRET, LISTENER, said))
+
+
+def test_another_secret_proves_nothing() -> None:
+    said = linkwire.prove("t", LISTENER, "n-2", B)
+    assert not linkwire.proves(SECRET, LISTENER, said)
+    assert not linkwire.answers("t", LISTENER, said, linkwire.proven(SECRET, LISTENER, said))
+
+
+@pytest.mark.parametrize(
+    ("listener", "said"),
+    [
+        (Greeting("j2", "n-1", A), Prove("n-2", B, "")),
+        (Greeting("j1", "n-3", A), Prove("n-2", B, "")),
+        (Greeting("j1", "n-1", B), Prove("n-2", B, "")),
+        (LISTENER, Prove("n-3", B, "")),
+        (LISTENER, Prove("n-2", A, "")),
+    ],
+    ids=["job", "listener", "the listener's nonce: a replay", "dialler", "the dialler's nonce"],
+)
+def test_a_proof_holds_for_one_job_both_nodes_and_both_nonces(listener: Greeting, said: Prove) -> None:
+    mac = linkwire.prove(SECRET, LISTENER, "n-2", B).mac
+    assert not linkwire.proves(SECRET, listener, Prove(said.node, said.nonce, mac))
+
+
+def test_a_proof_sent_back_proves_nothing() -> None:
+    said = linkwire.prove(SECRET, LISTENER, "n-2", B)
+    assert not linkwire.answers(SECRET, LISTENER, said, Proven(said.mac))
+
+
+def test_names_that_touch_are_not_mixed_up() -> None:
+    one = linkwire.prove(SECRET, Greeting("j", "11", A), "1", B)
+    other = linkwire.prove(SECRET, Greeting("j", "1", A), "11", B)
+    assert one.mac != other.mac
+
+
+# Lines
+
+
+@given(st.lists(st.binary(max_size=40).filter(lambda line: b"\n" not in line), max_size=20), st.integers(1, 50))
+def test_lines_come_out_as_they_went_in_however_they_are_cut(lines: list[bytes], size: int) -> None:
+    stream = b"".join(line + b"\n" for line in lines)
+    cutter = Lines()
+    found = [line for at in range(0, len(stream), size) for line in cutter.feed(stream[at : at + size])]
+    assert found == lines
+
+
+@pytest.mark.parametrize("data", [b"x" * LINE_MAX, b"a\n" + b"x" * LINE_MAX + b"\n"])
+def test_a_line_that_is_too_long_ends_it(data: bytes) -> None:
+    with pytest.raises(LinkError):
+        Lines().feed(data)
+
+
+def test_a_line_that_never_ends_is_not_kept() -> None:
+    cutter = Lines()
+    for _ in range(LINE_MAX - 1):
+        assert cutter.feed(b"x") == []
+    with pytest.raises(LinkError):
+        cutter.feed(b"x")
