@@ -95,8 +95,8 @@ def hold(f: Facts) -> None:
         f.right = f.right.vouched(f.heard_at + f.right.ttl_s)
 
 
-def vouch_s(f: Facts, node: str, g: int) -> float:
-    """How many seconds this agent, asked over the link, grants `node` to run generation g; 0.0 is no.
+def vouch_s(f: Facts, node: str, g: int, now: float) -> float:
+    """How many seconds from `now` this agent, asked over the link, grants `node` to run generation g; 0.0 is no.
 
     The first of the generation grants, and whoever proposes while that one does not reach the store.
     """
@@ -106,7 +106,7 @@ def vouch_s(f: Facts, node: str, g: int) -> float:
     index = generation.index(f.me.node)
     if generation.index(node) is None or index is None or not (index == 0 or f.following == (True, None)):
         return 0.0
-    return max(0.0, min(f.right.ttl_s, f.right.until() - f.now))
+    return max(0.0, min(f.right.ttl_s, f.right.until() - now))
 
 
 def yields(f: Facts, node: str) -> bool:

@@ -33,6 +33,7 @@ from launcher.failures import FailureReports
 from launcher.hello import Hello
 from launcher.history import History
 from launcher.introduction import introduce
+from launcher.linking import Linking
 from launcher.logs import Level, Narrator
 from launcher.neighbours import Neighbours
 from launcher.node import NodeWorkers
@@ -148,6 +149,9 @@ class Agent:
             self._prober = Prober(store, self._keys, self._node, self._narrator)
             self._neighbours = Neighbours(store, self._keys, self._node, self._narrator)
             self._core = AgentCore(offer.facts(self._config, self._node, self._host, held, boottime()))
+            self._linking = Linking(
+                self._hello, self._config.job_id, self._core.facts, self._events.put_nowait, self._narrator
+            )
             self._say_versions()
             self._mirror = Mirror(
                 store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error)
@@ -167,6 +171,7 @@ class Agent:
             except* ElasticError as failed:
                 raise _first(failed) from failed
             finally:
+                self._linking.close()
                 self._workers.stop(0.0, "because the agent ends")
                 await self._give_back_lease()
         assert self._exit_code is not None
@@ -264,6 +269,7 @@ class Agent:
         if mirror.listed:
             complete, follows = self._scope
             view = self._reader.read(mirror.entries, mirror.revision, complete=complete, follows=follows or None)
+            self._linking.learn(view)
             self._events.put_nowait(ae.ViewChanged(view, mirror.listings))
             facts = self._core.facts
             if self._prober.asked(mirror.entries, facts.registered, facts.lease):
@@ -312,6 +318,8 @@ class Agent:
                 self._group.create_task(self._open_session(action.ttl_s))
             case ae.CloseSession():
                 self._lease = action.lease
+            case ae.WatchLinks() | ae.AskLinks() | ae.AskVouch():
+                self._linking.perform(action)
             case ae.Revoke():
                 self._group.create_task(self._revoke(action.lease))
             case ae.StartWorkers():

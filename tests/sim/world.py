@@ -281,7 +281,7 @@ class World(Nurseries):
         for other in self.nodes.values():
             if not other.hears or node.name not in other.linked or node.cut or other.cut:
                 continue
-            granted = vouch_s(other.core.facts, node.name, g) if other.core.facts.now <= self.local(other) else 0.0
+            granted = vouch_s(other.core.facts, node.name, g, self.local(other))
             self._later(other, self.latency(), VouchAsked(node.name))
             if granted > 0:
                 self.counts["a word was given"] += 1

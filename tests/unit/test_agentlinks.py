@@ -182,17 +182,17 @@ def test_a_node_that_says_that_it_is_silent_yields_once_a_later_refresh_of_this_
 
 def test_the_next_in_line_proposes_and_grants_while_the_first_does_not_reach_the_store_and_steps_back_after() -> None:
     bench = second()
-    assert vouch_s(bench.facts, "a", 1) == 0.0
+    assert vouch_s(bench.facts, "a", 1, bench.now) == 0.0
     bench.now = 1.0
     bench.tell(VouchAsked("a"))
     bench.now = 1.2
     bench.refreshed()
     assert bench.facts.decision is not None
     assert bench.facts.decision.code is Reason.TRAINING
-    assert vouch_s(bench.facts, "a", 1) > 0
+    assert vouch_s(bench.facts, "a", 1, bench.now) > 0
     bench.at(1.0 + 2 * REFRESH_S)
     assert bench.facts.decision is None
-    assert vouch_s(bench.facts, "a", 1) == 0.0
+    assert vouch_s(bench.facts, "a", 1, bench.now) == 0.0
 
 
 def test_while_nobody_reaches_the_store_nobody_takes_the_place_of_another() -> None:

@@ -98,12 +98,12 @@ def proposer(*heard: str) -> Bench:
 
 def test_the_first_of_a_generation_vouches_for_its_members_within_its_own_right() -> None:
     bench = proposer()
-    assert vouch_s(bench.facts, "b", 1) == OWN_S
+    assert vouch_s(bench.facts, "b", 1, bench.now) == OWN_S
     bench.at(1.0)
-    assert vouch_s(bench.facts, "b", 1) == OWN_S - 1.0
-    assert vouch_s(bench.facts, "stranger", 1) == 0.0
-    assert vouch_s(bench.facts, "b", 2) == 0.0
-    assert vouch_s(bench.facts, "b", 0) == 0.0
+    assert vouch_s(bench.facts, "b", 1, bench.now) == OWN_S - 1.0
+    assert vouch_s(bench.facts, "stranger", 1, bench.now) == 0.0
+    assert vouch_s(bench.facts, "b", 2, bench.now) == 0.0
+    assert vouch_s(bench.facts, "b", 0, bench.now) == 0.0
 
 
 def test_a_vouch_is_never_longer_than_a_leases_time() -> None:
@@ -111,19 +111,19 @@ def test_a_vouch_is_never_longer_than_a_leases_time() -> None:
     bench.offline = True
     bench.at(3.0)
     assert bench.facts.right.until() == 3.0 + TTL_S
-    assert vouch_s(bench.facts, "b", 1) == TTL_S
+    assert vouch_s(bench.facts, "b", 1, bench.now) == TTL_S
 
 
 def test_nobody_but_the_first_of_a_running_generation_vouches() -> None:
-    assert vouch_s(running().facts, "a", 1) == 0.0
-    assert vouch_s(stopping().facts, "a", 1) == 0.0
-    assert vouch_s(spare().facts, "a", 1) == 0.0
+    assert vouch_s(running().facts, "a", 1, 0.0) == 0.0
+    assert vouch_s(stopping().facts, "a", 1, 0.0) == 0.0
+    assert vouch_s(spare().facts, "a", 1, 0.0) == 0.0
 
 
 def test_a_proposer_whose_workers_are_being_stopped_vouches_for_nobody() -> None:
     bench = proposer("b", "c")
     bench.exit(1)
-    assert vouch_s(bench.facts, "b", 1) == 0.0
+    assert vouch_s(bench.facts, "b", 1, bench.now) == 0.0
 
 
 def test_the_first_holds_its_right_beyond_its_lease_while_it_hears_every_member() -> None:

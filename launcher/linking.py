@@ -1,0 +1,62 @@
+"""The links of an agent, joined to its core: actions in, events out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from elastic import agentevents as ae
+from elastic.agentfacts import Facts
+from elastic.agentlinks import vouch_s
+from elastic.keys import View
+from launcher.connecting import boottime
+from launcher.hello import Hello
+from launcher.links import Links, Target
+from launcher.logs import Narrator
+
+
+class Linking:
+    """Everything that this agent says and hears over links."""
+
+    def __init__(
+        self, hello: Hello, job_id: str, facts: Facts, put: Callable[[ae.Event], None], narrator: Narrator
+    ) -> None:
+        """Accept links from now on; `put` takes the events for the core."""
+        self._facts = facts
+        self._put = put
+        self._links = Links(
+            job_id,
+            facts.me.node,
+            on_change=lambda nodes: put(ae.Linked(nodes)),
+            on_proof=lambda node, created, host: put(ae.ProvenGone(node, created, host)),
+            on_answered=lambda number, nodes: put(ae.LinksAnswered(number, nodes)),
+            grants=self._grants,
+            on_vouched=lambda g, until: put(ae.Vouched(g, until)),
+            complain=narrator.warn,
+        )
+        hello.hand_to(self._links.accept)
+
+    def learn(self, view: View) -> None:
+        """Take the job's secret from the store. One that was deleted goes on to count."""
+        if view.secret is not None:
+            self._links.secret(view.secret.value)
+
+    def perform(self, action: ae.WatchLinks | ae.AskLinks | ae.AskVouch) -> None:
+        """Do what the core asks for."""
+        match action:
+            case ae.WatchLinks(targets=targets):
+                self._links.watch(
+                    {node: Target(one.host, one.port, one.create_revision) for node, one in targets.items()}
+                )
+            case ae.AskLinks(number=number):
+                self._links.ask(number)
+            case ae.AskVouch(g=g):
+                self._links.ask_vouch(g)
+
+    def close(self) -> None:
+        """Say goodbye: nobody takes this for a death."""
+        self._links.close()
+
+    def _grants(self, node: str, g: int) -> float:
+        """Answer at once; that it asks tells the core something, too."""
+        self._put(ae.VouchAsked(node))
+        return vouch_s(self._facts, node, g, boottime())
