@@ -412,6 +412,8 @@ def _answered(f: Facts, event: Answered) -> None:
         own = f.view.members.get(f.me.node)
         f.registered = own.create_revision if own is not None else event.revision
         f.registered_at_revision = event.revision
+        if f.phase is Phase.RUNNING:
+            f.act(Say("registered again; the workers have run on"))
     elif transaction.kind == "record":
         f.outcome_written = transaction.outcome
     elif transaction.kind == "say":

@@ -34,10 +34,12 @@ class Door:
         job_id: str,
         node: str,
         on_granted: Callable[[Granted], None],
+        on_cut: Callable[[str], None],
         complain: Callable[[str, str], None],
     ) -> None:
         self._me = Greeting(job_id, node)
         self.on_granted = on_granted
+        self.on_cut = on_cut
         self.complain = complain
         self.secret_text = ""
         self.links: dict[str, Inbound] = {}
@@ -113,7 +115,10 @@ class Inbound:
         self._door.forget(self)
 
     def _ended(self, how: End) -> None:
+        cut = how is End.CLOSED and bool(self.node) and self._door.links.get(self.node) is self
         self.close()
+        if cut:
+            self._door.on_cut(self.node)
 
     def _heard(self, line: bytes) -> None:
         try:

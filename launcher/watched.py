@@ -5,7 +5,8 @@
        └──────────────────────┴─────────┴──────────┴── nobody listens, or another node: proof of its death
 
 There is a proof only where a link to that very node, with the secret of the job, was up and was closed, and the one
-reconnect to the same address is refused or greeted by somebody else. A way that is cut, a machine that is silent, a
+reconnect to the same address is refused or greeted by somebody else. A link that the member itself had made (it was
+the proposer, which watches everybody) counts in the same way. A way that is cut, a machine that is silent, a
 process that is frozen, and one that closes in order give none.
 """
 
@@ -76,6 +77,9 @@ class Watcher(Protocol):
 
     def went_down(self, one: Watched) -> None:
         """It is not any more."""
+
+    def was_cut(self, one: Watched) -> bool:
+        """Whether a link that it had made itself was closed, and not in order."""
 
     def is_proven_gone(self, one: Watched) -> None:
         """Its process is dead."""
@@ -229,6 +233,8 @@ class Watched:
     def _failed(self, came: Came) -> None:
         self._drop()
         if not self.redialling:
+            if came in (Came.REFUSED, Came.OTHER) and not self._addresses and self._watcher.was_cut(self):
+                self._watcher.is_proven_gone(self)
             self._next()
             return
         if came is Came.CUT and self._loop.time() < self._until:

@@ -1,0 +1,204 @@
+"""What agents know of each other over links: deaths at once, silence that is no death, a store that one cannot reach.
+
+Leases are long in these stories: what happens within them, no lease has told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from signal import SIGCONT, SIGKILL, SIGSTOP
+
+from tests.process.jobs import QUICK_TTL_S, Job, story
+from tests.process.nodes import Node
+from tests.process.test_job_loss import node_of
+
+LONG_TTL_S = 600
+
+
+class Cable:
+    """A way to etcd that can be pulled out: connections through it stand still, and new ones are not taken."""
+
+    def __init__(self, etcd: str) -> None:
+        self._host, _, port = etcd.rpartition(":")
+        self._port = int(port)
+        self._in = asyncio.Event()
+        self._in.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @contextlib.asynccontextmanager
+    async def laid(self) -> AsyncIterator[str]:
+        """The address at this end."""
+        server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
+        try:
+            yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        finally:
+            server.close()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def pull(self) -> None:
+        """Nothing goes through any more."""
+        self._in.clear()
+
+    def put_back(self) -> None:
+        """What was on its way arrives."""
+        self._in.set()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            await self._in.wait()
+            there, here = await asyncio.open_connection(self._host, self._port)
+            await asyncio.gather(self._pipe(reader, here), self._pipe(there, writer))
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                await self._in.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+
+async def three(job: Job, *flags: str) -> list[Node]:
+    """A world of three, whose leases tell nothing."""
+    return [await job.node("--np", "3", *flags, ttl_s=LONG_TTL_S) for _ in range(3)]
+
+
+@story
+async def test_a_killed_node_is_noticed_long_before_its_lease_ends(job: Job) -> None:
+    nodes = await three(job)
+    world = await job.world(1, 3)
+    dead = node_of(job, world[1])
+    await dead.killed()
+    for node in nodes:
+        if node is not dead:
+            await node.says(rf"generation 2: 2 nodes, world size 2.*: {dead.id} was lost \(its process is gone\)$")
+    await job.world(2, 2)
+
+
+@story
+async def test_the_first_nodes_death_is_noticed_by_the_next_in_line_in_the_same_way(job: Job) -> None:
+    await three(job)
+    world = await job.world(1, 3)
+    await node_of(job, world[0]).killed()
+    again = await job.world(2, 2)
+    assert [worker.node for worker in again] == [world[1].node, world[2].node]
+
+
+@story
+async def test_the_first_two_killed_at_once_are_both_noticed_by_the_third(job: Job) -> None:
+    await three(job)
+    world = await job.world(1, 3)
+    for worker in world[:2]:
+        node_of(job, worker).signal(SIGKILL)
+    (worker,) = await job.newest_world(1)
+    assert worker.node == world[2].node
+
+
+@story
+async def test_an_agent_that_dies_alone_is_replaced_by_a_spare_and_its_worker_is_gone(job: Job) -> None:
+    nodes = [await job.node("--np", "2", ttl_s=LONG_TTL_S) for _ in range(2)]
+    world = await job.world(1, 2)
+    spare = await job.node("--np", "2", ttl_s=LONG_TTL_S)
+    await spare.says("spare")
+    node_of(job, world[1]).signal(SIGKILL)
+    again = await job.world(2, 2)
+    assert [worker.node for worker in again] == [world[0].node, spare.id]
+    assert len(nodes) == 2
+
+
+@story
+async def test_a_worker_that_loses_its_peer_is_not_blamed_for_it(job: Job) -> None:
+    """Its failure and the end of the link come in the same moment, in any order."""
+    nodes = await three(job)
+    world = await job.world(1, 3)
+    dead = node_of(job, world[2])
+    world[1].order("complain", "RuntimeError: Connection closed by peer [127.0.0.1]:1234")
+    world[1].order("exit", 1)
+    dead.signal(SIGKILL)
+    again = await job.newest_world(2)
+    assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in again} == {"0"}
+    assert len(nodes) == 3
+
+
+@story
+async def test_an_agent_that_stands_still_is_not_dead(job: Job) -> None:
+    nodes = await three(job)
+    world = await job.world(1, 3)
+    frozen = node_of(job, world[1])
+    frozen.signal(SIGSTOP)
+    await world[2].exits(1)
+    survivor = node_of(job, world[0])
+    await survivor.says(rf"waiting for .*{frozen.id}.* to stop (its|their) old workers")
+    frozen.signal(SIGCONT)
+    again = await job.world(2, 3)
+    assert [worker.node for worker in again] == [worker.node for worker in world]
+    assert not any("its process is gone" in line for node in nodes for line in node.lines)
+
+
+@story
+async def test_a_node_that_cannot_reach_etcd_trains_on_by_the_word_of_the_first(job: Job) -> None:
+    await unreachable(job, 1)
+
+
+@story
+async def test_the_first_node_that_cannot_reach_etcd_trains_on_and_the_next_in_line_takes_its_role(job: Job) -> None:
+    await unreachable(job, 0)
+
+
+async def unreachable(job: Job, who: int) -> None:
+    """The node of rank `who` loses etcd for longer than its lease; nothing stops, and it registers again."""
+    cables = [Cable(job.etcd.endpoint) for _ in range(3)]
+    async with contextlib.AsyncExitStack() as stack:
+        nodes = []
+        for cable in cables:
+            here = await stack.enter_async_context(cable.laid())
+            nodes.append(await job.node("--np", "3", "--elastic_server", here, ttl_s=QUICK_TTL_S))
+        world = await job.world(1, 3)
+        alone = node_of(job, world[who])
+        cable = cables[nodes.index(alone)]
+        cable.pull()
+        await alone.says("etcd does not answer")
+        lease_over = asyncio.create_task(asyncio.sleep(2 * QUICK_TTL_S))
+        await lease_over
+        cable.put_back()
+        await alone.says("registered again")
+        assert [worker.ended for worker in world] == [False] * 3
+        for worker in world:
+            await worker.exits(0)
+        assert [await node.exits() for node in nodes] == [0, 0, 0]
+
+
+@story
+async def test_etcd_that_stands_still_for_longer_than_the_leases_stops_nobody(job: Job) -> None:
+    cables = [Cable(job.etcd.endpoint) for _ in range(2)]
+    async with contextlib.AsyncExitStack() as stack:
+        nodes = []
+        for cable in cables:
+            here = await stack.enter_async_context(cable.laid())
+            nodes.append(await job.node("--np", "2", "--elastic_server", here, ttl_s=QUICK_TTL_S))
+        world = await job.world(1, 2)
+        for cable in cables:
+            cable.pull()
+        for node in nodes:
+            await node.says("etcd does not answer")
+        await asyncio.sleep(2 * QUICK_TTL_S)
+        for cable in cables:
+            cable.put_back()
+        for node in nodes:
+            await node.says("registered again")
+        assert [worker.ended for worker in world] == [False] * 2
+        for worker in world:
+            await worker.exits(0)
+        assert [await node.exits() for node in nodes] == [0, 0]
