@@ -31,8 +31,9 @@ DIAL_LIMIT_S = 2.0
 PAUSE_S = 0.2
 """Before the next try after the first one that failed; it doubles up to `PAUSE_MAX_S`, give or take a quarter."""
 PAUSE_MAX_S = 2.0
-RECONNECT_PAUSE_S = 0.005
-"""A process that ends may still take a connection, and cut it: the reconnect tries again after so long, doubled."""
+RECONNECT_PAUSE_S = 0.001
+"""A process that ends closes its listener after its connections (so does Linux, mostly): the reconnect is taken, then
+cut. It is tried again after so long, then doubled."""
 RECONNECT_LIMIT_S = 0.5
 """As long as that happens the reconnect is not decided; later it is, without a proof."""
 

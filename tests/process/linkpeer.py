@@ -1,12 +1,14 @@
 """A process that can be watched: `python -m tests.process.linkpeer HOST PORT NODE SECRET`. It prints its port.
 
-Orders come as lines: `vouch G` asks those that watch it, `deaf` closes its listener and lives on, `bye` leaves in
-order.
+Orders come as lines: `vouch G` asks those that watch it, `deaf` closes its listener and `shut` its connections, and it
+lives on; `freeze` closes the connections and stops itself; `bye` leaves in order.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 
 from launcher.hello import Hello
@@ -40,6 +42,12 @@ async def main(host: str, port: int, node: str, secret: str) -> None:
         match line:
             case ["vouch", g]:
                 links.ask_vouch(int(g))
+            case ["shut"]:
+                links._door.close()
+                say("shut")
+            case ["freeze"]:
+                links._door.close()
+                os.kill(os.getpid(), signal.SIGSTOP)
             case ["deaf"]:
                 await hello.close()
                 say("deaf")
