@@ -106,6 +106,7 @@ class Watched:
         self._bye = False
         self._addresses: list[str] = []
         self._address = ""
+        self._lookup: asyncio.Task[tuple[str, ...]] | None = None
         self._attempt: asyncio.Task[None] | Connecting | LineSocket | None = None
         self._greeting: Greeting | None = None
         self._said: linkwire.Prove | None = None
@@ -121,7 +122,9 @@ class Watched:
         if as_ip(self.target.host) is not None:
             self._connect(self.target.host)
         else:
-            self._attempt = self._loop.create_task(self._resolve(), name=f"link to {self.node}")
+            if self._lookup is None:  # Otherwise the one before has not ended: a resolver that is away gets no crowd.
+                self._lookup = self._loop.create_task(hello.resolved(self.target.host))
+            self._attempt = self._loop.create_task(self._resolve(self._lookup), name=f"link to {self.node}")
             self._limit(DIAL_LIMIT_S)
 
     def send(self, message: linkwire.Message) -> None:
@@ -133,15 +136,17 @@ class Watched:
         """Watch it no more."""
         self._over = True
         self._drop()
+        if self._lookup is not None:
+            self._lookup.cancel()
         self._give_turn_back()
         self.up = self.redialling = False
 
     # --- an attempt -----------------------------------------------------------------------------------------------
 
-    async def _resolve(self) -> None:
+    async def _resolve(self, lookup: asyncio.Task[tuple[str, ...]]) -> None:
         with suppress(OSError, UnicodeError):  # The name is not known (yet).
-            self._addresses = list(await hello.resolved(self.target.host))
-        self._attempt = None
+            self._addresses = list(await asyncio.shield(lookup))
+        self._attempt = self._lookup = None
         self._next()
 
     def _next(self) -> None:
