@@ -60,6 +60,8 @@ class Hello:
 
     async def close(self) -> None:
         """Listen no more."""
+        if self._socket.fileno() < 0:
+            return
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._socket.fileno())
@@ -148,7 +150,10 @@ async def resolved(host: str) -> tuple[str, ...]:
         with suppress(RuntimeError):  # The loop has ended.
             loop.call_soon_threadsafe(tell, found)
 
-    threading.Thread(target=look, name="resolver", daemon=True).start()
+    try:
+        threading.Thread(target=look, name="resolver", daemon=True).start()
+    except RuntimeError as error:  # This machine has no thread left.
+        raise OSError(errno.EAGAIN, str(error)) from error
     return await answer
 
 

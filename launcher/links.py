@@ -93,7 +93,7 @@ class Links:
         self._watched: dict[str, Watched] = {}
         self._up: set[str] = set()
         self._told: frozenset[str] = frozenset()
-        self._telling: asyncio.TimerHandle | None = None
+        self._telling: asyncio.Handle | None = None
         self._queue: deque[Watched] = deque()
         self._dialling = 0
         self._asked: dict[int, _Asked] = {}
@@ -141,13 +141,13 @@ class Links:
         if self._closed:
             return
         waiting = {name for name, one in self._watched.items() if one.up or one.redialling}
-        timer = self._loop.call_later(ASK_LIMIT_S if waiting else 0.0, self._answer, number)
+        for name in waiting:
+            self._watched[name].send(Ping(number))
         before = self._asked.pop(number, None)
         if before is not None:
             before.timer.cancel()
+        timer = self._loop.call_later(ASK_LIMIT_S if waiting else 0.0, self._answer, number)
         self._asked[number] = _Asked(waiting, timer)
-        for name in waiting:
-            self._watched[name].send(Ping(number))
 
     def ask_vouch(self, g: int) -> None:
         """Ask everybody that watches this node for the right to run generation `g`."""
@@ -198,7 +198,7 @@ class Links:
         self._up.discard(one.node)
         if self._telling is not None:
             self._telling.cancel()
-        self._telling = self._loop.call_later(0.0, self._tell)
+        self._telling = self._loop.call_soon(self._tell)
 
     def was_cut(self, one: Watched) -> bool:
         """Tell whether a link that the member itself had made to this node was closed, and not in order."""

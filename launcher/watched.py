@@ -32,8 +32,9 @@ DIAL_LIMIT_S = 2.0
 PAUSE_S = 0.2
 """Before the next try after the first one that failed; it doubles up to `PAUSE_MAX_S`, give or take a quarter."""
 PAUSE_MAX_S = 2.0
-RECONNECT_PAUSE_S = 0.005
-"""A process that ends may still take a connection, and cut it: the reconnect tries again after so long, doubled."""
+RECONNECT_PAUSE_S = 0.001
+"""A process that ends closes its listener after its connections (so does Linux, mostly): the reconnect is taken, then
+cut. It is tried again after so long, then doubled."""
 RECONNECT_LIMIT_S = 0.5
 """As long as that happens the reconnect is not decided; later it is, without a proof."""
 
@@ -109,6 +110,7 @@ class Watched:
         self._bye = False
         self._addresses: list[str] = []
         self._address = ""
+        self._lookup: asyncio.Task[tuple[str, ...]] | None = None
         self._attempt: asyncio.Task[None] | Connecting | LineSocket | None = None
         self._greeting: Greeting | None = None
         self._said: linkwire.Prove | None = None
@@ -124,7 +126,9 @@ class Watched:
         if as_ip(self.target.host) is not None:
             self._connect(self.target.host)
         else:
-            self._attempt = self._loop.create_task(self._resolve(), name=f"link to {self.node}")
+            if self._lookup is None:  # Otherwise the one before has not ended: a resolver that is away gets no crowd.
+                self._lookup = self._loop.create_task(hello.resolved(self.target.host))
+            self._attempt = self._loop.create_task(self._resolve(self._lookup), name=f"link to {self.node}")
             self._limit(DIAL_LIMIT_S)
 
     def send(self, message: linkwire.Message) -> None:
@@ -136,15 +140,17 @@ class Watched:
         """Watch it no more."""
         self._over = True
         self._drop()
+        if self._lookup is not None:
+            self._lookup.cancel()
         self._give_turn_back()
         self.up = self.redialling = False
 
     # --- an attempt -----------------------------------------------------------------------------------------------
 
-    async def _resolve(self) -> None:
+    async def _resolve(self, lookup: asyncio.Task[tuple[str, ...]]) -> None:
         with suppress(OSError, UnicodeError):  # The name is not known (yet).
-            self._addresses = list(await hello.resolved(self.target.host))
-        self._attempt = None
+            self._addresses = list(await asyncio.shield(lookup))
+        self._attempt = self._lookup = None
         self._next()
 
     def _next(self) -> None:

@@ -1,16 +1,19 @@
-"""A process that can be watched: `python -m tests.process.linkpeer HOST PORT NODE SECRET`. It prints its port.
+"""A process that can be watched: `python -m tests.process.linkpeer HOST PORT NODE SECRET [ORDER ...]`.
 
-Orders come as lines: `vouch G` asks those that watch it, `deaf` closes its listener and lives on, `bye` leaves in
-order.
+It prints its port, then what its links tell. Orders come as words of the command line, or else as lines: `watch NODE
+HOST PORT`, `vouch G` asks those that watch it, `deaf` closes its listener and `shut` its connections, and it lives on;
+`freeze` closes the connections and stops itself; `bye` leaves in order. With orders in the command line it stays.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 
 from launcher.hello import Hello
-from launcher.links import Links
+from launcher.links import Links, Target
 
 JOB = "j1"
 
@@ -19,7 +22,7 @@ def say(*words: object) -> None:
     print(*words, flush=True)
 
 
-async def main(host: str, port: int, node: str, secret: str) -> None:
+async def main(host: str, port: int, node: str, secret: str, *orders: str) -> None:
     links = Links(
         JOB,
         node,
@@ -34,20 +37,36 @@ async def main(host: str, port: int, node: str, secret: str) -> None:
     hello.hand_to(links.accept)
     links.secret(secret)
     say("port", hello.port)
+    for line in orders:
+        await obey(links, hello, line.split())
     reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    while line := (await reader.readline()).decode().split():
-        match line:
-            case ["vouch", g]:
-                links.ask_vouch(int(g))
-            case ["deaf"]:
-                await hello.close()
-                say("deaf")
-            case _:
-                break
+    if not orders:
+        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while words := (await reader.readline()).decode().split():
+        await obey(links, hello, words)
+        if words == ["bye"]:
+            break
     links.close()
     await hello.close()
 
 
+async def obey(links: Links, hello: Hello, words: list[str]) -> None:
+    """Do what an order says."""
+    match words:
+        case ["watch", node, host, port]:
+            links.watch({node: Target(host, int(port), 1)})
+        case ["vouch", g]:
+            links.ask_vouch(int(g))
+        case ["shut"]:
+            links._door.close()
+            say("shut")
+        case ["freeze"]:
+            links._door.close()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case ["deaf"]:
+            await hello.close()
+            say("deaf")
+
+
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:]))

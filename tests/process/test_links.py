@@ -4,143 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
+import socket
 import statistics
-import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 
+import pytest
+
+from launcher import links as links_module
+from launcher import watched
 from launcher.connecting import boottime
-from launcher.hello import Hello
-from launcher.links import Links, Target
-from tests.process.linkpeer import JOB
-
-ROOT = Path(__file__).parents[2]
-LIMIT_S = 100.0
-SECRET = "the secret of the job"
-
-
-def played(story: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(LIMIT_S):
-            await story()
-
-    asyncio.run(limited())
-
-
-class Watching:
-    """An agent that watches, and what its links told it, in order."""
-
-    def __init__(self, node: str = "w-1", secret: str = SECRET) -> None:
-        self.told: list[tuple[object, ...]] = []
-        self.at: list[float] = []
-        self.last: tuple[object, ...] = ()
-        self._news = asyncio.Event()
-        self.grant_s = 7.0
-        self.links = Links(
-            JOB,
-            node,
-            on_change=lambda nodes: self._tell("up", *sorted(nodes)),
-            on_proof=lambda node, revision, host: self._tell("proof", node, revision, host),
-            on_answered=lambda number, nodes: self._tell("answered", number, *sorted(nodes)),
-            grants=self._grants,
-            on_vouched=lambda g, until: self._tell("vouched", g, until),
-            complain=lambda text: self._tell("complaint", text),
-        )
-        self.links.secret(secret)
-
-    def _tell(self, *what: object) -> None:
-        self.told.append(what)
-        self.at.append(time.monotonic())
-        self._news.set()
-
-    def _grants(self, node: str, g: int) -> float:
-        self._tell("asked", node, g)
-        return self.grant_s
-
-    async def until(self, *what: object) -> float:
-        """Wait until this is told, forget what was told before, and say when it was."""
-        while True:
-            for index, told in enumerate(self.told):
-                if told[: len(what)] == what:
-                    at, self.last = self.at[index], told
-                    del self.told[: index + 1], self.at[: index + 1]
-                    return at
-            self._news.clear()
-            await self._news.wait()
-
-    def proofs(self) -> list[tuple[object, ...]]:
-        return [told for told in self.told if told[0] == "proof"]
-
-
-@contextlib.asynccontextmanager
-async def watching(node: str = "w-1", secret: str = SECRET) -> AsyncIterator[Watching]:
-    made = Watching(node, secret)
-    try:
-        yield made
-    finally:
-        made.links.close()
-
-
-class Peer:
-    """A process that is watched."""
-
-    def __init__(self, process: asyncio.subprocess.Process, host: str, port: int) -> None:
-        self.process = process
-        self.target = Target(host, port, 5)
-
-    async def order(self, words: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(words.encode() + b"\n")
-        await self.process.stdin.drain()
-
-    async def said(self, word: str) -> list[str]:
-        """The next line that begins so."""
-        assert self.process.stdout is not None
-        while line := (await self.process.stdout.readline()).decode().split():
-            if line[0] == word:
-                return line[1:]
-        raise AssertionError("it has ended")
-
-    def kill(self) -> None:
-        self.process.kill()
-
-
-@contextlib.asynccontextmanager
-async def peer(node: str = "n-1", host: str = "127.0.0.1", port: int = 0, secret: str = SECRET) -> AsyncIterator[Peer]:
-    command = [sys.executable, "-m", "tests.process.linkpeer", host, str(port), node, secret]
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=pipe, stdout=pipe)
-    made = Peer(process, host, port)
-    try:
-        made.target = Target(host, int((await made.said("port"))[0]), 5)
-        yield made
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.communicate()
-
-
-@contextlib.asynccontextmanager
-async def listening(
-    node: str = "n-1", secret: str = SECRET, host: str = "127.0.0.1"
-) -> AsyncIterator[tuple[Watching, Hello]]:
-    """A node that is watched, in this process."""
-    async with watching(node, secret) as made:
-        agent = await Hello.listen(host, JOB, node)
-        agent.hand_to(made.links.accept)
-        try:
-            yield made, agent
-        finally:
-            made.links.close()
-            await agent.close()
-
+from launcher.links import Target
+from tests.process.linking import Watching, at, listening, peer, played, watching
 
 # A death
-
-
-def at(agent: Hello, revision: int = 5) -> Target:
-    return Target("127.0.0.1", agent.port, revision)
 
 
 def test_a_killed_process_is_proven_dead_each_of_thirty_times() -> None:
@@ -210,6 +88,189 @@ def test_a_member_that_leaves_in_order_says_so_and_there_is_no_proof() -> None:
             assert not watcher.proofs()
 
     played(story)
+
+
+def test_a_frozen_process_is_not_dead_and_does_not_answer_a_question() -> None:
+    async def story() -> None:
+        async with watching() as watcher, listening("n-2") as (_, agent), peer("n-1") as one:
+            watcher.links.watch({"n-1": one.target, "n-2": at(agent)})
+            await watcher.until("up", "n-1", "n-2")
+            os.kill(one.process.pid, signal.SIGSTOP)
+            watcher.links.ask(1)
+            await watcher.until("answered", 1, "n-2")
+            assert watcher.last == ("answered", 1, "n-2")
+            os.kill(one.process.pid, signal.SIGCONT)
+            watcher.links.ask(2)
+            await watcher.until("answered", 2, "n-1", "n-2")
+            assert not watcher.proofs()
+
+    played(story)
+
+
+def test_a_frozen_process_whose_link_was_closed_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "DIAL_LIMIT_S", 0.3)
+
+    async def story() -> None:
+        async with watching() as watcher, peer("n-1") as one:
+            watcher.links.watch({"n-1": one.target})
+            await watcher.until("up", "n-1")
+            decided = asyncio.Event()
+            monkeypatch.setattr(watcher.links, "is_decided", lambda one: decided.set())
+            await one.order("freeze")
+            await decided.wait()
+            os.kill(one.process.pid, signal.SIGCONT)
+            await watcher.until("up", "n-1")
+            assert not watcher.proofs()
+
+    played(story)
+
+
+def test_who_was_never_linked_is_never_proven_dead() -> None:
+    async def story() -> None:
+        async with watching() as watcher, listening("n-3") as (_, agent):
+            with socket.socket() as bound:
+                bound.bind(("127.0.0.1", 0))
+                refused = Target("127.0.0.1", bound.getsockname()[1], 1)
+                silent = at(agent)._replace(port=0)
+                watcher.links.watch({"n-1": refused, "n-2": at(agent), "n-3": at(agent), "n-4": silent})
+                await watcher.until("up", "n-3")
+                for number in range(5):
+                    watcher.links.ask(number)
+                    await watcher.until("answered", number, "n-3")
+                assert not watcher.proofs()
+
+    played(story)
+
+
+def test_one_death_gives_one_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        dialled = asyncio.Semaphore(0)
+        rest = watched.Watched._rest
+
+        def rests(one: watched.Watched) -> None:
+            rest(one)
+            dialled.release()
+
+        async with watching() as watcher, peer("n-1") as one:
+            watcher.links.watch({"n-1": one.target})
+            await watcher.until("up", "n-1")
+            one.kill()
+            await watcher.until("proof", "n-1")
+            monkeypatch.setattr(watched.Watched, "_rest", rests)
+            for _ in range(3):  # It is dialled, and refused.
+                await dialled.acquire()
+            assert not watcher.proofs()
+
+    played(story)
+
+
+def test_another_registration_of_the_same_process_keeps_the_link_and_is_named_by_the_proof() -> None:
+    async def story() -> None:
+        async with watching() as watcher, peer("n-1") as one:
+            watcher.links.watch({"n-1": one.target})
+            await watcher.until("up", "n-1")
+            watcher.links.watch({"n-1": one.target._replace(create_revision=9)})
+            one.kill()
+            await watcher.until("proof", "n-1", 9, "127.0.0.1")
+
+    played(story)
+
+
+def test_who_is_not_watched_any_more_is_let_go_and_is_not_proven_dead() -> None:
+    async def story() -> None:
+        async with watching() as watcher, peer("n-1") as one, listening("n-2") as (other, agent):
+            watcher.links.watch({"n-1": one.target, "n-2": at(agent)})
+            await watcher.until("up", "n-1", "n-2")
+            watcher.links.watch({"n-2": at(agent)})
+            await watcher.until("up", "n-2")
+            one.kill()
+            await one.process.wait()
+            watcher.links.ask(1)
+            await watcher.until("answered", 1, "n-2")
+            assert not watcher.proofs()
+            assert set(other.links._door.links) == {"w-1"}
+
+    played(story)
+
+
+def test_a_listener_that_is_closed_while_its_process_lives_is_taken_for_dead_once_its_link_is_closed() -> None:
+    async def story() -> None:
+        async with watching() as watcher, peer("n-1") as one:
+            watcher.links.watch({"n-1": one.target})
+            await watcher.until("up", "n-1")
+            await one.order("deaf")
+            await one.said("deaf")
+            watcher.links.ask(1)
+            await watcher.until("answered", 1, "n-1")
+            await one.order("shut")
+            await watcher.until("proof", "n-1")
+
+    played(story)
+
+
+# How it is reached
+
+
+@pytest.mark.parametrize("host", ["localhost", "::1", "127.0.0.77"])
+def test_names_addresses_of_both_kinds_and_other_ones_of_the_loopback_are_linked(host: str) -> None:
+    if host == "::1" and not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+
+    async def story() -> None:
+        own = host if host != "localhost" else "127.0.0.1"
+        async with watching() as watcher, peer("n-1", own) as one:
+            watcher.links.watch({"n-1": Target(host, one.target.port, 5)})
+            await watcher.until("up", "n-1")
+            one.kill()
+            await watcher.until("proof", "n-1", 5, host)
+
+    played(story)
+
+
+def test_a_name_that_is_not_known_is_tried_again() -> None:
+    known: list[str] = []
+
+    def look(host: str, *words: object, **more: object) -> list[tuple[object, ...]]:
+        known.append(host)
+        if len(known) < 3:
+            raise socket.gaierror(socket.EAI_NONAME, "not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in ("127.0.0.9", "127.0.0.1")]
+
+    async def story() -> None:
+        async with watching() as watcher, listening("n-1") as (_, agent):
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(socket, "getaddrinfo", look)
+                watcher.links.watch({"n-1": Target("a-name", agent.port, 1)})
+                await watcher.until("up", "n-1")
+
+    played(story)
+    assert known == ["a-name"] * 3
+
+
+def test_many_are_linked_with_no_more_than_64_dials_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 0
+    dial = watched.Watched.dial
+
+    def counted(one: watched.Watched) -> None:
+        nonlocal most
+        dial(one)
+        most = max(most, watcher_of[0].links._dialling)
+
+    monkeypatch.setattr(watched.Watched, "dial", counted)
+    watcher_of: list[Watching] = []
+
+    async def story() -> None:
+        async with watching() as watcher, contextlib.AsyncExitStack() as stack:
+            watcher_of.append(watcher)
+            targets = {}
+            for number in range(200):
+                _, agent = await stack.enter_async_context(listening(f"n-{number:03}"))
+                targets[f"n-{number:03}"] = at(agent)
+            watcher.links.watch(targets)
+            await watcher.until("up", *targets)
+
+    played(story)
+    assert most == links_module.DIALS_MAX
 
 
 # Questions

@@ -1,0 +1,139 @@
+"""What the tests of links have in common: agents that watch and are watched, in this process or in one of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+from launcher.hello import Hello
+from launcher.links import Links, Target
+from tests.process.linkpeer import JOB
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 100.0
+SECRET = "the secret of the job"
+
+
+def played(story: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            await story()
+
+    asyncio.run(limited())
+
+
+class Watching:
+    """An agent that watches, and what its links told it, in order."""
+
+    def __init__(self, node: str = "w-1", secret: str = SECRET) -> None:
+        self.told: list[tuple[object, ...]] = []
+        self.at: list[float] = []
+        self.last: tuple[object, ...] = ()
+        self._news = asyncio.Event()
+        self.grant_s = 7.0
+        self.links = Links(
+            JOB,
+            node,
+            on_change=lambda nodes: self._tell("up", *sorted(nodes)),
+            on_proof=lambda node, revision, host: self._tell("proof", node, revision, host),
+            on_answered=lambda number, nodes: self._tell("answered", number, *sorted(nodes)),
+            grants=self._grants,
+            on_vouched=lambda g, until: self._tell("vouched", g, until),
+            complain=lambda text: self._tell("complaint", text),
+        )
+        self.links.secret(secret)
+
+    def _tell(self, *what: object) -> None:
+        self.told.append(what)
+        self.at.append(time.monotonic())
+        self._news.set()
+
+    def _grants(self, node: str, g: int) -> float:
+        self._tell("asked", node, g)
+        return self.grant_s
+
+    async def until(self, *what: object) -> float:
+        """Wait until this is told, forget what was told before, and say when it was."""
+        while True:
+            for index, told in enumerate(self.told):
+                if told[: len(what)] == what:
+                    at, self.last = self.at[index], told
+                    del self.told[: index + 1], self.at[: index + 1]
+                    return at
+            self._news.clear()
+            await self._news.wait()
+
+    def proofs(self) -> list[tuple[object, ...]]:
+        return [told for told in self.told if told[0] == "proof"]
+
+
+@contextlib.asynccontextmanager
+async def watching(node: str = "w-1", secret: str = SECRET) -> AsyncIterator[Watching]:
+    made = Watching(node, secret)
+    try:
+        yield made
+    finally:
+        made.links.close()
+
+
+class Peer:
+    """A process that is watched."""
+
+    def __init__(self, process: asyncio.subprocess.Process, host: str, port: int) -> None:
+        self.process = process
+        self.target = Target(host, port, 5)
+
+    async def order(self, words: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(words.encode() + b"\n")
+        await self.process.stdin.drain()
+
+    async def said(self, word: str) -> list[str]:
+        """The next line that begins so."""
+        assert self.process.stdout is not None
+        while line := (await self.process.stdout.readline()).decode().split():
+            if line[0] == word:
+                return line[1:]
+        raise AssertionError("it has ended")
+
+    def kill(self) -> None:
+        self.process.kill()
+
+
+@contextlib.asynccontextmanager
+async def peer(node: str = "n-1", host: str = "127.0.0.1", port: int = 0, secret: str = SECRET) -> AsyncIterator[Peer]:
+    command = [sys.executable, "-m", "tests.process.linkpeer", host, str(port), node, secret]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=pipe, stdout=pipe)
+    made = Peer(process, host, port)
+    try:
+        made.target = Target(host, int((await made.said("port"))[0]), 5)
+        yield made
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    node: str = "n-1", secret: str = SECRET, host: str = "127.0.0.1"
+) -> AsyncIterator[tuple[Watching, Hello]]:
+    """A node that is watched, in this process."""
+    async with watching(node, secret) as made:
+        agent = await Hello.listen(host, JOB, node)
+        agent.hand_to(made.links.accept)
+        try:
+            yield made, agent
+        finally:
+            made.links.close()
+            await agent.close()
+
+
+def at(agent: Hello, revision: int = 5) -> Target:
+    """Where an agent of this process listens."""
+    return Target("127.0.0.1", agent.port, revision)

@@ -1,0 +1,412 @@
+"""Links beside strangers: garbage, floods, slow words, recorded proofs, wrong secrets, and peers that do not read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import secrets
+import socket
+import struct
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from elastic import linkwire
+from elastic.linkwire import Granted, Greeting, Ping, Pong, Prove
+from launcher import door, hello
+from launcher.hello import Hello
+from launcher.links import Target
+from launcher.watched import Watched
+from tests.process.linking import SECRET, Watching, at, listening, played, watching
+from tests.process.linkpeer import JOB
+
+
+class Stranger:
+    """A connection by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def line(self) -> bytes:
+        """The next line, without its end; b"" when the connection is closed."""
+        try:
+            return (await self.reader.readline()).removesuffix(b"\n")
+        except ConnectionError:
+            return b""
+
+    async def greeted(self) -> Greeting:
+        return linkwire.read_greeting(await self.line())
+
+    def say(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def is_closed(self) -> None:
+        """Wait until the other side has closed it."""
+        while await self.line():
+            pass
+
+    async def prove(self, node: str = "w-2", secret: str = SECRET) -> Prove:
+        """Make a link; the words that did it."""
+        said = linkwire.prove(secret, await self.greeted(), node, secrets.token_hex(16))
+        self.say(linkwire.encode(said))
+        return said
+
+
+@contextlib.asynccontextmanager
+async def connected(agent: Hello) -> AsyncIterator[Stranger]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", agent.port)
+    try:
+        yield Stranger(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def linked() -> AsyncIterator[tuple[Watching, Watching, Hello]]:
+    """One that watches, one that is watched and its listener; the link is up."""
+    async with watching() as watcher, listening("n-1") as (other, agent):
+        watcher.links.watch({"n-1": at(agent)})
+        await watcher.until("up", "n-1")
+        yield watcher, other, agent
+
+
+@contextlib.contextmanager
+def turns(watcher: Watching) -> Iterator[asyncio.Semaphore]:
+    """It is released each time somebody has had its turn to be dialled."""
+    tried, is_done = asyncio.Semaphore(0), watcher.links.is_done_dialling
+
+    def counted(one: Watched) -> None:
+        is_done(one)
+        tried.release()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(watcher.links, "is_done_dialling", counted)
+        yield tried
+
+
+async def is_alive(watcher: Watching) -> None:
+    """The link has not been touched, and answers."""
+    assert not [told for told in watcher.told if told[0] in ("up", "proof")]
+    watcher.links.ask(99)
+    await watcher.until("answered", 99, "n-1")
+
+
+@contextlib.asynccontextmanager
+async def impostor(first: bytes, then: bytes = b"", close: bool = True) -> AsyncIterator[int]:
+    """Something that listens and says this, and that after it was spoken to; the port."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            writer.write(first)
+            if then:
+                await reader.readline()
+                writer.write(then)
+            await (writer.drain() if close else reader.read())
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield int(server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+
+
+# Strangers at the door
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\n",
+        b"{}\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        os.urandom(1 << 16) + b"\n",
+        b"x" * (1 << 20),
+        b"[" * 1000 + b"\n",
+        linkwire.encode(Ping(1)),
+        linkwire.encode(Granted(1, 1, 5.0)),
+        linkwire.encode(Prove("w-2", "0" * 32, "0" * 64)),
+        linkwire.encode(Prove("n-1", "0" * 32, "0" * 64)),
+    ],
+    ids=["nothing", "empty", "http", "noise", "endless", "deep", "ping", "grant", "no proof", "itself"],
+)
+def test_who_says_something_else_than_a_proof_is_sent_away(data: bytes) -> None:
+    async def story() -> None:
+        async with linked() as (watcher, other, agent), connected(agent) as stranger:
+            stranger.say(data)
+            await stranger.is_closed()
+            assert not other.links._door._unproven
+            assert set(other.links._door.links) == {"w-1"}
+            await is_alive(watcher)
+
+    played(story)
+
+
+def test_a_proof_that_was_recorded_proves_nothing_later() -> None:
+    async def story() -> None:
+        async with linked() as (watcher, other, agent):
+            async with connected(agent) as recorded:
+                said = await recorded.prove()
+                assert isinstance(linkwire.decode(await recorded.line()), linkwire.Proven)
+                recorded.say(linkwire.encode(Ping(3)))
+                assert linkwire.decode(await recorded.line()) == Pong(3)
+            async with connected(agent) as replay:
+                replay.say(linkwire.encode(said))
+                await replay.greeted()
+                assert await replay.line() == b""
+            await is_alive(watcher)
+            await other.until("complaint")
+
+    played(story)
+
+
+def test_of_two_links_of_one_node_the_newer_counts() -> None:
+    async def story() -> None:
+        async with listening("n-1") as (watched, agent), connected(agent) as old, connected(agent) as new:
+            await old.prove()
+            await old.line()
+            await new.prove()
+            await new.line()
+            assert await old.line() == b""
+            watched.links.ask_vouch(4)
+            vouch = linkwire.decode(await new.line())
+            assert isinstance(vouch, linkwire.Vouch)
+            new.say(linkwire.encode(Granted(vouch.n, 5, 9.0)))  # for another generation
+            new.say(linkwire.encode(Granted(vouch.n + 1, 4, 9.0)))  # to another question
+            new.say(linkwire.encode(Granted(vouch.n, 4, 8.0)))
+            await watched.until("vouched")
+            assert watched.last[1] == 4
+            assert list(watched.links._door.links) == ["w-2"]
+
+    played(story)
+
+
+def test_a_flood_of_connections_drops_its_own_and_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hello, "ASK_LIMIT_S", 60.0)  # All of it shares one loop here.
+
+    async def story() -> None:
+        async with linked() as (watcher, other, agent), contextlib.AsyncExitStack() as stack:
+            crowd = [await stack.enter_async_context(connected(agent)) for _ in range(3 * door.UNPROVEN_MAX)]
+            for one in crowd:
+                await one.greeted()
+            assert len(other.links._door._unproven) == door.UNPROVEN_MAX
+            assert await crowd[0].line() == b""
+            assert await hello.ask("127.0.0.1", agent.port) == Greeting(JOB, "n-1")
+            async with connected(agent) as late:
+                await late.prove()
+                assert isinstance(linkwire.decode(await late.line()), linkwire.Proven)
+            await is_alive(watcher)
+
+    played(story)
+
+
+def test_a_flood_from_one_address_drops_nobody_from_another() -> None:
+    async def story() -> None:
+        async with listening("n-1", host="203.0.113.9") as (_, agent), contextlib.AsyncExitStack() as stack:
+            reader, writer = await asyncio.open_connection("127.0.0.1", agent.port, local_addr=("127.0.0.2", 0))
+            early = Stranger(reader, writer)
+            said = linkwire.prove(SECRET, await early.greeted(), "w-2", secrets.token_hex(16))
+            for _ in range(2 * door.UNPROVEN_MAX):
+                await (await stack.enter_async_context(connected(agent))).greeted()
+            early.say(linkwire.encode(said))
+            assert isinstance(linkwire.decode(await early.line()), linkwire.Proven)
+            writer.transport.abort()
+
+    played(story)
+
+
+def test_who_is_slow_to_prove_itself_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "PROOF_LIMIT_S", 0.2)
+
+    async def story() -> None:
+        async with linked() as (watcher, other, agent), connected(agent) as silent, connected(agent) as slow:
+            await silent.greeted()
+            slow.say(b'{"type":')
+            await slow.is_closed()
+            await silent.is_closed()
+            assert not other.links._door._unproven
+            await is_alive(watcher)
+
+    played(story)
+
+
+def test_who_resets_its_connections_does_no_harm() -> None:
+    async def story() -> None:
+        async with linked() as (watcher, _, agent):
+            for number in range(50):
+                made = socket.create_connection(("127.0.0.1", agent.port))
+                if number % 2:
+                    made.send(b"x")
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                made.close()
+            async with connected(agent) as last:
+                await last.greeted()
+            await is_alive(watcher)
+
+    played(story)
+
+
+def test_without_descriptors_nothing_is_lost_but_new_connections() -> None:
+    async def story() -> None:
+        async with linked() as (watcher, _, agent):
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(hello, "PAUSE_S", 0.05)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+                kept: list[int] = []
+                made = socket.socket()
+                made.setblocking(False)
+                with contextlib.suppress(OSError):
+                    while True:
+                        kept.append(os.dup(0))
+                with contextlib.suppress(BlockingIOError):
+                    made.connect(("127.0.0.1", agent.port))
+                await is_alive(watcher)
+                for fd in kept:
+                    os.close(fd)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+                made.setblocking(False)
+                assert (await asyncio.get_running_loop().sock_recv(made, 100)).startswith(b"elastic-launch 2")
+                made.close()
+            await is_alive(watcher)
+
+    played(story)
+
+
+def test_a_peer_that_asks_and_does_not_read_is_dropped() -> None:
+    async def story() -> None:
+        async with linked() as (watcher, other, agent), connected(agent) as deaf:
+            deaf.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            await deaf.prove("w-2")
+            await deaf.line()
+            gone = asyncio.Event()
+            inbound = other.links._door.links["w-2"]
+            forget = other.links._door.forget
+
+            def forgotten(one: door.Inbound) -> None:
+                forget(one)
+                if one is inbound:
+                    gone.set()
+
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(other.links._door, "forget", forgotten)
+                deaf.reader._transport.pause_reading()  # type: ignore[attr-defined]
+                while not gone.is_set():
+                    with contextlib.suppress(ConnectionError):
+                        deaf.say(linkwire.encode(Ping(1)) * 1000)
+                    await asyncio.sleep(0)
+            assert set(other.links._door.links) == {"w-1"}
+            await is_alive(watcher)
+
+    played(story)
+
+
+# Strangers that are dialled
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (b"", b""),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", b""),
+        (b"x" * 5000, b""),
+        (b"elastic-launch 1 j1 n-2\n", b""),
+        (b"elastic-launch 2 j1 n-2 " + b"0" * 32 + b"\n", b"nonsense\n"),
+        (b"elastic-launch 2 j1 n-2 " + b"0" * 32 + b"\n", linkwire.encode(Pong(1))),
+        (b"elastic-launch 2 j1 n-9 " + b"0" * 32 + b"\n", b""),
+        (b"elastic-launch 2 other n-2 " + b"0" * 32 + b"\n", b""),
+    ],
+)
+def test_who_answers_and_does_not_prove_itself_makes_no_link_and_no_proof(first: bytes, then: bytes) -> None:
+    async def story() -> None:
+        async with linked() as (watcher, _, agent), impostor(first, then) as port:
+            with turns(watcher) as tried:
+                watcher.links.watch({"n-1": at(agent), "n-2": Target("127.0.0.1", port, 1)})
+                await tried.acquire()
+                await tried.acquire()
+            await is_alive(watcher)
+            assert not [told for told in watcher.told if told[0] == "complaint"]
+
+    played(story)
+
+
+def test_a_listener_without_the_secret_is_named_once() -> None:
+    async def story() -> None:
+        line = b"elastic-launch 2 j1 n-2 " + b"0" * 32 + b"\n"
+        lie = linkwire.encode(linkwire.Proven("0" * 64))
+        async with linked() as (watcher, _, agent), impostor(line, lie) as port:
+            watcher.links.watch({"n-1": at(agent), "n-2": Target("127.0.0.1", port, 1)})
+            await watcher.until("complaint")
+            assert "n-2" in str(watcher.last[1])
+            await is_alive(watcher)
+
+    played(story)
+
+
+def test_nodes_with_different_secrets_make_no_link_and_the_one_that_is_dialled_says_who_it_was() -> None:
+    async def story() -> None:
+        async with watching(secret="another") as watcher, listening("n-1") as (other, agent):
+            watcher.links.watch({"n-1": at(agent)})
+            await other.until("complaint")
+            assert "w-1" in str(other.last[1])
+            watcher.links.ask(1)
+            await watcher.until("answered", 1)
+            assert watcher.last == ("answered", 1)
+            watcher.links.secret(SECRET)
+            await watcher.until("up", "n-1")
+            assert not [told for told in other.told if told[0] == "complaint"]
+
+    played(story)
+
+
+def test_complaints_are_few_however_many_names_a_stranger_invents() -> None:
+    async def story() -> None:
+        async with listening("n-1") as (other, agent):
+            for number in range(50):
+                async with connected(agent) as stranger:
+                    await stranger.prove(f"x-{number}", "a wrong secret")
+                    await stranger.is_closed()
+            assert len([told for told in other.told if told[0] == "complaint"]) == 32
+
+    played(story)
+
+
+def test_without_a_secret_there_are_greetings_and_no_links() -> None:
+    async def story() -> None:
+        async with watching() as watcher, listening("n-1", secret="") as (other, agent):
+            async with connected(agent) as stranger:
+                assert await stranger.greeted() == Greeting(JOB, "n-1", None)
+                assert await stranger.line() == b""
+            watcher.links.watch({"n-1": at(agent)})
+            other.links.secret(SECRET)
+            await watcher.until("up", "n-1")
+            other.links.secret(None)
+            await watcher.until("up")
+            other.links.secret("another for both")
+            watcher.links.secret("another for both")
+            await watcher.until("up", "n-1")
+            assert not watcher.proofs()
+
+    played(story)
+
+
+def test_who_is_closed_before_it_was_proven_gives_no_proof_of_a_death() -> None:
+    async def story() -> None:
+        async with watching() as watcher:
+            with turns(watcher) as tried:
+                async with impostor(b"elastic-launch 2 j1 n-1 " + b"0" * 32 + b"\n", b"{") as port:
+                    watcher.links.watch({"n-1": Target("127.0.0.1", port, 1)})
+                    await tried.acquire()
+                await tried.acquire()  # Now it is refused.
+                await tried.acquire()
+            assert not watcher.told
+
+    played(story)
+
+
+def test_messages_have_the_words_that_are_documented() -> None:
+    assert json.loads(linkwire.encode(Ping(3))) == {"type": "ping", "n": 3}
