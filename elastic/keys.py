@@ -2,6 +2,7 @@
 
 ::
 
+    <prefix>/<job>/arrived              the node that registered last; each that registers reads it and writes its own
     <prefix>/<job>/incarnation          random, created once; compared in every transaction
     <prefix>/<job>/spec                 model.Spec
     <prefix>/<job>/members/<node>       model.Member, under the node's lease
@@ -87,6 +88,7 @@ class JobKeys:
             raise ValueError(f"job id {job_id!r}: 1 to 128 letters, digits, '.', '_' or '-'")
         self.job_id = job_id
         self.root: Final = f"{prefix.rstrip('/')}/{job_id}/"
+        self.arrived: Final = self.root + "arrived"
         self.incarnation: Final = self.root + "incarnation"
         self.spec: Final = self.root + "spec"
         self.members: Final = self.root + "members/"
@@ -125,7 +127,7 @@ class JobKeys:
 
     @property
     def everything(self) -> tuple[Range, ...]:
-        """What the proposer follows: everything but the history for people and the answers, which sort first."""
+        """What the proposer follows: everything but what sorts first: the history for people, answers, who arrived."""
         return (Range(self.generation, self._end),)
 
     def followed(self, *members: str) -> tuple[Range, ...]:
@@ -249,6 +251,7 @@ _MEMBER = msgspec.json.Decoder(Member)
 _OUTCOME = msgspec.json.Decoder(Outcome)
 _OUTCOME_KEY = re.compile(r"\d{10}/.+")
 _SINGLE: Final[Mapping[str, Callable[[bytes], Any]]] = {
+    "arrived": msgspec.json.Decoder(str).decode,
     "incarnation": msgspec.json.Decoder(str).decode,
     "spec": msgspec.json.Decoder(Spec).decode,
     "generation": compact.read,

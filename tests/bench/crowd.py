@@ -23,7 +23,7 @@ from elastic.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from elastic.keys import JobKeys, ViewReader
 from elastic.membership import Policy
 from elastic.model import Member, Np, Spec
-from elastic.proposals import Transaction
+from elastic.proposals import Transaction, registered_before
 from elastic.store import session
 from elastic.store.base import Range
 from elastic.store.etcd import EtcdOptions, EtcdStore
@@ -199,7 +199,8 @@ class Agent:
             self.feed(ae.Answered(transaction, None))
         else:
             self.crowd.sent[transaction.kind, result.succeeded] += 1
-            self.feed(ae.Answered(transaction, result.succeeded, result.revision))
+            older = registered_before(self.crowd.keys, transaction, result)
+            self.feed(ae.Answered(transaction, result.succeeded, result.revision, older))
 
     async def _find_older(self, before: int) -> None:
         members = Range.prefix(self.crowd.keys.members)
