@@ -5,6 +5,8 @@ Each duty looks at the facts and asks for what should be there and is not. At mo
 
 from __future__ import annotations
 
+import zlib
+
 import msgspec
 
 from elastic import agentlinks
@@ -27,7 +29,8 @@ from elastic.model import Ended, MemberState, Outcome
 from elastic.proposals import Transaction, leave, propose, record, say
 
 WATCH_PATIENCE_S = 1.0
-"""What this agent wrote and follows is shown by its watch within this time; otherwise it lists again."""
+"""What this agent wrote and follows is shown by its watch within this time, or at most twice of it; otherwise it lists
+again."""
 ASK_AGAIN_S = 0.5
 """A question to the store that led to nothing is asked again after this pause."""
 
@@ -92,7 +95,7 @@ def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
     if f.phase in (Phase.JOINING, Phase.RUNNING) and f.registered is None:
         times.append(max(f.grant_again_at, f.now + ASK_AGAIN_S))
     if f.behind_since is not None:
-        times.append(f.behind_since + WATCH_PATIENCE_S)
+        times.append(f.behind_since + _patience_s(f))
     times += agentlinks.wakes(f)
     later = [time for time in times if time > f.now]
     f.wake_at = min(later) if later else None
@@ -148,7 +151,7 @@ def _session(f: Facts) -> None:
 
 
 def _behind(f: Facts) -> bool:
-    return f.view.revision < f.floor or f.listing < f.listing_wanted
+    return f.view.revision < f.floor or f.listing < f.listing_wanted or f.looks == f.outdated
 
 
 def _refresh_view(f: Facts) -> None:
@@ -157,15 +160,21 @@ def _refresh_view(f: Facts) -> None:
         f.behind_since = None
     elif f.behind_since is None:
         f.behind_since = f.now
-    elif f.now >= f.behind_since + WATCH_PATIENCE_S:
+    elif f.now >= f.behind_since + _patience_s(f):
         f.relist_wanted = True
     if f.relist_wanted and f.relist_asked != f.listing:
         f.relist_asked = f.listing
         f.act(Relist())
 
 
+def _patience_s(f: Facts) -> float:
+    """How long this agent waits for its watch; each another time, so that not all list in one instant."""
+    return WATCH_PATIENCE_S * (1 + zlib.crc32(f.me.node.encode()) % 1024 / 1024)
+
+
 def _send(f: Facts, transaction: Transaction) -> None:
     f.inflight = transaction
+    f.sent_look = f.looks
     f.act(Send(transaction))
 
 
@@ -209,7 +218,7 @@ def _join(f: Facts) -> None:
         f.refusal = plan.refusal
     elif plan.transaction is not None:
         _send(f, plan.transaction)
-    elif f.older_asked is None and f.now >= f.ask_again_at:
+    elif f.older_asked is None and f.now >= f.ask_again_at and not _half_told(f):
         f.ask_again_at = f.now + ASK_AGAIN_S
         f.older_asked = 0
         f.act(FindOlder(0))
@@ -224,6 +233,11 @@ def _revoke_dead(f: Facts) -> None:
         if proven and stored.lease and stored.lease not in f.revoked:
             f.revoked |= {stored.lease}
             f.act(Revoke(stored.lease))
+
+
+def _half_told(f: Facts) -> bool:
+    """Tell whether the watch has shown the spec of a job and not yet what was written with it."""
+    return f.view.spec is not None and f.view.incarnation is None
 
 
 def _present(f: Facts, node: str) -> bool:

@@ -55,11 +55,15 @@ class SessionLost:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What became of a transaction. `succeeded` None: the answer was lost."""
+    """What became of a transaction. `succeeded` None: the answer was lost.
+
+    `older`: who registered last before this registration, None if that is not known.
+    """
 
     transaction: Transaction
     succeeded: bool | None
     revision: int = 0
+    older: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

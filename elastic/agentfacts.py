@@ -101,6 +101,9 @@ class Facts:
     # the store
     view: View = field(default_factory=View)
     listing: int = 0
+    looks: int = 0
+    sent_look: int = 0
+    outdated: int | None = None
     incarnation: str | None = None
     another_store: bool = False
     first_revision: int = 0
@@ -238,6 +241,7 @@ class Facts:
         """Nothing stands in the store for this node any more."""
         self.registered = None
         self.somebody_lives = None
+        self.outdated = None
         self.older_cursor = self.older_asked = self.older_node = None
         self.drain_said = False
 
@@ -330,6 +334,7 @@ def _spec(f: Facts) -> Spec:
 
 def _view(f: Facts, event: ViewChanged) -> None:
     f.view = event.view
+    f.looks += 1
     if event.listing != f.listing:
         f.relist_wanted = False
     f.listing = event.listing
@@ -366,7 +371,8 @@ def _distrust(f: Facts) -> None:
         host = stored.value.host
         f.memory = replace(f.memory, distrusted=f.memory.distrusted | {host})
         text = f"{node} is there again, although its connection had shown that its process was gone (a firewall?); "
-        f.act(Say(f"{text}from now on only the leases of {host} count", warn=True))
+        if f.phase is not Phase.ENDED:
+            f.act(Say(f"{text}from now on only the leases of {host} count", warn=True))
 
 
 def _own_key(f: Facts) -> None:
@@ -392,6 +398,9 @@ def _answered(f: Facts, event: Answered) -> None:
     transaction = event.transaction
     if f.inflight is transaction:
         f.inflight = None
+    if event.succeeded is False and transaction.kind == "register":
+        _came_second(f)
+        return
     if event.succeeded is None:
         f.listing_wanted = f.listing + 1
         f.relist_wanted = True
@@ -414,10 +423,21 @@ def _answered(f: Facts, event: Answered) -> None:
         f.registered_at_revision = event.revision
         if f.phase is Phase.RUNNING:
             f.act(Say("registered again; the workers have run on"))
+        if event.older not in (None, f.me.node):
+            f.older_cursor, f.older_node = f.registered, event.older
     elif transaction.kind == "record":
         f.outcome_written = transaction.outcome
     elif transaction.kind == "say":
         f.drain_said = True
+
+
+def _came_second(f: Facts) -> None:
+    """Something that the registration compared has changed: try again as soon as the watch shows what.
+
+    Where a thousand nodes begin a job together, all but one come second. None of them lists for that.
+    """
+    f.somebody_lives = None
+    f.outdated = f.sent_look
 
 
 def _older(f: Facts, event: Older) -> None:

@@ -2,11 +2,12 @@
 
 ::
 
+    <prefix>/<job>/arrived              the node that registered last; each that registers reads it and writes its own
     <prefix>/<job>/incarnation          random, created once; compared in every transaction
     <prefix>/<job>/secret               text; agents prove with it that they belong to the job (`elastic.linkwire`)
     <prefix>/<job>/spec                 model.Spec
     <prefix>/<job>/members/<node>       model.Member, under the node's lease
-    <prefix>/<job>/generation           model.Generation, the one document that the proposer writes
+    <prefix>/<job>/generation           model.Generation, the one document that the proposer writes (`elastic.compact`)
     <prefix>/<job>/go                   model.Go
     <prefix>/<job>/outcomes/<g>/<node>  model.Outcome; g with ten digits, so that keys sort by it. Of a later start in
                                         the same generation (a roster's revision) the node is <node>/<since>
@@ -22,12 +23,13 @@ Documents are JSON with a schema: a document that does not fit raises `DocumentE
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from elastic import compact
 from elastic.errors import DocumentError
 from elastic.model import SCHEMA, Generation, Go, Member, Outcome, Saved, Spec, Verdict, contradiction
 from elastic.store.base import Entry, Range
@@ -88,6 +90,7 @@ class JobKeys:
             raise ValueError(f"job id {job_id!r}: 1 to 128 letters, digits, '.', '_' or '-'")
         self.job_id = job_id
         self.root: Final = f"{prefix.rstrip('/')}/{job_id}/"
+        self.arrived: Final = self.root + "arrived"
         self.incarnation: Final = self.root + "incarnation"
         self.secret: Final = self.root + "secret"
         self.spec: Final = self.root + "spec"
@@ -132,7 +135,7 @@ class JobKeys:
 
     @property
     def everything(self) -> tuple[Range, ...]:
-        """What the proposer follows: everything but the history for people and the answers, which sort first."""
+        """What the proposer follows: everything but what sorts first: the history for people, answers, who arrived."""
         return (Range(self.generation, self._end),)
 
     def followed(self, *members: str) -> tuple[Range, ...]:
@@ -209,7 +212,7 @@ class ViewReader:
 
 def encode(document: Document) -> bytes:
     """Write a document as compact JSON."""
-    return _ENCODER.encode(document)
+    return compact.write(document) if isinstance(document, Generation) else _ENCODER.encode(document)
 
 
 def decode(keys: JobKeys, key: str, value: bytes) -> Any:
@@ -230,11 +233,11 @@ def _read(keys: JobKeys, key: str, value: bytes) -> Any:
             if not _OUTCOME_KEY.fullmatch(key[len(keys.outcomes) :]):
                 raise DocumentError(f"{key}: not the key of an outcome")
             return _OUTCOME.decode(value)
-        decoder = _SINGLE.get(key[len(keys.root) :])
-        if decoder is None:
+        read = _SINGLE.get(key[len(keys.root) :])
+        if read is None:
             raise DocumentError(f"{key}: no such document in this schema")
-        return decoder.decode(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return read(value)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise DocumentError(f"{key}: {error}") from error
 
 
@@ -256,12 +259,13 @@ _ENCODER = msgspec.json.Encoder()
 _MEMBER = msgspec.json.Decoder(Member)
 _OUTCOME = msgspec.json.Decoder(Outcome)
 _OUTCOME_KEY = re.compile(r"\d{10}/.+")
-_SINGLE: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
-    "incarnation": msgspec.json.Decoder(str),
-    "secret": msgspec.json.Decoder(str),
-    "spec": msgspec.json.Decoder(Spec),
-    "generation": msgspec.json.Decoder(Generation),
-    "go": msgspec.json.Decoder(Go),
-    "verdict": msgspec.json.Decoder(Verdict),
-    "saved": msgspec.json.Decoder(Saved),
+_SINGLE: Final[Mapping[str, Callable[[bytes], Any]]] = {
+    "arrived": msgspec.json.Decoder(str).decode,
+    "incarnation": msgspec.json.Decoder(str).decode,
+    "secret": msgspec.json.Decoder(str).decode,
+    "spec": msgspec.json.Decoder(Spec).decode,
+    "generation": compact.read,
+    "go": msgspec.json.Decoder(Go).decode,
+    "verdict": msgspec.json.Decoder(Verdict).decode,
+    "saved": msgspec.json.Decoder(Saved).decode,
 }

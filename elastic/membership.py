@@ -368,11 +368,17 @@ def _open(
     if q.now < opens_at:
         text = f"pause of {judgement.pause_s:g} s after {judgement.budget.fruitless} failures without progress"
         return Wait(Reason.BACKOFF, text, earliest(opens_at, newcomers_at)), memory
-    first = generation.members[0]
+    master = _master(q, generation)
+    if master is None:
+        first = generation.members[0].node
+        until = q.memory.absent_since.get(first, q.now) + 2 * q.spec.lease_ttl_s
+        return Wait(
+            Reason.MISSING, f"waiting for {first}, where the others are to meet, to register again", until
+        ), memory
     go = Go(
         g=generation.g,
         tag="",
-        master=join_endpoint(first.host, first.masters[generation.g % len(first.masters)]),
+        master=master,
         budget=judgement.budget,
         cause=judgement.cause,
         note=judgement.note,
@@ -380,6 +386,17 @@ def _open(
     return Open(
         Reason.OPENED, f"generation {generation.g}: {node_count(len(generation.members))} ready", go, absent
     ), memory
+
+
+def _master(q: Question, generation: Generation) -> str | None:
+    """Where torch's workers meet: a port of M_id 0, another one in each generation.
+
+    The document may not have its ports where it became M_id 0 while it was not registered; None if nobody knows them.
+    """
+    first = generation.members[0]
+    stored = q.view.members.get(first.node)
+    masters = first.masters or (stored.value.masters if stored is not None else ())
+    return join_endpoint(first.host, masters[generation.g % len(masters)]) if masters else None
 
 
 def _reform(q: Question, gone: str, lost: Iterable[str] = ()) -> Decision:

@@ -15,6 +15,7 @@ import msgspec
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 Ports = Annotated[tuple[Port, ...], msgspec.Meta(min_length=1, max_length=1024)]
+PortsIfAny = Annotated[tuple[Port, ...], msgspec.Meta(max_length=1024)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=31 * 86_400)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=9_999_999_999)]
 """A generation, or a run; ten digits, as in the keys of outcomes."""
@@ -32,7 +33,7 @@ Versions = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=32)], Annota
                      msgspec.Meta(max_length=16)]  # fmt: skip
 """What runs on a node, by name: python, torch, nccl, launcher, script (a digest)."""
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of every document below. An agent refuses to join a job of another schema."""
 
 
@@ -176,13 +177,15 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 class Place(msgspec.Struct, frozen=True, array_like=True):
     """One member of a generation. Its M_id is its index in `Generation.members`.
 
+    `masters` are those that it registered, () in the document of a generation in which nobody meets at this member.
+
     In a parameter-server job it has `seats`, one for each of its `ports`; `since` is the revision in which they were
     given to it (a higher one starts them again), and `leaving` asks it to stop and to record its outcome.
     """
 
     node: str
     host: Host
-    masters: Ports
+    masters: PortsIfAny
     ports: Ports
     seats: tuple[Seat, ...] = ()
     since: Amount = 0

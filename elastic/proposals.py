@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from elastic.keys import JobKeys, View, encode
+from elastic.errors import DocumentError
+from elastic.keys import JobKeys, View, decode, encode
 from elastic.membership import Conclude, Form, Open
 from elastic.model import Generation, Go, Member, Outcome, Spec, Status, Verdict
-from elastic.store.base import OPERATIONS_MAX, Compare, Delete, Operation, Put, Range
+from elastic.store.base import OPERATIONS_MAX, Compare, Delete, Operation, Put, Range, Read, TxnResult
 
 LOST_COMPARED_MAX = 50
 ABSENT_COMPARED_MAX = 100
@@ -99,7 +100,8 @@ def register(
 
     `incarnation` is used if the store has none, and so is `secret`, with the incarnation or the spec.
 
-    `nobody_lives` holds the transaction to a job without any member.
+    `nobody_lives` holds the transaction to a job without any member. It reads who registered last before it: the one to
+    follow in line, most likely, whom each would otherwise look for among all.
     """
     own = view.members.get(node)
     compares = [
@@ -108,7 +110,11 @@ def register(
         Compare.modified(keys.member(node), own.mod_revision if own else 0),
         *_same_store(keys, view),
     ]
-    then: list[Operation] = [Put(keys.member(node), encode(member), lease)]
+    then: list[Operation] = [
+        Read(Range.key(keys.arrived)),
+        Put(keys.arrived, encode(node)),
+        Put(keys.member(node), encode(member), lease),
+    ]
     if nobody_lives:
         compares.append(Compare.empty(keys.members))
     if spec is not None:
@@ -118,6 +124,16 @@ def register(
     if secret and (view.incarnation is None or (spec is not None and view.secret is None)):
         then.append(Put(keys.secret, encode(secret)))
     return Transaction("register", tuple(compares), tuple(then), lease=lease)
+
+
+def registered_before(keys: JobKeys, transaction: Transaction, result: TxnResult) -> str | None:
+    """The node that registered last before a transaction of `register`, None if nobody knows."""
+    if transaction.kind != "register" or not result.succeeded or not result.reads or not result.reads[0]:
+        return None
+    try:
+        return str(decode(keys, keys.arrived, result.reads[0][0].value))
+    except DocumentError:
+        return None
 
 
 def run_again(keys: JobKeys, view: View, node: str, member: Member, lease: int, spec: Spec) -> Transaction:

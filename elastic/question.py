@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from elastic import hostlist
 from elastic.decisions import Conclude, Memory, Policy, Reason
 from elastic.keys import Stored, View
@@ -136,7 +138,7 @@ class Question:
             tag="",
             why=why,
             reason=reason,
-            members=tuple(members),
+            members=lean(members),
             slots=self.spec.slots,
             before=before,
             budget=budget,
@@ -159,6 +161,19 @@ def completed(q: Question, g: int) -> Conclude:
 def place_of(node: str, member: Member) -> Place:
     """A registered node as a member of a generation."""
     return Place(node, member.host, member.masters, member.ports)
+
+
+def lean(members: Sequence[Place]) -> tuple[Place, ...]:
+    """The members of a generation, with the ports for torch's store only where its workers may meet.
+
+    That is M_id 0, and in a parameter-server job whoever has the first seat of a role.
+    """
+    return tuple(
+        place
+        if not place.masters or m_id == 0 or any(seat.index == 0 for seat in place.seats)
+        else msgspec.structs.replace(place, masters=())
+        for m_id, place in enumerate(members)
+    )
 
 
 def join_endpoint(host: str, port: int) -> str:

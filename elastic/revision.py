@@ -9,7 +9,7 @@ import msgspec
 
 from elastic.decisions import Conclude, Decision, Form, Reason, Wait
 from elastic.model import Cause, Ended, Generation, Outcome, Place, Role, Roles, Status, Verdict, Why
-from elastic.question import BATCH_S, Question, earliest
+from elastic.question import BATCH_S, Question, earliest, lean
 from elastic.restarts import WHEN_A_SERVER_IS_BACK, Restart, restart
 from elastic.right import CLOCK_ERROR
 from elastic.seats import Candidate, fixed_seats, give, in_order, serves, vacant_servers, without_servers, works
@@ -246,7 +246,7 @@ class Change:
             tag="",
             why=why,
             reason=reason,
-            members=members,
+            members=lean(members),
             slots=q.spec.slots,
             before=old.before,
             budget=self.budget,

@@ -20,7 +20,7 @@ from elastic.errors import ElasticError, OutcomeUnknown, StoreDenied, StoreError
 from elastic.keys import JobKeys, ViewReader
 from elastic.membership import Reason
 from elastic.model import Cause, Status, Verdict
-from elastic.proposals import Transaction
+from elastic.proposals import Transaction, registered_before
 from elastic.store import session
 from elastic.store.base import Range, Store
 from elastic.store.mirror import Mirror
@@ -367,7 +367,8 @@ class Agent:
             self._events.put_nowait(ae.Answered(transaction, False, self._store.revision_seen))
         else:
             self._narrator.detail(f"{transaction.kind}: {'done' if result.succeeded else 'something has changed'}")
-            self._events.put_nowait(ae.Answered(transaction, result.succeeded, result.revision))
+            older = registered_before(self._keys, transaction, result)
+            self._events.put_nowait(ae.Answered(transaction, result.succeeded, result.revision, older))
             if result.succeeded:
                 self._history.add(transaction)
 

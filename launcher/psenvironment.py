@@ -160,7 +160,7 @@ def _meeting(generation: Generation, master: str) -> dict[str, str]:
     """
     host, port = parse_endpoint(master)
     for place in generation.members:
-        if Seat(Role.WORKER, 0) in place.seats and place.host != host:
+        if Seat(Role.WORKER, 0) in place.seats and place.host != host and place.masters:
             host, port = place.host, place.masters[generation.g % len(place.masters)]
     return {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
 

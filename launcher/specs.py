@@ -161,7 +161,7 @@ class Specs:
     def _meeting(self, generation: Generation, master: str) -> str:
         """Where the workers of a parameter-server job meet: on the node that has server 0 now."""
         for place in generation.members:
-            if Seat(Role.SERVER, 0) in place.seats:
+            if Seat(Role.SERVER, 0) in place.seats and place.masters:
                 return join_host_port(place.host, place.masters[generation.g % len(place.masters)])
         return master
 

@@ -3,6 +3,9 @@
 The listing is the truth, the watch is a hint that comes sooner: list, watch from the revision after it, list again
 when the watch ends and now and then besides. Each range is listed as it was at one moment.
 
+When the ranges change, those that were followed before are not listed again: the new watch goes on where the old one
+was left. So a thousand agents that begin to follow one more key each ask for that one key.
+
 A listing whose revision is lower than one seen before it was asked for comes from another store (one that lost its
 data, and came back empty); it is then taken whole, and `replaced` counts it.
 """
@@ -57,6 +60,12 @@ class Mirror:
         self._relist_every_s = relist_every_s
         self._random = random_source or random.Random()
         self._ranges: tuple[Range, ...] = ()
+        self._covered: tuple[Range, ...] = ()
+        """Ranges of the last watch; all that is before `revision` is in `entries`."""
+        self._listed_at: list[tuple[Range, int]] = []
+        """Ranges that were listed later than `revision`, at which revision; older events of them are no news."""
+        self._stale = False
+        """Whether somebody asked for a listing that has not begun."""
         self._graves: dict[str, int] = {}
         """Keys that were deleted since the last listing, and at which revision."""
         self._woken = asyncio.Event()
@@ -76,6 +85,7 @@ class Mirror:
 
     def refresh_soon(self) -> None:
         """List again now."""
+        self._stale = True
         self._woken.set()
 
     async def run(self) -> None:
@@ -108,10 +118,20 @@ class Mirror:
             self._take({}, self.revision, fresh=bool(self.entries))
             await self._woken.wait()
             return
-        await self._list()
-        if self._scope_changed:
+        covered, self._covered = self._covered, ()
+        kept = [span for span in self._ranges if _inside(span, covered)] if not self._stale else []
+        from_revision = await self._list(kept)
+        if from_revision is None:
+            self._covered = covered
             return
-        watching = asyncio.create_task(self._watch(self._ranges, self.revision + 1), name="mirror")
+        ranges = self._ranges
+        if not self._scope_changed:
+            await self._follow(ranges, from_revision)
+        self._covered = ranges
+
+    async def _follow(self, ranges: Sequence[Range], from_revision: int) -> None:
+        """Watch until the ranges change, and list now and then."""
+        watching = asyncio.create_task(self._watch(ranges, from_revision), name="mirror")
         try:
             while not self._scope_changed:
                 await self._idle(watching)
@@ -133,30 +153,40 @@ class Mirror:
             woken.cancel()
             await asyncio.wait([woken])
 
-    async def _list(self) -> None:
+    async def _list(self, kept: Sequence[Range] = ()) -> int | None:
         """Read every range and make the entries fit; the picture counts as old as its oldest part.
+
+        Those that are `kept` stay as they are. Returns the revision from which to watch, None if the ranges became
+        others meanwhile.
 
         Not in one transaction: etcd 3.5.1 panics, and is gone for everybody, when a transaction that only reads is
         cancelled or runs into its deadline. One range is one moment; the proposer follows just one.
         """
         ranges, floor = self._ranges, max(self.revision, self._store.revision_seen)
-        listings = [await self._store.list(span) for span in ranges]
+        spans = [span for span in ranges if span not in kept]
+        self._stale = self._stale and bool(kept)
+        listings = await asyncio.gather(*map(self._store.list, spans))
         if ranges != self._ranges:
-            return  # the scope changed meanwhile; the next round lists what is wanted now
+            return None  # the scope changed meanwhile; the next round lists what is wanted now
         result = Listing(
-            min(listing.revision for listing in listings),
+            min((listing.revision for listing in listings), default=floor),
             tuple(entry for listing in listings for entry in listing.entries),
         )
+        if result.revision < floor and kept:
+            return await self._list()
         if result.revision < floor:
             self.replaced += 1
             self.revision = 0
             self._graves = {}
+            self._listed_at = []
             self._trouble(None)
             self.listed = True
             self.listings += 1
             self._take(_by_key(result.entries), result.revision, fresh=True)
             raise WatchLost(f"the store was replaced: revision {result.revision} after {floor}")
         listed = _by_key(result.entries)
+        if kept:
+            return self._add(listed, kept, [(span, one.revision) for span, one in zip(spans, listings, strict=True)])
         for key, held in self.entries.items():  # what the watch brought while the listing was under way
             newer = held.mod_revision > (listed[key].mod_revision if key in listed else result.revision)
             if newer and any(key in span for span in ranges):
@@ -168,7 +198,22 @@ class Mirror:
         self._trouble(None)
         self.listed = True
         self.listings += 1
+        self._listed_at = []
         self._take(listed, max(self.revision, result.revision), fresh=True)
+        return self.revision + 1
+
+    def _add(self, listed: dict[str, Entry], kept: Sequence[Range], listed_at: list[tuple[Range, int]]) -> int:
+        """Put ranges that were just listed beside those that are kept.
+
+        The revision stays, for only the new ranges are further. The watch sees it once more, because a watch that is
+        left may have told a part of it only.
+        """
+        listed |= {key: held for key, held in self.entries.items() if any(key in span for span in kept)}
+        self._listed_at = [old for old in self._listed_at if old[1] > self.revision] + listed_at
+        self._trouble(None)
+        self.listed = True
+        self._take(listed, self.revision, fresh=True)
+        return max(1, self.revision)
 
     async def _watch(self, ranges: Sequence[Range], from_revision: int) -> None:
         """Apply what comes until an error ends it."""
@@ -183,6 +228,8 @@ class Mirror:
             key, revision = change.entry.key, change.entry.mod_revision
             held = (self.entries if entries is None else entries).get(key)
             if revision <= max(held.mod_revision if held else 0, self._graves.get(key, 0)):
+                continue
+            if self._listed_at and any(revision <= at and key in span for span, at in self._listed_at):
                 continue
             entries = dict(self.entries) if entries is None else entries
             if change.deleted:
@@ -208,6 +255,10 @@ class Mirror:
         if self._in_trouble != (error is not None):
             self._in_trouble = error is not None
             self._on_trouble(error)
+
+
+def _inside(span: Range, others: Iterable[Range]) -> bool:
+    return any(other.start <= span.start and span.end <= other.end for other in others)
 
 
 def _by_key(entries: Iterable[Entry]) -> dict[str, Entry]:

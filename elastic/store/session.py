@@ -64,12 +64,15 @@ class Session:
         self._random = random_source or random.Random()
 
     async def run(self) -> None:
-        """Refresh at once and then every quarter of the TTL, until the lease is lost or this task is cancelled.
+        """Refresh every quarter of the TTL, until the lease is lost or this task is cancelled.
 
+        The grant counts as the first one; the second comes after a random part of that time, so that nodes that came
+        together do not refresh together for ever.
         A refresh that fails is followed by another one soon, for as long as it takes: `Silent` comes once, at the
         first of them. Errors that are not the store's are raised.
         """
         silent = False
+        await asyncio.sleep(self._random.uniform(0, self._lease.ttl_s / REFRESHES_PER_TTL))
         while True:
             sent_at = self._clock()
             try:

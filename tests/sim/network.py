@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from elastic.agentevents import Answered, Granted, GrantFailed, Older, Refreshed, SessionLost, ViewChanged
 from elastic.errors import StoreError
 from elastic.keys import View
-from elastic.proposals import Transaction
+from elastic.proposals import Transaction, registered_before
 from elastic.store.base import Change, Range
 from tests.sim.clockwork import Clockwork
 from tests.sim.nodes import DEADLINE_S, KEYS, RELIST_EVERY_S, Node, Observer
@@ -192,7 +192,10 @@ class Network(Clockwork):
                 for observer in self.observers:
                     observer.after_commit(self.whole, node, transaction)
                 self.deliver()
-            return lambda: self.feed(node, Answered(transaction, result.succeeded, result.revision))
+            return lambda: self.feed(
+                node,
+                Answered(transaction, result.succeeded, result.revision, registered_before(KEYS, transaction, result)),
+            )
 
         self.ask(node, call, lambda: self.feed(node, Answered(transaction, None)))
 

@@ -59,6 +59,7 @@ from elastic.model import (
     Verdict,
     Why,
 )
+from elastic.proposals import registered_before
 from elastic.store.base import Range
 from launcher.values import np as read_np
 from tests.unit.documents import KEYS
@@ -303,7 +304,9 @@ class Bench:
                 except StoreError:
                     answer = Answered(transaction, False, store.revision)
                 else:
-                    answer = Answered(transaction, result.succeeded, result.revision)
+                    answer = Answered(
+                        transaction, result.succeeded, result.revision, registered_before(KEYS, transaction, result)
+                    )
                 events = (answer, self.seen())
                 self._events.extend(reversed(events) if self.watch_first else events)
             case OpenSession() if self.offline:

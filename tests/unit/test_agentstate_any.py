@@ -19,6 +19,7 @@ from elastic.agentevents import (
     Granted,
     GrantFailed,
     Linked,
+    LinksAnswered,
     Older,
     ProvenDead,
     ProvenGone,
@@ -29,6 +30,7 @@ from elastic.agentevents import (
     StartWorkers,
     Tick,
     ViewChanged,
+    VouchAsked,
     Vouched,
 )
 from elastic.agentfacts import Facts, Limits, Me, Phase
@@ -65,6 +67,8 @@ events: st.SearchStrategy[Event | Unsent] = st.one_of(
     st.builds(Gone, generations_g, st.integers(-1, 100)),
     st.builds(Drain, st.integers(1, 15), texts),
     st.builds(Linked, st.frozensets(nodes)),
+    st.builds(LinksAnswered, st.integers(0, 3), st.frozensets(nodes)),
+    st.builds(VouchAsked, nodes),
     st.builds(Vouched, generations_g, times),
     st.builds(ProvenGone, nodes, st.integers(1, 12), texts),
     st.builds(ProvenDead, nodes),

@@ -10,8 +10,10 @@ from elastic.model import Generation, Go, Member, Np, Spec
 from tests.unit.documents import KEYS
 
 MEMBER = b'{"host":"h","slots":1,"masters":[1],"ports":[2]}'
-PLACE = b'["a","h",[1],[2]]'
-GENERATION = b'{"g":1,"run":1,"tag":"","why":"first","reason":"","members":[%s],"slots":1}' % PLACE
+GENERATION = (
+    b'{"g":1,"run":1,"tag":"","why":"first","reason":"","members":[["a","h"]],"ports":[2],"masters":[[0,1]],"slots":1,'
+    b'"before":[1,"first",[0,"b"]]}'
+)
 GO = b'{"g":1,"tag":"","master":"h:1","budget":[]}'
 SPEC = b'{"np":{"low":1,"high":2,"first":1},"slots":1}'
 
@@ -32,6 +34,32 @@ def test_the_documents_that_are_changed_below_are_good() -> None:
         (KEYS.generation, GENERATION, b'"g":1', b'"g":-5'),
         (KEYS.generation, GENERATION, b'"g":1', b'"g":10000000000'),
         (KEYS.generation, GENERATION, b'"h"', b'"a\\u0000b"'),
+        (KEYS.generation, GENERATION, b'["a","h"]', b'""'),
+        (KEYS.generation, GENERATION, b'["a","h"]', b'["a","h","x"]'),
+        (KEYS.generation, GENERATION, b'["a","h"]', b"[]"),
+        (KEYS.generation, GENERATION, b"[2]", b"[]"),
+        (KEYS.generation, GENERATION, b"[2]", b"[0]"),
+        (KEYS.generation, GENERATION, b"[2]", b"[70000]"),
+        (KEYS.generation, GENERATION, b"[2]", b"[-1]"),
+        (KEYS.generation, GENERATION, b"[2]", b"[2,-1]"),
+        (KEYS.generation, GENERATION, b"[2]", b"[2,-1000001]"),
+        (KEYS.generation, GENERATION, b"[2]", b"[2,-100000000000000000000]"),
+        (KEYS.generation, GENERATION, b'[2],"masters":[[0,1]],"slots":1', b'[2,-1999],"slots":2000'),
+        (KEYS.generation, GENERATION, b"[[0,1]]", b"[[]]"),
+        (KEYS.generation, GENERATION, b"[[0,1]]", b"[[1,1]]"),
+        (KEYS.generation, GENERATION, b"[[0,1]]", b"[[-1,1]]"),
+        (KEYS.generation, GENERATION, b"[[0,1]]", b"[[0,0]]"),
+        (KEYS.generation, GENERATION, b'[0,"b"]', b'[1,"b"]'),
+        (KEYS.generation, GENERATION, b'[0,"b"]', b'["b",-1]'),
+        (KEYS.generation, GENERATION, b'[0,"b"]', b"[0,-1]"),
+        (KEYS.generation, GENERATION, b'"slots":1', b'"slots":1,"since":[1,2]'),
+        (KEYS.generation, GENERATION, b'"slots":1', b'"slots":1,"since":[-1]'),
+        (KEYS.generation, GENERATION, b'"slots":1', b'"slots":1,"leaving":[1]'),
+        (KEYS.generation, GENERATION, b'"slots":1', b'"slots":1,"seats":[[1]]'),
+        (KEYS.generation, GENERATION, b'"slots":1', b'"slots":1,"seats":[["x",1]]'),
+        (KEYS.generation, GENERATION, b'"slots":1', b'"slots":1,"seats":[["w",0,-1]]'),
+        (KEYS.generation, GENERATION, b'"slots":1', b'"slots":1,"seats":[["w",100001]]'),
+        (KEYS.generation, GENERATION, b'"slots":1', b'"slots":1,"seats":[["w",0],["w",1]]'),
         (KEYS.spec, SPEC, b'"slots":1', b'"slots":1,"lease_ttl_s":1e300'),
         (KEYS.spec, SPEC, b'"first":1', b'"first":3'),
         (KEYS.member("a"), MEMBER, b'"h"', b'"a\\u0000b"'),

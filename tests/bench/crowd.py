@@ -1,0 +1,280 @@
+"""Thousands of agents in one process, against a real etcd, each with its own connection, lease, watch and core.
+
+Every agent is the real one (core, mirror, session, client of etcd) without its nursery: workers start and stop at
+once. So what they ask of etcd, and when, is what that many machines would ask. Only the time to read and to apply a
+generation is put off (`Agent.hold`), because here all agents share the cores that each of them has for itself in
+a job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import resource
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from elastic import agentevents as ae
+from elastic.agentfacts import Facts, Limits, Me
+from elastic.agentstate import AgentCore
+from elastic.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from elastic.keys import JobKeys, ViewReader
+from elastic.membership import Policy
+from elastic.model import Member, Np, Spec
+from elastic.proposals import Transaction, registered_before
+from elastic.store import session
+from elastic.store.base import Range
+from elastic.store.etcd import EtcdOptions, EtcdStore
+from elastic.store.mirror import Mirror
+
+LEASE_TTL_S = 60.0
+"""Long, so that the refreshes of all agents do not take this one process's time."""
+OPTIONS = EtcdOptions(try_s=60.0, refresh_try_s=60.0, hedge_after_s=60.0, request_limit_s=60.0)
+"""Long times as well: an answer that came waits here until the one core has dealt with those of a thousand others."""
+
+
+def raise_limits() -> None:
+    """Let this process and etcd have as many open files as the machine allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def spec_of(count: int, slots: int) -> Spec:
+    """What a job of so many nodes says: it starts when all are there, and goes on with any number."""
+    return Spec(np=Np(1, count, count), slots=slots, lease_ttl_s=LEASE_TTL_S, settle_s=3.0)
+
+
+class Agent:
+    """One agent. `has` is the generation whose bytes arrived last, `runs` the one whose workers run."""
+
+    def __init__(self, crowd: Crowd, number: int, slots: int) -> None:
+        """Make it; nothing is connected before `start`."""
+        self.crowd = crowd
+        self.number = number
+        host = f"ip-10-{100 + number // 65536}-{number // 256 % 256}-{number % 256}.ec2.internal"
+        self.node = f"{host}-{number * 40503 % 65536:04x}"
+        first = 20_000 + number % 10_000
+        member = Member(
+            host=host,
+            slots=slots,
+            masters=tuple(range(first + slots, first + slots + 3)),
+            ports=tuple(range(first, first + slots)),
+            versions={"python": "3.11", "torch": "2.13.0", "nccl": "2.29.1", "launcher": "0.1.0", "script": "ab" * 8},
+        )
+        me = Me(self.node, member, spec_of(crowd.count, slots), f"incarnation-{number}")
+        facts = Facts(me, crowd.keys, Limits(), Policy(self.node), now=time.monotonic())
+        facts.idle_since = facts.entered_at = facts.now
+        self.core = AgentCore(facts)
+        self.has = self.runs = 0
+        self.apply_s = 0.0
+        self.hold = False
+        self.lease: int | None = None
+        self._random = random.Random(number)
+        self._store = EtcdStore([crowd.endpoint], options=OPTIONS, random_source=self._random)
+        self._mirror = Mirror(
+            self._store, on_change=self._mirrored, on_trouble=self._trouble, random_source=self._random
+        )
+        self._reader = ViewReader(crowd.keys)
+        self._scope = (False, "")
+        self._events: deque[ae.Event] = deque()
+        self._busy = False
+        self._dirty = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._session: asyncio.Task[None] | None = None
+        self._wake: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to join."""
+        self._perform(ae.Follow(complete=False))
+        self._spawn(self._mirror.run())
+
+    async def stop(self) -> None:
+        """End at once, as a killed process does: the lease stays."""
+        if self._wake is not None:
+            self._wake.cancel()
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+        await self._store.close()
+
+    def feed(self, event: ae.Event) -> None:
+        """Take in an event, and do what the core says."""
+        self._events.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._events:
+                for action in self.core.handle(self._events.popleft(), time.monotonic()):
+                    self._perform(action)
+        finally:
+            self._busy = False
+        self._plan_wake()
+
+    def apply(self) -> None:
+        """Read and apply what was put off; `apply_s` is the processor time that it took."""
+        self.hold = False
+        if self._dirty:
+            began = time.thread_time()
+            self._look()
+            self.apply_s = time.thread_time() - began
+
+    @property
+    def proposes(self) -> bool:
+        """Whether it is the first in line."""
+        return self.core.facts.following == (True, None)
+
+    def _plan_wake(self) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+        at = self.core.wake_at
+        if at is not None:
+            self._wake = asyncio.get_running_loop().call_later(max(at - time.monotonic(), 0.0), self.feed, ae.Tick())
+
+    def _mirrored(self, mirror: Mirror) -> None:
+        entry = mirror.entries.get(self.crowd.keys.generation)
+        self._dirty = True
+        if entry is not None and entry.mod_revision > self.has:
+            self.has = entry.mod_revision
+            self.hold = self.crowd.holding and not self.proposes
+            self.crowd.arrived(self)
+        if not self.hold:
+            self._look()
+
+    def _look(self) -> None:
+        if self._mirror.listed:
+            self._dirty = False
+            complete, follows = self._scope
+            mirror = self._mirror
+            view = self._reader.read(mirror.entries, mirror.revision, complete=complete, follows=follows or None)
+            self.feed(ae.ViewChanged(view, mirror.listings))
+
+    def _trouble(self, error: StoreError | None) -> None:
+        if error is not None:
+            self.crowd.fail(error)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.crowd.fail(error)
+
+    def _perform(self, action: ae.Action) -> None:
+        match action:
+            case ae.Send():
+                self._spawn(self._send(action.transaction))
+            case ae.Follow():
+                self._scope = (action.complete, action.node or "")
+                keys = self.crowd.keys
+                nodes = (self.node,) if action.node is None else (self.node, action.node)
+                self._mirror.follow(keys.everything if action.complete else keys.followed(*nodes))
+            case ae.Relist():
+                self._mirror.refresh_soon()
+            case ae.FindOlder():
+                self._spawn(self._find_older(action.before_revision))
+            case ae.OpenSession():
+                self._spawn(self._open_session(action.ttl_s))
+            case ae.Revoke():
+                self._spawn(self._store.revoke(action.lease))
+            case ae.StartWorkers():
+                self.runs = action.generation.g
+                self.crowd.ran(self)
+            case ae.StopWorkers():
+                self._events.append(ae.Gone(action.g, -1))
+            case ae.Exit():
+                self.crowd.fail(RuntimeError(f"{self.node} ended: {self.core.facts.refusal}"))
+
+    async def _send(self, transaction: Transaction) -> None:
+        try:
+            result = await self._store.txn(transaction.compares, transaction.then)
+        except (OutcomeUnknown, StoreUnavailable):
+            self.feed(ae.Answered(transaction, None))
+        else:
+            self.crowd.sent[transaction.kind, result.succeeded] += 1
+            older = registered_before(self.crowd.keys, transaction, result)
+            self.feed(ae.Answered(transaction, result.succeeded, result.revision, older))
+
+    async def _find_older(self, before: int) -> None:
+        members = Range.prefix(self.crowd.keys.members)
+        listing = await self._store.list(members, keys_only=True, limit=1, created_before=before, newest_first=True)
+        self.crowd.sent["find older", True] += 1
+        found = listing.entries[0] if listing.entries else None
+        node = found.key.removeprefix(self.crowd.keys.members) if found is not None else None
+        self.feed(ae.Older(before, node, found.create_revision if found is not None else 0))
+
+    async def _open_session(self, ttl_s: float) -> None:
+        sent_at = time.monotonic()
+        lease = await self._store.grant(ttl_s)
+        self.lease = lease.id
+        self.feed(ae.Granted(lease.id, lease.ttl_s, sent_at))
+        kept = session.Session(
+            self._store, lease, clock=time.monotonic, on_event=self._session_event, random_source=self._random
+        )
+        self._session = self._spawn(kept.run())
+
+    def _session_event(self, event: session.SessionEvent) -> None:
+        assert self.lease is not None
+        match event:
+            case session.Refreshed():
+                self.feed(ae.Refreshed(self.lease, event.ttl_s, event.sent_at))
+            case session.Lost() | session.Silent():
+                self.crowd.fail(RuntimeError(f"{self.node}: {event}"))
+
+
+class Crowd:
+    """The agents of one job."""
+
+    def __init__(self, endpoint: str, job: str, count: int, slots: int) -> None:
+        """Make `count` agents; they wait for each other."""
+        from collections import Counter
+
+        self.endpoint = endpoint
+        self.keys = JobKeys(job)
+        self.count = count
+        self.holding = True
+        self.sent: Counter[tuple[str, bool]] = Counter()
+        self._until: Callable[[], bool] = lambda: False
+        self._waiting: asyncio.Future[float] | None = None
+        self._failed: BaseException | None = None
+        self.agents = [Agent(self, number, slots) for number in range(count)]
+
+    def fail(self, error: BaseException) -> None:
+        """End what is waited for."""
+        self._failed = self._failed or error
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(error)
+
+    def arrived(self, agent: Agent) -> None:
+        """The bytes of a generation are with this agent."""
+        self._check()
+
+    def ran(self, agent: Agent) -> None:
+        """The workers of a generation run at this agent."""
+        self._check()
+
+    def _check(self) -> None:
+        if self._waiting is not None and not self._waiting.done() and self._until():
+            self._waiting.set_result(time.monotonic())
+
+    async def wait(self, until: Callable[[], bool], limit_s: float = 120.0) -> float:
+        """Wait until `until` holds; the time at which it did. It is asked again whenever bytes or a go arrived."""
+        if self._failed is not None:
+            raise self._failed
+        if until():
+            return time.monotonic()
+        self._until = until
+        self._waiting = asyncio.get_running_loop().create_future()
+        async with asyncio.timeout(limit_s):
+            return await self._waiting
+
+    async def stop(self) -> None:
+        """End all agents."""
+        await asyncio.gather(*(agent.stop() for agent in self.agents))
