@@ -32,9 +32,8 @@ STEP_S = 0.2
 """Slow steps: what is measured is the agent, and the machine should have time for it."""
 SETTLED_S = 5.0
 """After the first steps the agents have written what a start brings; then the window begins."""
-COUNTER = re.compile(
-    r'^grpc_server_msg_received_total\{[^}]*grpc_method="(?P<method>[^"]+)"[^}]*\} (?P<count>\S+)$', re.M
-)
+COUNTER = r'^{}\{{[^}}]*grpc_method="(?P<method>[^"]+)"[^}}]*\}} (?P<count>\S+)$'
+RECEIVED = "grpc_server_msg_received_total"
 
 
 def cpu_s(process: psutil.Process) -> float:
@@ -50,11 +49,11 @@ def pss_mb(process: psutil.Process) -> float:
     return int(found[1]) * 1024 / 1e6 if found else 0.0
 
 
-def messages(address: str) -> dict[str, float]:
-    """Messages that etcd has received so far, by method. A call that is no stream has one."""
+def counted(address: str, name: str = RECEIVED) -> dict[str, float]:
+    """A counter of etcd's, by gRPC method; by default the messages that it has received. A plain call has one."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
         text = answer.read().decode()
-    return {found["method"]: float(found["count"]) for found in COUNTER.finditer(text)}
+    return {found["method"]: float(found["count"]) for found in re.finditer(COUNTER.format(name), text, re.M)}
 
 
 class Window:
@@ -64,7 +63,7 @@ class Window:
         self._agents = agents
         self._store = store
         self._cpu = [cpu_s(agent) for agent in agents]
-        self._messages = messages(store)
+        self._messages = counted(store)
         self._began_s = time.monotonic()
 
     def cpu_percent(self) -> list[float]:
@@ -75,7 +74,7 @@ class Window:
     def rates(self) -> dict[str, float]:
         """Messages per second and node, by method."""
         seconds = (time.monotonic() - self._began_s) * len(self._agents)
-        after = messages(self._store)
+        after = counted(self._store)
         rates = {name: (count - self._messages.get(name, 0)) / seconds for name, count in after.items()}
         return {name: rate for name, rate in rates.items() if rate > 0}
 
