@@ -39,7 +39,6 @@ DEFAULT_GOAL = 1 / 50
 TUNED_GOAL = 1 / 8
 SILENT_GOAL_S = 1.5
 """After the lease's time."""
-SILENT_TTLS_S = (2, 5)
 SMALL_MB = 1.0
 """State of the scripts of planned changes."""
 SCRIPT_EVERY = 1_000_000
@@ -96,7 +95,7 @@ class Bench:
 
     def _ours(self, kind: Kind) -> list[results.Figure]:
         if kind.name == "silent":
-            return [self._silent(kind, ttl_s) for ttl_s in SILENT_TTLS_S]
+            return [self._silent(kind, ttl_s) for ttl_s in map(int, self.args.ttls.split(","))]
         contender = Contender("elastic-launch", jobs.etcd_store, self._command(kind))
         rounds = self.measure(kind, contender, self.args.rounds)
         what = f"{kind.what} ({self.args.state_mb:.0f} MB)" if kind.name == "state" else kind.what
@@ -178,6 +177,7 @@ def main() -> int:
     parser.add_argument("--peer_rounds", type=int, default=3)
     parser.add_argument("--only", choices=("ours", "peer"))
     parser.add_argument("--state_mb", type=float, default=100.0)
+    parser.add_argument("--ttls", default="2,5", help="of the kind silent")
     parser.add_argument("--results", type=Path, default=results.FOLDER)
     bench = Bench(parser.parse_args())
     for name in bench.args.kinds.split(","):
