@@ -16,7 +16,7 @@ from typing import Any, Final
 from elastic.channel import METRICS_MAX, Preparing, Progress, Ready, WorkerEnd, fitting, worker_end
 from elastic.train import meeting, stacks
 
-INTERVAL_S: Final = 0.1
+INTERVAL_S: Final = 0.5
 """Reports are sent at most this often; one that comes earlier costs well below a microsecond and goes with the next."""
 STEP_MAX: Final = 2**62
 NAME_MAX: Final = 64
@@ -166,7 +166,7 @@ def report(step: int | None = None, loss: Any = None, **metrics: Any) -> None:
 
     Call it in every step, from any rank; rank 0's numbers are shown. `step` counts up by itself if it is left out.
     `loss` and the metrics are numbers or tensors of one element; tensors are looked at only when a report is sent, at
-    most ten times a second, so that a card is not waited for in each step; what comes in between goes with the next.
+    most twice a second, so that a card is not waited for in each step; what comes in between goes with the next.
     What is not one number is left out. Never waits for the agent, never raises.
     """
     _reporter.report(step, loss, metrics)

@@ -1,4 +1,4 @@
-"""Nodes of a benchmark: one launcher process each, with all that it started."""
+"""Nodes of a benchmark: one launcher process each, with all that it started, and what may happen to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 
 import psutil
 
-POLL_S = 0.05
+POLL_S = 0.02
+ROOT = Path(__file__).parents[2]
 
 
 class Node:
@@ -21,16 +22,20 @@ class Node:
     def __init__(self, command: Sequence[str], output: Path, environ: Mapping[str, str] | None = None) -> None:
         self.output = output
         inherited = {name: text for name, text in os.environ.items() if not name.startswith("ELASTIC_")}
+        paths = [str(ROOT), *filter(None, [inherited.get("PYTHONPATH")])]
+        set_here = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
         with output.open("wb") as file:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env=inherited | {"OMP_NUM_THREADS": "1"} | dict(environ or {}),
+                env=inherited | set_here | dict(environ or {}),
                 start_new_session=True,
             )
         self.process = psutil.Process(self._process.pid)
+        self._known: list[psutil.Process] = []
+        """What was below the agent when something happened to it: `kill` ends these too."""
 
     def alive(self) -> bool:
         """Tell whether the agent still runs."""
@@ -46,14 +51,38 @@ class Node:
 
     def kill(self) -> float:
         """SIGKILL the agent and everything below it, as a lost machine would; the wall clock just before."""
-        below = self.process.children(recursive=True) if self.alive() else []
+        below = self._below()
         at_s = time.time()
         self._process.kill()
-        for process in below:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGKILL)
+        _signal([*below, *self._known], signal.SIGKILL)
         self._process.wait()
         return at_s
+
+    def kill_agent(self) -> float:
+        """SIGKILL the agent alone; the wall clock just before."""
+        self._known = self._below()
+        at_s = time.time()
+        self._process.kill()
+        self._process.wait()
+        return at_s
+
+    def freeze(self) -> float:
+        """SIGSTOP the agent and everything below it, as a machine that hangs; the wall clock just before."""
+        self._known = self._below()
+        at_s = time.time()
+        self._process.send_signal(signal.SIGSTOP)
+        _signal(self._known, signal.SIGSTOP)
+        return at_s
+
+    def drain(self) -> float:
+        """SIGTERM to the agent; the wall clock just before."""
+        self._known = self._below()
+        at_s = time.time()
+        self._process.terminate()
+        return at_s
+
+    def _below(self) -> list[psutil.Process]:
+        return self.process.children(recursive=True) if self.alive() else []
 
 
 @contextlib.contextmanager
@@ -74,3 +103,9 @@ def wait_until(condition: Callable[[], bool], limit_s: float, what: str, nodes: 
             tails = "\n".join(f"--- {node.output}\n{node.output.read_text()[-2000:]}" for node in nodes)
             raise TimeoutError(f"{what}: not within {limit_s:.0f} s\n{tails}")
         time.sleep(POLL_S)
+
+
+def _signal(processes: Sequence[psutil.Process], number: int) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)

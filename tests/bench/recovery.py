@@ -1,195 +1,188 @@
 """Seconds from the loss of a node to the survivors' first step: ours against torchrun's, in one run.
 
-    python tests/bench/recovery.py [--rounds 5] [--peer_rounds 3] [--only ours|peer] [--kill other|proposer]
+    python -m tests.bench.recovery [--kinds node,agent,...] [--rounds 7] [--peer_rounds 3] [--only ours|peer]
 
-Three nodes on this machine run the same DDP script (tests/bench/training.py, gloo, one worker each). One agent and all
-its processes get SIGKILL while steps run. The clock stops when every survivor has made its first step in the world of
-two. For torchrun, c10d's store runs in a process of its own, so that it survives the kill whichever node dies, and
-TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is set in its favour: torchrun 2.13 otherwise uses one store for all worlds while
-rank 0 stays the same, a worker may read its peer's address of the world before, and a recovery then takes several
-tries (76 s and more, instead of 48 s).
+Three nodes on this machine, one worker each, gloo. Steps pause 10 ms, so a figure has at most that of them in it.
+
+    node      SIGKILL of one node (agent and all below it): ours, torchrun tuned, torchrun by default
+    state     the same with 100 MB of state, restored from the memory tier (--state_mb)
+    agent     SIGKILL of one agent alone
+    proposer  SIGKILL of rank 0's node
+    worker    SIGKILL of one worker: its node comes back with it
+    drain     SIGTERM to one agent, the script uses the library: from the last step before to the first step after
+    newcomer  a third node joins two, the same way
+    silent    SIGSTOP of one node, agent and all below it, with --lease_ttl 2 and 5
+
+All of ours run with the default lease but `silent`. The figures go to docs/bench/recovery.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
-import socket
-import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+import time
+from functools import partial
 from pathlib import Path
 
-from elastic.store.embedded import EmbeddedEtcd
-from tests.bench import steplog
-from tests.bench.nodes import Node, ended, wait_until
+import psutil
 
-TRAINING = Path(__file__).with_name("training.py")
+from tests.bench import jobs, phases, results
+from tests.bench.jobs import Contender
+from tests.bench.losses import Kind, Round, one_round
+from tests.bench.nodes import Node
+
 NODES = 3
-STEPS = 1_000_000
-STEP_S = 0.05
-STEPS_BEFORE_KILL = 20
-START_LIMIT_S = 90.0
-RECOVERY_LIMIT_S = 180.0
-GOAL = 1 / 6
-"""Ours, cold and with a lease of 2 s, takes at most this part of torchrun's default."""
-
-PEER_ENVIRON = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-
-C10D_STORE = (
-    "import sys, time; from torch.distributed import TCPStore; "
-    "store = TCPStore('127.0.0.1', int(sys.argv[1]), None, True, wait_for_workers=False); "
-    "print('up', flush=True); time.sleep(1e6)"
-)
+GOAL_S = 0.5
+DEFAULT_GOAL = 1 / 50
+"""Ours takes at most this part of torchrun by default."""
+TUNED_GOAL = 1 / 8
+SILENT_GOAL_S = 1.5
+"""After the lease's time."""
+SMALL_MB = 1.0
+"""State of the scripts of planned changes."""
+SCRIPT_EVERY = 1_000_000
+"""Steps between checkpoints on disk: none comes due by itself. Memory is written at every step."""
 
 
-@dataclass(frozen=True)
-class Contender:
-    """A launcher with its settings. `command` takes the store's address, the job's name and a folder for logs."""
-
-    name: str
-    store: Callable[[Path], contextlib.AbstractContextManager[str]]
-    command: Callable[[str, str, Path], list[str]]
-    environ: Mapping[str, str] = field(default_factory=dict)
+def kill_worker(_: Node, pid: int) -> float:
+    """SIGKILL of a worker alone."""
+    at_s = time.time()
+    psutil.Process(pid).kill()
+    return at_s
 
 
-@contextlib.contextmanager
-def c10d_store(_: Path) -> Iterator[str]:
-    """Run torch's rendezvous store in a process of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-c", C10D_STORE, str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            if process.stdout.readline() != "up\n":
-                raise RuntimeError("the c10d store did not start")
-            yield f"127.0.0.1:{port}"
-        finally:
-            process.kill()
-
-
-@contextlib.contextmanager
-def etcd_store(_: Path) -> Iterator[str]:
-    """Run a real etcd on this machine."""
-    etcd = EmbeddedEtcd()
-    with asyncio.Runner() as runner:
-        address = runner.run(etcd.start())
-        try:
-            yield address
-        finally:
-            runner.run(etcd.stop())
-
-
-def torchrun(*settings: str) -> Callable[[str, str, Path], list[str]]:
-    """Build torchrun's command; `is_host=false` because the store is already there."""
-    conf = ",".join(["is_host=false", *(text for text in settings if not text.startswith("--"))])
-    flags = [text for text in settings if text.startswith("--")]
-
-    def command(store: str, job: str, logs: Path) -> list[str]:
-        return [
-            sys.executable,
-            *("-m", "torch.distributed.run", f"--nnodes=1:{NODES}", "--nproc-per-node=1", "--max-restarts=100"),
-            *("--rdzv-backend=c10d", f"--rdzv-endpoint={store}", f"--rdzv-id={job}", f"--rdzv-conf={conf}", *flags),
-            *(str(TRAINING), str(logs / "steps.log"), str(STEPS), str(STEP_S)),
-        ]
-
-    return command
-
-
-def ours(store: str, job: str, logs: Path, *, nodes: int = NODES, step_s: float = STEP_S) -> list[str]:
-    """Build our command: cold workers, a lease of 2 s."""
-    return [
-        sys.executable,
-        *("-m", "launcher", "--elastic_server", store, "--job_id", job, "--np", str(nodes), "--lease_ttl", "2"),
-        *("--nproc_per_node", "1", "--log_dir", str(logs / "log"), "--checkpoint_dir", str(logs / "checkpoints")),
-        *(str(TRAINING), str(logs / "steps.log"), str(STEPS), str(step_s)),
-    ]
-
-
-def one_round(contender: Contender, store: str, job: str, folder: Path, kill: str) -> float:
-    """Start three nodes, kill one, and return the seconds until all survivors have stepped again."""
-    folder.mkdir()
-    log = folder / "steps.log"
-    nodes = [
-        Node(contender.command(store, job, folder), folder / f"node{i}.out", contender.environ) for i in range(NODES)
-    ]
-    with ended(nodes):
-        running: dict[int, int] = {}
-
-        def steps_run() -> bool:
-            found = [line for line in steplog.read(log) if line.world == NODES]
-            running.update({line.rank: line.pid for line in found})
-            return len(running) == NODES and max(line.step for line in found) >= STEPS_BEFORE_KILL
-
-        wait_until(steps_run, START_LIMIT_S, "the first world", nodes)
-        target = running[0 if kill == "proposer" else NODES - 1]
-        victim = next(node for node in nodes if node.holds(target))
-        killed_at_s = victim.kill()
-
-        def first_steps() -> dict[int, float]:
-            first: dict[int, float] = {}
-            for line in steplog.read(log):
-                if line.world == NODES - 1 and line.at_s > killed_at_s:
-                    first.setdefault(line.rank, line.at_s)
-            return first
-
-        survivors = [node for node in nodes if node is not victim]
-        wait_until(lambda: len(first_steps()) == NODES - 1, RECOVERY_LIMIT_S, "the survivors' first step", survivors)
-        return max(first_steps().values()) - killed_at_s
-
-
-def measure(contender: Contender, rounds: int, kill: str) -> float:
-    """Run the rounds one after the other, print each, and return the median in seconds."""
-    shown = (
-        " ".join(contender.command("STORE", "JOB", Path("LOGS")))
-        .replace(sys.executable, "python")
-        .replace(str(TRAINING), TRAINING.name)
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("node", "SIGKILL of a node", lambda node, _: node.kill()),
+        Kind("state", "SIGKILL of a node, state from memory", lambda node, _: node.kill()),
+        Kind("agent", "SIGKILL of an agent", lambda node, _: node.kill_agent()),
+        Kind("proposer", "SIGKILL of the proposer's node", lambda node, _: node.kill(), proposer=True),
+        Kind("worker", "SIGKILL of a worker", kill_worker, world=NODES),
+        Kind("drain", "drain, step to step", lambda node, _: node.drain(), planned=True),
+        Kind(
+            "newcomer",
+            "newcomer, step to step",
+            lambda node, _: time.time(),
+            world=3,
+            nodes=2,
+            planned=True,
+            newcomer=True,
+        ),
+        Kind("silent", "silent node", lambda node, _: node.freeze()),
     )
-    environ = "".join(f"{name}={text} " for name, text in contender.environ.items())
-    print(f"\n{contender.name}\n  {environ}{shown}")
-    with tempfile.TemporaryDirectory(prefix="recovery-") as scratch, contender.store(Path(scratch)) as store:
-        times_s: list[float] = []
-        for number in range(rounds):
-            times_s.append(one_round(contender, store, f"bench{number}", Path(scratch) / f"round{number}", kill))
-            print(f"  round {number + 1}: {times_s[-1]:.2f} s", flush=True)
-    median_s = statistics.median(times_s)
-    print(f"  median: {median_s:.2f} s", flush=True)
-    return median_s
+}
+
+
+class Bench:
+    """The rounds that were asked for."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.figures: list[results.Figure] = []
+
+    def run(self, kind: Kind) -> None:
+        """Measure one kind, ours first."""
+        if self.args.only != "peer":
+            for figure in self._ours(kind):
+                self._keep(figure)
+        if self.args.only != "ours" and kind.name == "node":
+            for name, contender in jobs.peers(NODES).items():
+                rounds = self.measure(kind, contender, self.args.peer_rounds)
+                self._keep(self._figure(kind.what, name, kind, contender, rounds, None))
+            self._compare(kind)
+
+    def _ours(self, kind: Kind) -> list[results.Figure]:
+        if kind.name == "silent":
+            return [self._silent(kind, ttl_s) for ttl_s in map(int, self.args.ttls.split(","))]
+        contender = Contender("elastic-launch", jobs.etcd_store, self._command(kind))
+        rounds = self.measure(kind, contender, self.args.rounds)
+        what = f"{kind.what} ({self.args.state_mb:.0f} MB)" if kind.name == "state" else kind.what
+        return [self._figure(what, results.OURS, kind, contender, rounds, None if kind.name == "state" else GOAL_S)]
+
+    def _command(self, kind: Kind) -> jobs.Command:
+        np = f"2:{NODES}" if kind.newcomer else str(NODES)
+        if not kind.planned and kind.name != "state":
+            return jobs.ours(np)
+        size_mb = self.args.state_mb if kind.name == "state" else SMALL_MB
+        return jobs.ours(np, script=partial(jobs.with_state, size_mb=size_mb, every=SCRIPT_EVERY, memory_every=1))
+
+    def _silent(self, kind: Kind, ttl_s: int) -> results.Figure:
+        contender = Contender("elastic-launch", jobs.etcd_store, jobs.ours(str(NODES), "--lease_ttl", str(ttl_s)))
+        rounds = self.measure(kind, contender, self.args.rounds)
+        what = f"{kind.what}, --lease_ttl {ttl_s}"
+        return self._figure(what, results.OURS, kind, contender, rounds, ttl_s + SILENT_GOAL_S)
+
+    def measure(self, kind: Kind, contender: Contender, count: int) -> list[Round]:
+        """Run the rounds one after the other, and print each."""
+        print(f"\n{kind.name}: {kind.what}. {contender.name}\n  {contender.shown()}", flush=True)
+        rounds = []
+        with tempfile.TemporaryDirectory(prefix="recovery-") as scratch, contender.store() as store:
+            for number in range(count):
+                folder = Path(scratch) / f"round{number}"
+                rounds.append(one_round(kind, contender, store, f"{kind.name}{number}", folder))
+                print(f"  round {number + 1}: {_words(kind, rounds[-1])}", flush=True)
+        return rounds
+
+    def _figure(
+        self, what: str, who: str, kind: Kind, contender: Contender, rounds: list[Round], goal: float | None
+    ) -> results.Figure:
+        return results.figure(
+            what,
+            who,
+            "s",
+            [one.took_s for one in rounds],
+            f"python -m tests.bench.recovery --kinds {kind.name}",
+            started=contender.shown(),
+            goal=goal,
+            phases=phases.medians([one.phases for one in rounds]),
+        )
+
+    def _keep(self, figure: results.Figure) -> None:
+        self.figures.append(figure)
+        results.write("recovery", [figure], self.args.results)
+
+    def _compare(self, kind: Kind) -> None:
+        """Ours beside each peer of this run."""
+        mine = next((one for one in self.figures if (one.what, one.who) == (kind.what, results.OURS)), None)
+        if mine is None:
+            return
+        for who, goal in (("torchrun, tuned", TUNED_GOAL), ("torchrun, defaults", DEFAULT_GOAL)):
+            other = next(one for one in self.figures if (one.what, one.who) == (kind.what, who))
+            command = f"python -m tests.bench.recovery --kinds {kind.name}"
+            self._keep(results.ratio(f"{kind.what}, in parts", mine, other, goal, command))
+
+
+def _words(kind: Kind, one: Round) -> str:
+    text = f"{one.took_s:.3f} s to a world of {one.world} (generation {one.generation})"
+    if kind.planned or kind.name == "state":
+        lost = (
+            f"{one.again} steps again"
+            if one.again > 0
+            else f"{-one.again} STEPS SKIPPED"
+            if one.again
+            else "no step lost"
+        )
+        text = f"{text}, {lost}"
+    if one.restore_s is not None:
+        text = f"{text}, restore {one.restore_s:.3f} s"
+    return "; ".join([text, *(f"{name} {value:.0f} ms" for name, value in one.phases.items())])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--peer_rounds", type=int, default=3)
     parser.add_argument("--only", choices=("ours", "peer"))
-    parser.add_argument(
-        "--kill", choices=("other", "proposer"), default="other", help="whose node: rank 0's or another"
-    )
-    args = parser.parse_args()
-
-    default_s = tuned_s = ours_s = None
-    if args.only != "peer":
-        ours_s = measure(Contender("elastic-launch, cold, --lease_ttl 2", etcd_store, ours), args.rounds, args.kill)
-    if args.only != "ours":
-        tuning = ("last_call_timeout=1", "keep_alive_interval=1", "keep_alive_max_attempt=2", "--monitor-interval=0.1")
-        peer = Contender("torchrun c10d, tuned", c10d_store, torchrun(*tuning), PEER_ENVIRON)
-        tuned_s = measure(peer, args.peer_rounds, args.kill)
-        peer = Contender("torchrun c10d, defaults", c10d_store, torchrun(), PEER_ENVIRON)
-        default_s = measure(peer, args.peer_rounds, args.kill)
-    if ours_s is None or default_s is None or tuned_s is None:
-        return 0
-    ratio = ours_s / default_s
-    print(
-        f"\nours {ours_s:.2f} s; torchrun {default_s:.2f} s by default, {tuned_s:.2f} s tuned: "
-        f"1/{1 / ratio:.1f} of the default (goal: below 1/{1 / GOAL:.0f}), 1/{tuned_s / ours_s:.1f} of the tuned"
-    )
-    return 0 if ratio < GOAL else 1
+    parser.add_argument("--state_mb", type=float, default=100.0)
+    parser.add_argument("--ttls", default="2,5", help="of the kind silent")
+    parser.add_argument("--results", type=Path, default=results.FOLDER)
+    bench = Bench(parser.parse_args())
+    for name in bench.args.kinds.split(","):
+        bench.run(KINDS[name])
+    return 0 if all(one.kept is not False for one in bench.figures) else 1
 
 
 if __name__ == "__main__":

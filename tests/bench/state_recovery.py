@@ -1,21 +1,20 @@
 """The recovery of a job with state, as its user sees it: a node is killed, and the clock runs until training goes on.
 
-Two nodes on this machine, each with a real agent and one worker (tests/bench/state_training.py), an embedded etcd, a
-lease of 2 s. The agent of rank 1's node and all its processes get SIGKILL; the node that is left goes on alone. Its
-worker starts anew: about all of the time goes into python and `import torch`, the same for both tiers.
+Two nodes on this machine, each with a real agent and one worker (tests/bench/state_training.py), an embedded etcd.
+The agent of rank 1's node and all its processes get SIGKILL; the node that is left goes on alone.
 """
 
 from __future__ import annotations
 
 import statistics
-import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from tests.bench import recovery, steplog
+from tests.bench import jobs, steplog
+from tests.bench.losses import RECOVERY_LIMIT_S, START_LIMIT_S
 from tests.bench.nodes import Node, ended, wait_until
 
-TRAINING = Path(__file__).with_name("state_training.py")
 NODES = 2
 STEP_S = 0.05
 EVERY = 40
@@ -36,12 +35,8 @@ class Recovery:
 
 def command(store: str, job: str, folder: Path, size_mb: float, memory_every: int) -> list[str]:
     """The command of one node."""
-    return [
-        *(sys.executable, "-m", "launcher", "--elastic_server", store, "--job_id", job, "--np", str(NODES)),
-        *("--lease_ttl", "2", "--nproc_per_node", "1", "--log_dir", str(folder / "log")),
-        *("--checkpoint_dir", str(folder / "checkpoints")),
-        *(str(TRAINING), str(folder / "steps.log"), str(size_mb), str(STEP_S), str(EVERY), str(memory_every)),
-    ]
+    script = partial(jobs.with_state, size_mb=size_mb, every=EVERY, memory_every=memory_every, step_s=STEP_S)
+    return jobs.ours(str(NODES), script=script)(store, job, folder)
 
 
 def one_round(store: str, job: str, folder: Path, size_mb: float, memory_every: int) -> Recovery:
@@ -56,14 +51,14 @@ def one_round(store: str, job: str, folder: Path, size_mb: float, memory_every: 
             found[:] = [line for line in steplog.read(log) if line.world == world]
             return max((line.step for line in found), default=0) >= step
 
-        wait_until(lambda: reached(KILL_AFTER, NODES), recovery.START_LIMIT_S, "the first world", nodes)
+        wait_until(lambda: reached(KILL_AFTER, NODES), START_LIMIT_S, "the first world", nodes)
         target = next(line.pid for line in found if line.rank == NODES - 1)
         victim = next(node for node in nodes if node.holds(target))
         killed_at_s = victim.kill()
         survivors = [node for node in nodes if node is not victim]
-        wait_until(lambda: reached(1, 1), recovery.RECOVERY_LIMIT_S, "the step after the kill", survivors)
+        wait_until(lambda: reached(1, 1), RECOVERY_LIMIT_S, "the step after the kill", survivors)
         newest = max(line.step for line in steplog.read(log) if line.world == NODES)
-        wait_until(lambda: reached(newest + 1, 1), recovery.RECOVERY_LIMIT_S, "a new step", survivors)
+        wait_until(lambda: reached(newest + 1, 1), RECOVERY_LIMIT_S, "a new step", survivors)
         restored = [line.split() for line in Path(f"{log}.restored").read_text().splitlines()]
         first = found[0]
         new = next(line for line in found if line.step > newest)
@@ -78,7 +73,7 @@ def one_round(store: str, job: str, folder: Path, size_mb: float, memory_every: 
 def measure(scratch: Path, size_mb: float, rounds: int) -> dict[str, Recovery]:
     """The median of some rounds of each tier, by its name."""
     medians = {}
-    with recovery.etcd_store(scratch) as store:
+    with jobs.etcd_store() as store:
         for name, memory_every in (("memory tier", 1), ("disk tier", 0)):
             found = [
                 one_round(store, f"{name[:4]}{number}", scratch / f"{name[:4]}{number}", size_mb, memory_every)

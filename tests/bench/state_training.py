@@ -2,8 +2,9 @@
 
     state_training.py STEP_LOG SIZE_MB STEP_S EVERY MEMORY_EVERY
 
-It makes steps of at least `STEP_S` seconds for ever, and appends a line to `STEP_LOG` after each commit; to
-`STEP_LOG.restored` the seconds that the restore took. `MEMORY_EVERY` 0: the disk tier alone.
+It makes steps of at least `STEP_S` seconds for ever, and appends a line to `STEP_LOG` after each, before its commit:
+the commit of a planned stop saves the step and does not return. To `STEP_LOG.restored` it appends the seconds that the
+restore took. `MEMORY_EVERY` 0: the disk tier alone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch.distributed as dist
 
 import elastic
 from tests.bench.contenders import Training
+from tests.bench.steplog import Writer
 
 
 def main() -> None:
@@ -24,7 +26,8 @@ def main() -> None:
     every, memory_every = int(sys.argv[4]), int(sys.argv[5]) or None
     torch.set_num_threads(1)
     elastic.init()
-    rank, world = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    steps = Writer(path, rank, dist.get_world_size())
     generation = os.environ.get("ELASTIC_GENERATION", "0")
     training = Training(size_mb)
     state = elastic.State(model=training.model, optimizer=training.optimizer)
@@ -35,12 +38,8 @@ def main() -> None:
     while True:
         training.step()
         dist.all_reduce(torch.ones(16))
+        steps.write(state.step + 1)
         state.commit(every=every, memory_every=memory_every)
-        with open(path, "a") as log:
-            log.write(
-                f"{time.time():.4f} generation={generation} rank={rank} world={world} step={state.step} "
-                f"pid={os.getpid()}\n"
-            )
         time.sleep(step_s)
 
 

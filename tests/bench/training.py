@@ -7,7 +7,6 @@ It makes `STEPS` steps of at least `STEP_S` seconds and appends a line to `STEP_
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 
@@ -15,23 +14,21 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.bench.steplog import Writer
+
 
 def main() -> None:
     path, steps, step_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
-    generation = os.environ.get("ELASTIC_GENERATION", "0")
+    log = Writer(path, dist.get_rank(), dist.get_world_size())
     model = DistributedDataParallel(torch.nn.Linear(16, 16))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(1, steps + 1):
         optimizer.zero_grad()
         model(torch.ones(4, 16)).square().mean().backward()
         optimizer.step()
-        with open(path, "a") as log:
-            log.write(
-                f"{time.time():.4f} generation={generation} rank={rank} world={world} step={step} pid={os.getpid()}\n"
-            )
+        log.write(step)
         time.sleep(step_s)
     dist.barrier()
     dist.destroy_process_group()

@@ -4,8 +4,66 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from tests.bench import charts, results, table
+from tests.bench.results import OURS, Figure
 from tests.process.scripts import environment
+
+
+def run(bench: str, folder: Path, *flags: str) -> dict[str, Figure]:
+    """Run the smallest form of a benchmark; what it measured of ours. Whether a goal is kept is no matter here."""
+    command = [sys.executable, "-m", f"tests.bench.{bench}", "--results", str(folder), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=110)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    figures = results.read(bench, folder)
+    assert figures, done.stdout + done.stderr
+    print(done.stdout)
+    return {one.what: one for one in figures if one.who == OURS}
+
+
+@pytest.mark.parametrize(
+    ("kind", "world"),
+    [
+        ("node", 2),
+        ("state", 2),
+        ("agent", 2),
+        ("proposer", 2),
+        ("worker", 3),
+        ("drain", 2),
+        ("newcomer", 3),
+        ("silent", 2),
+    ],
+)
+def test_the_recovery_benchmark_measures_how_long_another_world_took(
+    kind: str, world: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--kinds", kind, "--rounds", "1", "--only", "ours", "--state_mb", "1", "--ttls", "2")
+    (figure,) = run("recovery", tmp_path, *flags).values()
+    assert figure.value > 0
+    assert f"to a world of {world} (generation " in capfd.readouterr().out
+    assert "training.py" in figure.started
+
+
+def test_the_start_benchmark_measures_the_first_step(tmp_path: Path) -> None:
+    figures = run("start", tmp_path, "--rounds", "1", "--nodes", "1", "--only", "ours")
+    assert figures["command to first step, one node"].value > 0
+
+
+def test_the_idle_benchmark_measures_memory_processor_and_messages_and_all_is_drawn(tmp_path: Path) -> None:
+    figures = run("idle", tmp_path, "--nodes", "1", "--seconds", "5")
+    assert len(figures) == 4
+    assert all(one.value > 0 for one in figures.values())
+    for name, chart in charts.charts(tmp_path).items():
+        chart(tmp_path / f"{name}.png")
+    assert (tmp_path / "idle.png").read_bytes().startswith(b"\x89PNG")
+    begun = f"a\n{table.BEGIN}\nold\n{table.END}\nb\n"
+    written = table.written(begun, table.table(figures.values()))
+    assert "old" not in written
+    assert "agent's CPU, of a core" in written
+    assert table.written(written, table.table(figures.values())) == written
 
 
 def test_the_checkpoint_benchmark_runs_and_prints_a_line_for_each_way_to_keep_a_state() -> None:

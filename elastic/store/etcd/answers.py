@@ -7,6 +7,7 @@ from enum import Enum, auto
 from typing import Any
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
+import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
 from elastic.errors import Compacted, StoreDenied, StoreError, StoreUnavailable, WatchLost
 
@@ -108,3 +109,17 @@ def watch_end(response: Any, server: object) -> StoreError:
     reason = response.cancel_reason or "no reason given"
     text = f"etcd at {server} ended the watch: {reason}"
     return StoreDenied(text) if any(part in reason for part in _DENIED) else WatchLost(text)
+
+
+def cut() -> Any:
+    """The error of a call whose channel was closed under it."""
+    return _error(grpc.StatusCode.UNAVAILABLE, "the connection was given up")
+
+
+def late() -> Any:
+    """The error of a call that was not answered in time."""
+    return _error(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+
+def _error(code: Any, text: str) -> Any:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), text)

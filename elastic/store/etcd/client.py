@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from math import ceil
 
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
@@ -33,7 +33,7 @@ from elastic.store.base import (
 from elastic.store.etcd.answers import Meaning, meaning, refusal, unanswered
 from elastic.store.etcd.endpoint import Endpoint, EtcdOptions
 from elastic.store.etcd.messages import compare_message, entries, operation_message, span
-from elastic.store.etcd.servers import HASLEADER, Servers, cut
+from elastic.store.etcd.servers import HASLEADER, Servers
 from elastic.store.etcd.stubs import rpc
 from elastic.store.etcd.watch import WatchStream
 
@@ -189,16 +189,9 @@ class EtcdStore:
 
     async def _refresh_at(self, endpoint: Endpoint, lease_id: int) -> float | StoreError:
         """One try of a refresh at one server. Errors are returned, for the other server may still answer."""
-        call = endpoint.lease.LeaseKeepAlive(
-            timeout=self._servers.options.refresh_try_s, metadata=self._servers.metadata()
-        )
-        token = self._servers.token
+        token, limit_s = self._servers.token, self._servers.options.refresh_try_s
         try:
-            with suppress(asyncio.InvalidStateError):  # the call has ended; the read says how
-                await call.write(rpc.LeaseKeepAliveRequest(ID=lease_id))
-            answer = await call.read()
-            if answer is grpc.aio.EOF:
-                raise cut()
+            answer = await endpoint.refreshing.ask(endpoint.lease, lease_id, limit_s, self._servers.metadata())
         except grpc.aio.AioRpcError as error:
             if meaning(error) is Meaning.STALE_TOKEN and self._servers.token == token:
                 self._servers.token = ""  # the next call gets another
@@ -211,8 +204,6 @@ class EtcdStore:
             if task is not None and task.cancelling():
                 raise
             return StoreUnavailable(f"the connection to {endpoint} was given up")
-        finally:
-            call.cancel()
         endpoint.answered()
         return float(answer.TTL)
 

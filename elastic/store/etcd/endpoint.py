@@ -13,6 +13,7 @@ import grpc  # type: ignore[import-untyped, unused-ignore]
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
 from elastic.errors import ConfigError
+from elastic.store.etcd.refreshing import Refreshing
 from elastic.store.etcd.stubs import stubs
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
@@ -113,6 +114,7 @@ class Endpoint:
         self._channel: Any = None
         self._stubs: dict[type, Any] = {}
         self._silences = 0
+        self.refreshing = Refreshing()
 
     def __str__(self) -> str:
         """The address."""
@@ -173,6 +175,7 @@ class Endpoint:
         channel, self._channel = self._channel, None
         self._stubs.clear()
         self._silences = 0
+        self.refreshing.close()
         if channel is not None:
             await channel.close()
 

@@ -11,7 +11,7 @@ import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay
 
 from elastic.errors import ConfigError, OutcomeUnknown, StoreUnavailable, WatchLost
-from elastic.store.etcd.answers import NO_USERS, Meaning, details, meaning, refusal, unanswered
+from elastic.store.etcd.answers import NO_USERS, Meaning, cut, details, meaning, refusal, unanswered
 from elastic.store.etcd.endpoint import Address, Endpoint, EtcdOptions, Rotation
 from elastic.store.etcd.stubs import rpc
 from elastic.store.etcd.watch import Metadata, WatchStream
@@ -193,10 +193,3 @@ class Servers:
         """Hold a task until it ends; `close` ends it."""
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-def cut() -> Any:
-    """The error of a call whose channel was closed under it."""
-    return grpc.aio.AioRpcError(
-        grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "the connection was given up"
-    )

@@ -1,0 +1,144 @@
+"""The launchers that contend, the stores that they meet in, and their commands: nothing here is measured.
+
+For torchrun, c10d's store runs in a process of its own, so that it survives the kill whichever node dies, and
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is set in its favour where worlds change: torchrun 2.13 otherwise uses one store
+for all worlds while rank 0 stays the same, a worker may read its peer's address of the world before, and a recovery
+then takes several tries (76 s and more, instead of 48 s).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from elastic.store.embedded import EmbeddedEtcd
+
+TRAINING = Path(__file__).with_name("training.py")
+"""DDP without our library: every contender can run it."""
+STATE_TRAINING = Path(__file__).with_name("state_training.py")
+"""With our library: for state that is restored, and for planned changes."""
+STEPS = 1_000_000
+STEP_S = 0.01
+"""The pause of each step. It is part of every figure, so it is short: a step of 50 ms would hide as much."""
+
+PEER_ENVIRON = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+TUNING = ("last_call_timeout=1", "keep_alive_interval=1", "keep_alive_max_attempt=2", "--monitor-interval=0.1")
+
+C10D_STORE = (
+    "import sys, time; from torch.distributed import TCPStore; "
+    "store = TCPStore('127.0.0.1', int(sys.argv[1]), None, True, wait_for_workers=False); "
+    "print('up', flush=True); time.sleep(1e6)"
+)
+
+Command = Callable[[str, str, Path], list[str]]
+"""Takes the store's address, the job's name and a folder for logs."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A launcher with its settings; `store` starts what its nodes meet in."""
+
+    name: str
+    store: Callable[[], contextlib.AbstractContextManager[str]]
+    command: Command
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+    def shown(self) -> str:
+        """The command as a person types it."""
+        words = " ".join(self.command("STORE", "JOB", Path("LOGS")))
+        for script in (TRAINING, STATE_TRAINING):
+            words = words.replace(str(script), script.name)
+        environ = "".join(f"{name}={text} " for name, text in self.environ.items())
+        return environ + words.replace(sys.executable, "python")
+
+
+@contextlib.contextmanager
+def c10d_store() -> Iterator[str]:
+    """Run torch's rendezvous store in a process of its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-c", C10D_STORE, str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            if process.stdout.readline() != "up\n":
+                raise RuntimeError("the c10d store did not start")
+            yield f"127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def etcd_store() -> Iterator[str]:
+    """Run a real etcd on this machine."""
+    etcd = EmbeddedEtcd()
+    with asyncio.Runner() as runner:
+        address = runner.run(etcd.start())
+        try:
+            yield address
+        finally:
+            runner.run(etcd.stop())
+
+
+@contextlib.contextmanager
+def no_store() -> Iterator[str]:
+    """What `torchrun --standalone` needs."""
+    yield ""
+
+
+def plain(logs: Path, step_s: float = STEP_S) -> list[str]:
+    """The script that everybody runs, with its arguments."""
+    return [str(TRAINING), str(logs / "steps.log"), str(STEPS), str(step_s)]
+
+
+def with_state(logs: Path, size_mb: float, every: int, memory_every: int, step_s: float = STEP_S) -> list[str]:
+    """The script that uses our library, with its arguments."""
+    return [str(STATE_TRAINING), *map(str, (logs / "steps.log", size_mb, step_s, every, memory_every))]
+
+
+def ours(np: str, *flags: str, script: Callable[[Path], list[str]] = plain) -> Command:
+    """Build our command: one worker for each node, everything else by default but for `flags`."""
+
+    def command(store: str, job: str, logs: Path) -> list[str]:
+        return [
+            *(sys.executable, "-m", "launcher", "--elastic_server", store, "--job_id", job, "--np", np),
+            *("--nproc_per_node", "1", "--log_dir", str(logs / "log"), "--checkpoint_dir", str(logs / "checkpoints")),
+            *(*flags, *script(logs)),
+        ]
+
+    return command
+
+
+def torchrun(nnodes: str, *settings: str) -> Command:
+    """Build torchrun's command; `is_host=false` because the store is already there."""
+    conf = ",".join(["is_host=false", *(text for text in settings if not text.startswith("--"))])
+    flags = [text for text in settings if text.startswith("--")]
+
+    def command(store: str, job: str, logs: Path) -> list[str]:
+        return [
+            *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={nnodes}", "--nproc-per-node=1"),
+            *("--max-restarts=100", "--rdzv-backend=c10d", f"--rdzv-endpoint={store}", f"--rdzv-id={job}"),
+            *(f"--rdzv-conf={conf}", *flags, *plain(logs)),
+        ]
+
+    return command
+
+
+def torchrun_standalone(store: str, job: str, logs: Path) -> list[str]:
+    """torchrun's command for one node."""
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", *plain(logs)]
+
+
+def peers(nodes: int) -> dict[str, Contender]:
+    """torchrun's two settings for a job of so many nodes whose world changes."""
+    return {
+        "torchrun, tuned": Contender("torchrun, tuned", c10d_store, torchrun(f"1:{nodes}", *TUNING), PEER_ENVIRON),
+        "torchrun, defaults": Contender("torchrun, defaults", c10d_store, torchrun(f"1:{nodes}"), PEER_ENVIRON),
+    }
