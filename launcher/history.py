@@ -18,7 +18,7 @@ WAITING_MAX = 100
 
 
 class History:
-    """Takes the proposals that were carried out, one after the other. It never hinders anything and can lose some."""
+    """Takes what happened, one after the other. It never hinders anything and can lose some."""
 
     def __init__(self, store: Store, keys: JobKeys, node: str, narrator: Narrator) -> None:
         """Nothing is written before `run`."""
@@ -32,8 +32,12 @@ class History:
         """A transaction was carried out; a proposal becomes an event."""
         event = history.event_of(self._keys, transaction, self._node, time.time())
         if event is not None:
-            with suppress(asyncio.QueueFull):
-                self._events.put_nowait(event)
+            self.note(event)
+
+    def note(self, event: history.Event) -> None:
+        """Something happened that is no proposal."""
+        with suppress(asyncio.QueueFull):
+            self._events.put_nowait(event)
 
     async def run(self) -> None:
         """Write what comes: one listing of keys and one write for each event."""
