@@ -118,7 +118,7 @@ class Recovery:
         parts = [f"{name} {length * 1000:.0f}" for name, length in shown(self.phases)]
         if parts:
             parts[0] += " ms"
-        redone = f"; {_steps(self.redone)} again" if self.redone else ""
+        redone = f"; at least {_steps(self.redone)} again" if self.redone else ""
         text = self.text if len(self.text) <= TEXT_MAX else f"{self.text[: TEXT_MAX - 1]}…"
         return f"{text}: {self._how_long}: {' · '.join(parts)}{redone}"
 
@@ -152,13 +152,16 @@ class Recovery:
 
 
 def phases(began: float, marks: Mapping[Mark, float]) -> tuple[tuple[Mark, float], ...]:
-    """The time between the marks, in their order. One that was over before its turn came took no time: left out."""
+    """The time between the marks, in their order.
+
+    One that was over before its turn came took no time and is left out, but for the last, which says how far it came.
+    """
     found, at = [], began
-    for mark in Mark:
-        moment = marks.get(mark)
-        if moment is not None and moment >= at:
-            found.append((mark, moment - at))
-            at = moment
+    present = [mark for mark in Mark if mark in marks]
+    for mark in present:
+        if marks[mark] >= at or mark is present[-1]:
+            found.append((mark, max(marks[mark] - at, 0.0)))
+            at = max(at, marks[mark])
     return tuple(found)
 
 

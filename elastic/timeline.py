@@ -39,7 +39,7 @@ LINGER_S: Final = 0.05
 PATIENCE_S: Final = 10.0
 """So long a further moment is waited for where nobody knows whether it will come."""
 START_PATIENCE_S: Final = 60.0
-"""The same in a first start, whose first step may be slow to come."""
+"""The same in a first start, whose first step may be slow to come, and until workers say their first word."""
 
 ORDER: Final = {mark: index for index, mark in enumerate(Mark)}
 
@@ -104,6 +104,7 @@ class Timeline:
         self._last: tuple[int, float] | None = None
         self._gone_at: float | None = None
         self._level: Mark | None = None
+        self._groups = False
         self._due_at: float | None = None
         self._over: Recovery | None = None
 
@@ -168,6 +169,7 @@ class Timeline:
         """A worker is in the process group since `at`, as it says at `now`."""
         record = self._of(g)
         if record is not None and Mark.STEPPED not in record.marks:
+            self._groups = True
             record.formed.setdefault(local_rank, _believed(record, at, now))
             record.marks[Mark.GROUPED] = max(record.formed.values())
             self._plan(now)
@@ -230,10 +232,16 @@ class Timeline:
             self._due_at = None
         elif reached is Mark.STEPPED or reached is self._level:
             self._due_at = now + LINGER_S if self._due_at is None else min(self._due_at, now + LINGER_S)
-        elif self._level is None or ORDER[reached] > ORDER[self._level]:
-            self._due_at = now + (START_PATIENCE_S if record.start else PATIENCE_S)
+        elif self._comes_further(reached):
+            self._due_at = None
         else:
-            self._due_at = None  # The starts before came further, so this one will.
+            early = record.start or reached is Mark.SPAWNED
+            self._due_at = now + (START_PATIENCE_S if early else PATIENCE_S)
+
+    def _comes_further(self, reached: Mark) -> bool:
+        """Whether a start before this one came further, so that this one will."""
+        known = Mark.GROUPED if self._groups and self._level is None else self._level
+        return known is not None and ORDER[reached] < ORDER[known]
 
     def _recovery(self, record: _Record) -> Recovery:
         return Recovery(

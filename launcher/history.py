@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from elastic import history
 from elastic.errors import StoreError
 from elastic.keys import JobKeys
 from elastic.proposals import Transaction
 from elastic.store.base import Range, Store
-from launcher.logs import Narrator
+from launcher.logs import Narrator, clean
 
 WAITING_MAX = 100
 """Events that wait for a store that does not answer; further ones are left out."""
@@ -57,6 +58,12 @@ class History:
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._events.join()
+
+
+def in_words(event: history.Event) -> str:
+    """One line for people."""
+    at = datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return f"{at}  {clean(event.node)}  generation {event.g} {event.what}: {clean(event.text)}"
 
 
 async def read(store: Store, keys: JobKeys) -> list[history.Event]:
