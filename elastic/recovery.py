@@ -60,11 +60,13 @@ LESSER: Final = frozenset({Mark.TOLD, Mark.OPENED, Mark.HEARD_GO})
 ENDS: Final = {
     Mark.SPAWNED: "workers run again in",
     Mark.GROUPED: "process group up again in",
+    Mark.RESTORED: "state restored in",
     Mark.STEPPED: "back in",
 }
 STARTS: Final = {
     Mark.SPAWNED: "workers run",
     Mark.GROUPED: "process group up",
+    Mark.RESTORED: "state restored",
     Mark.STEPPED: "first step",
 }
 """What is known of the end: a script that says nothing of its steps is seen no further than its process group."""

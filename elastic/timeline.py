@@ -22,6 +22,7 @@ from elastic.agentevents import (
     Answered,
     Event,
     Gone,
+    Hung,
     ProvenDead,
     ProvenGone,
     Send,
@@ -30,6 +31,7 @@ from elastic.agentevents import (
     ViewChanged,
 )
 from elastic.agentfacts import Facts
+from elastic.decisions import Form
 from elastic.model import PLANNED, Ended, Generation, Why
 from elastic.proposals import Transaction
 from elastic.recovery import Mark, Recovery, phases
@@ -100,6 +102,7 @@ class Timeline:
         self._signs: dict[Sign, float] = {}
         self._proposal: tuple[Transaction, float, float] | None = None
         self._open: _Record | None = None
+        self._wanted_at: float | None = None
         self._published_at: float | None = None
         self._last: tuple[int, float] | None = None
         self._gone_at: float | None = None
@@ -115,9 +118,13 @@ class Timeline:
         self._notice(facts, event, arrived)
         if isinstance(event, Gone):
             self._gone(event.g, arrived)
+        if not isinstance(facts.decision, Form):
+            self._wanted_at = None
+        elif self._wanted_at is None:
+            self._wanted_at = arrived  # It may have to wait for the answer to another transaction.
         for action in actions:
             if isinstance(action, Send) and action.transaction.kind == "form":
-                self._proposal = (action.transaction, arrived, now)
+                self._proposal = (action.transaction, self._wanted_at or arrived, now)
         answer = event if isinstance(event, Answered) else None
         if answer is not None and self._proposal is not None and answer.transaction is self._proposal[0]:
             self._answered(answer, arrived)
@@ -232,8 +239,8 @@ class Timeline:
             self._due_at = None
         elif reached is Mark.STEPPED or reached is self._level:
             self._due_at = now + LINGER_S if self._due_at is None else min(self._due_at, now + LINGER_S)
-        elif self._comes_further(reached):
-            self._due_at = None
+        elif self._comes_further(reached) or Mark.RESTORED in record.marks:
+            self._due_at = None  # A script that keeps its state commits its steps.
         else:
             early = record.start or reached is Mark.SPAWNED
             self._due_at = now + (START_PATIENCE_S if early else PATIENCE_S)
@@ -267,6 +274,8 @@ class Timeline:
                 self._sign(facts, "lost", event.node, min(closed_at or arrived, arrived))
             case ProvenDead():
                 self._sign(facts, "lost", event.node, arrived)
+            case Hung():
+                self._sign(facts, "failed", self._node, arrived)
             case ViewChanged():
                 self._compare(facts, arrived)
 

@@ -247,6 +247,16 @@ def test_a_script_that_says_nothing_at_all_is_followed_to_its_start() -> None:
     assert "workers run again in 0.30 s" in noted.told(2.3 + LINGER_S).line
 
 
+def test_a_script_that_has_restored_its_state_will_make_a_step_however_late() -> None:
+    noted = Noted()
+    silent(noted, grouped=True)
+    noted.timeline.restored(2, 7, 2.5, 2.5)
+    assert noted.timeline.due_at is None
+    found = noted.timeline.end()
+    assert found is not None
+    assert "state restored in 0.50 s" in found.line, "the agent ends before it"
+
+
 def test_a_worker_is_believed_within_the_time_in_which_it_can_have_happened() -> None:
     noted = Noted()
     noted.started()
