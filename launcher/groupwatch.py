@@ -1,9 +1,10 @@
 """Sees when the process group of a script stands that does not use our library, and says so to the agent.
 
-A worker that was forked warm calls `install` before its script. `torch.distributed.init_process_group` is then ours
-around torch's: it does what torch's does, and says one word afterwards. Nothing is imported and nothing connected
-before that: where torch is not loaded yet there is nothing to do, and the agent sees the worker no further than its
-start. The word costs a connection that is closed at once, so that the worker is not taken for one that listens.
+A worker that was forked warm calls `install` before its script, when its environment is there.
+`torch.distributed.init_process_group` is then ours around torch's: it does what torch's does, and says one word
+afterwards. Nothing is imported and nothing connected before that: where torch is not loaded yet there is nothing to
+do, and the agent sees the worker no further than its start. The word costs a connection that is closed at once, so
+that the worker is not taken for one that listens.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from types import ModuleType
 from typing import Any, Final
 
 from elastic import channel
@@ -39,8 +41,8 @@ def install() -> bool:
             _say(channel.Formed(channel.clock()))
         return answer
 
-    for module in (home, sys.modules.get("torch.distributed")):
-        if getattr(module, NAME, None) is theirs:
+    for module in tuple(sys.modules.values()):  # Others have taken the name over, as torch's device_mesh has.
+        if isinstance(module, ModuleType) and vars(module).get(NAME) is theirs:
             setattr(module, NAME, init_process_group)
     return True
 

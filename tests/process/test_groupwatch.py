@@ -19,7 +19,7 @@ import inspect, json, pickle, sys
 from launcher import groupwatch
 before = groupwatch.install()
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
+from torch.distributed import device_mesh, distributed_c10d
 theirs = dist.init_process_group
 signature = inspect.signature(theirs)
 installed = groupwatch.install()
@@ -28,7 +28,7 @@ print(json.dumps({
     "before": before,
     "installed": installed,
     "another": ours is not theirs,
-    "both": ours is distributed_c10d.init_process_group,
+    "everywhere": ours is distributed_c10d.init_process_group is device_mesh.init_process_group,
     "signature": inspect.signature(ours) == signature,
     "name": [ours.__module__, ours.__qualname__, ours.__doc__ == theirs.__doc__],
     "pickled": pickle.loads(pickle.dumps(ours)) is ours,
