@@ -8,11 +8,13 @@ never blocks and never fails: training does not depend on it. Standard library a
 from __future__ import annotations
 
 import array
+import functools
 import os
 import select
 import socket
-from collections.abc import Mapping
-from typing import Annotated
+import time
+from collections.abc import Callable, Mapping
+from typing import Annotated, Final
 
 import msgspec
 
@@ -26,6 +28,8 @@ TEXT_MAX = 4096
 
 Text = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Moment = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+"""Seconds of `clock`; 0.0: the moment in which it is heard."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -58,25 +62,37 @@ class Joining(msgspec.Struct, frozen=True, tag="joining"):
 
 
 class Formed(msgspec.Struct, frozen=True, tag="formed"):
-    """The process group stands."""
+    """The process group stands, since `at`."""
+
+    at: Moment = 0.0
 
 
 class Listening(msgspec.Struct, frozen=True, tag="listening"):
     """From now on the script commits its steps: a planned stop can be asked for with `Stop`."""
 
 
+class Restored(msgspec.Struct, frozen=True, tag="restored"):
+    """This worker has its state since `at`: that of `step`, -1 if training begins."""
+
+    step: Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
+    at: Moment = 0.0
+
+
 class Committed(msgspec.Struct, frozen=True, tag="committed"):
-    """The first commit of this generation was made."""
+    """The first commit of this generation was made, at `at`."""
+
+    at: Moment = 0.0
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """A step was made. `metrics` has the loss under "loss"; None: it was not finite, which JSON cannot say."""
+    """A step was made, at `at`. `metrics` has the loss under "loss"; None: it was not finite, which JSON cannot say."""
 
     step: Number
     world: Number
     metrics: Annotated[
         dict[Annotated[str, msgspec.Meta(max_length=64)], float | None], msgspec.Meta(max_length=METRICS_MAX)
     ]
+    at: Moment = 0.0
 
 
 class Saved(msgspec.Struct, frozen=True, tag="saved"):
@@ -140,8 +156,8 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 Said = (
-    Hello | Preparing | Ready | Joining | Formed | Listening | Committed | Progress | Saved | Left | Hopeless | Note
-    | Wanted
+    Hello | Preparing | Ready | Joining | Formed | Listening | Restored | Committed | Progress | Saved | Left | Hopeless
+    | Note | Wanted
 )  # fmt: skip
 """What a worker says."""
 Told = Stop | Segment | Refused
@@ -150,6 +166,10 @@ Told = Stop | Segment | Refused
 said = msgspec.json.Decoder(Said)
 told = msgspec.json.Decoder(Told)
 _encoder = msgspec.json.Encoder()
+
+
+clock: Final[Callable[[], float]] = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+"""Seconds of the clock that all processes of a machine share. It is asked in every step."""
 
 
 def fitting(text: str, length: int = TEXT_MAX) -> str:
@@ -294,6 +314,22 @@ _ends: dict[int, WorkerEnd | None] = {}
 """The end of this process, by its pid: a fork has none."""
 
 
+def hello(environ: Mapping[str, str], *, stacks_signal: int) -> Hello:
+    """Who this process is."""
+    return Hello(
+        rank=int(environ.get("RANK") or 0),
+        local_rank=int(environ.get("ELASTIC_SLOT") or environ.get("LOCAL_RANK") or 0),
+        pid=os.getpid(),
+        generation=int(environ.get("ELASTIC_GENERATION") or 0),
+        stacks_signal=stacks_signal,
+    )
+
+
+def connected() -> WorkerEnd | None:
+    """The end that this process already has, None if it has not used the library."""
+    return _ends.get(os.getpid())
+
+
 def worker_end(environ: Mapping[str, str], *, stacks_signal: int = 0) -> WorkerEnd | None:
     """This process's end, connected at the first call; None outside elastic-launch or in a process that was forked.
 
@@ -303,15 +339,8 @@ def worker_end(environ: Mapping[str, str], *, stacks_signal: int = 0) -> WorkerE
     if pid not in _ends:
         _ends[pid] = None
         if not any(end is not None for end in _ends.values()) and environ.get(VARIABLE):
-            hello = Hello(
-                rank=int(environ.get("RANK") or 0),
-                local_rank=int(environ.get("ELASTIC_SLOT") or environ.get("LOCAL_RANK") or 0),
-                pid=pid,
-                generation=int(environ.get("ELASTIC_GENERATION") or 0),
-                stacks_signal=stacks_signal,
-            )
             try:
-                _ends[pid] = WorkerEnd(environ[VARIABLE], hello)
+                _ends[pid] = WorkerEnd(environ[VARIABLE], hello(environ, stacks_signal=stacks_signal))
             except OSError:
                 return None  # An agent of another life; it was the script that kept its environment.
     return _ends[pid]

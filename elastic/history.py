@@ -1,12 +1,13 @@
 """The history of a job for people, in the store: who changed the world, when, and why (pure).
 
-The proposer writes one short event for each generation, go and verdict, after its proposal was carried out. Nothing
-depends on it, and an event can be missing: its writer may be gone, or not know that its proposal held.
+The proposer writes one short event for each generation, go and verdict, after its proposal was carried out, and one for
+each recovery, once it is over. Nothing depends on it, and an event can be missing: its writer may be gone, or not know
+that its proposal held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -16,11 +17,13 @@ from elastic.keys import JobKeys, decode
 from elastic.model import Cause, Generation, Go, Verdict
 from elastic.naming import failed_words
 from elastic.proposals import Transaction
+from elastic.recovery import Recovery
 from elastic.store.base import Delete, Entry, Operation, Put, Range
 
 KEPT: Final = 200
 """Events that are kept; older ones are deleted."""
 TEXT_MAX: Final = 1000
+PHASES_MAX: Final = 32
 _DIGITS: Final = 14
 """Of the milliseconds in a key, so that keys sort by time."""
 
@@ -31,16 +34,22 @@ class What(StrEnum):
     GENERATION = "generation"
     GO = "go"
     VERDICT = "verdict"
+    START = "start"
+    RECOVERY = "recovery"
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One event: `node` proposed it, `at` is that node's wall clock (seconds since the epoch), `text` says why."""
+    """One event: `node` wrote it, `at` is that node's wall clock (seconds since the epoch), `text` says why.
+
+    `phases` are those of a start or a recovery, in seconds, in their order.
+    """
 
     at: float
     node: Annotated[str, msgspec.Meta(max_length=300)]
     what: What
     g: int
     text: Annotated[str, msgspec.Meta(max_length=TEXT_MAX)] = ""
+    phases: Annotated[Mapping[str, float], msgspec.Meta(max_length=PHASES_MAX)] = msgspec.field(default_factory=dict)
 
 
 def event_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> Event | None:
@@ -61,6 +70,13 @@ def event_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> E
                 text = "; ".join([f"{document.status}: {document.reason}", *_words(document.cause)])
                 return _event(What.VERDICT, document.g, text, node, at)
     return None
+
+
+def of_recovery(found: Recovery, node: str, at: float) -> Event:
+    """The event of a recovery, or of a first start."""
+    lengths = {str(name): round(length, 4) for name, length in found.phases}
+    what = What.START if found.start else What.RECOVERY
+    return msgspec.structs.replace(_event(what, found.g, found.line, node, at), phases=lengths)
 
 
 def remember(keys: JobKeys, event: Event, present: Sequence[str]) -> tuple[Operation, ...]:

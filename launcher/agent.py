@@ -25,6 +25,7 @@ from elastic.store import session
 from elastic.store.base import Range, Store
 from elastic.store.mirror import Mirror
 from launcher import addresses, locks, offer, report, serving
+from launcher.arrivals import Arrivals
 from launcher.config import Config
 from launcher.connecting import Connecting, Interrupted, boottime, resolve
 from launcher.console import Console
@@ -42,6 +43,7 @@ from launcher.roles import static_hosts
 from launcher.saved import SavedSteps
 from launcher.signals import Signals
 from launcher.talk import Heard
+from launcher.timeline import TimelineTeller
 from launcher.waiting import WaitingLines
 
 CLOSING_LIMIT_S = 1.0
@@ -117,7 +119,7 @@ class Agent:
         # Several nodes of one machine that have loopback addresses of their own can each hold the control port there.
         self._listening = host if addresses.only_here(host, static_hosts(config)) else ""
         self._keys = JobKeys(config.job_id, config.key_prefix)
-        self._events: asyncio.Queue[ae.Event] = asyncio.Queue()
+        self._events = Arrivals(boottime)
         self._workers = NodeWorkers(config, node, host, narrator, console, self._events.put_nowait)
         self._event_log = EventLog(Path(config.log_dir), config.job_id, node, narrator.warn)
         self._store: Store | None = None
@@ -161,6 +163,10 @@ class Agent:
                 self._core, store, self._keys, self._narrator, self._tell_early, self._told_cause
             )
             self._history = History(store, self._keys, self._node, self._narrator)
+            self._timeline = TimelineTeller(
+                self._node, self._workers.talk, self._narrator, self._event_log, self._history, boottime
+            )
+            self._workers.watch = self._timeline.worker
             self._saved = SavedSteps(store, self._keys, self._host, self._narrator)
             self._workers.talk.on_saved = self._committed
             try:
@@ -218,6 +224,7 @@ class Agent:
             if isinstance(event, ae.Gone):
                 self._saved.hurry()
             actions = self._core.handle(event, boottime())
+            self._timeline.observe(self._core.facts, event, actions, self._events.arrived_at)
             for row in self._core.taken:
                 self._narrator.detail(row)
             for action in actions:
@@ -226,6 +233,7 @@ class Agent:
             self._failures.after_event()
             self._event_log.observe(self._core.facts, event, actions, self._core.taken)
             if self._exit_code is not None:
+                self._timeline.close()
                 await asyncio.gather(self._history.settle(CLOSING_LIMIT_S), self._saved.settle(CLOSING_LIMIT_S))
                 raise _Finished
             self._plan_wake()

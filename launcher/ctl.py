@@ -25,7 +25,7 @@ import msgspec
 from elastic.errors import ConfigError, ElasticError
 from elastic.keys import JobKeys, View, ViewReader
 from elastic.store.base import Store
-from launcher import __version__, status
+from launcher import __version__, history, status
 from launcher.commandline import named_values
 from launcher.descriptors import drop_stdout, open_standard
 from launcher.doctor import command as doctor
@@ -203,6 +203,21 @@ async def _status(job: Job, asked: argparse.Namespace) -> int:
     return 0
 
 
+# elastic-ctl events
+
+
+def _events_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON object per line, for scripts")
+
+
+async def _events(job: Job, asked: argparse.Namespace) -> int:
+    found = await history.read(job.store, job.keys)
+    if not found:
+        await job.view()  # Raises if there is no such job; one that has just begun has no events.
+    _write(msgspec.json.encode(event).decode() if asked.json else history.in_words(event) for event in found)
+    return 0
+
+
 def _align(described: status.JobStatus) -> None:
     """The table in plain columns, for files and other programs."""
     rows = [status.COLUMNS, *(status.cells(node) for node in described.nodes)]
@@ -233,6 +248,7 @@ def _write(lines: Iterable[str]) -> None:
 
 COMMANDS: Final[tuple[Command, ...]] = (
     Command("status", "show a job: its generation, its nodes, and what it waits for", _status_arguments, _status),
+    Command("events", "show what happened to a job, oldest first: who, what, when, why", _events_arguments, _events),
     Command(
         "doctor",
         "look for what is wrong: on this machine, with --elastic_server also with etcd, with --job_id also in the job",

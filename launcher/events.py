@@ -9,6 +9,10 @@ Every line has `time` (UTC), `job`, `node`, `what` and `generation` (null before
     stopped       this node's workers get SIGTERM: `why`, `grace_s`, `planned` (those that listen are asked first)
     failure       the cause of a generation's failure: `ranks`, and of the first `rank`, `host`, `words`, `log`
     lease lost    `reason`
+    recovery      training goes on after a change: `why`, `reason`, `before` (the generation that ended), `total_s`,
+                  `phases` (seconds, in their order), `between_steps` (counted from the last step before), `complete`,
+                  `last_step`, `restored_step` (null: nobody told it); on one node of the job
+    start         the same of the first start, counted from this node's command
     verdict       `status`, `reason`, `late` (this node came after the end)
     left          `exit_code`
 

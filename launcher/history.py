@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from elastic import history
 from elastic.errors import StoreError
 from elastic.keys import JobKeys
 from elastic.proposals import Transaction
 from elastic.store.base import Range, Store
-from launcher.logs import Narrator
+from launcher.logs import Narrator, clean
 
 WAITING_MAX = 100
 """Events that wait for a store that does not answer; further ones are left out."""
 
 
 class History:
-    """Takes the proposals that were carried out, one after the other. It never hinders anything and can lose some."""
+    """Takes what happened, one after the other. It never hinders anything and can lose some."""
 
     def __init__(self, store: Store, keys: JobKeys, node: str, narrator: Narrator) -> None:
         """Nothing is written before `run`."""
@@ -32,8 +33,12 @@ class History:
         """A transaction was carried out; a proposal becomes an event."""
         event = history.event_of(self._keys, transaction, self._node, time.time())
         if event is not None:
-            with suppress(asyncio.QueueFull):
-                self._events.put_nowait(event)
+            self.note(event)
+
+    def note(self, event: history.Event) -> None:
+        """Something happened that is no proposal."""
+        with suppress(asyncio.QueueFull):
+            self._events.put_nowait(event)
 
     async def run(self) -> None:
         """Write what comes: one listing of keys and one write for each event."""
@@ -53,6 +58,12 @@ class History:
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._events.join()
+
+
+def in_words(event: history.Event) -> str:
+    """One line for people."""
+    at = datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return f"{at}  {clean(event.node)}  generation {event.g} {event.what}: {clean(event.text)}"
 
 
 async def read(store: Store, keys: JobKeys) -> list[history.Event]:

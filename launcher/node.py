@@ -55,7 +55,7 @@ class NodeWorkers:
     def __init__(
         self, config: Config, node: str, host: str, narrator: Narrator, console: Console, put: Callable[[Event], None]
     ) -> None:
-        """`put` takes the events for the core. Nothing is started yet."""
+        """`put` takes the events for the core, `watch` hears what the nursery says. Nothing is started yet."""
         self._config = config
         self._node = node
         self._host = host
@@ -75,6 +75,7 @@ class NodeWorkers:
         self._plan = PlannedStop(self.talk, narrator, config.save_limit_s)
         self._hangs = HangWatch(self.talk, config.hang_timeout_s, self._hang)
         self.talk.followers.append(self._said)
+        self.watch: Callable[[workers.WorkerEvent], None] = lambda event: None
         self._incarnation = ""
         self._running: _Running | None = None
         self._newest: _Running | None = None
@@ -218,6 +219,7 @@ class NodeWorkers:
 
     def _heard(self, event: workers.WorkerEvent) -> None:
         self.talk.catch_up()
+        self.watch(event)
         match event:
             case workers.Spawned():
                 self._narrator.detail(f"workers of generation {event.g} run: pids {', '.join(map(str, event.pids))}")

@@ -9,11 +9,10 @@ from __future__ import annotations
 import atexit
 import math
 import os
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from elastic.channel import METRICS_MAX, Preparing, Progress, Ready, WorkerEnd, fitting, worker_end
+from elastic.channel import METRICS_MAX, Preparing, Progress, Ready, WorkerEnd, clock, fitting, worker_end
 from elastic.train import meeting, stacks
 
 INTERVAL_S: Final = 0.5
@@ -28,12 +27,13 @@ UNREADABLE: Final = (ArithmeticError, AssertionError, AttributeError, LookupErro
 class Reporter:
     """One process's reports. `connect` gives the channel at the first one, None if there is no agent."""
 
-    def __init__(self, connect: Callable[[], WorkerEnd | None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, connect: Callable[[], WorkerEnd | None], clock: Callable[[], float] = clock) -> None:
         self._connect = connect
         self._clock = clock
         self._end: WorkerEnd | None = None
         self._connected = False
         self._next = 0.0
+        self._at = 0.0
         self._step: Any = 0
         self._sent: int | None = None
         self._reported = False
@@ -55,7 +55,7 @@ class Reporter:
         except UNREADABLE:
             self._step = 0
         self._reported = True
-        now = self._clock()
+        now = self._at = self._clock()
         if now < self._next:
             if self._end is not None:
                 self._loss = self._loss if loss is None else loss
@@ -106,7 +106,7 @@ class Reporter:
             number = one_number(value)
             if number is not None and len(found) < METRICS_MAX:
                 found[fitting(str(name), NAME_MAX)] = number if math.isfinite(number) else None
-        if end.send(Progress(step, self._world, found)):
+        if end.send(Progress(step, self._world, found, self._at)):
             self._sent = step
 
     def _channel(self) -> WorkerEnd | None:

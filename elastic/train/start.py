@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from elastic.channel import Formed
+from elastic.channel import Formed, clock
 from elastic.errors import ConfigError
 from elastic.relaunch import mistakes_told
 from elastic.train import ending, meeting, progress
@@ -121,7 +121,7 @@ def _join(backend: str, place: Placed, timeout_s: float | None) -> None:
     )
     meeting.met(os.environ, end)
     if end is not None:
-        end.send(Formed())
+        end.send(Formed(clock()))
 
 
 def _store_of_one() -> Any:

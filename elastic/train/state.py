@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from elastic.channel import Committed, WorkerEnd
+from elastic.channel import Committed, Restored, WorkerEnd, clock
 from elastic.errors import CheckpointError, ConfigError, RestoreHopeless, RestoreRefused
 from elastic.relaunch import mistakes_told, told
 from elastic.train import parts, progress
@@ -133,6 +133,8 @@ class State:
                 hopeless = isinstance(error, RestoreHopeless)
                 raise RestoreRefused(told(error, code=RestoreRefused.exit_code, hopeless=hopeless)) from error
         self._keeper = keeper
+        if self._end is not None:
+            self._end.send(Restored(self._step if restored else -1, clock()))
         return restored
 
     def commit(self, *, every: int | None = None, memory_every: int | None = None, loss: Any = None) -> None:
@@ -165,7 +167,7 @@ class State:
         word = None
         if end is not None and self._speaks:
             if first:
-                end.send(Committed())
+                end.send(Committed(clock()))
             progress.report(step, loss)
             word = end.stop_asked()
         disk = bool(every) and step % every == 0  # type: ignore[operator]  # mypy does not see the None go.

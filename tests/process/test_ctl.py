@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
+from elastic.history import Event, What, remember
 from elastic.keys import Document, JobKeys, encode
 from elastic.model import Generation, Go, Member, Np, Place, Spec, Why
 from elastic.store.base import Put
@@ -41,6 +42,20 @@ GENERATION = Generation(
 )
 
 
+NODE = "10.0.0.1-aaaa"
+EVENTS = (
+    Event(at=1795168800.0, node=NODE, what=What.GENERATION, g=1, text="2 of 2 nodes are here"),
+    Event(
+        at=1795168860.5,
+        node=NODE,
+        what=What.RECOVERY,
+        g=2,
+        text="b was lost: back in 0.30 s: notice 4 ms",
+        phases={"notice": 0.004},
+    ),
+)
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An etcd with job j1, which has lost a node, the same below another prefix, and job j10, which waits."""
@@ -62,6 +77,8 @@ async def fill(endpoint: str) -> None:
             keys.member("10.0.0.1-aaaa"): MEMBER,
         }
         await store.txn([], [Put(key, encode(document)) for key, document in documents.items()])
+        for event in EVENTS:
+            await store.txn([], remember(keys, event, []))
     keys = JobKeys("j10")
     first: dict[str, Document] = {keys.incarnation: "two", keys.spec: SPEC, keys.member("10.0.0.1-aaaa"): MEMBER}
     await store.txn([], [Put(key, encode(document)) for key, document in first.items()])
@@ -125,6 +142,20 @@ def test_a_script_gets_one_json_object(server: str) -> None:
         (0, [0], "running"),
         (1, [1], "lost"),
     ]
+
+
+def test_events_are_lines_oldest_first_or_json_for_a_script(server: str) -> None:
+    ran = asked("events", "--elastic_server", server, "--job_id", "j1")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines() == [
+        "2026-11-20T10:00:00.000Z  10.0.0.1-aaaa  generation 1 generation: 2 of 2 nodes are here",
+        "2026-11-20T10:01:00.500Z  10.0.0.1-aaaa  generation 2 recovery: b was lost: back in 0.30 s: notice 4 ms",
+    ]
+    ran = asked("events", "--elastic_server", server, "--job_id", "j1", "--json")
+    first, second = map(json.loads, ran.stdout.splitlines())
+    assert (first["what"], first["g"], second["phases"]) == ("generation", 1, {"notice": 0.004})
+    assert asked("events", "--elastic_server", server, "--job_id", "j10").stdout == ""
+    assert "there is no job j2" in complaint(1, "events", "--elastic_server", server, "--job_id", "j2")
 
 
 def test_on_a_terminal_the_table_has_colours_unless_they_are_not_wanted(server: str) -> None:

@@ -7,6 +7,7 @@ What the core asks of the store is done and answered at once; what it asks of th
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from elastic.agentevents import (
@@ -76,6 +77,7 @@ class Bench:
     """The agent of one node, in a job with the given spec; the nodes named by `after` registered before it.
 
     The answer to a transaction comes before the watch shows what it did; with `watch_first`, after it.
+    `watch` sees each event and what the core made of it.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Bench:
         elastic_timeout_s: float | None = None,
         force: bool = False,
         rerun: bool = False,
+        watch: Callable[[Facts, Event, list[Action]], None] = lambda facts, event, actions: None,
         **spec: Any,
     ) -> None:
         self.shelf = Shelf(KEYS)
@@ -98,6 +101,7 @@ class Bench:
         me = Me(node, member(f"host-{node}", slots), self.spec, f"i-{node}", force=force, rerun=rerun)
         limits = Limits(grace_s=15.0, loss_grace_s=2.0, elastic_timeout_s=elastic_timeout_s)
         self.core = AgentCore(Facts(me, KEYS, limits, Policy(node), now=0.0))
+        self._watch = watch
         self.offline = offline
         self.watch_first = watch_first
         self.hears: frozenset[str] = frozenset()
@@ -122,7 +126,9 @@ class Bench:
             for _ in range(EVENTS_MAX):
                 if not self._events:
                     break
-                actions = self.core.handle(self._events.popleft(), self.now)
+                happened = self._events.popleft()
+                actions = self.core.handle(happened, self.now)
+                self._watch(self.facts, happened, actions)
                 self.rows += self.core.taken
                 for action in actions:
                     self._perform(action)

@@ -192,3 +192,15 @@ def test_preparing_is_ended_by_ready_or_by_the_first_report_and_only_once(script
     kinds = [type(message) for message in script.end.heard]
     assert kinds == [Preparing, Ready, Preparing, Ready, Progress, Progress]
     assert script.connected == 1
+
+
+def test_a_report_has_the_moment_of_its_step_also_when_it_is_sent_later() -> None:
+    script = Script()
+    script.now = 5.0
+    script.report(1)
+    assert [message.at for message in script.progress] == [5.0], "the first step of a worker is told at once"
+    script.now = 5.01
+    script.report(2)
+    script.now = 9.0
+    script.reporter.last_word()
+    assert [(message.step, message.at) for message in script.progress] == [(1, 5.0), (2, 5.01)]

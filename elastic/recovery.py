@@ -1,0 +1,183 @@
+"""One recovery as a value: by which phases the job came back, how long each took, and the line for people (pure).
+
+A recovery goes from the first sign that something is wrong (or, in a planned change, from the last step of the old
+world) to the first step of the new one. Its phases follow each other without a gap, so that they add up to its length:
+
+======== ==============================================================================================
+earlier  another recovery that had begun and came to nothing
+join     the command until this node is registered (of a first start only)
+meet     until the nodes that were needed are there (of a first start only)
+notice   from the first sign until the one that decided
+decide   until the proposal is sent
+publish  until the store has it
+tell     until this node stops its workers
+stop     until nothing of them is left
+gate     until the proposer gives the go: the other nodes have stopped theirs
+go       until this node hears the go
+spawn    until its workers run
+group    until all of them are in the process group
+restore  until they have their state (`state.restore`)
+step     until the first step is done
+======== ==============================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from elastic.model import Why
+
+NOTICEABLE_S: Final = 0.01
+"""A lesser phase that is shorter is counted in the next one, in the line for people; the numbers have it."""
+TEXT_MAX: Final = 300
+"""Characters of what happened, in the line."""
+
+
+class Mark(StrEnum):
+    """The moments that end the phases, in their order; each has the name of the phase that it ends."""
+
+    EARLIER = "earlier"
+    JOINED = "join"
+    MET = "meet"
+    NOTICED = "notice"
+    DECIDED = "decide"
+    PUBLISHED = "publish"
+    TOLD = "tell"
+    STOPPED = "stop"
+    OPENED = "gate"
+    HEARD_GO = "go"
+    SPAWNED = "spawn"
+    GROUPED = "group"
+    RESTORED = "restore"
+    STEPPED = "step"
+
+
+LESSER: Final = frozenset({Mark.TOLD, Mark.OPENED, Mark.HEARD_GO})
+"""Phases that a reader of the line misses only when they are long."""
+ENDS: Final = {
+    Mark.SPAWNED: "workers run again in",
+    Mark.GROUPED: "process group up again in",
+    Mark.RESTORED: "state restored in",
+    Mark.STEPPED: "back in",
+}
+STARTS: Final = {
+    Mark.SPAWNED: "workers run",
+    Mark.GROUPED: "process group up",
+    Mark.RESTORED: "state restored",
+    Mark.STEPPED: "first step",
+}
+"""What is known of the end: a script that says nothing of its steps is seen no further than its process group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What became of one recovery, or of a first start. Times are in seconds.
+
+    `before` is the generation that was lost, 0 of a first start, `g` the one that came of it. `text` says what
+    happened, in words. `began` is on the clock of the node that tells it. `between_steps`: it is counted from the last
+    step. `last_step` and `restored_step` are None where nobody told them.
+    """
+
+    why: Why
+    text: str
+    before: int
+    g: int
+    began: float
+    phases: tuple[tuple[Mark, float], ...]
+    between_steps: bool = False
+    start: bool = False
+    last_step: int | None = None
+    restored_step: int | None = None
+
+    @property
+    def total_s(self) -> float:
+        """How long it took."""
+        return sum(length for _, length in self.phases)
+
+    @property
+    def end(self) -> Mark | None:
+        """The last moment that is known of it."""
+        return self.phases[-1][0] if self.phases else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether its end is known."""
+        return self.end in ENDS
+
+    @property
+    def redone(self) -> int | None:
+        """Steps that are done again, None if that is not known."""
+        if self.last_step is None or self.restored_step is None:
+            return None
+        return max(self.last_step - max(self.restored_step, 0), 0)
+
+    @property
+    def line(self) -> str:
+        """One line for people: what happened, how long it took, and where the time went."""
+        parts = [f"{name} {length * 1000:.0f}" for name, length in shown(self.phases)]
+        if parts:
+            parts[0] += " ms"
+        redone = f"; at least {_steps(self.redone)} again" if self.redone else ""
+        text = self.text if len(self.text) <= TEXT_MAX else f"{self.text[: TEXT_MAX - 1]}…"
+        return f"{text}: {self._how_long}: {' · '.join(parts)}{redone}"
+
+    @property
+    def _how_long(self) -> str:
+        total = f"{self.total_s:.2f} s"
+        end = self.end if self.end in ENDS else Mark.SPAWNED
+        assert end is not None
+        if not self.complete:
+            return f"not back after {total}"
+        if self.start:
+            return f"{STARTS[end]} {total} after the command"
+        if self.between_steps and end is Mark.STEPPED:
+            return f"{total} between steps"
+        return f"{ENDS[end]} {total}"
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """For programs."""
+        return {
+            "why": str(self.why),
+            "reason": self.text,
+            "before": self.before or None,
+            "total_s": round(self.total_s, 4),
+            "phases": {str(name): round(length, 4) for name, length in self.phases},
+            "between_steps": self.between_steps,
+            "complete": self.complete,
+            "last_step": self.last_step,
+            "restored_step": self.restored_step,
+        }
+
+
+def phases(began: float, marks: Mapping[Mark, float]) -> tuple[tuple[Mark, float], ...]:
+    """The time between the marks, in their order.
+
+    One that was over before its turn came took no time and is left out, but for the last, which says how far it came.
+    """
+    found, at = [], began
+    present = [mark for mark in Mark if mark in marks]
+    for mark in present:
+        if marks[mark] >= at or mark is present[-1]:
+            found.append((mark, max(marks[mark] - at, 0.0)))
+            at = max(at, marks[mark])
+    return tuple(found)
+
+
+def shown(found: Sequence[tuple[Mark, float]]) -> list[tuple[Mark, float]]:
+    """The phases that are worth a word: a short lesser one is counted in the one after it."""
+    kept, more = [], 0.0
+    for index, (mark, length) in enumerate(found):
+        if mark in LESSER and length + more < NOTICEABLE_S and index + 1 < len(found):
+            more += length
+            continue
+        kept.append((mark, length + more))
+        more = 0.0
+    return kept
+
+
+def _steps(count: int) -> str:
+    return f"{count} step{'' if count == 1 else 's'}"

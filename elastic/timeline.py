@@ -1,0 +1,381 @@
+"""What one node notes of each recovery, moment by moment (pure).
+
+It is told of every event and of what the core asked for, after each other, and of what the workers say; it never asks
+for anything. Every node notes; the one that made the proposal tells the others' people, or, where it left with that
+proposal (it drained), the first node of the new generation: `Timeline.take` gives the recovery there, once.
+
+Moments are seconds of the clock that the agent and its workers share. What a worker says of itself is believed within
+the time in which it can have happened.
+
+A recovery is told at the first step of the new world. A script that never reports a step is followed to its process
+group, or only until its workers run: how far was learned from the start before, or after `PATIENCE_S` without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from elastic.agentevents import (
+    Action,
+    Answered,
+    Event,
+    Gone,
+    Hung,
+    ProvenDead,
+    ProvenGone,
+    Send,
+    StartWorkers,
+    StopWorkers,
+    ViewChanged,
+)
+from elastic.agentfacts import Facts
+from elastic.decisions import Form
+from elastic.model import PLANNED, Ended, Generation, Why
+from elastic.proposals import Transaction
+from elastic.recovery import Mark, Recovery, phases
+
+LINGER_S: Final = 0.05
+"""After its last moment: the other workers of this node may say something of the same moment."""
+PATIENCE_S: Final = 10.0
+"""So long a further moment is waited for where nobody knows whether it will come."""
+START_PATIENCE_S: Final = 60.0
+"""The same in a first start, whose first step may be slow to come, and until workers say their first word."""
+
+ORDER: Final = {mark: index for index, mark in enumerate(Mark)}
+
+Sign = tuple[str, str]
+"""What is wrong ("lost", "failed"), and with which node."""
+
+
+@dataclass
+class _Record:
+    """A recovery on its way. `workers` are this node's in it; `formed` those in the process group, by local rank."""
+
+    generation: Generation
+    began: float
+    start: bool
+    planned: bool
+    before: int
+    text: str
+    tells: bool
+    member: bool
+    marks: dict[Mark, float] = field(default_factory=dict)
+    last: tuple[int, float] | None = None
+    workers: int = 0
+    formed: dict[int, float] = field(default_factory=dict)
+    restored_step: int | None = None
+
+    def mark(self, mark: Mark, at: float) -> None:
+        """Note a moment, the first time that it comes."""
+        self.marks.setdefault(mark, at)
+
+    @property
+    def reached(self) -> Mark | None:
+        """How far the workers are known to have come."""
+        if Mark.STEPPED in self.marks:
+            return Mark.STEPPED
+        if self.workers and len(self.formed) == self.workers:
+            return Mark.GROUPED
+        return Mark.SPAWNED if Mark.SPAWNED in self.marks else None
+
+    @property
+    def between(self) -> bool:
+        """Whether it is counted from the last step of the old world."""
+        return self.planned and self.last is not None
+
+    @property
+    def origin(self) -> float:
+        """The moment from which it is counted."""
+        return self.last[1] if self.planned and self.last is not None else self.began
+
+
+class Timeline:
+    """The notes of one node. Nothing here raises on any order of events."""
+
+    def __init__(self, node: str, command_at: float) -> None:
+        """`command_at`: when this agent was started."""
+        self._node = node
+        self._command_at = command_at
+        self._seen = (0, 0)
+        self._signs: dict[Sign, float] = {}
+        self._proposal: tuple[Transaction, float, float] | None = None
+        self._open: _Record | None = None
+        self._wanted_at: float | None = None
+        self._published_at: float | None = None
+        self._last: tuple[int, float] | None = None
+        self._gone_at: float | None = None
+        self._level: Mark | None = None
+        self._groups = False
+        self._due_at: float | None = None
+        self._over: Recovery | None = None
+
+    # --- what the agent does --------------------------------------------------------------------------------------
+
+    def observe(self, facts: Facts, event: Event, actions: Sequence[Action], *, arrived: float, now: float) -> None:
+        """Note what an event brought. It came at `arrived`; the core has just answered with `actions`, at `now`."""
+        self._notice(facts, event, arrived)
+        if isinstance(event, Gone):
+            self._gone(event.g, arrived)
+        if not isinstance(facts.decision, Form):
+            self._wanted_at = None
+        elif self._wanted_at is None:
+            self._wanted_at = arrived  # It may have to wait for the answer to another transaction.
+        for action in actions:
+            if isinstance(action, Send) and action.transaction.kind == "form":
+                self._proposal = (action.transaction, self._wanted_at or arrived, now)
+        answer = event if isinstance(event, Answered) else None
+        if answer is not None and self._proposal is not None and answer.transaction is self._proposal[0]:
+            self._answered(answer, arrived)
+        self._look(facts, arrived)
+        record = self._open
+        if record is None:
+            return
+        for action in actions:
+            match action:
+                case Send() if action.transaction.kind == "go":
+                    record.mark(Mark.OPENED, now)
+                case StopWorkers() if action.g < record.generation.g:
+                    record.mark(Mark.TOLD, now)
+                case StartWorkers() if action.generation.g == record.generation.g:
+                    record.mark(Mark.HEARD_GO, now)
+                    record.last, self._last = self._last or record.last, None
+                    record.workers = facts.me.member.slots
+        go = facts.view.go
+        if not record.member and go is not None and go.value.g >= record.generation.g:
+            self._open = None  # Who runs in it sees the rest.
+
+    def _answered(self, answer: Answered, arrived: float) -> None:
+        assert self._proposal is not None
+        if answer.succeeded:
+            self._published_at = arrived
+        elif answer.succeeded is False:
+            self._proposal = None
+
+    def _gone(self, g: int, at: float) -> None:
+        self._gone_at = at
+        if self._open is not None and g < self._open.generation.g:
+            self._open.mark(Mark.STOPPED, at)
+
+    # --- what the workers do --------------------------------------------------------------------------------------
+
+    def spawned(self, g: int, at: float) -> None:
+        """This node's workers of `g` run."""
+        record = self._open
+        if record is not None and record.generation.g == g:
+            record.mark(Mark.SPAWNED, at)
+            self._plan(at)
+
+    def failed(self, g: int, at: float) -> None:
+        """A worker of this node ended by itself, and not well; `at` is when it did, before anybody knew."""
+        if self._open is None or self._open.generation.g == g:
+            self._signs.setdefault(("failed", self._node), at)
+
+    def grouped(self, g: int, local_rank: int, at: float, now: float) -> None:
+        """A worker is in the process group since `at`, as it says at `now`."""
+        record = self._of(g)
+        if record is not None and Mark.STEPPED not in record.marks:
+            self._groups = True
+            record.formed.setdefault(local_rank, _believed(record, at, now))
+            record.marks[Mark.GROUPED] = max(record.formed.values())
+            self._plan(now)
+
+    def restored(self, g: int, step: int, at: float, now: float) -> None:
+        """A worker has its state, of this step (-1: from the beginning)."""
+        record = self._of(g)
+        if record is not None:
+            record.restored_step = step if record.restored_step is None else max(step, record.restored_step)
+            record.marks[Mark.RESTORED] = max(_believed(record, at, now), record.marks.get(Mark.RESTORED, 0.0))
+            self._plan(now)
+
+    def stepped(self, g: int, step: int | None, at: float, now: float) -> None:
+        """A worker has made a step."""
+        self._level = Mark.STEPPED
+        at = min(at, now) if at > 0 else now
+        if step is not None and (self._last is None or at >= self._last[1]):
+            self._last = (step, at)
+        record = self._of(g)
+        if record is not None:
+            at = _believed(record, at, now)
+            record.marks[Mark.STEPPED] = min(at, record.marks.get(Mark.STEPPED, at))
+            self._plan(now)
+
+    def _of(self, g: int) -> _Record | None:
+        record = self._open
+        return record if record is not None and record.generation.g == g and Mark.HEARD_GO in record.marks else None
+
+    # --- what becomes of it ---------------------------------------------------------------------------------------
+
+    @property
+    def due_at(self) -> float | None:
+        """When `take` is to be called, None while nothing can be told."""
+        return self._due_at if self._over is None else 0.0
+
+    def take(self, now: float) -> Recovery | None:
+        """The recovery, if it is over and this node is the one to tell it. Its notes are closed."""
+        if self._over is not None:
+            over, self._over = self._over, None
+            return over
+        record = self._open
+        if record is None or record.reached is None or self._due_at is None or now < self._due_at:
+            return None
+        if self._level is None or ORDER[record.reached] > ORDER[self._level]:
+            self._level = record.reached
+        return self.end()
+
+    def end(self) -> Recovery | None:
+        """The same, whether it is over or not: this agent ends."""
+        record, self._open, self._due_at = self._open, None, None
+        if record is None or record.reached is None:
+            return None
+        return self._recovery(record) if record.tells else None
+
+    def _plan(self, now: float) -> None:
+        """Work out when this recovery can be told."""
+        record = self._open
+        reached = record.reached if record is not None else None
+        if record is None or reached is None:
+            self._due_at = None
+        elif reached is Mark.STEPPED or reached is self._level:
+            self._due_at = now + LINGER_S if self._due_at is None else min(self._due_at, now + LINGER_S)
+        elif self._comes_further(reached) or Mark.RESTORED in record.marks:
+            self._due_at = None  # A script that keeps its state commits its steps.
+        else:
+            early = record.start or reached is Mark.SPAWNED
+            self._due_at = now + (START_PATIENCE_S if early else PATIENCE_S)
+
+    def _comes_further(self, reached: Mark) -> bool:
+        """Whether a start before this one came further, so that this one will."""
+        known = Mark.GROUPED if self._groups and self._level is None else self._level
+        return known is not None and ORDER[reached] < ORDER[known]
+
+    def _recovery(self, record: _Record) -> Recovery:
+        return Recovery(
+            why=record.generation.why,
+            text=record.text,
+            before=record.before,
+            g=record.generation.g,
+            began=record.origin,
+            phases=phases(record.origin, record.marks),
+            between_steps=record.between,
+            start=record.start,
+            last_step=record.last[0] if record.last is not None else None,
+            restored_step=record.restored_step,
+        )
+
+    # --- signs, and the generation that answers them --------------------------------------------------------------
+
+    def _notice(self, facts: Facts, event: Event, arrived: float) -> None:
+        """Note since when something is wrong with a member of the generation."""
+        match event:
+            case ProvenGone() if (event.node, event.create_revision) in facts.memory.gone:
+                closed_at = float(getattr(event, "closed_at", 0.0))
+                self._sign(facts, "lost", event.node, min(closed_at or arrived, arrived))
+            case ProvenDead():
+                self._sign(facts, "lost", event.node, arrived)
+            case Hung():
+                self._sign(facts, "failed", self._node, arrived)
+            case ViewChanged():
+                self._compare(facts, arrived)
+
+    def _compare(self, facts: Facts, arrived: float) -> None:
+        view, generation, memory = facts.view, facts.generation, facts.memory
+        proven = {node for node, _ in memory.gone} | memory.dead
+        for what, node in tuple(self._signs):
+            if what == "lost" and node in view.members and node not in proven:
+                del self._signs[what, node]  # It was a false alarm.
+        if view.complete:
+            for node in memory.absent_since:
+                self._sign(facts, "lost", node, arrived)
+        elif view.follows is not None and view.follows not in view.members:
+            self._sign(facts, "lost", view.follows, arrived)
+        if view.complete and generation is not None and self._open is None:
+            for (g, node), stored in view.outcomes.items():
+                if g == generation.g and stored.value.ended is not Ended.OK:
+                    self._sign(facts, "failed", node, arrived)
+
+    def _sign(self, facts: Facts, what: str, node: str, at: float) -> None:
+        if facts.generation is not None and facts.generation.index(node) is not None:
+            self._signs.setdefault((what, node), at)
+
+    def _look(self, facts: Facts, arrived: float) -> None:
+        """A new generation answers the signs so far; it begins a recovery, or goes on with one that came to nothing."""
+        generation = facts.generation
+        if generation is None or (generation.run, generation.g) == self._seen:
+            return
+        known, self._seen = self._seen, (generation.run, generation.g)
+        old = self._open
+        if old is not None and old.reached is not None and (old.start or old.reached in (Mark.STEPPED, self._level)):
+            self._over = self.end()
+        mine = self._proposal if _proposer(generation) == self._node else None
+        record = self._record(facts, generation, arrived, mine)
+        if record is not None:
+            record.mark(Mark.PUBLISHED, self._published_at or arrived)
+            if facts.workers_gone and self._gone_at is not None:
+                record.mark(Mark.STOPPED, self._gone_at)
+            if self._open is not None and known[0] == generation.run:
+                self._follow_on(record, self._open)
+        self._open, self._due_at = record, None
+        self._signs = {
+            (what, node): at
+            for (what, node), at in self._signs.items()
+            if what == "lost" and generation.index(node) is not None
+        }
+        self._proposal = self._published_at = None
+
+    def _record(
+        self,
+        facts: Facts,
+        generation: Generation,
+        arrived: float,
+        mine: tuple[Transaction, float, float] | None,
+    ) -> _Record | None:
+        """Begin the notes about a generation; None where there is nothing to tell of it."""
+        if not generation.members or any(place.seats for place in generation.members) or facts.joined_at is None:
+            return None
+        nodes = [place.node for place in generation.members]
+        proposer = _proposer(generation)
+        evidence_at = mine[1] if mine is not None else arrived
+        wrong = [at for (what, node), at in self._signs.items() if what == "failed" or node not in nodes]
+        fresh = generation.why is Why.FIRST or (self._gone_at is None and generation.why is Why.REFORMED)
+        record = _Record(
+            generation=generation,
+            began=self._command_at if fresh else min([evidence_at, *wrong]),
+            start=generation.why is Why.FIRST,
+            planned=generation.why in PLANNED,
+            before=0 if generation.why is Why.FIRST else generation.g - 1,
+            text=generation.reason,
+            tells=(proposer if proposer in nodes else nodes[0]) == self._node,
+            member=self._node in nodes,
+        )
+        if fresh:
+            record.mark(Mark.JOINED, facts.joined_at)
+            record.mark(Mark.MET, evidence_at)
+        if mine is not None:
+            if not fresh:
+                record.mark(Mark.NOTICED, evidence_at)
+            record.mark(Mark.DECIDED, mine[2])
+        return record
+
+    def _follow_on(self, record: _Record, old: _Record) -> None:
+        """What had begun came to nothing: both are one recovery, with the later generation's moments."""
+        begins = record.began
+        record.began = min(begins, self._last[1] if old.planned and self._last is not None else old.began)
+        record.start, record.before, record.planned = old.start, old.before, False
+        record.text = f"{old.text}; {record.text}"
+        record.last = old.last
+        if old.start:
+            record.marks |= {mark: old.marks[mark] for mark in (Mark.JOINED, Mark.MET) if mark in old.marks}
+        elif begins > record.began:
+            record.mark(Mark.EARLIER, begins)
+
+
+def _proposer(generation: Generation) -> str:
+    """The node that proposed a generation: its tag begins with it."""
+    return generation.tag.partition("/")[0]
+
+
+def _believed(record: _Record, at: float, now: float) -> float:
+    """A worker's moment: between the go and now, or now if it says none."""
+    return min(max(at, record.marks.get(Mark.HEARD_GO, at)), now) if at > 0 else now

@@ -1,0 +1,62 @@
+"""Sees when the process group of a script stands that does not use our library, and says so to the agent.
+
+A worker that was forked warm calls `install` before its script, when its environment is there.
+`torch.distributed.init_process_group` is then ours around torch's: it does what torch's does, and says one word
+afterwards. Nothing is imported and nothing connected before that: where torch is not loaded yet there is nothing to
+do, and the agent sees the worker no further than its start. The word costs a connection that is closed at once, so
+that the worker is not taken for one that listens.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from types import ModuleType
+from typing import Any, Final
+
+from elastic import channel
+
+HOME: Final = "torch.distributed.distributed_c10d"
+NAME: Final = "init_process_group"
+
+
+def install() -> bool:
+    """Put ours around torch's, wherever it is called from; False if torch is not loaded, or has no such thing.
+
+    To a script it is the same function: name, signature, documentation, and where pickle finds it.
+    """
+    home = sys.modules.get(HOME)
+    theirs = getattr(home, NAME, None)
+    if theirs is None or not os.environ.get(channel.VARIABLE):
+        return False
+    pid, said = os.getpid(), False
+
+    @functools.wraps(theirs)
+    def init_process_group(*args: Any, **options: Any) -> Any:
+        nonlocal said
+        answer = theirs(*args, **options)
+        if not said and os.getpid() == pid:  # What the script forks is no worker.
+            said = True
+            _say(channel.Formed(channel.clock()))
+        return answer
+
+    for module in tuple(sys.modules.values()):  # Others have taken the name over, as torch's device_mesh has.
+        if isinstance(module, ModuleType) and vars(module).get(NAME) is theirs:
+            setattr(module, NAME, init_process_group)
+    return True
+
+
+def _say(word: channel.Formed) -> None:
+    """Over the connection that this process has, or over one for this word alone."""
+    end = channel.connected()
+    if end is not None:
+        end.send(word)
+        return
+    hello = channel.hello(os.environ, stacks_signal=0)
+    try:
+        end = channel.WorkerEnd(os.environ[channel.VARIABLE], hello)
+    except OSError:
+        return  # Nobody listens any more.
+    end.send(word)
+    end.close()

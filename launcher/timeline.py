@@ -1,0 +1,117 @@
+"""Tells people, the log folder and the store where the time of each recovery went (see `elastic.timeline`)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from elastic import history
+from elastic.agentevents import Action, Event
+from elastic.agentfacts import Facts
+from elastic.channel import Committed, Formed, Progress, Restored, Said
+from elastic.recovery import Recovery
+from elastic.timeline import Timeline
+from launcher.events import EventLog
+from launcher.history import History
+from launcher.logs import Narrator
+from launcher.talk import Heard, WorkerTalk
+from launcher.worker import Exited, Spawned, WorkerEvent
+
+
+class TimelineTeller:
+    """One agent's: it is told what happens, and speaks once for each recovery, on one node of the job."""
+
+    def __init__(
+        self,
+        node: str,
+        talk: WorkerTalk,
+        narrator: Narrator,
+        log: EventLog,
+        store: History,
+        clock: Callable[[], float],
+    ) -> None:
+        """`clock` is the agent's, which its workers share (CLOCK_BOOTTIME)."""
+        self._timeline = Timeline(node, started_at() or clock())
+        self._node = node
+        self._talk = talk
+        self._narrator = narrator
+        self._log = log
+        self._store = store
+        self._clock = clock
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        talk.followers.append(self._heard)
+
+    def observe(self, facts: Facts, event: Event, actions: Sequence[Action], arrived: float) -> None:
+        """Note an event that came at `arrived`, before its actions are performed."""
+        self._timeline.observe(facts, event, actions, arrived=arrived, now=self._clock())
+        self._plan()
+
+    def worker(self, event: WorkerEvent) -> None:
+        """Note what the nursery says."""
+        match event:
+            case Spawned():
+                self._timeline.spawned(event.g, self._clock())
+                self._plan()
+            case Exited() if event.code and not event.stopped:
+                self._timeline.failed(event.g, min(event.at_s, self._clock()))
+
+    def close(self) -> None:
+        """Tell what is known of a recovery that nobody will see the end of: this agent ends."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for found in (self._timeline.take(self._clock()), self._timeline.end()):
+            if found is not None:
+                self._tell(found)
+
+    def _heard(self, heard: Heard, message: Said) -> None:
+        timeline, g, now = self._timeline, self._talk.g, self._clock()
+        match message:
+            case Formed():
+                timeline.grouped(g, heard.local_rank, message.at, now)
+            case Restored():
+                timeline.restored(g, message.step, message.at, now)
+            case Committed():
+                timeline.stepped(g, None, message.at, now)
+            case Progress():
+                timeline.stepped(g, message.step, message.at, now)
+            case _:
+                return
+        self._plan()
+
+    def _plan(self) -> None:
+        """Come back when something is to be told."""
+        due_at = self._timeline.due_at
+        if self._timer is not None:
+            if due_at is not None and self._timer_at == due_at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if due_at is not None:
+            self._timer_at = due_at
+            self._timer = asyncio.get_running_loop().call_later(max(due_at - self._clock(), 0.0), self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._talk.catch_up()
+        found = self._timeline.take(self._clock())
+        if found is not None:
+            self._tell(found)
+        self._plan()
+
+    def _tell(self, found: Recovery) -> None:
+        self._log.write("start" if found.start else "recovery", found.g, found.fields)
+        self._store.note(history.of_recovery(found, self._node, time.time()))
+        (self._narrator.detail if found.start else self._narrator.say)(found.line)
+
+
+def started_at() -> float | None:
+    """When this process was started, seconds of CLOCK_BOOTTIME, to a hundredth; None where /proc does not say it."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        return int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None

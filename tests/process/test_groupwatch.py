@@ -1,0 +1,138 @@
+"""What is put around torch's init_process_group for scripts without the library: one word, and nothing else to see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from elastic.channel import VARIABLE, Formed, Hello, Said
+from elastic.channelserver import ChannelServer, Connection
+from elastic.segments import Segments
+from tests.process.scripts import environment
+
+LOOKS = """
+import inspect, json, pickle, sys
+from launcher import groupwatch
+before = groupwatch.install()
+import torch.distributed as dist
+from torch.distributed import device_mesh, distributed_c10d
+theirs = dist.init_process_group
+signature = inspect.signature(theirs)
+installed = groupwatch.install()
+ours = dist.init_process_group
+print(json.dumps({
+    "before": before,
+    "installed": installed,
+    "another": ours is not theirs,
+    "everywhere": ours is distributed_c10d.init_process_group is device_mesh.init_process_group,
+    "signature": inspect.signature(ours) == signature,
+    "name": [ours.__module__, ours.__qualname__, ours.__doc__ == theirs.__doc__],
+    "pickled": pickle.loads(pickle.dumps(ours)) is ours,
+    "library": "elastic.train" in sys.modules,
+}), flush=True)
+"""
+
+GROUPS = """
+import os
+import torch
+from torch.distributed import *
+import torch.distributed as dist
+from launcher import groupwatch
+groupwatch.install()
+if {aware}:
+    import elastic
+    elastic.report(step=0)
+for _ in range(2):
+    store = dist.HashStore()
+    dist.init_process_group(backend="gloo", store=store, rank=0, world_size=1)
+    value = torch.ones(1)
+    dist.all_reduce(value)
+    assert {aware} or torch.compile(lambda x: x + 1, backend="eager")(value).item() == 2
+    dist.destroy_process_group()
+    if not (child := os.fork()):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+if {aware}:
+    elastic.report(step=1)
+"""
+
+
+class Agent:
+    """An agent's end of the channel; `heard` is what was said, with the number of the connection."""
+
+    def __init__(self, folder: Path) -> None:
+        self.heard: list[tuple[int, Said]] = []
+        self.lines: list[str] = []
+        self._seen: list[Connection] = []
+        self.server = ChannelServer(folder / "talk", self._hear, segments=Segments(), detail=self.lines.append)
+
+    def _hear(self, connection: Connection, message: Said) -> None:
+        if connection not in self._seen:
+            self._seen.append(connection)
+        self.heard.append((self._seen.index(connection), message))
+
+    async def runs(self, folder: Path, script: str) -> str:
+        """Run a worker to its end; its stdout."""
+        path = folder / "script.py"
+        path.write_text(script)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self.server.fileno(), self.server.serve)
+        try:
+            more = {VARIABLE: self.server.path, "RANK": "0", "LOCAL_RANK": "0", "ELASTIC_GENERATION": "1"}
+            here = str(Path(__file__).parents[2])
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, str(path)),
+                env=environment(**more, PYTHONPATH=here, WORLD_SIZE="1"),
+                stdout=asyncio.subprocess.PIPE,
+            )
+            out, _ = await process.communicate()
+            assert process.returncode == 0
+            self.server.catch_up()
+        finally:
+            loop.remove_reader(self.server.fileno())
+            self.server.close()
+        return out.decode()
+
+
+def run(folder: Path, script: str) -> tuple[Agent, str]:
+    agent = Agent(folder)
+    return agent, asyncio.run(agent.runs(folder, script))
+
+
+def test_ours_looks_like_torchs_and_connects_nothing(tmp_path: Path) -> None:
+    agent, out = run(tmp_path, LOOKS)
+    found: dict[str, Any] = json.loads(out)
+    assert found.pop("before") is False, "torch was not loaded yet: nothing was done"
+    assert found.pop("library") is False
+    assert found.pop("name") == ["torch.distributed.distributed_c10d", "init_process_group", True]
+    assert set(found.values()) == {True}, found
+    assert agent.heard == []
+
+
+def test_a_script_that_does_not_know_us_says_once_that_its_group_stands_and_hangs_up(tmp_path: Path) -> None:
+    agent, _ = run(tmp_path, GROUPS.format(aware=False))
+    hello, formed = (message for _, message in agent.heard)
+    assert isinstance(hello, Hello)
+    assert isinstance(formed, Formed)
+    assert formed.at > 0
+    assert hello.stacks_signal == 0
+    assert agent.lines == []
+
+
+def test_a_script_that_uses_the_library_keeps_its_one_connection(tmp_path: Path) -> None:
+    agent, _ = run(tmp_path, GROUPS.format(aware=True))
+    assert {connection for connection, _ in agent.heard} == {0}
+    assert [type(message).__name__ for _, message in agent.heard] == ["Hello", "Progress", "Formed", "Progress"]
+    assert agent.lines == []
+
+
+def test_without_an_agent_there_is_nothing_to_install(tmp_path: Path) -> None:
+    from launcher import groupwatch
+
+    assert VARIABLE not in os.environ
+    assert groupwatch.install() is False

@@ -1,0 +1,324 @@
+"""Where the time of a recovery went, from what happens to one agent: each moment ends one phase."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from elastic.agentevents import Action, Event, Gone, ProvenGone, Send
+from elastic.agentfacts import Facts, Phase
+from elastic.history import What, of_recovery
+from elastic.model import Before, Ended, Outcome, Why
+from elastic.recovery import Mark, Recovery, phases, shown
+from elastic.timeline import LINGER_S, PATIENCE_S, START_PATIENCE_S, Timeline
+from tests.unit.bench import Bench, running
+from tests.unit.documents import KEYS
+
+THINKS_S = 0.001
+"""What the core takes to answer."""
+STORE_S = 0.002
+"""What the store takes to answer."""
+
+
+class Noted:
+    """The agent of node b with the notes of its timeline; its workers of generation 1 run, together with a's."""
+
+    def __init__(self, **options: Any) -> None:
+        self.timeline = Timeline("b", -1.0)
+        self.bench: Bench | None = None
+        self.now = 0.0
+        self.bench = running(watch=self._watch, **options)
+        self.timeline.spawned(1, 0.01)
+
+    def _watch(self, facts: Facts, event: Event, actions: list[Action]) -> None:
+        self.timeline.observe(facts, event, actions, arrived=facts.now, now=facts.now + THINKS_S)
+        if self.bench is not None and any(isinstance(action, Send) for action in actions):
+            self.bench.now += THINKS_S + STORE_S
+
+    @property
+    def agent(self) -> Bench:
+        assert self.bench is not None
+        return self.bench
+
+    def trains(self, g: int, at: float, step: int) -> None:
+        """A worker says that it made a step."""
+        self.timeline.stepped(g, step, at, at + 0.0005)
+
+    def started(self) -> None:
+        """The first start is over, with a first step at 0.5."""
+        self.timeline.grouped(1, 0, 0.2, 0.21)
+        self.trains(1, 0.5, 1)
+        assert self.timeline.take(0.6) is None, "a tells it: it is the first of generation 1"
+        self.agent.now = 1.0
+
+    def lose_a(self, at: float) -> None:
+        """The lease of a ends."""
+        self.agent.now = at
+        self.agent.shelf.delete(KEYS.member("a"))
+        self.agent.look()
+
+    def replaced(self, why: Why, at: float) -> None:
+        """Somebody else, who is not in it, publishes a generation of b alone; a has left in order."""
+        self.agent.now = at
+        left = Outcome(ended=Ended.STOPPED, over=True, host="host-a")
+        self.agent.shelf.put(KEYS.outcome(1, "a"), left)
+        self.agent.shelf.delete(KEYS.member("a"))
+        self.agent.world(2, "b", why=why, before=Before(1, ("a", "b"), why))
+        assert self.agent.phase is Phase.STOPPING
+
+    def comes_back(self, g: int, at: float) -> None:
+        """The old workers are gone at `at`, and the new ones come up in 0.1 s."""
+        self.agent.now = at
+        self.agent.gone()
+        assert self.agent.starts[-1] == g
+        self.timeline.spawned(g, at + 0.02)
+        self.timeline.grouped(g, 0, at + 0.05, at + 0.051)
+        self.timeline.restored(g, 7, at + 0.07, at + 0.071)
+        self.trains(g, at + 0.1, 8)
+
+    def told(self, at: float) -> Recovery:
+        found = self.timeline.take(at)
+        assert found is not None
+        assert self.timeline.due_at is None, "it is told once"
+        return found
+
+
+def milliseconds(found: Recovery) -> dict[str, int]:
+    return {str(name): round(length * 1000) for name, length in found.phases}
+
+
+# --- losses ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_is_counted_from_its_first_sign_to_the_first_step_and_the_phases_add_up() -> None:
+    noted = Noted()
+    noted.started()
+    noted.trains(1, 1.99, 9)
+    noted.lose_a(2.0)
+    noted.comes_back(2, 2.05)
+    assert noted.timeline.due_at == pytest.approx(2.1505 + LINGER_S - 0.0001, abs=0.001)
+    assert noted.timeline.take(2.151) is None, "the node's other workers may have something to say"
+    found = noted.told(2.3)
+    assert (found.before, found.g, found.why, found.end, found.complete) == (1, 2, Why.LOSS, Mark.STEPPED, True)
+    assert list(milliseconds(found))[:5] == ["notice", "decide", "publish", "tell", "stop"]
+    assert list(milliseconds(found))[-4:] == ["spawn", "group", "restore", "step"]
+    assert found.began == 2.0
+    assert found.total_s == pytest.approx(2.15 - 2.0)
+    assert milliseconds(found)["decide"] == 1
+    assert (found.last_step, found.restored_step, found.redone) == (9, 7, 2)
+    assert found.line.startswith(
+        "a was lost (its lease ended): back in 0.15 s: notice 0 ms · decide 1 · publish 2 · stop"
+    )
+    assert found.line.endswith(" · group 30 · restore 20 · step 30; at least 2 steps again")
+
+
+def test_a_link_that_closed_is_where_the_loss_began() -> None:
+    noted = Noted()
+    noted.started()
+    created = noted.agent.shelf.view.members["a"].create_revision
+    noted.agent.now = 2.0
+    noted.agent.tell(ProvenGone("a", created, "host-a"))
+    noted.lose_a(2.04)
+    noted.comes_back(2, 2.1)
+    found = noted.told(9.0)
+    assert found.began == 2.0
+    assert milliseconds(found)["notice"] in (0, 40), "whatever of both made the proposal"
+
+
+def test_the_moment_of_a_workers_end_counts_and_not_the_moment_in_which_it_is_heard() -> None:
+    noted = Noted()
+    noted.started()
+    noted.timeline.failed(1, 1.93)
+    noted.agent.now = 2.0
+    noted.agent.exit(3)
+    noted.lose_a(2.1)
+    noted.comes_back(2, 2.2)
+    found = noted.told(9.0)
+    assert found.began == 1.93
+    assert milliseconds(found)["notice"] == 170
+    assert found.total_s == pytest.approx(2.3 - 1.93)
+
+
+def test_two_losses_in_a_row_are_one_recovery() -> None:
+    noted = Noted(np="1:3")
+    noted.started()
+    noted.agent.others("c")
+    noted.lose_a(2.0)
+    assert [place.node for place in noted.agent.facts.generation.members] == ["b", "c"]  # type: ignore[union-attr]
+    noted.agent.now = 2.5
+    noted.agent.shelf.delete(KEYS.member("c"))
+    noted.agent.look()
+    noted.comes_back(3, 3.0)
+    found = noted.told(9.0)
+    assert (found.before, found.g, found.began) == (1, 3, 2.0)
+    assert milliseconds(found)["earlier"] == 500
+    assert found.total_s == pytest.approx(3.1 - 2.0)
+    assert found.text == "a was lost (its lease ended); c was lost (its lease ended) before the start"
+
+
+def test_a_loss_right_after_the_first_step_is_another_recovery() -> None:
+    noted = Noted(np="1:3")
+    noted.started()
+    noted.agent.others("c")
+    noted.lose_a(2.0)
+    noted.agent.now = 2.05
+    noted.agent.shelf.delete(KEYS.member("c"))
+    noted.agent.look()
+    noted.comes_back(3, 2.1)
+    noted.agent.world(4, "b", before=Before(3, ("b",), Why.FAILURE))
+    assert noted.timeline.take(2.21) is not None
+    assert noted.timeline.take(2.21) is None
+
+
+# --- planned changes ------------------------------------------------------------------------------------------------
+
+
+def test_a_planned_change_is_counted_from_step_to_step() -> None:
+    noted = Noted()
+    noted.started()
+    noted.replaced(Why.DRAIN, 2.0)
+    noted.trains(1, 2.2, 7)
+    noted.comes_back(2, 2.3)
+    found = noted.told(9.0)
+    assert (found.between_steps, found.began, found.redone) == (True, 2.2, 0)
+    assert found.line == (
+        "because of drain: 0.20 s between steps: stop 100 ms · spawn 20 · group 30 · restore 20 · step 30"
+    )
+
+
+def test_who_is_not_the_first_of_the_new_world_and_did_not_propose_it_says_nothing() -> None:
+    noted = Noted()
+    noted.started()
+    noted.agent.now = 2.0
+    noted.agent.world(2, "a b", before=Before(1, ("a", "b"), Why.FAILURE))
+    noted.agent.gone()
+    noted.agent.go(2)
+    noted.timeline.spawned(2, 2.3)
+    noted.trains(2, 2.5, 31)
+    assert noted.timeline.take(9.0) is None
+    assert noted.timeline.due_at is None
+
+
+def test_a_node_that_is_not_in_the_new_world_forgets_it_at_its_go() -> None:
+    noted = Noted()
+    noted.started()
+    noted.agent.world(2, "a", why=Why.SHRINK, before=Before(1, ("a", "b"), Why.SHRINK))
+    noted.agent.gone()
+    noted.agent.go(2)
+    assert noted.timeline.end() is None
+
+
+# --- scripts that say little ----------------------------------------------------------------------------------------
+
+
+def silent(noted: Noted, *, grouped: bool) -> None:
+    """A second start of a script that reports no step, at 2.0; the first was like it."""
+    noted.replaced(Why.FAILURE, 2.0)
+    noted.agent.gone()
+    noted.timeline.spawned(2, 2.3)
+    if grouped:
+        noted.timeline.grouped(2, 0, 2.4, 2.4)
+
+
+def test_a_script_without_steps_is_followed_to_its_process_group_once_that_was_learned() -> None:
+    noted = Noted()
+    noted.timeline.grouped(1, 0, 0.2, 0.2)
+    assert noted.timeline.due_at == pytest.approx(0.2 + START_PATIENCE_S)
+    assert noted.timeline.take(0.2 + START_PATIENCE_S) is None, "a tells it"
+    silent(noted, grouped=False)
+    assert noted.timeline.due_at is None, "the first start came to a process group, so this one will"
+    noted.timeline.grouped(2, 0, 2.4, 2.4)
+    assert noted.timeline.due_at == pytest.approx(2.4 + LINGER_S)
+    assert "process group up again in 0.40 s" in noted.told(9.0).line
+
+
+def test_a_step_is_waited_for_where_nobody_knows_whether_one_comes() -> None:
+    noted = Noted()
+    noted.timeline.grouped(1, 0, 0.2, 0.2)
+    silent(noted, grouped=True)
+    assert noted.timeline.due_at == pytest.approx(2.4 + PATIENCE_S)
+
+
+def test_a_script_that_says_nothing_at_all_is_followed_to_its_start() -> None:
+    noted = Noted()
+    assert noted.timeline.take(0.01 + START_PATIENCE_S) is None
+    silent(noted, grouped=False)
+    assert "workers run again in 0.30 s" in noted.told(2.3 + LINGER_S).line
+
+
+def test_a_script_that_has_restored_its_state_will_make_a_step_however_late() -> None:
+    noted = Noted()
+    silent(noted, grouped=True)
+    noted.timeline.restored(2, 7, 2.5, 2.5)
+    assert noted.timeline.due_at is None
+    found = noted.timeline.end()
+    assert found is not None
+    assert "state restored in 0.50 s" in found.line, "the agent ends before it"
+
+
+def test_a_worker_is_believed_within_the_time_in_which_it_can_have_happened() -> None:
+    noted = Noted()
+    noted.started()
+    noted.replaced(Why.FAILURE, 1.5)
+    noted.agent.now = 2.0
+    noted.agent.gone()
+    noted.timeline.spawned(2, 2.3)
+    noted.timeline.grouped(2, 0, 1e9, 2.4)
+    noted.timeline.stepped(2, 3, 0.001, 2.5)
+    found = noted.told(9.0)
+    assert found.end is Mark.STEPPED
+    assert found.total_s == pytest.approx(2.4 - 1.5), "to the process group, which is heard of at 2.4"
+
+
+# --- first starts, and words ----------------------------------------------------------------------------------------
+
+
+def test_a_first_start_is_counted_from_the_command() -> None:
+    timeline, agents = Timeline("b", -1.0), list[Bench]()
+
+    def watch(facts: Facts, event: Event, actions: list[Action]) -> None:
+        timeline.observe(facts, event, actions, arrived=facts.now, now=facts.now)
+
+    agents.append(Bench(after="", np="1", watch=watch))
+    agents[0].others("")
+    agents[0].look()
+    assert agents[0].starts == [1]
+    timeline.spawned(1, 0.1)
+    timeline.grouped(1, 0, 0.3, 0.3)
+    timeline.stepped(1, 1, 1.1, 1.1)
+    found = timeline.take(9.0)
+    assert found is not None
+    assert found.start
+    assert found.line.startswith("1 of 1 node is here: first step 2.10 s after the command: join 1000 ms · meet 0 · ")
+    event = of_recovery(found, "b", 12.0)
+    assert (event.what, event.g, event.text) == (What.START, 1, found.line)
+    assert sum(event.phases.values()) == pytest.approx(2.1)
+
+
+def test_a_moment_that_came_before_its_turn_took_no_time() -> None:
+    marks = {Mark.NOTICED: 1.0, Mark.DECIDED: 1.5, Mark.STOPPED: 1.2, Mark.STEPPED: 2.0}
+    assert phases(1.0, marks) == ((Mark.NOTICED, 0.0), (Mark.DECIDED, 0.5), (Mark.STEPPED, 0.5))
+    assert phases(1.0, {Mark.GROUPED: 2.0, Mark.STEPPED: 1.9}) == ((Mark.GROUPED, 1.0), (Mark.STEPPED, 0.0))
+
+
+def test_a_short_lesser_phase_is_counted_in_the_next_one_and_never_lost() -> None:
+    found = ((Mark.TOLD, 0.004), (Mark.STOPPED, 0.1), (Mark.OPENED, 0.5), (Mark.HEARD_GO, 0.001), (Mark.SPAWNED, 0.02))
+    assert shown(found) == [
+        (Mark.STOPPED, pytest.approx(0.104)),
+        (Mark.OPENED, 0.5),
+        (Mark.SPAWNED, pytest.approx(0.021)),
+    ]
+
+
+def test_no_order_of_words_raises() -> None:
+    timeline = Timeline("b", 0.0)
+    timeline.stepped(5, None, 0.0, 1.0)
+    timeline.grouped(1, 0, 0.0, 1.0)
+    timeline.restored(1, -1, 0.0, 1.0)
+    timeline.spawned(2, 1.0)
+    timeline.failed(2, 1.0)
+    assert timeline.take(9.0) is None
+    assert timeline.end() is None
+    noted = Noted()
+    noted.agent.tell(Gone(1), Gone(1), Gone(9))
