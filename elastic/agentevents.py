@@ -111,6 +111,11 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """This node can start workers at once: its nursery has loaded what they need."""
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """This agent is to leave, because of a signal."""
 
@@ -156,7 +161,7 @@ class Tick:
 
 Event = (
     ViewChanged | Granted | GrantFailed | Refreshed | SessionLost | Answered | Older | Exited | Listens | Hung | Gone
-    | Drain | Linked | Vouched | ProvenGone | ProvenDead | Tick
+    | Prepared | Drain | Linked | Vouched | ProvenGone | ProvenDead | Tick
 )  # fmt: skip
 
 
