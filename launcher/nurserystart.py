@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -98,7 +99,7 @@ def main() -> Callable[[], NoReturn]:
             lock.remove()
         sys.stderr.flush()
         os._exit(0)  # Python would take apart all that was imported: it takes a second.
-    return lambda: way.become(start)
+    return way.become(start)
 
 
 class _Cold:
@@ -112,7 +113,7 @@ class _Cold:
     def why_cold(self, start: Start) -> str:
         return self._cold
 
-    def become(self, start: Start) -> NoReturn:
+    def become(self, start: Start) -> Callable[[], NoReturn]:
         raise AssertionError("a cold nursery executes its workers")
 
 
@@ -132,8 +133,8 @@ class _Warm:
     def why_cold(self, start: Start) -> str:
         return self._reason(start.argv, start.env, self._environ)
 
-    def become(self, start: Start) -> NoReturn:
-        self._run(start, self._template)
+    def become(self, start: Start) -> Callable[[], NoReturn]:
+        return partial(self._run, start, self._template)
 
 
 def _warm(setup: Setup, agent: Channel) -> _Warm:
@@ -141,7 +142,7 @@ def _warm(setup: Setup, agent: Channel) -> _Warm:
     from launcher import warmup
 
     environ = dict(os.environ)
-    path = [place for place in sys.path if place != setup.home]
+    path = sys.path[: -1 if setup.home else None]
     try:
         made = warmup.warm_up(setup.preload, setup.folder)
         return _Warm(path, environ, Prepared("", made.said, made.watched))

@@ -27,6 +27,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable
+from functools import partial
 from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFileLoader
 from typing import Any, NoReturn
 
@@ -52,13 +53,14 @@ def run(start: Start, template: Template) -> NoReturn:
     """Become the worker; ends this process."""
     try:
         _become(start, template)
-        program = _program(list(start.argv), start.env)
     except (OSError, ValueError) as error:
         os.write(2, child.complaint(start, error))
         os._exit(child.CANNOT_START)
     code = 0
     interrupted = False
+    program: Callable[[], object] | None = None
     try:
+        program = _program(list(start.argv), start.env)
         program()
     except SystemExit as error:
         code = _exit_code(error)
@@ -93,6 +95,8 @@ def _become(start: Start, template: Template) -> None:
     if (process := sys.modules.get("multiprocessing.process")) is not None:
         process.ORIGINAL_DIR = start.cwd  # type: ignore[attr-defined]
         process.current_process().authkey = os.urandom(32)
+    main_thread: Any = threading.main_thread()
+    main_thread._set_native_id()  # Python 3.11 leaves the parent's.
     warmlibs.restore(start.env, template.setters)
 
 
@@ -110,16 +114,16 @@ def _open_streams(*, unbuffered: bool) -> None:
     for name, fd in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         before = getattr(sys, f"__{name}__")
         raw: Any = open(fd, "rb" if fd == 0 else "wb", 0 if fd and unbuffered else -1, closefd=False)  # noqa: SIM115
-        (raw if isinstance(raw, io.RawIOBase) else raw.raw).name = f"<{name}>"
+        getattr(raw, "raw", raw).name = f"<{name}>"
         stream = io.TextIOWrapper(
             raw,
             encoding=before.encoding,
             errors=before.errors,
             newline="\n",
             line_buffering=not unbuffered and (fd == 2 or raw.isatty()),
-            write_through=bool(fd) and unbuffered,
+            write_through=unbuffered,
         )
-        stream.mode = "r" if fd == 0 else "w"  # type: ignore[attr-defined,misc]
+        stream.mode = "r" if fd == 0 else "w"  # type: ignore[misc]
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     for reference in logging._handlerList:  # type: ignore[attr-defined]
@@ -132,7 +136,10 @@ def _open_streams(*, unbuffered: bool) -> None:
 
 
 def _program(argv: list[str], env: dict[str, str]) -> Callable[[], object]:
-    """What to call. `__main__` lasts as long as the process; a script's classes and functions name it."""
+    """What to call: not a function of python, so that no frame of ours is below the script but that of `run`.
+
+    `__main__` lasts as long as the process; a script's classes and functions name it.
+    """
     main = types.ModuleType("__main__")
     main.__loader__ = BuiltinImporter
     main.__dict__.update(__annotations__={}, __builtins__=builtins)
@@ -142,18 +149,18 @@ def _program(argv: list[str], env: dict[str, str]) -> Callable[[], object]:
     if what == "-c":
         sys.argv[:] = ["-c", *rest[1:]]
         _look_first("" if not safe else None)
-        return lambda: exec(compile(rest[0], "<string>", "exec", 0, dont_inherit=True), main.__dict__)
+        return partial(exec, compile(rest[0], "<string>", "exec", 0, dont_inherit=True), main.__dict__)
     if what == "-m":
         sys.argv[:] = ["-m", *rest[1:]]
         _look_first(os.getcwd() if not safe else None)
         sys.modules.pop(rest[0], None)
-        return lambda: runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined]
+        return partial(runpy._run_module_as_main, rest[0])  # type: ignore[attr-defined]
     sys.argv[:] = argv[1:]
     if pkgutil.get_importer(what) is not None:  # A zip file, or a folder, with a __main__.py.
         _look_first(what)
-        return lambda: runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
+        return partial(runpy._run_module_as_main, "__main__", False)  # type: ignore[attr-defined]
     _look_first(os.path.dirname(os.path.realpath(what)) if not safe else None)
-    return lambda: _run_file(what, main)
+    return partial(exec, _code(what, main), main.__dict__)
 
 
 def _look_first(place: str | None) -> None:
@@ -161,7 +168,8 @@ def _look_first(place: str | None) -> None:
         sys.path.insert(0, place)
 
 
-def _run_file(script: str, main: types.ModuleType) -> None:
+def _code(script: str, main: types.ModuleType) -> types.CodeType:
+    """The script's code; its module is told where it is."""
     path = script if os.path.isabs(script) else os.path.join(os.getcwd(), script.removeprefix("./"))
     main.__file__ = path
     main.__dict__["__cached__"] = None
@@ -178,8 +186,8 @@ def _run_file(script: str, main: types.ModuleType) -> None:
     else:
         main.__loader__ = SourceFileLoader("__main__", path)
         code = compile(source, path, "exec", 0, dont_inherit=True)
-    assert code is not None
-    exec(code, main.__dict__)
+    assert isinstance(code, types.CodeType)
+    return code
 
 
 # After the last line.
@@ -227,6 +235,7 @@ def _leave(code: int, *, interrupted: bool, known: frozenset[str]) -> NoReturn:
         _told(error)
     atexit._run_exitfuncs()
     code = code if _flush() else FLUSH_FAILED
+    _write_files()
     if len(sys._current_frames()) == 1:  # A thread that still runs must not find its module empty.
         _take_apart(known)
     _flush()
@@ -248,8 +257,8 @@ def _take_apart(known: frozenset[str]) -> None:
     del module
     gc.collect()
     for reference in left:
-        if (module := reference()) is not None:
-            _clear(module.__dict__)
+        if (kept := reference()) is not None:
+            _clear(kept.__dict__)
     gc.collect()
 
 
@@ -258,6 +267,14 @@ def _clear(names: dict[str, Any]) -> None:
     for private in (True, False):
         for name in [name for name in names if name != "__builtins__" and name.startswith("_") == private]:
             names[name] = None
+
+
+def _write_files() -> None:
+    """Write what open files of the script hold, before the collector ends them in any order."""
+    for one in gc.get_objects():  # Not those of the nursery: they are frozen.
+        if issubclass(type(one), io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom) and not one.closed:
+            with contextlib.suppress(OSError, ValueError):
+                one.flush()
 
 
 def _flush() -> bool:
