@@ -217,7 +217,8 @@ def _join(f: Facts) -> None:
     if plan.refusal:
         f.refusal = plan.refusal
     elif plan.transaction is not None:
-        _send(f, plan.transaction)
+        if f.prepared:  # A node that is in a generation starts its workers at once.
+            _send(f, plan.transaction)
     elif f.older_asked is None and f.now >= f.ask_again_at and not _half_told(f):
         f.ask_again_at = f.now + ASK_AGAIN_S
         f.older_asked = 0

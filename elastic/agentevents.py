@@ -116,6 +116,11 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """This node can start workers at once: its nursery has loaded what they need."""
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """This agent is to leave, because of a signal."""
 
@@ -176,7 +181,7 @@ class Tick:
 
 Event = (
     ViewChanged | Granted | GrantFailed | Refreshed | SessionLost | Answered | Older | Exited | Listens | Hung | Gone
-    | Drain | Linked | LinksAnswered | VouchAsked | Vouched | ProvenGone | ProvenDead | Tick
+    | Prepared | Drain | Linked | LinksAnswered | VouchAsked | Vouched | ProvenGone | ProvenDead | Tick
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from elastic.agentevents import (
     LinkTarget,
     Listens,
     Older,
+    Prepared,
     ProvenDead,
     ProvenGone,
     Refreshed,
@@ -114,6 +115,7 @@ class Facts:
     behind_since: float | None = None
     inflight: Transaction | None = None
     # session and registration
+    prepared: bool = True
     lease: int | None = None
     lease_ttl_s: float = 0.0
     granting: bool = False
@@ -293,6 +295,8 @@ def absorb(f: Facts, event: Event) -> None:
             if event.g == f.workers_g:
                 f.workers_gone = True
                 f.step = max(f.step, event.step)
+        case Prepared():
+            f.prepared = True
         case Drain():
             if f.drain is None:
                 f.drain = DrainAsked(f.now, event.signal, event.reason)

@@ -21,8 +21,21 @@ PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
+class Born(BaseException):
+    """Raised in a new process that is to be a worker without another program.
+
+    It leaves every frame of the nursery behind, so that none is seen from the script.
+    """
+
+    def __init__(self, start: Start) -> None:
+        super().__init__()
+        self.start = start
+
+
 def fork(start: Start, out: int, err: int, run: Callable[[Start], None]) -> int:
     """Fork; in the new process prepare and call `run`, which does not return unless it failed. Returns the pid.
+
+    Raises `Born` in the new process if `run` does.
 
     All signals are blocked over the fork, so that a SIGTERM that comes before the new process has its own
     dispositions stays pending and is not lost to the nursery's.
@@ -34,13 +47,19 @@ def fork(start: Start, out: int, err: int, run: Callable[[Start], None]) -> int:
         if pid == 0:
             _become(start, out, err, run, nursery)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if os.getpid() == nursery:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return pid
 
 
 def execute(start: Start) -> None:
     """The cold way: replace this process by the program, found along the worker's own PATH."""
     os.execvpe(start.argv[0], start.argv, start.env)
+
+
+def bear(start: Start) -> None:
+    """The warm way: go on as the worker, in the modules that the nursery has imported. Raises `Born`."""
+    raise Born(start)
 
 
 def complaint(start: Start, error: OSError | ValueError) -> bytes:
@@ -59,7 +78,8 @@ def complaint(start: Start, error: OSError | ValueError) -> bytes:
 
 
 def _become(start: Start, out: int, err: int, run: Callable[[Start], None], nursery: int) -> None:
-    """Never returns."""
+    """Never returns; raises `Born` if `run` does."""
+    born = False
     try:
         os.setsid()
         if _LIBC.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL)) != 0:
@@ -77,7 +97,11 @@ def _become(start: Start, out: int, err: int, run: Callable[[Start], None], nurs
         os.chdir(start.cwd)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         run(start)
+    except Born:
+        born = True
+        raise
     except (OSError, ValueError) as error:
         os.write(err, complaint(start, error))
     finally:
-        os._exit(CANNOT_START)
+        if not born:
+            os._exit(CANNOT_START)

@@ -116,6 +116,8 @@ class Config:
     allow_rollback: bool = False
     save_limit_s: float = 120.0
     memory_limit_bytes: int | None = None
+    preload: tuple[str, ...] = ()
+    no_warm: bool = False
 
     log_dir: str = "log/"
     log_overwrite: bool = False
@@ -126,6 +128,11 @@ class Config:
     given: tuple[tuple[str, str], ...] = ()
     cards: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def warm(self) -> bool:
+        """Tell whether workers are to start warm, if they can."""
+        return not self.no_warm
 
     @property
     def shown_cards(self) -> tuple[str, ...]:

@@ -485,6 +485,23 @@ FLAGS: Final[tuple[Flag, ...]] = (
         metavar="SIZE",
     ),
     Flag(
+        name="preload",
+        group=WORKERS,
+        field="preload",
+        help="modules that are loaded once on each node, beside torch, before workers are forked: pandas,my.model",
+        read=values.modules,
+        default=(),
+        shown="none",
+        metavar="MODULE,...",
+    ),
+    Flag(
+        name="no_warm",
+        group=WORKERS,
+        field="no_warm",
+        help="start each worker as a process of its own from the first import on, some seconds slower",
+        default=False,
+    ),
+    Flag(
         name="log_dir",
         group=BASE,
         field="log_dir",

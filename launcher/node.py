@@ -6,16 +6,16 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from elastic.agentevents import Event, Exited, Gone, Hung, Listens, StartWorkers
+from elastic.agentevents import Event, Exited, Gone, Hung, Listens, Prepared, StartWorkers
 from elastic.channel import Listening, Said
 from elastic.errors import NurseryLost
 from elastic.model import Cause, Generation, Role, WorkerExit
 from elastic.naming import process_name
 from elastic.store.scratch import NODE, Scratch, remove_left_behind
-from launcher import envlog, errorfile, exits, locks, logs, report, workers
+from launcher import environment, envlog, errorfile, exits, locks, logs, report, warm, workers
 from launcher.config import Config
 from launcher.console import Console
 from launcher.endpoints import join_host_port
@@ -79,6 +79,8 @@ class NodeWorkers:
         self._incarnation = ""
         self._running: _Running | None = None
         self._newest: _Running | None = None
+        self._recipe = warm.recipe(config, os.environ, environment.wishes(config.slots, None))
+        self._cold: set[str] = set()
         self._nursery = self._new_nursery()
         self._nursery_died = asyncio.Event()
 
@@ -86,6 +88,7 @@ class NodeWorkers:
         return workers.Workers(
             self._heard,
             lock=locks.lock_path(self._config.job_id, self._node),
+            recipe=self._recipe,
             stdout=self._stdout,
             stderr=self._stderr,
             complain=self._narrator.warn,
@@ -93,7 +96,7 @@ class NodeWorkers:
         )
 
     async def start(self) -> None:
-        """Start the nursery, and listen to what workers will say."""
+        """Start the nursery, and listen to what workers will say. `Prepared` is put when it has done its imports."""
         await self._nursery.start()
         self.talk.start()
 
@@ -221,8 +224,11 @@ class NodeWorkers:
         self.talk.catch_up()
         self.watch(event)
         match event:
+            case workers.Prepared():
+                self._tell_warmth(event)
+                self._put(Prepared())
             case workers.Spawned():
-                self._narrator.detail(f"workers of generation {event.g} run: pids {', '.join(map(str, event.pids))}")
+                self._spawned(event)
             case workers.Exited():
                 self._exited(event)
             case workers.Gone():
@@ -232,8 +238,32 @@ class NodeWorkers:
             case workers.Overdue():
                 self._narrator.warn("the nursery killed the workers: this node could not show its right to run")
             case workers.NurseryDied():
+                if not self._nursery.prepared:  # Perhaps it dies of them.
+                    self._recipe = replace(self._recipe, cold="the nursery ended during its imports")
                 self._nursery_died.set()
                 self._all_lost()
+
+    def _tell_warmth(self, event: workers.Prepared) -> None:
+        if event.cold:
+            self._tell_cold(event.cold)
+        else:
+            self._narrator.detail("the nursery is warm: workers start with torch loaded")
+        if event.said:
+            self._narrator.detail(f"what its imports said: {' '.join(event.said.split())}")
+
+    def _tell_cold(self, why: str) -> None:
+        """Say once why workers start cold."""
+        if why not in self._cold:
+            self._cold.add(why)
+            (self._narrator.detail if why in warm.QUIET else self._narrator.say)(f"workers start cold: {why}")
+
+    def _spawned(self, event: workers.Spawned) -> None:
+        cold = {why for why in event.cold if why}
+        for why in sorted(cold):
+            self._tell_cold(why)
+        how = f"cold: {', '.join(sorted(cold))}" if cold else "warm"
+        pids = ", ".join(map(str, event.pids))
+        self._narrator.detail(f"workers of generation {event.g} run: pids {pids} ({how})")
 
     def _exited(self, event: workers.Exited) -> None:
         running = self._running

@@ -11,27 +11,26 @@ The agent starts it with one end of a socket pair and speaks `launcher.wire` to 
 - Every order is answered, so that the agent knows a nursery that was stopped. Such a one wakes when its agent dies.
 - If the nursery itself is killed, the kernel kills the workers (parent-death signal).
 
-It imports the standard library and its small neighbours only. It has one thread, always: the parent-death signal
-belongs to the thread that forked, and a later warm mode forks after importing torch. A worker's start is in
-`launcher.child`; the warm mode gives another `run` to `Nursery`.
+It has one thread, always: the parent-death signal belongs to the thread that forked, and other threads would not be in
+what is forked. It imports the standard library and its small neighbours only, and, where its workers are to start warm,
+what `launcher.warmup` names. Its own start is in `launcher.nurserystart`, a worker's in `launcher.child` and
+`launcher.warmrun`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import select
 import signal
 import socket
-import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from enum import Enum
 from types import FrameType
 
-from launcher import child, locks
+from launcher import child
 from launcher.channel import Channel, Closed
 from launcher.processes import descendants, exited_child, has_children, signal_group, signal_one
 from launcher.wire import (
@@ -42,7 +41,8 @@ from launcher.wire import (
     Obeyed,
     Order,
     Overran,
-    Ready,
+    Prepared,
+    Renew,
     Report,
     Signalled,
     Spawn,
@@ -60,10 +60,6 @@ from launcher.wire import (
 POLL_S = 0.25
 """Longest sleep while workers run: a machine that was suspended is noticed this soon after it wakes."""
 
-PR_SET_CHILD_SUBREAPER = 36
-IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
-"""Ctrl-C and a closing terminal are the agent's business; it tells us what to do."""
-
 
 @dataclass(slots=True)
 class Brood:
@@ -79,28 +75,51 @@ class Brood:
     overran: bool = False
 
 
+class End(Enum):
+    """Why `Nursery.guard` returned."""
+
+    CLOSED = "the agent said so"
+    ORPHANED = "the agent is gone"
+    RENEWED = "the nursery is to be made anew"
+
+
 class Nursery:
     """One socket, one generation at a time, one loop."""
 
-    def __init__(self, agent: Channel, agent_pid: int, run: Callable[[Start], None]) -> None:
-        """Guard for the process `agent_pid`, which holds the other end of `agent`; `run` becomes a worker."""
+    def __init__(
+        self,
+        agent: Channel,
+        agent_pid: int,
+        run: Callable[[Start], None],
+        why_cold: Callable[[Start], str] = lambda start: "",
+    ) -> None:
+        """Guard for the process `agent_pid`, which holds the other end of `agent`.
+
+        `run` becomes a worker in the way of this nursery; one for which `why_cold` has a reason is executed.
+        """
         self._agent = agent
         self._agent_pid = agent_pid
+        self._pid = os.getpid()
         self._run = run
+        self._why_cold = why_cold
         self._poll = select.poll()
         self._orders: deque[Order] = deque()
         self._obeyed = 0
         self._until_s = -math.inf
         self._brood: Brood | None = None
         self._closing = False
+        self._renewing = False
         self._orphaned = False
 
-    def guard(self) -> bool:
-        """Run until the agent says close (True) or is gone (False). Nothing is left running on return."""
+    def guard(self, prepared: Prepared) -> End:
+        """Tell that it is `prepared`, and run until there is an end. Nothing is left running on return.
+
+        Raises `child.Born` in a new process that is to be a worker.
+        """
         wake = _wake_on_exits()
         self._poll.register(wake, select.POLLIN)
         self._poll.register(self._agent, select.POLLIN)
-        self._tell(Ready(os.getpid()))
+        self._tell(prepared)
         try:
             while not self._done():
                 if not self._orphaned:
@@ -117,15 +136,22 @@ class Nursery:
                 self._obey()
                 self._sweep()
                 self._flush()
-        finally:
-            if self._brood is not None:  # A defect of ours: still leave nothing behind.
+        except child.Born:
+            self._agent.close()
+            wake.close()
+            raise
+        except BaseException:  # A defect of ours: still leave nothing behind.
+            if self._brood is not None and os.getpid() == self._pid:
                 self._kill(self._brood)
-        return not self._orphaned
+            raise
+        if self._orphaned:
+            return End.ORPHANED
+        return End.CLOSED if self._closing else End.RENEWED
 
     def _done(self) -> bool:
         if self._brood is not None:
             return False
-        return self._orphaned or (self._closing and not self._agent.waiting)
+        return self._orphaned or ((self._closing or self._renewing) and not self._agent.waiting)
 
     # Time.
 
@@ -188,6 +214,8 @@ class Nursery:
                 case Kill():
                     if self._brood is not None:
                         self._kill(self._brood)
+                case Renew():
+                    self._renewing = True
                 case Close():
                     self._closing = True
                     if self._brood is not None:
@@ -204,10 +232,11 @@ class Nursery:
             self._refuse(brood, workers)
             return
         pids = []
-        for start in workers:
+        cold = tuple(self._why_cold(start) for start in workers)
+        for start, reason in zip(workers, cold, strict=True):
             out, err = self._agent.fds.popleft(), self._agent.fds.popleft()
             try:
-                pid = child.fork(start, out, err, self._run)
+                pid = child.fork(start, out, err, child.execute if reason else self._run)
             except OSError as error:
                 os.write(err, child.complaint(start, error))
                 pid = 0
@@ -217,7 +246,7 @@ class Nursery:
             pids.append(pid)
             if pid:
                 brood.alive[pid] = start.local_rank
-        self._tell(Started(g, tuple(pids)))
+        self._tell(Started(g, tuple(pids), cold))
         for start, pid in zip(workers, pids, strict=True):
             if not pid:
                 self._tell(Ended(g, start.local_rank, child.CANNOT_START, boottime_s(), False))
@@ -313,28 +342,6 @@ class Nursery:
             self._lose_agent()
 
 
-def main() -> None:
-    """Entry point of `python -m launcher.nursery <fd> <agent pid> [<lock file>]`."""
-    agent = Channel(socket.socket(fileno=int(sys.argv[1])))
-    try:
-        lock = locks.hold(Path(sys.argv[3])) if len(sys.argv) > 3 else None
-    except OSError as error:
-        sys.exit(f"elastic-launch: the lock of this node: {error}")
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    _prctl(child.PR_SET_PDEATHSIG, signal.SIGCONT)
-    for number in IGNORED:
-        signal.signal(number, signal.SIG_IGN)
-    in_order = Nursery(agent, int(sys.argv[2]), child.execute).guard()
-    if lock is not None and in_order:
-        lock.remove()
-
-
-def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, ctypes.c_ulong(value)) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl refused option {option}")
-
-
 def _wake_on_exits() -> socket.socket:
     """A socket that becomes readable with each SIGCHLD."""
     wake, waker = socket.socketpair()
@@ -355,7 +362,3 @@ def _drain(wake: socket.socket) -> None:
             continue
     except BlockingIOError:
         return
-
-
-if __name__ == "__main__":
-    main()

@@ -65,5 +65,6 @@ def facts(config: Config, node: str, host: str, held: NodePorts, now: float) -> 
     limits = Limits(config.grace_s, config.loss_grace_s, config.elastic_timeout_s)
     facts = Facts(me, JobKeys(config.job_id, config.key_prefix), limits, Policy(node, kill_s=2 * KILL_S), now=now)
     facts.wall_at_zero = time.time() - now
+    facts.prepared = False
     facts.idle_since = facts.entered_at = now
     return facts

@@ -317,3 +317,14 @@ def boolean(text: str) -> bool:
     if value is None:
         raise ValueError(f"{text!r} is neither 1 nor 0")
     return value
+
+
+def modules(text: str) -> tuple[str, ...]:
+    """Names of modules, with commas between them."""
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not found:
+        raise ValueError("it names no module; write --preload numpy,my.model")
+    for name in found:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ValueError(f"{name!r} is not the name of a module; write it with dots and without .py")
+    return found

@@ -68,10 +68,27 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
+class Renew:
+    """Nothing runs: be as new, in the same process, and say `Prepared` again. Nothing is ordered until then."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """The nursery stands: it holds its lock, and signals no longer reach it."""
 
     pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The nursery takes orders. `cold` says why it starts workers cold, "" if it starts them warm.
+
+    `said` is what its imports wrote; `watched` are stamps of files (`warmup.stamp`) that make it out of date.
+    """
+
+    cold: str
+    said: str
+    watched: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +100,14 @@ class Obeyed:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The workers of `g` were forked; pid 0 stands for one that could not be. In the order of the `Spawn`."""
+    """The workers of `g` were forked; pid 0 stands for one that could not be. In the order of the `Spawn`.
+
+    `cold` says of each why it started cold, "" if it started warm.
+    """
 
     g: int
     pids: tuple[int, ...]
+    cold: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +144,13 @@ class Overran:
     g: int
 
 
-Order = Spawn | Until | Stop | Kill | Close
-Report = Ready | Obeyed | Started | Signalled | Ended | Vanished | Overran
+Order = Spawn | Until | Stop | Kill | Renew | Close
+Report = Ready | Prepared | Obeyed | Started | Signalled | Ended | Vanished | Overran
 Message = TypeVar("Message")
 
-ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in (Spawn, Until, Stop, Kill, Close)}
+ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in (Spawn, Until, Stop, Kill, Renew, Close)}
 REPORTS: Mapping[str, type[Report]] = {
-    kind.__name__: kind for kind in (Ready, Obeyed, Started, Signalled, Ended, Vanished, Overran)
+    kind.__name__: kind for kind in (Ready, Prepared, Obeyed, Started, Signalled, Ended, Vanished, Overran)
 }
 
 

@@ -35,11 +35,23 @@ class WorkerSpec:
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """The nursery has imported what it was to; `cold` says why it did not. `said` is what its imports wrote."""
+
+    cold: str
+    said: str = ""
+
+
+@dataclass(frozen=True)
 class Spawned:
-    """The workers of `g` run, in the order of their specs; pid 0 is one that could not be forked."""
+    """The workers of `g` run, in the order of their specs; pid 0 is one that could not be forked.
+
+    `cold` says of each why it started cold, "" if it started warm.
+    """
 
     g: int
     pids: tuple[int, ...]
+    cold: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,7 +97,7 @@ class NurseryDied:
     left: tuple[int, ...] = ()
 
 
-WorkerEvent = Spawned | Exited | Gone | Overdue | NurseryDied
+WorkerEvent = Prepared | Spawned | Exited | Gone | Overdue | NurseryDied
 
 
 class Worker:

@@ -15,10 +15,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import site
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +27,17 @@ from launcher.answers import ANSWER_LIMIT_S, Answers
 from launcher.channel import Channel, Closed
 from launcher.console import Console
 from launcher.processes import in_sessions, signal_one
-from launcher.worker import Exited, Gone, NurseryDied, Overdue, Spawned, Worker, WorkerEvent, WorkerSpec
+from launcher.warm import Recipe
+from launcher.warmstart import new_nursery, out_of_date
+from launcher.worker import Exited, Gone, NurseryDied, Overdue, Prepared, Spawned, Worker, WorkerEvent, WorkerSpec
 
-__all__ = ["Exited", "Gone", "NurseryDied", "Overdue", "Spawned", "WorkerEvent", "WorkerSpec", "Workers"]
+__all__ = ["Exited", "Gone", "NurseryDied", "Overdue", "Prepared", "Spawned", "WorkerEvent", "WorkerSpec", "Workers"]
 
 START_LIMIT_S = 10.0
 """How long a nursery may take to stand. It needs 0.1 s; a loaded machine or a slow disk needs more."""
+
+PREPARE_LIMIT_S = 180.0
+"""How long its imports may take, from a slow disk or over the network. They need 3 s; then it is ended."""
 
 CLOSE_LIMIT_S = 5.0
 """How long `close` waits for the nursery to end in order; then it is killed."""
@@ -53,6 +56,8 @@ class _Running:
     workers: dict[int, Worker]
     note: str = ""
     overdue: bool = False
+    held: bool = False
+    """The order to start them waits until the nursery is prepared."""
 
 
 class Workers:
@@ -63,6 +68,7 @@ class Workers:
         on_event: Callable[[WorkerEvent], None],
         *,
         lock: Path | None = None,
+        recipe: Recipe | None = None,
         stdout: Console | None = None,
         stderr: Console | None = None,
         complain: Callable[[str], None] | None = None,
@@ -71,11 +77,13 @@ class Workers:
         """Nothing is started yet.
 
         `has_saved` is asked about a worker that was asked to leave and has ended with another code than 143.
-        `lock` is held by the nursery and its workers. The consoles show the workers that are to be shown; `complain`
-        hears, once each, of logs that cannot be written (default: a line on `stderr`).
+        `lock` is held by the nursery and its workers. `recipe` is what the nursery imports, None for nothing. The
+        consoles show the workers that are to be shown; `complain` hears, once each, of logs that cannot be written
+        (default: a line on `stderr`).
         """
         self._on_event = on_event
         self._lock = lock
+        self._recipe = recipe or Recipe()
         self._consoles = (stdout or Console(1), stderr or Console(2))
         self._has_saved = has_saved
         self._complain = complain or self._consoles[1].write_line
@@ -86,6 +94,14 @@ class Workers:
         self._channel: Channel | None = None
         self._pidfd = -1
         self._closing = False
+        self._prepared = False
+        self._watched: tuple[str, ...] = ()
+        self._patience: asyncio.TimerHandle | None = None
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the nursery has imported what it was to, or has said why not."""
+        return self._prepared
 
     @property
     def pid(self) -> int | None:
@@ -93,13 +109,16 @@ class Workers:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Start the nursery; it stands and holds its lock on return. Raises `NurseryLost` if it cannot."""
+        """Start the nursery; it stands and holds its lock on return. Raises `NurseryLost` if it cannot.
+
+        It may go on to import; `Prepared` is delivered when it is done. What is ordered before that waits for it.
+        """
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         ours, theirs = socket.socketpair()
         with theirs:
-            self._process = _nursery(theirs.fileno(), self._lock)
+            self._process = new_nursery(theirs.fileno(), self._lock, self._recipe)
         self._channel = Channel(ours)
         self._answers = Answers(self._unanswered)
         self._pidfd = os.pidfd_open(self._process.pid)
@@ -113,11 +132,14 @@ class Workers:
             raise NurseryLost(f"the nursery did not start within {START_LIMIT_S:.0f} s") from error
         if not self._ready.done():
             raise NurseryLost("the nursery ended while it started; its message is above")
+        if not self._prepared:
+            self._patience = self._loop.call_later(PREPARE_LIMIT_S, self._end_nursery)
 
     def run_until(self, t_s: float) -> None:
         """Let workers run until `t_s` on `CLOCK_BOOTTIME`; the latest word counts. Without one nothing starts."""
         self._until_s = t_s
-        self._order(wire.Until(t_s))
+        if self._prepared:
+            self._order(wire.Until(t_s))
         self._mind_clock()
 
     def spawn(self, g: int, specs: Sequence[WorkerSpec]) -> None:
@@ -132,11 +154,35 @@ class Workers:
         if not specs or len({spec.local_rank for spec in specs}) != len(specs):
             raise ValueError("a generation has workers, each with its own local rank")
         workers = {spec.local_rank: Worker(spec, self._consoles, self._complain) for spec in specs}
-        self._running = _Running(g, workers)
-        fds = [fd for worker in workers.values() for fd in worker.outputs()]
+        self._running = _Running(g, workers, held=True)
+        if self._prepared and out_of_date(self._watched):
+            self._order(wire.Renew())
+            self._prepared = False
+            self._patience = self._loop.call_later(PREPARE_LIMIT_S, self._end_nursery)
+        self._let_start()
+
+    def _let_start(self) -> None:
+        """Order what waits for the nursery, once it is prepared."""
+        running = self._running
+        if not self._prepared or running is None or not running.held:
+            return
+        running.held = False
+        fds = [fd for worker in running.workers.values() for fd in worker.outputs()]
+        specs = [worker.spec for worker in running.workers.values()]
         starts = tuple(wire.Start(spec.local_rank, spec.argv, dict(spec.env), spec.cwd) for spec in specs)
-        self._order(wire.Spawn(g, starts), fds)
+        self._order(wire.Spawn(running.g, starts), fds)
         self._mind_clock()
+
+    def _call_off(self, running: _Running) -> None:
+        """End workers that were never started."""
+        self._running = None
+        for local_rank, worker in running.workers.items():
+            worker.ended(running.g, exits.describe(-signal.SIGKILL, stopped=True), running.note)
+            worker.close()
+            at_s = wire.boottime_s()
+            exited = Exited(running.g, local_rank, -signal.SIGKILL, at_s, True, worker.log_from, worker.stop_at)
+            self._loop.call_soon(self._on_event, exited)
+        self._loop.call_soon(self._on_event, Gone(running.g))
 
     def stop(self, grace_s: float, note: str = "", local_ranks: Collection[int] = ()) -> None:
         """SIGTERM to the process groups of these workers, () are all; SIGKILL after `grace_s`.
@@ -146,7 +192,10 @@ class Workers:
         """
         if self._running is not None:
             self._to_be_stopped(self._running, note, local_ranks)
-            self._order(wire.Stop(grace_s, tuple(local_ranks)))
+            if self._running.held:
+                self._call_off(self._running)
+            else:
+                self._order(wire.Stop(grace_s, tuple(local_ranks)))
 
     def asked(self, local_ranks: Collection[int], note: str) -> None:
         """These workers were asked to save and to leave: with 143 they count as stopped. `note` is for their logs."""
@@ -164,7 +213,10 @@ class Workers:
         """SIGKILL to everything now. Nothing running is no error. `note` is a line for the logs that says why."""
         if self._running is not None:
             self._to_be_stopped(self._running, note)
-            self._order(wire.Kill())
+            if self._running.held:
+                self._call_off(self._running)
+            else:
+                self._order(wire.Kill())
 
     def _to_be_stopped(self, running: _Running, note: str, local_ranks: Collection[int] = ()) -> None:
         running.note = note or running.note
@@ -176,13 +228,19 @@ class Workers:
         """Kill what runs and end the nursery in order; remaining events are delivered first. May be called again."""
         if self._process is None or self._ended.done():
             return
+        if self._running is not None and self._running.held:
+            self._call_off(self._running)
         if not self._closing:
             self._closing = True
-            self._order(wire.Close())
-        await asyncio.wait((self._ended,), timeout=CLOSE_LIMIT_S)
+            if self._prepared:
+                self._order(wire.Close())
+        if self._prepared:
+            await asyncio.wait((self._ended,), timeout=CLOSE_LIMIT_S)
         if not self._ended.done():
             self._end_nursery()
             await self._ended
+            if not self._prepared and self._lock is not None:
+                self._lock.unlink(missing_ok=True)  # Nothing runs that it could prove dead.
 
     # To the nursery.
 
@@ -230,13 +288,17 @@ class Workers:
         running = self._running
         match report:
             case wire.Ready():
-                self._ready.set_result(None)
+                if not self._ready.done():  # It comes again from one that begins anew.
+                    self._ready.set_result(None)
+            case wire.Prepared(cold, said, watched):
+                self._now_prepared(watched)
+                self._on_event(Prepared(cold, said))
             case wire.Obeyed(orders):
                 self._answers.answered(orders)
-            case wire.Started(g, pids) if running is not None:
+            case wire.Started(g, pids, cold) if running is not None:
                 for worker, pid in zip(running.workers.values(), pids, strict=True):
                     worker.pid = pid
-                self._on_event(Spawned(g, pids))
+                self._on_event(Spawned(g, pids, cold))
             case wire.Signalled(_, local_ranks) if running is not None:
                 for local_rank in local_ranks:
                     running.workers[local_rank].signalled(self.pid or 0, running.note)
@@ -257,6 +319,16 @@ class Workers:
             case _:
                 raise RuntimeError(f"the nursery reports {report}, but nothing runs")
 
+    def _now_prepared(self, watched: tuple[str, ...]) -> None:
+        self._answers.stop()
+        self._answers = Answers(self._unanswered)  # A nursery that was made anew counts anew.
+        if self._patience is not None:
+            self._patience.cancel()
+        self._prepared, self._watched, self._patience = True, watched, None
+        if self._until_s > 0:
+            self._order(wire.Until(self._until_s))
+        self._let_start()
+
     def _let_go(self, running: _Running) -> None:
         for worker in running.workers.values():
             worker.close()
@@ -269,7 +341,7 @@ class Workers:
         """Watch the watcher: a nursery that is itself frozen does not kill in time, but its death kills."""
         self._unmind_clock()
         running = self._running
-        if running is not None and not running.overdue and self._channel is not None:
+        if running is not None and not (running.overdue or running.held) and self._channel is not None:
             left_s = self._until_s + OVERDUE_LIMIT_S - wire.boottime_s()
             self._clock = self._loop.call_later(max(left_s, OVERDUE_LIMIT_S), self._silent)
 
@@ -315,6 +387,8 @@ class Workers:
         channel.close()
         self._channel = None
         self._unmind_clock()
+        if self._patience is not None:
+            self._patience.cancel()
         self._answers.stop()
         self._clear(wire.boottime_s() + CLEAR_LIMIT_S)
 
@@ -337,25 +411,3 @@ class Workers:
         elif not self._closing and self._ready.done():
             self._on_event(NurseryDied())
         self._ended.set_result(None)
-
-
-def _nursery(fd: int, lock: Path | None) -> subprocess.Popen[bytes]:
-    """Start the nursery in its own session, out of reach of the terminal's Ctrl-C."""
-    command = [sys.executable, "-P", "-m", "launcher.nursery", str(fd), str(os.getpid())]
-    return subprocess.Popen(
-        command if lock is None else [*command, str(lock)],
-        env=_environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=(fd,),
-        start_new_session=True,
-    )
-
-
-def _environment() -> dict[str, str]:
-    """Ours, and the way to this package where it is not installed (a checkout that is run in place)."""
-    home = str(Path(__file__).resolve().parent.parent)
-    if home in (*site.getsitepackages(), site.getusersitepackages()):
-        return dict(os.environ)
-    paths = [path for path in (os.environ.get("PYTHONPATH"), home) if path]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

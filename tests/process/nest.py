@@ -13,10 +13,12 @@ from pathlib import Path
 
 from launcher import wire
 from launcher.console import Console
-from launcher.workers import Exited, Gone, Spawned, WorkerEvent, Workers, WorkerSpec
+from launcher.warm import Recipe
+from launcher.workers import Exited, Gone, Prepared, Spawned, WorkerEvent, Workers, WorkerSpec
 
 LONG_S = 60.0
 LIMIT_S = 20.0
+PREPARE_LIMIT_S = 100.0
 
 
 @dataclass
@@ -27,6 +29,8 @@ class Nest:
     events: asyncio.Queue[WorkerEvent]
     folder: Path
     complaints: list[str]
+    cold: str = ""
+    """Why the nursery starts workers cold, as it said last."""
 
     def spec(self, code: str, *args: str, rank: int = 0, shown: bool = False, prefix: str = "") -> WorkerSpec:
         """A worker that runs `code`."""
@@ -62,7 +66,17 @@ class Nest:
 
     async def next(self) -> WorkerEvent:
         async with asyncio.timeout(LIMIT_S):
-            return await self.events.get()
+            while isinstance(event := await self.events.get(), Prepared):
+                self.cold = event.cold
+            return event
+
+    async def prepared(self) -> Prepared:
+        """Wait for the end of the imports."""
+        async with asyncio.timeout(PREPARE_LIMIT_S):
+            event = await self.events.get()
+        assert isinstance(event, Prepared), event
+        self.cold = event.cold
+        return event
 
     async def spawned(self) -> tuple[int, ...]:
         event = await self.next()
@@ -100,16 +114,27 @@ async def _until(true: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def nest(
-    folder: Path, *, lock: Path | None = None, stdout: Console | None = None, stderr: Console | None = None
+    folder: Path,
+    *,
+    lock: Path | None = None,
+    stdout: Console | None = None,
+    stderr: Console | None = None,
+    recipe: Recipe | None = None,
 ) -> AsyncIterator[Nest]:
-    """A started nursery with a minute to run; closed at the end."""
+    """A started nursery with a minute to run; closed at the end. With a recipe it is warm."""
     events: asyncio.Queue[WorkerEvent] = asyncio.Queue()
     complaints: list[str] = []
     workers = Workers(
-        events.put_nowait, lock=lock, stdout=stdout or null(), stderr=stderr or null(), complain=complaints.append
+        events.put_nowait,
+        lock=lock,
+        recipe=recipe,
+        stdout=stdout or null(),
+        stderr=stderr or null(),
+        complain=complaints.append,
     )
     await workers.start()
     made = Nest(workers, events, folder, complaints)
+    await made.prepared()
     made.run_for(LONG_S)
     try:
         yield made

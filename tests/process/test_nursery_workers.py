@@ -151,7 +151,7 @@ class TestStarting:
 
     def test_the_nursery_imports_no_more_than_it_needs(self) -> None:
         code = (
-            "import sys, launcher.nursery; print(sorted(m for m in sys.modules if m.split('.')[0] not in"
+            "import sys, launcher.nurserystart; print(sorted(m for m in sys.modules if m.split('.')[0] not in"
             " sys.stdlib_module_names and not m.startswith(('_', 'sitecustomize'))))"
         )
 

@@ -1,0 +1,169 @@
+"""How a nursery starts: it takes its socket and its lock, imports what its workers are to find, and guards them.
+
+It says `Ready` at once, and `Prepared` when it takes orders. One that is not fit to fork warm workers after its imports
+begins anew in the same process, cold; one that is to be made anew does so, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+from launcher import child, locks
+from launcher.channel import Channel
+from launcher.nursery import End, Nursery
+from launcher.processes import descendants, signal_one
+from launcher.wire import Prepared, Ready, Start, encode
+
+PR_SET_CHILD_SUBREAPER = 36
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
+"""Ctrl-C and a closing terminal are the agent's business; it tells us what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How a nursery is started: its only argument, as JSON.
+
+    `fd` is its end of the socket pair to the process `agent`. `lock` is the file to hold, "" for none; `lock_fd` is the
+    lock if this process holds it already, else -1. `cold` says why nothing is imported, "" if `preload` and torch are.
+    `folder` is where the workers' python looks first. `home` is where our packages are, if python would not find them.
+    """
+
+    fd: int
+    agent: int
+    lock: str = ""
+    lock_fd: int = -1
+    cold: str = ""
+    preload: tuple[str, ...] = ()
+    folder: str | None = None
+    home: str = ""
+
+    @property
+    def text(self) -> str:
+        """The argument."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> Setup:
+        """Read the argument."""
+        raw = json.loads(text)
+        return cls(**(raw | {"preload": tuple(raw["preload"])}))
+
+
+START = (
+    "import sys; sys.path[:] = sys.path[not sys.flags.safe_path :];"
+    " home = __import__('json').loads(sys.argv[1])['home']; sys.path += [home] * bool(home);"
+    " from launcher.nurserystart import main; main()()"
+)
+"""What python runs. It has no flags, so that `sys.flags` are those of any worker; nothing of the folder that it is
+started in can stand before a module of python."""
+
+
+def main() -> Callable[[], NoReturn]:
+    """Run as a nursery to its end; returns only in a new process, with what is to be called there as the worker."""
+    setup = Setup.read(sys.argv[1])
+    agent = Channel(socket.socket(fileno=setup.fd))
+    lock: locks.Lock | None = None
+    try:
+        if setup.lock:
+            path = Path(setup.lock)
+            lock = locks.Lock(path, setup.lock_fd) if setup.lock_fd >= 0 else locks.hold(path)
+            setup = replace(setup, lock_fd=lock.fd)
+    except OSError as error:
+        sys.exit(f"elastic-launch: the lock of this node: {error}")
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    _prctl(child.PR_SET_PDEATHSIG, signal.SIGKILL)  # While it imports, nothing runs that it had to end first.
+    _ignore()
+    agent.put(encode(Ready(os.getpid())))
+    agent.flush()
+    way = _Cold(setup) if setup.cold else _warm(setup, agent)
+    _ignore()  # What was imported may have changed them.
+    _prctl(child.PR_SET_PDEATHSIG, signal.SIGCONT)
+    try:
+        end = Nursery(agent, setup.agent, way.run, way.why_cold).guard(way.prepared)
+    except child.Born as born:
+        start = born.start
+    else:
+        if end is End.RENEWED:
+            _again(setup, agent)
+        if lock is not None and end is End.CLOSED:
+            lock.remove()
+        sys.stderr.flush()
+        os._exit(0)  # Python would take apart all that was imported: it takes a second.
+    return way.become(start)
+
+
+class _Cold:
+    """Nothing is imported, and every worker is executed."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.prepared = Prepared(setup.cold, "", ())
+        self.run = child.execute
+        self._cold = setup.cold
+
+    def why_cold(self, start: Start) -> str:
+        return self._cold
+
+    def become(self, start: Start) -> Callable[[], NoReturn]:
+        raise AssertionError("a cold nursery executes its workers")
+
+
+class _Warm:
+    """Torch is imported, and workers are forked; those that cannot be are executed."""
+
+    def __init__(self, path: list[str], environ: dict[str, str], prepared: Prepared) -> None:
+        from launcher import warm, warmrun
+
+        self.prepared = prepared
+        self.run = child.bear
+        self._environ = environ
+        self._reason = warm.why_cold
+        self._run = warmrun.run
+        self._template = warmrun.Template(path)
+
+    def why_cold(self, start: Start) -> str:
+        return self._reason(start.argv, start.env, self._environ)
+
+    def become(self, start: Start) -> Callable[[], NoReturn]:
+        return partial(self._run, start, self._template)
+
+
+def _warm(setup: Setup, agent: Channel) -> _Warm:
+    """Import; a process that is not fit to fork afterwards begins anew, cold."""
+    from launcher import warmup
+
+    environ = dict(os.environ)
+    path = sys.path[: -1 if setup.home else None]
+    try:
+        made = warmup.warm_up(setup.preload, setup.folder)
+        return _Warm(path, environ, Prepared("", made.said, made.watched))
+    except warmup.Unfit as error:
+        for process in descendants(os.getpid()):
+            signal_one(process.pid, signal.SIGKILL)
+        _again(replace(setup, cold=str(error)), agent)
+
+
+def _again(setup: Setup, agent: Channel) -> NoReturn:
+    """Replace this process by a new nursery: it keeps its number, its socket and its lock."""
+    os.set_inheritable(agent.fileno(), True)
+    os.execv(sys.executable, [*sys.orig_argv[:-1], setup.text])
+
+
+def _ignore() -> None:
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value)) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl refused option {option}")

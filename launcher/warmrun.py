@@ -1,0 +1,290 @@
+"""A forked worker becomes its script: what python does between its start and the first line, and after the last.
+
+The environment, `__main__`, `sys.argv`, `sys.path`, the standard streams and the signals are as python makes them;
+an uncaught exception is told as python tells it; threads are awaited, functions of `atexit` called, what the script
+made is taken apart and its files are written. Only then the process ends at once: taking apart the two thousand modules
+of the nursery, which python would do next, takes 2 s and can be seen by nobody.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import importlib
+import io
+import logging
+import os
+import pkgutil
+import runpy
+import signal
+import sys
+import threading
+import time
+import types
+import weakref
+from collections.abc import Callable
+from functools import partial
+from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFileLoader
+from typing import Any, NoReturn
+
+from launcher import child, proctitle, warmlibs
+from launcher.wire import Start
+
+CANNOT_OPEN = 2
+FLUSH_FAILED = 120
+"""Exit codes of python: the script cannot be opened; stdout cannot take the rest."""
+
+
+class Template:
+    """What the nursery knows of itself when it is warm, for the workers that it forks."""
+
+    def __init__(self, path: list[str]) -> None:
+        """`path` is `sys.path` as python made it, without a place for the script."""
+        self.path = path
+        self.modules = frozenset(sys.modules) | {"__main__"}
+        self.setters = warmlibs.openblas_setters()
+
+
+def run(start: Start, template: Template) -> NoReturn:
+    """Become the worker; ends this process."""
+    try:
+        _become(start, template)
+    except (OSError, ValueError) as error:
+        os.write(2, child.complaint(start, error))
+        os._exit(child.CANNOT_START)
+    code = 0
+    interrupted = False
+    program: Callable[[], object] | None = None
+    try:
+        program = _program(list(start.argv), start.env)
+        program()
+    except SystemExit as error:
+        code = _exit_code(error)
+    except BaseException as error:  # noqa: BLE001  # It is what ends the script, and is told.
+        interrupted = isinstance(error, KeyboardInterrupt)
+        code = _told(error)
+    del program
+    _leave(code, interrupted=interrupted, known=template.modules)
+
+
+# Before the first line.
+
+
+def _become(start: Start, template: Template) -> None:
+    _close_like_exec()
+    os.environ.clear()
+    os.environ.update(start.env)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    _open_streams(unbuffered=bool(start.env.get("PYTHONUNBUFFERED")))
+    if faulthandler.is_enabled():
+        faulthandler.disable()
+        faulthandler.enable()
+    proctitle.show(start.argv)
+    sys.orig_argv[:] = start.argv
+    sys.path[:] = template.path
+    importlib.invalidate_caches()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "launcher"]:
+        del sys.modules[name]  # The script may have a module of that name.
+    logging._startTime = time.time()  # type: ignore[attr-defined]
+    if (process := sys.modules.get("multiprocessing.process")) is not None:
+        process.ORIGINAL_DIR = start.cwd  # type: ignore[attr-defined]
+        process.current_process().authkey = os.urandom(32)
+    main_thread: Any = threading.main_thread()
+    main_thread._set_native_id()  # Python 3.11 leaves the parent's.
+    warmlibs.restore(start.env, template.setters)
+
+
+def _close_like_exec() -> None:
+    """Close what exec would close: all that is the nursery's."""
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            if fd > 2 and not os.get_inheritable(fd):
+                os.close(fd)
+
+
+def _open_streams(*, unbuffered: bool) -> None:
+    """New `sys.stdin`, `sys.stdout` and `sys.stderr`, with the encodings that python chose for the old ones."""
+    old = sys.stderr
+    for name, fd in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        before = getattr(sys, f"__{name}__")
+        raw: Any = open(fd, "rb" if fd == 0 else "wb", 0 if fd and unbuffered else -1, closefd=False)  # noqa: SIM115
+        getattr(raw, "raw", raw).name = f"<{name}>"
+        stream = io.TextIOWrapper(
+            raw,
+            encoding=before.encoding,
+            errors=before.errors,
+            newline="\n",
+            line_buffering=not unbuffered and (fd == 2 or raw.isatty()),
+            write_through=unbuffered,
+        )
+        stream.mode = "r" if fd == 0 else "w"  # type: ignore[misc]
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    for reference in logging._handlerList:  # type: ignore[attr-defined]
+        handler = reference()
+        if isinstance(handler, logging.StreamHandler) and handler.stream is old:
+            handler.setStream(sys.stderr)
+
+
+# The script.
+
+
+def _program(argv: list[str], env: dict[str, str]) -> Callable[[], object]:
+    """What to call: not a function of python, so that no frame of ours is below the script but that of `run`.
+
+    `__main__` lasts as long as the process; a script's classes and functions name it.
+    """
+    main = types.ModuleType("__main__")
+    main.__loader__ = BuiltinImporter
+    main.__dict__.update(__annotations__={}, __builtins__=builtins)
+    sys.modules["__main__"] = main
+    safe = bool(env.get("PYTHONSAFEPATH"))
+    what, rest = argv[1], argv[2:]
+    if what == "-c":
+        sys.argv[:] = ["-c", *rest[1:]]
+        _look_first("" if not safe else None)
+        return partial(exec, compile(rest[0], "<string>", "exec", 0, dont_inherit=True), main.__dict__)
+    if what == "-m":
+        sys.argv[:] = ["-m", *rest[1:]]
+        _look_first(os.getcwd() if not safe else None)
+        sys.modules.pop(rest[0], None)
+        return partial(runpy._run_module_as_main, rest[0])  # type: ignore[attr-defined]
+    sys.argv[:] = argv[1:]
+    if pkgutil.get_importer(what) is not None:  # A zip file, or a folder, with a __main__.py.
+        _look_first(what)
+        return partial(runpy._run_module_as_main, "__main__", False)  # type: ignore[attr-defined]
+    _look_first(os.path.dirname(os.path.realpath(what)) if not safe else None)
+    return partial(exec, _code(what, main), main.__dict__)
+
+
+def _look_first(place: str | None) -> None:
+    if place is not None:
+        sys.path.insert(0, place)
+
+
+def _code(script: str, main: types.ModuleType) -> types.CodeType:
+    """The script's code; its module is told where it is."""
+    path = script if os.path.isabs(script) else os.path.join(os.getcwd(), script.removeprefix("./"))
+    main.__file__ = path
+    main.__dict__["__cached__"] = None
+    try:
+        with io.open_code(path) as file:
+            source = file.read()
+    except OSError as error:
+        sys.stderr.write(f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}\n")
+        raise SystemExit(CANNOT_OPEN) from None
+    if path.endswith(".pyc"):
+        bytecode = SourcelessFileLoader("__main__", path)
+        main.__loader__ = bytecode
+        code = bytecode.get_code("__main__")
+    else:
+        main.__loader__ = SourceFileLoader("__main__", path)
+        code = compile(source, path, "exec", 0, dont_inherit=True)
+    assert isinstance(code, types.CodeType)
+    return code
+
+
+# After the last line.
+
+
+def _exit_code(error: SystemExit) -> int:
+    """The exit code that python gives for it; a text is written to stderr."""
+    code = error.code
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    _flush()
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"{code}\n")
+    return 1
+
+
+def _told(error: BaseException) -> int:
+    """Tell an uncaught exception as python does, without our own frames; the exit code."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    error = error.with_traceback(trace)
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stdout.flush()
+    try:
+        sys.excepthook(type(error), error, trace)
+    except SystemExit as left:
+        return _exit_code(left)
+    except BaseException as second:  # noqa: BLE001  # The script's own hook failed; python tells both.
+        sys.stderr.write("Error in sys.excepthook:\n")
+        second = second.with_traceback(second.__traceback__.tb_next if second.__traceback__ else None)
+        sys.__excepthook__(type(second), second, second.__traceback__)
+        sys.stderr.write("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, trace)
+    return 1
+
+
+def _leave(code: int, *, interrupted: bool, known: frozenset[str]) -> NoReturn:
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+    except BaseException as error:  # noqa: BLE001  # Ctrl-C while threads are awaited; python tells it and goes on.
+        _told(error)
+    atexit._run_exitfuncs()
+    code = code if _flush() else FLUSH_FAILED
+    _write_files()
+    if len(sys._current_frames()) == 1:  # A thread that still runs must not find its module empty.
+        _take_apart(known)
+    _flush()
+    ctypes.PyDLL(None).fflush(None)
+    if interrupted:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code)
+
+
+def _take_apart(known: frozenset[str]) -> None:
+    """Let go of what the script made, as python does at its end: files that it left open are written."""
+    sys.last_type = sys.last_value = sys.last_traceback = None
+    left = []
+    for name in [name for name in reversed(sys.modules) if name not in known or name == "__main__"]:
+        module = sys.modules.pop(name)
+        if isinstance(module, types.ModuleType):
+            left.append(weakref.ref(module))
+    del module
+    gc.collect()
+    for reference in left:
+        if (kept := reference()) is not None:
+            _clear(kept.__dict__)
+    gc.collect()
+
+
+def _clear(names: dict[str, Any]) -> None:
+    """Empty a module that somebody still holds; names that begin with an underscore first."""
+    for private in (True, False):
+        for name in [name for name in names if name != "__builtins__" and name.startswith("_") == private]:
+            names[name] = None
+
+
+def _write_files() -> None:
+    """Write what open files of the script hold, before the collector ends them in any order."""
+    for one in gc.get_objects():  # Not those of the nursery: they are frozen.
+        if issubclass(type(one), io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom) and not one.closed:
+            with contextlib.suppress(OSError, ValueError):
+                one.flush()
+
+
+def _flush() -> bool:
+    """Write out what the streams hold. False if stdout cannot take it."""
+    written = True
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None or getattr(stream, "closed", False):
+            continue
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            written = written and stream is sys.stderr
+    return written

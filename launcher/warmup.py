@@ -1,0 +1,202 @@
+"""What a nursery imports, so that its workers find it there, and whether it may still fork them afterwards.
+
+Promised: a nursery that is warm has one thread, no child, and no card open; what it says otherwise is why it is not.
+The modules are those that a training step with DistributedDataParallel, an optimizer, a DataLoader and our own library
+loads, also late: the first optimizer of a process imports torch._dynamo, for a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.util
+import os
+import site
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterable, Iterator
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from launcher.processes import has_children
+from launcher.warm import NO_TORCH
+
+FIRST = "torch"
+MODULES = (
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch._dynamo",
+    "torch.utils.data",
+    "torch.utils.data.distributed",
+    "torch.utils.checkpoint",
+    "torch.utils.serialization.config",
+    "torch.amp",
+    "torch.profiler._cupti_monitor",
+    "torch.distributed.algorithms.join",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.checkpoint.filesystem",
+    "torch.distributed.fsdp",
+    "torch.distributed.optim",
+    "torch.distributed.tensor",
+    "numpy",
+    "numpy.random",
+)
+"""What is there of these: torch has not had all of them always, and numpy may be missing."""
+OWN = ("elastic.channel", "elastic.environ", "elastic.relaunch")
+"""Of our library; beside them everything in `elastic.train`."""
+CARDS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
+SAID_MAX = 2000
+"""Characters that are kept of what the imports wrote to stderr."""
+
+
+class Unfit(Exception):
+    """This process must fork no worker that has not replaced its program; the text says why."""
+
+
+class Warmed:
+    """A nursery that is warm: `said` is what its imports wrote, `watched` the files that make it out of date."""
+
+    def __init__(self, said: str, watched: tuple[str, ...]) -> None:
+        self.said = said
+        self.watched = watched
+
+
+def warm_up(preload: Iterable[str], folder: str | None) -> Warmed:
+    """Import everything. `folder` is where python looks first, as it will in the workers. Raises `Unfit`."""
+    _check_names(folder)
+    umask = os.umask(0)
+    os.umask(umask)
+    arguments, sys.argv = sys.argv, [""]
+    if folder is not None:
+        sys.path.insert(0, folder)
+    gc.disable()  # Nothing of what is imported is garbage, and looking for it takes half of the time.
+    try:
+        with _one_thread_in_openblas(), _kept_output() as kept:
+            _import_ours()
+            for name in preload:
+                _import(name)
+                _check_fit(f"--preload {name}")
+            _check_fit("importing torch")
+    finally:
+        gc.enable()
+        if folder is not None:
+            sys.path.remove(folder)
+        sys.argv = arguments
+        os.umask(umask)
+    gc.collect()
+    gc.freeze()  # Else each worker's collector touches, and so copies, all that was imported: 0.5 s for each.
+    return Warmed(kept[0], tuple(_watched(preload)))
+
+
+def stamp(path: str) -> str:
+    """How a file is now: another text means that it was changed. A file that is not there has one, too."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return f":{path}"
+    return f"{found.st_mtime_ns}.{found.st_size}.{found.st_ino}:{path}"
+
+
+def _import_ours() -> None:
+    try:
+        importlib.import_module(FIRST)
+    except ModuleNotFoundError as error:
+        if error.name == FIRST:
+            raise Unfit(NO_TORCH) from error
+        raise Unfit(f"torch cannot be imported ({error})") from error
+    except Exception as error:  # Whatever it is, each worker tells it with its stack.
+        raise Unfit(f"torch cannot be imported ({_line(error)})") from error
+    for name in MODULES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    train = importlib.import_module("elastic.train")
+    own = [f"elastic.train.{path.stem}" for place in train.__path__ for path in sorted(Path(place).glob("[!_]*.py"))]
+    for name in (*OWN, *own):
+        importlib.import_module(name)
+
+
+def _import(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except BaseException as error:  # Also SystemExit: it is the user's module.
+        raise Unfit(f"--preload {name} cannot be imported ({_line(error)})") from error
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def _check_names(folder: str | None) -> None:
+    """What is loaded already must not be what the script's own folder has under the same name."""
+    if folder is None:
+        return
+    for name in sorted({module.partition(".")[0] for module in sys.modules}):
+        spec = PathFinder.find_spec(name, [folder]) if name not in ("__main__", "launcher") else None
+        if spec is None or spec.origin is None or name in sys.builtin_module_names:
+            continue
+        mine = getattr(sys.modules.get(name), "__file__", None)
+        if mine is None or not os.path.samefile(mine, spec.origin):
+            raise Unfit(f"{spec.origin} has the name of a module that the launcher uses")
+
+
+def _check_fit(who: str) -> None:
+    tasks = os.listdir("/proc/self/task")
+    if len(tasks) > 1:
+        names = [one.name for one in threading.enumerate() if one is not threading.main_thread()]
+        names = names or [
+            Path(f"/proc/self/task/{task}/comm").read_text().strip() for task in tasks if int(task) != os.getpid()
+        ]
+        raise Unfit(f"{who} left a thread running ({names[0]})")
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{fd}")
+            if target.startswith(CARDS):
+                raise Unfit(f"{who} opened a card ({target})")
+    if has_children():
+        raise Unfit(f"{who} left a process running")
+
+
+@contextlib.contextmanager
+def _one_thread_in_openblas() -> Iterator[None]:
+    """OpenBLAS starts its threads when it is loaded. Workers get theirs back (`warmlibs`)."""
+    before = os.environ.get("OPENBLAS_NUM_THREADS")
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["OPENBLAS_NUM_THREADS"]
+        else:
+            os.environ["OPENBLAS_NUM_THREADS"] = before
+
+
+@contextlib.contextmanager
+def _kept_output() -> Iterator[list[str]]:
+    """Keep what is written to stderr: it belongs to no worker's log."""
+    kept = [""]
+    memory, real = os.memfd_create("imports"), os.dup(2)
+    sys.stderr.flush()
+    os.dup2(memory, 2)
+    try:
+        yield kept
+    finally:
+        sys.stderr.flush()
+        os.dup2(real, 2)
+        kept[0] = os.pread(memory, SAID_MAX, 0).decode(errors="replace")
+        os.close(memory)
+        os.close(real)
+
+
+def _watched(preload: Iterable[str]) -> Iterator[str]:
+    """Stamps of the files that may well change while the job runs: the user's own, and what was named."""
+    fixed = [*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib"), _home()]
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and (name in preload or not file.startswith(tuple(f"{one}{os.sep}" for one in fixed))):
+            yield stamp(file)
+
+
+def _home() -> str:
+    return str(Path(__file__).resolve().parent.parent)
