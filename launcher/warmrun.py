@@ -31,7 +31,7 @@ from functools import partial
 from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFileLoader
 from typing import Any, NoReturn
 
-from launcher import child, proctitle, warmlibs
+from launcher import child, groupwatch, proctitle, warmlibs
 from launcher.wire import Start
 
 CANNOT_OPEN = 2
@@ -98,6 +98,7 @@ def _become(start: Start, template: Template) -> None:
     main_thread: Any = threading.main_thread()
     main_thread._set_native_id()  # Python 3.11 leaves the parent's.
     warmlibs.restore(start.env, template.setters)
+    groupwatch.install()
 
 
 def _close_like_exec() -> None:
