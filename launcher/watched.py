@@ -34,8 +34,9 @@ PAUSE_MAX_S = 2.0
 RECONNECT_PAUSE_S = 0.001
 """A process that ends closes its listener after its connections (so does Linux, mostly): the reconnect is taken, then
 cut. It is tried again after so long, then doubled."""
-RECONNECT_LIMIT_S = 0.5
-"""As long as that happens the reconnect is not decided; later it is, without a proof."""
+RECONNECT_PAUSE_MAX_S = 0.256
+"""When it was cut after this pause, too, the reconnect is decided, without a proof. Pauses count and not the time: a
+process with many connections takes a second to end where the cores are busy, and cuts the reconnect at its very end."""
 
 
 class Target(NamedTuple):
@@ -113,7 +114,6 @@ class Watched:
         self._timer: asyncio.TimerHandle | None = None
         self._pause_s = PAUSE_S
         self._again_s = RECONNECT_PAUSE_S
-        self._until = 0.0
 
     def dial(self) -> None:
         """Try every address of the member once."""
@@ -229,7 +229,7 @@ class Watched:
             self._watcher.is_decided(self)
             self._rest()
             return
-        self._again_s, self._until = RECONNECT_PAUSE_S, self._loop.time() + RECONNECT_LIMIT_S
+        self._again_s = RECONNECT_PAUSE_S
         self._connect(self._address)
 
     def _failed(self, came: Came) -> None:
@@ -237,7 +237,7 @@ class Watched:
         if not self.redialling:
             self._next()
             return
-        if came is Came.CUT and self._loop.time() < self._until:
+        if came is Came.CUT and self._again_s <= RECONNECT_PAUSE_MAX_S:
             self._timer = self._loop.call_later(self._again_s, self._connect, self._address)
             self._again_s *= 2
             return
