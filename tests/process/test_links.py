@@ -124,6 +124,28 @@ def test_a_link_that_is_closed_by_a_process_that_lives_comes_back_without_a_proo
     played(story)
 
 
+def test_a_link_that_is_closed_again_and_again_is_dialled_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "SHORT_S", 1000.0)
+
+    async def story() -> None:
+        async with watching() as watcher, listening("n-1") as (first, agent):
+            watcher.links.watch({"n-1": at(agent)})
+            await watcher.until("up", "n-1")
+            for _ in range(watched.SHORT_MAX):
+                first.links._door.close()
+                await watcher.until("up")
+                await watcher.until("up", "n-1")
+            first.links._door.close()
+            await watcher.until("up")
+            one = watcher.links._watched["n-1"]
+            assert not one.redialling
+            await watcher.until("up", "n-1")
+            assert one._pause_s > watched.PAUSE_S
+            assert not watcher.proofs()
+
+    played(story)
+
+
 def test_a_member_that_leaves_in_order_says_so_and_there_is_no_proof() -> None:
     async def story() -> None:
         async with watching() as watcher, peer() as one:
