@@ -35,8 +35,13 @@ PAUSE_MAX_S = 2.0
 RECONNECT_PAUSE_S = 0.001
 """A process that ends closes its listener after its connections (so does Linux, mostly): the reconnect is taken, then
 cut. It is tried again after so long, then doubled."""
-RECONNECT_LIMIT_S = 0.5
-"""As long as that happens the reconnect is not decided; later it is, without a proof."""
+RECONNECT_PAUSE_MAX_S = 0.256
+"""When it was cut after this pause, too, the reconnect is decided, without a proof. Pauses count and not the time: a
+process with many connections takes a second to end where the cores are busy, and cuts the reconnect at its very end."""
+
+SHORT_S = 1.0
+SHORT_MAX = 8
+"""After so many links in turn that lived for less than that, one that ends is dialled after a pause, as any other."""
 
 
 class Target(NamedTuple):
@@ -117,7 +122,8 @@ class Watched:
         self._timer: asyncio.TimerHandle | None = None
         self._pause_s = PAUSE_S
         self._again_s = RECONNECT_PAUSE_S
-        self._until = 0.0
+        self._up_at = 0.0
+        self._short = 0
 
     def dial(self) -> None:
         """Try every address of the member once."""
@@ -209,7 +215,7 @@ class Watched:
             raise LinkError("it does not know the secret")
         self._cancel_timer()
         self.up, self.redialling, self._bye = True, False, False
-        self._pause_s = PAUSE_S
+        self._up_at = self._loop.time()
         self._give_turn_back()
         self._watcher.came_up(self)
 
@@ -227,13 +233,16 @@ class Watched:
             self._failed(Came.CUT if how is End.CLOSED else Came.NOTHING)
             return
         self.up = False
-        self.redialling = how is End.CLOSED and not self._bye
+        self._short = self._short + 1 if self._loop.time() - self._up_at < SHORT_S else 0
+        if not self._short:
+            self._pause_s = PAUSE_S
+        self.redialling = how is End.CLOSED and not self._bye and self._short <= SHORT_MAX
         self._watcher.went_down(self)
         if not self.redialling:
             self._watcher.is_decided(self)
             self._rest()
             return
-        self._again_s, self._until = RECONNECT_PAUSE_S, self._loop.time() + RECONNECT_LIMIT_S
+        self._again_s = RECONNECT_PAUSE_S
         self._connect(self._address)
 
     def _failed(self, came: Came) -> None:
@@ -243,7 +252,7 @@ class Watched:
                 self._watcher.is_proven_gone(self)
             self._next()
             return
-        if came is Came.CUT and self._loop.time() < self._until:
+        if came is Came.CUT and self._again_s <= RECONNECT_PAUSE_MAX_S:
             self._timer = self._loop.call_later(self._again_s, self._connect, self._address)
             self._again_s *= 2
             return

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import statistics
+import struct
 import time
 
 import pytest
@@ -58,7 +59,55 @@ def test_a_process_that_came_back_as_another_node_at_the_same_port_proves_the_de
     played(story)
 
 
+def cut_after(connected: socket.socket) -> None:
+    """What the kernel does to a connection that waits at a process that ends."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connected.close()
+
+
+def test_a_reconnect_that_is_cut_is_tried_again_until_it_is_refused() -> None:
+    async def story() -> None:
+        async with watching() as watcher, listening("n-1") as (first, agent):
+            watcher.links.watch({"n-1": at(agent)})
+            await watcher.until("up", "n-1")
+            cuts = 0
+
+            def cut(connected: socket.socket) -> None:
+                nonlocal cuts
+                cuts += 1
+                cut_after(connected)
+                if cuts == 3:
+                    closing.append(asyncio.ensure_future(agent.close()))
+
+            closing: list[asyncio.Future[None]] = []
+            agent.hand_to(cut)
+            first.links._door.close()
+            await watcher.until("proof", "n-1")
+            await asyncio.gather(*closing)
+            assert cuts == 3
+
+    played(story)
+
+
 # What proves nothing
+
+
+def test_a_reconnect_that_is_always_cut_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with watching() as watcher, listening("n-1") as (first, agent):
+            watcher.links.watch({"n-1": at(agent)})
+            await watcher.until("up", "n-1")
+            decided = asyncio.Event()
+            monkeypatch.setattr(watcher.links, "is_decided", lambda one: decided.set())
+            agent.hand_to(cut_after)
+            first.links._door.close()
+            await decided.wait()
+            agent.hand_to(first.links.accept)
+            await watcher.until("up")
+            await watcher.until("up", "n-1")
+            assert not watcher.proofs()
+
+    played(story)
 
 
 def test_a_link_that_is_closed_by_a_process_that_lives_comes_back_without_a_proof() -> None:
@@ -70,6 +119,28 @@ def test_a_link_that_is_closed_by_a_process_that_lives_comes_back_without_a_proo
                 first.links._door.close()
                 await watcher.until("up")
                 await watcher.until("up", "n-1")
+            assert not watcher.proofs()
+
+    played(story)
+
+
+def test_a_link_that_is_closed_again_and_again_is_dialled_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "SHORT_S", 1000.0)
+
+    async def story() -> None:
+        async with watching() as watcher, listening("n-1") as (first, agent):
+            watcher.links.watch({"n-1": at(agent)})
+            await watcher.until("up", "n-1")
+            for _ in range(watched.SHORT_MAX):
+                first.links._door.close()
+                await watcher.until("up")
+                await watcher.until("up", "n-1")
+            first.links._door.close()
+            await watcher.until("up")
+            one = watcher.links._watched["n-1"]
+            assert not one.redialling
+            await watcher.until("up", "n-1")
+            assert one._pause_s > watched.PAUSE_S
             assert not watcher.proofs()
 
     played(story)
