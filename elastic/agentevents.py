@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from elastic.keys import View
 from elastic.model import Cause, Generation, Go, Verdict, WorkerExit
@@ -160,11 +161,15 @@ class Vouched:
 
 @dataclass(frozen=True, slots=True)
 class ProvenGone:
-    """A link showed that a member's process is dead. It can be wrong."""
+    """A link showed that a member's process is dead. It can be wrong.
+
+    `closed_at`: when the link closed, 0.0 if that is not known.
+    """
 
     node: str
     create_revision: int
     host: str
+    closed_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +211,8 @@ class Revoke:
     lease: int
 
 
-@dataclass(frozen=True, slots=True)
-class LinkTarget:
-    """Where the agent of a registration listens."""
+class LinkTarget(NamedTuple):
+    """Where a member's agent listens, and which registration of it says so."""
 
     host: str
     port: int

@@ -270,8 +270,7 @@ class Timeline:
         """Note since when something is wrong with a member of the generation."""
         match event:
             case ProvenGone() if (event.node, event.create_revision) in facts.memory.gone:
-                closed_at = float(getattr(event, "closed_at", 0.0))
-                self._sign(facts, "lost", event.node, min(closed_at or arrived, arrived))
+                self._sign(facts, "lost", event.node, min(event.closed_at or arrived, arrived))
             case ProvenDead():
                 self._sign(facts, "lost", event.node, arrived)
             case Hung():

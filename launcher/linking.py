@@ -10,7 +10,7 @@ from elastic.agentlinks import vouch_s
 from elastic.keys import View
 from launcher.connecting import boottime
 from launcher.hello import Hello
-from launcher.links import Links, Target
+from launcher.links import Links
 from launcher.logs import Narrator
 
 
@@ -27,7 +27,7 @@ class Linking:
             job_id,
             facts.me.node,
             on_change=lambda nodes: put(ae.Linked(nodes)),
-            on_proof=lambda node, created, host: put(ae.ProvenGone(node, created, host)),
+            on_proof=self._proven,
             on_answered=lambda number, nodes: put(ae.LinksAnswered(number, nodes)),
             grants=self._grants,
             on_vouched=lambda g, until: put(ae.Vouched(g, until)),
@@ -44,9 +44,7 @@ class Linking:
         """Do what the core asks for."""
         match action:
             case ae.WatchLinks(targets=targets):
-                self._links.watch(
-                    {node: Target(one.host, one.port, one.create_revision) for node, one in targets.items()}
-                )
+                self._links.watch(targets)
             case ae.AskLinks(number=number):
                 self._links.ask(number)
             case ae.AskVouch(g=g):
@@ -55,6 +53,9 @@ class Linking:
     def close(self) -> None:
         """Say goodbye: nobody takes this for a death."""
         self._links.close()
+
+    def _proven(self, node: str, created: int, host: str) -> None:
+        self._put(ae.ProvenGone(node, created, host, self._links.closed_at.get(node, 0.0)))
 
     def _grants(self, node: str, g: int) -> float:
         """Answer at once; that it asks tells the core something, too."""

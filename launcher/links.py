@@ -6,7 +6,7 @@ addresses come from the member documents, so that a proof names one registration
     links = Links(job_id, node, on_change=…, on_proof=…, …)     # in a running loop; every callback comes from it
     hello.hand_to(links.accept)                     # the agent's listener, from when the agent may be watched
     links.secret(text)                              # whenever the store is read; without one there are no links
-    links.watch({node: Target(host, link, create_revision), …})     # whenever that may have changed; cheap if not
+    links.watch({node: LinkTarget(host, link, create_revision), …})     # whenever that may have changed; cheap if not
     links.ask(number)                               # who is alive? `on_answered` within ASK_LIMIT_S
     links.ask_vouch(g)                              # who watches this node is asked; `on_vouched` for each grant
     links.close()                                   # in order: nobody takes it for a death. Before `hello.close()`
@@ -32,12 +32,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from elastic import linkwire
+from elastic.agentevents import LinkTarget
 from elastic.linkwire import Bye, Granted, LinkError, Message, Ping, Pong, Vouch
 from launcher.connecting import boottime
 from launcher.door import Door
-from launcher.watched import Target, Watched
-
-__all__ = ["Links", "Target"]
+from launcher.watched import Watched
 
 DIALS_MAX = 64
 """Members that are dialled at the same time; a reconnect waits for none of them."""
@@ -88,8 +87,10 @@ class Links:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._cut: set[str] = set()
+        self.closed_at: dict[str, float] = {}
+        """When the link to a member that is watched now closed the last time, on `clock`."""
         self._door = Door(job_id, node, self._granted, self._cut.add, self.complain)
-        self._targets: dict[str, Target] = {}
+        self._targets: dict[str, LinkTarget] = {}
         self._watched: dict[str, Watched] = {}
         self._up: set[str] = set()
         self._told: frozenset[str] = frozenset()
@@ -119,7 +120,7 @@ class Links:
         self._let_go([*self._watched])
         self.watch(targets)
 
-    def watch(self, targets: Mapping[str, Target]) -> None:
+    def watch(self, targets: Mapping[str, LinkTarget]) -> None:
         """Watch these members from now on, and no others. Those that do not listen (port 0) are left out."""
         if self._closed or targets == self._targets:
             return
@@ -196,6 +197,7 @@ class Links:
     def went_down(self, one: Watched) -> None:
         """Tell it in this round of the loop."""
         self._up.discard(one.node)
+        self.closed_at[one.node] = self._clock()
         if self._telling is not None:
             self._telling.cancel()
         self._telling = self._loop.call_soon(self._tell)
@@ -243,6 +245,8 @@ class Links:
 
     def _let_go(self, names: list[str]) -> None:
         gone = [self._watched.pop(name) for name in names]
+        for name in names:
+            self.closed_at.pop(name, None)
         if gone:
             self._queue = deque(one for one in self._queue if self._watched.get(one.node) is one)
         for one in gone:

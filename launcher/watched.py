@@ -19,9 +19,10 @@ import secrets
 import socket
 from contextlib import suppress
 from enum import Enum, auto
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from elastic import linkwire
+from elastic.agentevents import LinkTarget
 from elastic.linkwire import Greeting, LinkError
 from launcher import hello
 from launcher.endpoints import as_ip
@@ -42,14 +43,6 @@ process with many connections takes a second to end where the cores are busy, an
 SHORT_S = 1.0
 SHORT_MAX = 8
 """After so many links in turn that lived for less than that, one that ends is dialled after a pause, as any other."""
-
-
-class Target(NamedTuple):
-    """Where a member listens, and which registration of it says so."""
-
-    host: str
-    port: int
-    create_revision: int
 
 
 class Came(Enum):
@@ -103,7 +96,7 @@ class Watcher(Protocol):
 class Watched:
     """One member and its link. `up` tells whether there is one, `redialling` whether the one that was is decided."""
 
-    def __init__(self, watcher: Watcher, node: str, target: Target) -> None:
+    def __init__(self, watcher: Watcher, node: str, target: LinkTarget) -> None:
         self._watcher = watcher
         self._loop = asyncio.get_running_loop()
         self.node = node

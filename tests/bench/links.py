@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from elastic.agentevents import LinkTarget
 from launcher.hello import Hello
-from launcher.links import Links, Target
+from launcher.links import Links
 
 SECRET = "secret"
 IDLE_S = 10.0
@@ -83,7 +84,7 @@ async def watch(count: int) -> None:
     told = Told()
     links = told.links("w-1")
     links.secret(SECRET)
-    targets = {f"n-{number}": Target("127.0.0.1", port, number + 1) for number, port in enumerate(ports)}
+    targets = {f"n-{number}": LinkTarget("127.0.0.1", port, number + 1) for number, port in enumerate(ports)}
     memory, cpu, began = rss_mb(), time.process_time(), time.monotonic()
     links.watch(targets)
     while len(told.up) < count:

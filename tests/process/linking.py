@@ -9,8 +9,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+from elastic.agentevents import LinkTarget
 from launcher.hello import Hello
-from launcher.links import Links, Target
+from launcher.links import Links
 from tests.process.linkpeer import JOB
 
 ROOT = Path(__file__).parents[2]
@@ -85,7 +86,7 @@ class Peer:
 
     def __init__(self, process: asyncio.subprocess.Process, host: str, port: int) -> None:
         self.process = process
-        self.target = Target(host, port, 5)
+        self.target = LinkTarget(host, port, 5)
 
     async def order(self, words: str) -> None:
         assert self.process.stdin is not None
@@ -111,7 +112,7 @@ async def peer(node: str = "n-1", host: str = "127.0.0.1", port: int = 0, secret
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=pipe, stdout=pipe)
     made = Peer(process, host, port)
     try:
-        made.target = Target(host, int((await made.said("port"))[0]), 5)
+        made.target = LinkTarget(host, int((await made.said("port"))[0]), 5)
         yield made
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -134,6 +135,6 @@ async def listening(
             await agent.close()
 
 
-def at(agent: Hello, revision: int = 5) -> Target:
+def at(agent: Hello, revision: int = 5) -> LinkTarget:
     """Where an agent of this process listens."""
-    return Target("127.0.0.1", agent.port, revision)
+    return LinkTarget("127.0.0.1", agent.port, revision)

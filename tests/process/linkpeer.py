@@ -12,8 +12,9 @@ import os
 import signal
 import sys
 
+from elastic.agentevents import LinkTarget
 from launcher.hello import Hello
-from launcher.links import Links, Target
+from launcher.links import Links
 
 JOB = "j1"
 
@@ -54,7 +55,7 @@ async def obey(links: Links, hello: Hello, words: list[str]) -> None:
     """Do what an order says."""
     match words:
         case ["watch", node, host, port]:
-            links.watch({node: Target(host, int(port), 1)})
+            links.watch({node: LinkTarget(host, int(port), 1)})
         case ["vouch", g]:
             links.ask_vouch(int(g))
         case ["shut"]:

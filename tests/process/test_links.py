@@ -13,10 +13,10 @@ import time
 
 import pytest
 
+from elastic.agentevents import LinkTarget
 from launcher import links as links_module
 from launcher import watched
 from launcher.connecting import boottime
-from launcher.links import Target
 from tests.process.linking import Watching, at, listening, peer, played, watching
 
 # A death
@@ -201,7 +201,7 @@ def test_who_was_never_linked_is_never_proven_dead() -> None:
         async with watching() as watcher, listening("n-3") as (_, agent):
             with socket.socket() as bound:
                 bound.bind(("127.0.0.1", 0))
-                refused = Target("127.0.0.1", bound.getsockname()[1], 1)
+                refused = LinkTarget("127.0.0.1", bound.getsockname()[1], 1)
                 silent = at(agent)._replace(port=0)
                 watcher.links.watch({"n-1": refused, "n-2": at(agent), "n-3": at(agent), "n-4": silent})
                 await watcher.until("up", "n-3")
@@ -290,7 +290,7 @@ def test_names_addresses_of_both_kinds_and_other_ones_of_the_loopback_are_linked
     async def story() -> None:
         own = host if host != "localhost" else "127.0.0.1"
         async with watching() as watcher, peer("n-1", own) as one:
-            watcher.links.watch({"n-1": Target(host, one.target.port, 5)})
+            watcher.links.watch({"n-1": LinkTarget(host, one.target.port, 5)})
             await watcher.until("up", "n-1")
             one.kill()
             await watcher.until("proof", "n-1", 5, host)
@@ -311,7 +311,7 @@ def test_a_name_that_is_not_known_is_tried_again() -> None:
         async with watching() as watcher, listening("n-1") as (_, agent):
             with pytest.MonkeyPatch.context() as patched:
                 patched.setattr(socket, "getaddrinfo", look)
-                watcher.links.watch({"n-1": Target("a-name", agent.port, 1)})
+                watcher.links.watch({"n-1": LinkTarget("a-name", agent.port, 1)})
                 await watcher.until("up", "n-1")
 
     played(story)

@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from elastic import linkwire
+from elastic.agentevents import LinkTarget
 from elastic.linkwire import Granted, Greeting, Ping, Pong, Prove
 from launcher import door, hello
 from launcher.hello import Hello
-from launcher.links import Target
 from launcher.watched import Watched
 from tests.process.linking import SECRET, Watching, at, listening, played, watching
 from tests.process.linkpeer import JOB
@@ -325,7 +325,7 @@ def test_who_answers_and_does_not_prove_itself_makes_no_link_and_no_proof(first:
     async def story() -> None:
         async with linked() as (watcher, _, agent), impostor(first, then) as port:
             with turns(watcher) as tried:
-                watcher.links.watch({"n-1": at(agent), "n-2": Target("127.0.0.1", port, 1)})
+                watcher.links.watch({"n-1": at(agent), "n-2": LinkTarget("127.0.0.1", port, 1)})
                 await tried.acquire()
                 await tried.acquire()
             await is_alive(watcher)
@@ -339,7 +339,7 @@ def test_a_listener_without_the_secret_is_named_once() -> None:
         line = b"elastic-launch 2 j1 n-2 " + b"0" * 32 + b"\n"
         lie = linkwire.encode(linkwire.Proven("0" * 64))
         async with linked() as (watcher, _, agent), impostor(line, lie) as port:
-            watcher.links.watch({"n-1": at(agent), "n-2": Target("127.0.0.1", port, 1)})
+            watcher.links.watch({"n-1": at(agent), "n-2": LinkTarget("127.0.0.1", port, 1)})
             await watcher.until("complaint")
             assert "n-2" in str(watcher.last[1])
             await is_alive(watcher)
@@ -399,7 +399,7 @@ def test_who_is_closed_before_it_was_proven_gives_no_proof_of_a_death() -> None:
         async with watching() as watcher:
             with turns(watcher) as tried:
                 async with impostor(b"elastic-launch 2 j1 n-1 " + b"0" * 32 + b"\n", b"{") as port:
-                    watcher.links.watch({"n-1": Target("127.0.0.1", port, 1)})
+                    watcher.links.watch({"n-1": LinkTarget("127.0.0.1", port, 1)})
                     await tried.acquire()
                 await tried.acquire()  # Now it is refused.
                 await tried.acquire()
