@@ -42,6 +42,10 @@ READ: Final[tuple[Variables, ...]] = (
         "without --gpus the cards to use; with it the cards that it may name, by their numbers in nvidia-smi, or UUIDs",
     ),
     Variables(("ELASTIC_ETCD_PASSWORD",), "the password of --etcd_user, unless --etcd_password_file has it"),
+    Variables(
+        ("PYTHONSAFEPATH", "PYTHONUNBUFFERED", "OPENBLAS_NUM_THREADS"),
+        "as python and OpenBLAS read them, for workers that start warm (docs/warm.md)",
+    ),
     Variables(("NO_COLOR",), "if it is set, even to nothing, no colour on a terminal"),
 )
 """What is read besides the variables of flags."""

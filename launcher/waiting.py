@@ -90,6 +90,8 @@ class WaitingLines:
 
     async def _reason(self) -> tuple[Reason | None, str]:
         facts = self._core.facts
+        if not facts.prepared:
+            return None, "this node loads torch for its workers"
         if facts.decision is not None:
             code, waits = facts.decision.code, isinstance(facts.decision, Wait)
             reason = facts.decision.reason

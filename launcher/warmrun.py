@@ -34,6 +34,8 @@ from typing import Any, NoReturn
 from launcher import child, groupwatch, proctitle, warmlibs
 from launcher.wire import Start
 
+MAIN = ("__main__", "__mp_main__")
+"""Both names of the script's module; multiprocessing gives it the second."""
 CANNOT_OPEN = 2
 FLUSH_FAILED = 120
 """Exit codes of python: the script cannot be opened; stdout cannot take the rest."""
@@ -45,7 +47,7 @@ class Template:
     def __init__(self, path: list[str]) -> None:
         """`path` is `sys.path` as python made it, without a place for the script."""
         self.path = path
-        self.modules = frozenset(sys.modules) | {"__main__"}
+        self.modules = frozenset(sys.modules)
         self.setters = warmlibs.openblas_setters()
 
 
@@ -145,6 +147,8 @@ def _program(argv: list[str], env: dict[str, str]) -> Callable[[], object]:
     main.__loader__ = BuiltinImporter
     main.__dict__.update(__annotations__={}, __builtins__=builtins)
     sys.modules["__main__"] = main
+    if "__mp_main__" in sys.modules:  # multiprocessing's other name for it; what a spawned process sends back has it.
+        sys.modules["__mp_main__"] = main
     safe = bool(env.get("PYTHONSAFEPATH"))
     what, rest = argv[1], argv[2:]
     if what == "-c":
@@ -251,7 +255,7 @@ def _take_apart(known: frozenset[str]) -> None:
     """Let go of what the script made, as python does at its end: files that it left open are written."""
     sys.last_type = sys.last_value = sys.last_traceback = None
     left = []
-    for name in [name for name in reversed(sys.modules) if name not in known or name == "__main__"]:
+    for name in [name for name in reversed(sys.modules) if name not in known or name in MAIN]:
         module = sys.modules.pop(name)
         if isinstance(module, types.ModuleType):
             left.append(weakref.ref(module))

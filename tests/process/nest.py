@@ -64,8 +64,8 @@ class Nest:
     def run_for(self, seconds: float) -> None:
         self.workers.run_until(wire.boottime_s() + seconds)
 
-    async def next(self) -> WorkerEvent:
-        async with asyncio.timeout(LIMIT_S):
+    async def next(self, limit_s: float = LIMIT_S) -> WorkerEvent:
+        async with asyncio.timeout(limit_s):
             while isinstance(event := await self.events.get(), Prepared):
                 self.cold = event.cold
             return event

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +66,5 @@ def test_each_worker_computes_on_its_own_of_the_named_cards(
     )
     assert ran.returncode == 0, ran.stderr
     assert [(tmp_path / str(local)).read_text() for local in range(count)] == [uuid for _, uuid in named]
+    log = (tmp_path / "log" / "launcher.log").read_text()
+    assert re.search(r"workers of generation 1 run: .* \(warm\)$", log, re.MULTILINE), log  # Forked before CUDA began.

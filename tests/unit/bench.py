@@ -93,6 +93,7 @@ class Bench:
         force: bool = False,
         rerun: bool = False,
         watch: Callable[[Facts, Event, list[Action]], None] = lambda facts, event, actions: None,
+        prepared: bool = True,
         **spec: Any,
     ) -> None:
         self.shelf = Shelf(KEYS)
@@ -102,6 +103,7 @@ class Bench:
         limits = Limits(grace_s=15.0, loss_grace_s=2.0, elastic_timeout_s=elastic_timeout_s)
         self.core = AgentCore(Facts(me, KEYS, limits, Policy(node), now=0.0))
         self._watch = watch
+        self.core = AgentCore(Facts(me, KEYS, limits, Policy(node), now=0.0, prepared=prepared))
         self.offline = offline
         self.watch_first = watch_first
         self.hears: frozenset[str] = frozenset()

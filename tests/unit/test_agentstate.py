@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from elastic.agentevents import (
     CloseSession,
+    Drain,
     OpenSession,
+    Prepared,
     ReportFailure,
     ReportVerdict,
+    Send,
     StartWorkers,
 )
 from elastic.agentfacts import Phase
@@ -45,6 +48,22 @@ def test_a_node_alone_joins_proposes_runs_completes_the_job_and_leaves() -> None
     assert [report.verdict.status for report in bench.every(ReportVerdict)] == [Status.COMPLETED]
     assert bench.exit_code == 0
     assert not bench.registered
+
+
+def test_a_node_asks_for_its_lease_and_registers_when_it_is_prepared() -> None:
+    bench = Bench("a", "1", prepared=False)
+    bench.at(2.0)
+    assert len(bench.every(OpenSession)) == 1
+    assert bench.every(Send) == []
+    bench.tell(Prepared())
+    assert bench.phase is Phase.RUNNING
+
+
+def test_a_node_that_is_not_prepared_yet_can_leave() -> None:
+    bench = Bench("a", "1", prepared=False)
+    bench.tell(Drain(15, "SIGTERM"))
+    assert bench.exit_code == 143
+    assert bench.every(Send) == []
 
 
 def test_a_node_alone_restarts_its_failing_script_until_no_restart_is_left() -> None:

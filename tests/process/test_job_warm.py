@@ -1,0 +1,63 @@
+"""Nodes whose workers start warm: when they register, and what people are told."""
+
+from __future__ import annotations
+
+import os
+from signal import SIGKILL, SIGTERM
+
+import pytest
+
+from tests.process.jobs import Job, story
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@story
+async def test_a_node_registers_when_its_nursery_is_prepared_and_its_workers_are_warm(job: Job) -> None:
+    gate = job.folder / "gate"
+    os.mkfifo(gate)
+    job.write("slow.py", f"open({str(gate)!r}).read()")
+    node = await job.node("--np", "1", "--verbose", "--preload", "slow", script=(str(job.script),))
+    await node.says("lease .* of")
+    await node.says("this node loads torch for its workers")
+    assert not any("register" in line for line in node.lines)
+    gate.write_text("go")
+    await node.says("the nursery is warm")
+    await node.says("register: done")
+    (worker,) = await job.world(1, 1)
+    await node.says(r"workers of generation 1 run: pids \d+ \(warm\)")
+    await worker.exits(0)
+    assert await node.exits() == 0
+
+
+@story
+async def test_a_node_that_still_imports_leaves_at_once(job: Job) -> None:
+    os.mkfifo(job.folder / "gate")
+    job.write("slow.py", f"open({str(job.folder / 'gate')!r}).read()")
+    node = await job.node("--np", "1", "--verbose", "--preload", "slow", script=(str(job.script),))
+    await node.says("lease .* of")
+    node.signal(SIGTERM)
+    assert await node.exits() == 143
+    assert not any("register" in line for line in node.lines)
+
+
+@story
+async def test_a_nursery_that_is_killed_is_followed_by_a_warm_one(job: Job) -> None:
+    node = await job.node("--np", "1", "--verbose", script=(str(job.script),))
+    await job.world(1, 1)
+    os.kill(node.nursery(), SIGKILL)
+    await node.says("the nursery died, and its workers with it; starting another")
+    (worker,) = await job.world(2, 1)
+    await node.says(r"workers of generation 2 run: pids \d+ \(warm\)")
+    await worker.exits(0)
+    assert await node.exits() == 0
+
+
+@story
+async def test_why_workers_start_cold_is_one_line(job: Job) -> None:
+    job.write("other.sh", "#!/bin/sh\nexit 0\n").chmod(0o755)
+    node = await job.node("--np", "1", script=(str(job.folder / "other.sh"),))
+    assert await node.exits() == 0
+    assert [line.partition("] ")[2] for line in node.lines if "cold" in line] == [
+        "workers start cold: other.sh is not run by python"
+    ]

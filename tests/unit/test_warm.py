@@ -1,0 +1,75 @@
+"""Which workers start warm."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.config import parse
+from launcher.warm import NO_WARM, read_early, recipe, why_cold
+
+PYTHON = (sys.executable, "train.py")
+
+
+@pytest.mark.parametrize(
+    ("line", "cold"),
+    [
+        (["train.py"], ""),
+        (["-m", "package.train"], ""),
+        (["--no_warm", "train.py"], NO_WARM),
+        (["run.sh"], "run.sh is not run by python"),
+    ],
+)
+def test_what_is_run_by_python_starts_warm_unless_that_is_not_wanted(line: list[str], cold: str) -> None:
+    assert recipe(parse(line, {}), {}, {}).cold == cold
+
+
+def test_a_variable_that_watches_python_from_its_first_import_forbids_it() -> None:
+    assert recipe(parse(["train.py"], {}), {"PYTHONVERBOSE": "1"}, {}).cold == "PYTHONVERBOSE is set"
+    assert recipe(parse(["train.py"], {}), {"PYTHONVERBOSE": ""}, {}).cold == ""
+
+
+def test_modules_of_the_script_are_looked_for_where_python_does(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    assert recipe(parse([str(script)], {}), {}, {}).folder == str(tmp_path.resolve())
+    assert recipe(parse(["-m", "train"], {}), {}, {}).folder == str(Path.cwd())
+    assert recipe(parse([str(script)], {}), {"PYTHONSAFEPATH": "1"}, {}).folder is None
+
+
+def test_the_nursery_has_the_variables_that_are_read_early_as_its_workers_have_them() -> None:
+    wishes = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "NCCL_SOCKET_IFNAME": "lo"}
+    assert dict(recipe(parse(["train.py"], {}), {"OMP_NUM_THREADS": "3"}, wishes).wishes) == {"PYTHONUNBUFFERED": "1"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (PYTHON, ""),
+        ((sys.executable, "-m", "train", "-u"), ""),
+        ((sys.executable, "-c", "pass"), ""),
+        ((sys.executable,), "python has flags of its own"),
+        ((sys.executable, "-m"), "python has flags of its own"),
+        ((sys.executable, "-u", "train.py"), "python has flags of its own"),
+        (("/usr/bin/other", "train.py"), "other is not run by this python"),
+        ((), "nothing is not run by this python"),
+    ],
+)
+def test_only_what_this_python_runs_without_flags_is_forked(argv: tuple[str, ...], why: str) -> None:
+    assert why_cold(argv, {}, {}) == why
+
+
+@pytest.mark.parametrize("name", ["TORCH_LOGS", "PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THREADS", "LD_PRELOAD", "TZ"])
+def test_a_worker_with_another_value_than_the_nursery_had_at_its_imports_starts_cold(name: str) -> None:
+    assert why_cold(PYTHON, {name: "1"}, {name: "1"}) == ""
+    for env, nursery in (({name: "1"}, {}), ({}, {name: "1"}), ({name: "1"}, {name: "2"})):
+        assert why_cold(PYTHON, env, nursery) == f"{name} is not what it was at the start of the nursery"
+
+
+@pytest.mark.parametrize(
+    "name", ["RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCH_NCCL_BLOCKING_WAIT", "CUDA_VISIBLE_DEVICES"]
+)
+def test_what_is_read_when_it_is_used_may_differ(name: str) -> None:
+    assert not read_early(name)
+    assert why_cold(PYTHON, {name: "1"}, {name: "2"}) == ""
