@@ -19,6 +19,8 @@ from typing import Final
 MOMENT_S: Final = 0.05
 """A thread that waits for the lock gets it within microseconds, on a machine that is not overloaded."""
 
+_let_go: Final[set[int]] = set()
+"""Processes that have waited for others since their last collective: the threads have had their moment."""
 _armed: Final[set[int]] = set()
 """Processes that end like this; a process that was forked from one does not."""
 
@@ -30,13 +32,19 @@ def arm() -> None:
         atexit.register(_end)
 
 
+def waited() -> None:
+    """Say that this process has waited for others, without python's lock, since its last collective."""
+    _let_go.add(os.getpid())
+
+
 def _end() -> None:
     """After an exception the group stays: peers may be gone, and the exit must be quick."""
     import torch.distributed as dist
 
     if os.getpid() not in _armed:
         return
-    time.sleep(MOMENT_S)
+    if os.getpid() not in _let_go:
+        time.sleep(MOMENT_S)
     if getattr(sys, "last_value", None) is not None or not dist.is_initialized():
         return
     ddp = sys.modules.get("torch.nn.parallel.distributed")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from elastic.channel import Left, Saved, Stop, WorkerEnd, fitting
 from elastic.errors import CheckpointError
-from elastic.train import nans, notes, restoring, rng, sharing, stop, talk, tree
+from elastic.train import ending, nans, notes, restoring, rng, sharing, stop, talk, tree
 from elastic.train.checkpoint import Checkpoints
 from elastic.train.memory import MemoryTier
 from elastic.train.parts import Part, on_its_device, without_numpy
@@ -294,6 +294,7 @@ class Keeper:
             self._end.send(Left(step))
         if self._board is not None:
             self._board.leave(self._here.rank, self._here.world_size)
+            ending.waited()
         if self._here.rank == 0:
             notes.say(f"step {step} is saved; the workers leave: {word.reason}")
         raise SystemExit(LEAVING)

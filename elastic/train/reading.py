@@ -20,7 +20,8 @@ KEEP = 3
 """Checkpoints that stay. Two would do if none were ever damaged."""
 MARK_WAIT_S = 10.0
 """How long `load` waits for its generation's mark: the agent of M_id 0 writes it while other nodes already start."""
-MARK_POLL_S = 0.05
+MARK_POLL_S = (0.002, 0.05)
+"""Each look is twice as long after the one before, within these bounds: mostly the mark comes within milliseconds."""
 
 log = logging.getLogger(__name__)
 
@@ -182,6 +183,7 @@ class Reader:
         if not self.mark:
             return None
         deadline = time.monotonic() + MARK_WAIT_S
+        pause_s, longest_s = MARK_POLL_S
         while True:
             claim = fence.current(self.folder)
             if claim is not None and claim.mark == self.mark:
@@ -190,7 +192,8 @@ class Reader:
                 fence.check(self.folder, self.mark)
             if time.monotonic() > deadline:
                 break
-            time.sleep(MARK_POLL_S)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, longest_s)
         if claim is not None and self.mark.rpartition("/")[0] in claim.incarnations[:-1]:
             fence.check(self.folder, self.mark)  # Another job took it: that is the better word.
         stands = "no mark" if claim is None else f"the mark of generation {claim.mark}"

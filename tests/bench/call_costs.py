@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import elastic
 from elastic.testing import record, run
-from tests.bench.contenders import Training
+from tests.bench.model import Training
 
 CALLS = 20_000
 REPEATS = 5

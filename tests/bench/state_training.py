@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 import elastic
-from tests.bench.contenders import Training
+from tests.bench.model import Training
 from tests.bench.steplog import Writer
 
 
