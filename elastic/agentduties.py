@@ -27,9 +27,6 @@ from elastic.membership import Form, Wait, decide
 from elastic.model import Ended, MemberState, Outcome
 from elastic.proposals import Transaction, leave, propose, record, say
 
-WATCH_PATIENCE_S = 1.0
-"""What this agent wrote and follows is shown by its watch within this time, or at most twice of it; otherwise it lists
-again."""
 ASK_AGAIN_S = 0.5
 """A question to the store that led to nothing is asked again after this pause."""
 
@@ -114,8 +111,11 @@ def _holds(f: Facts) -> bool:
     generation = f.generation
     if f.phase is not Phase.RUNNING or generation is None or generation.g != f.workers_g or f.seats:
         return False  # Seats are given anew as soon as a lease has ended, so that nobody runs longer than that.
-    others = {place.node for place in generation.members if place.node != f.me.node}
-    return generation.index(f.me.node) == 0 and others <= f.memory.linked
+    if generation.members[:1] and generation.members[0].node != f.me.node:
+        return False
+    linked = f.memory.linked
+    others = generation.members[1:]
+    return len(linked) >= len(others) and generation.index(f.me.node) == 0 and all(one.node in linked for one in others)
 
 
 def _tell_spare(f: Facts) -> None:
@@ -168,7 +168,16 @@ def _session(f: Facts) -> None:
 
 
 def _behind(f: Facts) -> bool:
-    return f.view.revision < f.floor or f.listing < f.listing_wanted or f.looks == f.outdated
+    return f.view.revision < f.floor or f.listing < f.listing_wanted or _second(f)
+
+
+def _second(f: Facts) -> bool:
+    """Tell whether this node came second with its registration and has not seen yet what came first.
+
+    Spec and incarnation are written together, and their watches may tell them one after the other.
+    """
+    half = (f.view.spec is None) != (f.view.incarnation is None)
+    return f.outdated is not None and f.listing == f.outdated[1] and (f.looks == f.outdated[0] or half)
 
 
 def _refresh_view(f: Facts) -> None:
@@ -186,12 +195,12 @@ def _refresh_view(f: Facts) -> None:
 
 def _patience_s(f: Facts) -> float:
     """How long this agent waits for its watch; each another time, so that not all list in one instant."""
-    return WATCH_PATIENCE_S * (1 + zlib.crc32(f.me.node.encode()) % 1024 / 1024)
+    return f.limits.watch_patience_s * (1 + zlib.crc32(f.me.node.encode()) % 1024 / 1024)
 
 
 def _send(f: Facts, transaction: Transaction) -> None:
     f.inflight = transaction
-    f.sent_look = f.looks
+    f.sent_at = (f.looks, f.listing)
     f.act(Send(transaction))
 
 
@@ -235,15 +244,10 @@ def _join(f: Facts) -> None:
         f.refusal = plan.refusal
     elif plan.transaction is not None:
         _send(f, plan.transaction)
-    elif f.older_asked is None and f.now >= f.ask_again_at and not _half_told(f):
+    elif f.older_asked is None and f.now >= f.ask_again_at:
         f.ask_again_at = f.now + ASK_AGAIN_S
         f.older_asked = 0
         f.act(FindOlder(0))
-
-
-def _half_told(f: Facts) -> bool:
-    """Tell whether the watch has shown the spec of a job and not yet what was written with it."""
-    return f.view.spec is not None and f.view.incarnation is None
 
 
 def _present(f: Facts, node: str) -> bool:

@@ -12,7 +12,7 @@ import asyncio
 import random
 import resource
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -64,11 +64,12 @@ class Agent:
             versions={"python": "3.11", "torch": "2.13.0", "nccl": "2.29.1", "launcher": "0.1.0", "script": "ab" * 8},
         )
         me = Me(self.node, member, spec_of(crowd.count, slots), f"incarnation-{number}")
-        facts = Facts(me, crowd.keys, Limits(), Policy(self.node), now=time.monotonic())
+        facts = Facts(me, crowd.keys, Limits(watch_patience_s=60.0), Policy(self.node), now=time.monotonic())
         facts.idle_since = facts.entered_at = facts.now
         self.core = AgentCore(facts)
         self.has = self.runs = 0
         self.apply_s = 0.0
+        self.document_bytes = 0
         self.hold = False
         self.lease: int | None = None
         self._random = random.Random(number)
@@ -138,9 +139,9 @@ class Agent:
         entry = mirror.entries.get(self.crowd.keys.generation)
         self._dirty = True
         if entry is not None and entry.mod_revision > self.has:
-            self.has = entry.mod_revision
+            self.has, self.document_bytes = entry.mod_revision, len(entry.value)
             self.hold = self.crowd.holding and not self.proposes
-            self.crowd.arrived(self)
+            self.crowd.check()
         if not self.hold:
             self._look()
 
@@ -169,6 +170,8 @@ class Agent:
 
     def _perform(self, action: ae.Action) -> None:
         match action:
+            case ae.Send() if self.crowd.gathers(action.transaction.kind):
+                self._spawn(self._send_together(action.transaction))
             case ae.Send():
                 self._spawn(self._send(action.transaction))
             case ae.Follow():
@@ -186,11 +189,17 @@ class Agent:
                 self._spawn(self._store.revoke(action.lease))
             case ae.StartWorkers():
                 self.runs = action.generation.g
-                self.crowd.ran(self)
+                self.crowd.check()
             case ae.StopWorkers():
                 self._events.append(ae.Gone(action.g, -1))
             case ae.Exit():
                 self.crowd.fail(RuntimeError(f"{self.node} ended: {self.core.facts.refusal}"))
+
+    async def _send_together(self, transaction: Transaction) -> None:
+        self.crowd.ready += 1
+        self.crowd.check()
+        await self.crowd.begin.wait()
+        await self._send(transaction)
 
     async def _send(self, transaction: Transaction) -> None:
         try:
@@ -234,12 +243,12 @@ class Crowd:
 
     def __init__(self, endpoint: str, job: str, count: int, slots: int) -> None:
         """Make `count` agents; they wait for each other."""
-        from collections import Counter
-
         self.endpoint = endpoint
         self.keys = JobKeys(job)
         self.count = count
         self.holding = True
+        self.ready = 0
+        self.begin = asyncio.Event()
         self.sent: Counter[tuple[str, bool]] = Counter()
         self._until: Callable[[], bool] = lambda: False
         self._waiting: asyncio.Future[float] | None = None
@@ -252,20 +261,17 @@ class Crowd:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(error)
 
-    def arrived(self, agent: Agent) -> None:
-        """The bytes of a generation are with this agent."""
-        self._check()
+    def gathers(self, kind: str) -> bool:
+        """Whether a transaction waits until every agent is ready to register (`ready`) and `begin` is set."""
+        return kind == "register" and not self.begin.is_set()
 
-    def ran(self, agent: Agent) -> None:
-        """The workers of a generation run at this agent."""
-        self._check()
-
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Something happened that may have been waited for: bytes arrived, workers run, an agent is ready."""
         if self._waiting is not None and not self._waiting.done() and self._until():
             self._waiting.set_result(time.monotonic())
 
     async def wait(self, until: Callable[[], bool], limit_s: float = 120.0) -> float:
-        """Wait until `until` holds; the time at which it did. It is asked again whenever bytes or a go arrived."""
+        """Wait until `until` holds; the time at which it did. It is asked again at each `check`."""
         if self._failed is not None:
             raise self._failed
         if until():
