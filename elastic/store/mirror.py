@@ -26,6 +26,8 @@ PAUSE_S = (0.2, 0.5)
 PACE_S = 20e-6
 """For each key in the picture: a burst of changes is told once in so long, since whoever is told looks at all of it.
 For a thousand members 20 ms, a third of which they take to look at; the first change after a pause is told at once."""
+RELIST_SPREAD = (0.5, 1.0)
+"""The next listing is due after a random part of the time, so that agents that came together do not list together."""
 LASTED_S = 1.0
 """A watch that ended sooner is not begun again without a pause."""
 RANGES_MAX = 64
@@ -153,8 +155,9 @@ class Mirror:
     async def _idle(self, watching: asyncio.Task[None]) -> None:
         """Wait until the watch ends, somebody asks for a listing, or one is due."""
         woken = asyncio.create_task(self._woken.wait())
+        due_s = self._relist_every_s * self._random.uniform(*RELIST_SPREAD)
         try:
-            await asyncio.wait({watching, woken}, timeout=self._relist_every_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({watching, woken}, timeout=due_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             woken.cancel()
             await asyncio.wait([woken])

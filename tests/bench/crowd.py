@@ -13,7 +13,7 @@ import random
 import resource
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from elastic import agentevents as ae
@@ -29,8 +29,10 @@ from elastic.store.base import Range
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from elastic.store.mirror import Mirror
 
-LEASE_TTL_S = 60.0
+LEASE_TTL_S = 300.0
 """Long, so that the refreshes of all agents do not take this one process's time."""
+LIMIT_S = 120.0
+"""Nothing that is waited for takes longer on a machine that is not out of breath."""
 OPTIONS = EtcdOptions(try_s=60.0, refresh_try_s=60.0, hedge_after_s=60.0, request_limit_s=60.0)
 """Long times as well: an answer that came waits here until the one core has dealt with those of a thousand others."""
 
@@ -75,7 +77,11 @@ class Agent:
         self._random = random.Random(number)
         self._store = EtcdStore([crowd.endpoint], options=OPTIONS, random_source=self._random)
         self._mirror = Mirror(
-            self._store, on_change=self._mirrored, on_trouble=self._trouble, random_source=self._random
+            self._store,
+            on_change=self._mirrored,
+            on_trouble=self._trouble,
+            relist_every_s=LIMIT_S,
+            random_source=self._random,
         )
         self._reader = ViewReader(crowd.keys)
         self._scope = (False, "")
@@ -85,6 +91,7 @@ class Agent:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._session: asyncio.Task[None] | None = None
         self._wake: asyncio.TimerHandle | None = None
+        self._wake_at: float | None = None
 
     def start(self) -> None:
         """Begin to join."""
@@ -129,11 +136,18 @@ class Agent:
         return self.core.facts.following == (True, None)
 
     def _plan_wake(self) -> None:
+        at = self.core.wake_at
+        if at == self._wake_at:
+            return
+        self._wake_at = at
         if self._wake is not None:
             self._wake.cancel()
-        at = self.core.wake_at
         if at is not None:
-            self._wake = asyncio.get_running_loop().call_later(max(at - time.monotonic(), 0.0), self.feed, ae.Tick())
+            self._wake = asyncio.get_running_loop().call_later(max(at - time.monotonic(), 0.0), self._tick)
+
+    def _tick(self) -> None:
+        self._wake_at = None
+        self.feed(ae.Tick())
 
     def _mirrored(self, mirror: Mirror) -> None:
         entry = mirror.entries.get(self.crowd.keys.generation)
@@ -141,7 +155,7 @@ class Agent:
         if entry is not None and entry.mod_revision > self.has:
             self.has, self.document_bytes = entry.mod_revision, len(entry.value)
             self.hold = self.crowd.holding and not self.proposes
-            self.crowd.check()
+            self.crowd.reached("bytes", self)
         if not self.hold:
             self._look()
 
@@ -189,15 +203,14 @@ class Agent:
                 self._spawn(self._store.revoke(action.lease))
             case ae.StartWorkers():
                 self.runs = action.generation.g
-                self.crowd.check()
+                self.crowd.reached("run", self)
             case ae.StopWorkers():
                 self._events.append(ae.Gone(action.g, -1))
             case ae.Exit():
                 self.crowd.fail(RuntimeError(f"{self.node} ended: {self.core.facts.refusal}"))
 
     async def _send_together(self, transaction: Transaction) -> None:
-        self.crowd.ready += 1
-        self.crowd.check()
+        self.crowd.reached("ready", self)
         await self.crowd.begin.wait()
         await self._send(transaction)
 
@@ -247,12 +260,12 @@ class Crowd:
         self.keys = JobKeys(job)
         self.count = count
         self.holding = True
-        self.ready = 0
         self.begin = asyncio.Event()
         self.sent: Counter[tuple[str, bool]] = Counter()
-        self._until: Callable[[], bool] = lambda: False
+        self._missing: dict[str, set[Agent]] = {}
         self._waiting: asyncio.Future[float] | None = None
         self._failed: BaseException | None = None
+        self._awaited = ""
         self.agents = [Agent(self, number, slots) for number in range(count)]
 
     def fail(self, error: BaseException) -> None:
@@ -262,24 +275,35 @@ class Crowd:
             self._waiting.set_exception(error)
 
     def gathers(self, kind: str) -> bool:
-        """Whether a transaction waits until every agent is ready to register (`ready`) and `begin` is set."""
+        """Whether a transaction waits until every agent is ready to register and `begin` is set."""
         return kind == "register" and not self.begin.is_set()
 
-    def check(self) -> None:
-        """Something happened that may have been waited for: bytes arrived, workers run, an agent is ready."""
-        if self._waiting is not None and not self._waiting.done() and self._until():
+    def expect(self, *what: str) -> None:
+        """From now on every agent is missing until it has `reached` each of these."""
+        for one in what:
+            self._missing[one] = set(self.agents)
+
+    def reached(self, what: str, agent: Agent) -> None:
+        """An agent is ready to register, has the bytes of a generation, or runs its workers."""
+        missing = self._missing[what]
+        missing.discard(agent)
+        if not missing and self._waiting is not None and self._awaited == what and not self._waiting.done():
             self._waiting.set_result(time.monotonic())
 
-    async def wait(self, until: Callable[[], bool], limit_s: float = 120.0) -> float:
-        """Wait until `until` holds; the time at which it did. It is asked again at each `check`."""
+    async def wait(self, what: str) -> float:
+        """Wait until nobody is missing any more; the time at which that was so."""
         if self._failed is not None:
             raise self._failed
-        if until():
+        if not self._missing[what]:
             return time.monotonic()
-        self._until = until
+        self._awaited = what
         self._waiting = asyncio.get_running_loop().create_future()
-        async with asyncio.timeout(limit_s):
-            return await self._waiting
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                return await self._waiting
+        except TimeoutError:
+            missing = [f"{one.node}: {one.core.phase}, {one.core.facts.decision}" for one in self._missing[what]]
+            raise TimeoutError(f"{what} of {len(missing)} agents: {missing[:5]}") from None
 
     async def stop(self) -> None:
         """End all agents."""

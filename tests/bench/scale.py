@@ -110,19 +110,20 @@ async def one_round(endpoint: str, job: str, size: int, slots: int, meter: Meter
     agents = crowd.agents
     try:
         began = time.monotonic()
+        crowd.expect("ready", "bytes", "run")
         for agent in agents:
             agent.start()
-        connected = await crowd.wait(lambda: crowd.ready == size)
+        connected = await crowd.wait("ready")
         await asyncio.to_thread(meter.read)
         gc.collect()
         gc.freeze()  # What a thousand agents hold is not looked through again and again while they are measured.
         cpu, met_at = time.process_time(), time.monotonic()
         crowd.begin.set()
-        met = await crowd.wait(lambda: all(agent.has for agent in agents))
+        met = await crowd.wait("bytes")
         meet_cpu_s = time.process_time() - cpu
         meet = await asyncio.to_thread(meter.read)
         applied(agents)
-        await crowd.wait(lambda: all(agent.runs for agent in agents))
+        await crowd.wait("run")
         await asyncio.to_thread(meter.read)
         first = max(agent.runs for agent in agents)
         lost_at, lost, changed, change = await lose(crowd, agents[size // 2], meter)
@@ -152,13 +153,13 @@ async def lose(crowd: Crowd, victim: Agent, meter: Meter) -> tuple[float, float,
     created = proposer.core.facts.view.members[victim.node].create_revision
     await victim.stop()
     agents.remove(victim)
-    had, ran = max(agent.has for agent in agents), max(agent.runs for agent in agents)
+    crowd.expect("bytes", "run")
     await asyncio.to_thread(meter.read)
     lost_at = time.monotonic()
     proposer.feed(ae.ProvenGone(victim.node, created, victim.core.facts.me.member.host))
-    lost = await crowd.wait(lambda: all(agent.has > had for agent in agents))
+    lost = await crowd.wait("bytes")
     applied(agents)
-    changed = await crowd.wait(lambda: all(agent.runs > ran for agent in agents))
+    changed = await crowd.wait("run")
     return lost_at, lost, changed, await asyncio.to_thread(meter.read)
 
 
