@@ -28,9 +28,6 @@ from elastic.membership import Wait, decide
 from elastic.model import Ended, MemberState, Outcome
 from elastic.proposals import Transaction, leave, propose, record, say
 
-WATCH_PATIENCE_S = 1.0
-"""What this agent wrote and follows is shown by its watch within this time, or at most twice of it; otherwise it lists
-again."""
 ASK_AGAIN_S = 0.5
 """A question to the store that led to nothing is asked again after this pause."""
 
@@ -92,7 +89,7 @@ def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
         times.append(f.entered_at + record_patience_s)
     if f.phase in (Phase.JOINING, Phase.SPARE, Phase.GATED) and f.limits.elastic_timeout_s is not None:
         times.append(f.idle_since + f.limits.elastic_timeout_s)
-    if f.phase in (Phase.JOINING, Phase.RUNNING) and f.registered is None:
+    if f.phase in (Phase.JOINING, Phase.RUNNING) and f.registered is None and f.inflight is None:
         times.append(max(f.grant_again_at, f.now + ASK_AGAIN_S))
     if f.behind_since is not None:
         times.append(f.behind_since + _patience_s(f))
@@ -151,7 +148,16 @@ def _session(f: Facts) -> None:
 
 
 def _behind(f: Facts) -> bool:
-    return f.view.revision < f.floor or f.listing < f.listing_wanted or f.looks == f.outdated
+    return f.view.revision < f.floor or f.listing < f.listing_wanted or _second(f)
+
+
+def _second(f: Facts) -> bool:
+    """Tell whether this node came second with its registration and has not seen yet what came first.
+
+    Spec and incarnation are written together, and their watches may tell them one after the other.
+    """
+    half = (f.view.spec is None) != (f.view.incarnation is None)
+    return f.outdated is not None and f.listing == f.outdated[1] and (f.looks == f.outdated[0] or half)
 
 
 def _refresh_view(f: Facts) -> None:
@@ -169,12 +175,12 @@ def _refresh_view(f: Facts) -> None:
 
 def _patience_s(f: Facts) -> float:
     """How long this agent waits for its watch; each another time, so that not all list in one instant."""
-    return WATCH_PATIENCE_S * (1 + zlib.crc32(f.me.node.encode()) % 1024 / 1024)
+    return f.limits.watch_patience_s * (1 + zlib.crc32(f.me.node.encode()) % 1024 / 1024)
 
 
 def _send(f: Facts, transaction: Transaction) -> None:
     f.inflight = transaction
-    f.sent_look = f.looks
+    f.sent_at = (f.looks, f.listing)
     f.act(Send(transaction))
 
 
@@ -219,7 +225,7 @@ def _join(f: Facts) -> None:
     elif plan.transaction is not None:
         if f.prepared:  # A node that is in a generation starts its workers at once.
             _send(f, plan.transaction)
-    elif f.older_asked is None and f.now >= f.ask_again_at and not _half_told(f):
+    elif f.older_asked is None and f.now >= f.ask_again_at:
         f.ask_again_at = f.now + ASK_AGAIN_S
         f.older_asked = 0
         f.act(FindOlder(0))
@@ -234,11 +240,6 @@ def _revoke_dead(f: Facts) -> None:
         if proven and stored.lease and stored.lease not in f.revoked:
             f.revoked |= {stored.lease}
             f.act(Revoke(stored.lease))
-
-
-def _half_told(f: Facts) -> bool:
-    """Tell whether the watch has shown the spec of a job and not yet what was written with it."""
-    return f.view.spec is not None and f.view.incarnation is None
 
 
 def _present(f: Facts, node: str) -> bool:

@@ -78,10 +78,14 @@ class Me:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """This agent's own times, in seconds."""
+    """This agent's own times, in seconds.
+
+    What it wrote and follows is shown by its watch within `watch_patience_s`, at most twice of it; otherwise it lists.
+    """
 
     grace_s: float = 15.0
     loss_grace_s: float = 2.0
+    watch_patience_s: float = 1.0
     elastic_timeout_s: float | None = None
 
 
@@ -103,8 +107,8 @@ class Facts:
     view: View = field(default_factory=View)
     listing: int = 0
     looks: int = 0
-    sent_look: int = 0
-    outdated: int | None = None
+    sent_at: tuple[int, int] = (0, 0)
+    outdated: tuple[int, int] | None = None
     incarnation: str | None = None
     another_store: bool = False
     first_revision: int = 0
@@ -138,6 +142,7 @@ class Facts:
     older_node: str | None = None
     # links
     targets: Mapping[str, LinkTarget] = field(default_factory=dict)
+    watched_at: tuple[View, frozenset[tuple[str, int]], tuple[bool, str | None]] | None = None
     links_up: frozenset[str] = frozenset()
     silent: frozenset[str] = frozenset()
     asked: int = 0
@@ -441,7 +446,7 @@ def _came_second(f: Facts) -> None:
     Where a thousand nodes begin a job together, all but one come second. None of them lists for that.
     """
     f.somebody_lives = None
-    f.outdated = f.sent_look
+    f.outdated = f.sent_at
 
 
 def _older(f: Facts, event: Older) -> None:

@@ -32,6 +32,10 @@ def watch(f: Facts) -> None:
     """Say whom to watch, if it is somebody else than before. Who has lost its key is watched while it may work on."""
     if f.following is None or (f.registered is None and f.phase is not Phase.JOINING):
         return  # Its place in line is being looked up, or it will be registered again: what it holds by links stays.
+    looked_at = (f.view, f.memory.gone, f.following)
+    if f.watched_at is not None and f.watched_at[0] is f.view and f.watched_at[1:] == looked_at[1:]:
+        return  # With a thousand members the rest takes a millisecond.
+    f.watched_at = looked_at
     followed = f.following[1]
     members = f.view.members
     names = members if f.following == (True, None) and f.view.complete else (followed,) if followed else ()

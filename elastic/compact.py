@@ -109,7 +109,7 @@ def read(document: bytes) -> Generation:
     seats = [_seated(written) for written in it.seats] or [()] * count
     if len(seats) != count:
         raise ValueError(f"seats has {len(seats)} items for {count} members")
-    ports: tuple[int | str, ...] = tuple(_expanded(it.ports))  # Converted, and so checked, below.
+    ports = _expanded(it.ports)  # Converted, and so checked, below.
     sizes = [len(seats[m_id]) or it.slots for m_id in range(count)]
     if sum(sizes) != len(ports):
         raise ValueError(f"{sum(sizes)} ports are wanted, {len(ports)} are there")
@@ -223,18 +223,17 @@ def _runs(items: Iterable[int | str]) -> Iterator[int | str]:
         yield -more
 
 
-def _expanded(items: Iterable[int | str]) -> Iterator[int | str]:
+def _expanded(items: Iterable[int | str]) -> tuple[int | str, ...]:
     """What `_runs` was given."""
-    last: int | str = ""
+    found: list[int | str] = []
     for item in items:
         if isinstance(item, str) or item >= 0:
-            yield item
-            last = item
-        elif isinstance(last, int):
-            yield from range(last + 1, last - item + 1)
-            last -= item
+            found.append(item)
+        elif found and isinstance(last := found[-1], int):
+            found.extend(range(last + 1, last - item + 1))
         else:
             raise ValueError("a run that follows no number")
+    return tuple(found)
 
 
 def _limited(it: _Document) -> None:

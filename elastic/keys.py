@@ -157,7 +157,8 @@ class ViewReader:
 
     def read(self, entries: Mapping[str, Entry], revision: int, *, complete: bool, follows: str | None) -> View:
         """Build the view of these entries. A document that does not fit its schema is left out and named."""
-        keys = self._keys
+        keys, before = self._keys, self._decoded
+        members_at, outcomes_at = len(keys.members), len(keys.outcomes)
         decoded: dict[str, tuple[Entry, Stored[Any] | None]] = {}
         members: dict[str, Stored[Member]] = {}
         outcomes: dict[tuple[int, str], Stored[Outcome]] = {}
@@ -165,18 +166,20 @@ class ViewReader:
         single: dict[str, Stored[Any]] = {}
         schema: int | None = None
         for key, entry in entries.items():
-            if not keys.known(key):
+            known = before.get(key)
+            if known is None and not keys.known(key):
                 continue  # A later version may put something there; it is not ours.
-            known = self._decoded.get(key)
-            stored = known[1] if known is not None and known[0] == entry else self._decode(entry)
-            decoded[key] = (entry, stored)
+            if known is None or (known[0] is not entry and known[0] != entry):
+                known = (entry, self._decode(entry))
+            decoded[key] = known
+            stored = known[1]
             if stored is None:
                 damaged.append(key)
                 schema = _schema(entry.value) if key == keys.spec else schema
             elif key.startswith(keys.members):
-                members[key[len(keys.members) :]] = stored
+                members[key[members_at:]] = stored
             elif key.startswith(keys.outcomes):
-                g, _, start = key[len(keys.outcomes) :].partition("/")
+                g, _, start = key[outcomes_at:].partition("/")
                 at = (int(g), start.partition("/")[0])
                 known_end = outcomes.get(at)
                 if known_end is None or known_end.value.since <= stored.value.since:

@@ -195,8 +195,8 @@ def _running(q: Question, generation: Generation) -> tuple[Decision, Memory]:
     failed = [node for node, outcome in outcomes.items() if outcome.ended is Ended.FAILED]
     stopped = [node for node, outcome in outcomes.items() if outcome.ended is Ended.STOPPED]
     lost = [node for node in nodes if node not in outcomes and not q.working(node)]
-    staying = q.staying(generation)
     if lost or failed or stopped:
+        staying = q.staying(generation)
         if not staying:
             gone = f"{named(lost or failed or stopped)} left, nobody of this world remains"
             return _reform(q, gone, lost), q.memory
@@ -210,21 +210,21 @@ def _running(q: Question, generation: Generation) -> tuple[Decision, Memory]:
         return _form(q, Reason.STOPPED, Why.STOPPED, f"{named(stopped)} stopped its workers", staying), q.memory
     if done:
         return Wait(Reason.FINISHING, f"{len(done)} of {node_count(len(nodes))} done; waiting for the others"), q.memory
-    return _planned(q, generation, nodes, staying), q.memory
+    return _planned(q, generation, nodes), q.memory
 
 
-def _planned(q: Question, generation: Generation, nodes: list[str], staying: list[Place]) -> Decision:
+def _planned(q: Question, generation: Generation, nodes: list[str]) -> Decision:
     """Changes that can wait: drains, fewer nodes wanted, newcomers."""
     draining = [node for node in nodes if q.draining(node)]
     if draining:
         until = min(q.memory.draining_since[node] for node in draining) + BATCH_S
         if q.now < until:
             return Wait(Reason.DRAIN_BATCH, told(draining, "drain"), until)
-        return _form(q, Reason.DRAINED, Why.DRAIN, told(draining, "drain"), staying, planned=True)
+        return _form(q, Reason.DRAINED, Why.DRAIN, told(draining, "drain"), q.staying(generation), planned=True)
     high = q.spec.np.high
     if len(nodes) > high:
         reason = f"{len(nodes)} nodes run, {high} are wanted"
-        return _form(q, Reason.SHRUNK, Why.SHRINK, reason, staying, planned=True)
+        return _form(q, Reason.SHRUNK, Why.SHRINK, reason, q.staying(generation), planned=True)
     newcomers = q.newcomers()[: high - len(nodes)]
     if newcomers:
         until = q.settled_at(newcomers)
@@ -235,7 +235,7 @@ def _planned(q: Question, generation: Generation, nodes: list[str], staying: lis
             until = grown_at + every_s
             text = f"{told(newcomers, 'join')} in {until - q.now:.0f} s (--grow_every {every_s:g})"
             return Wait(Reason.GROW_LATER, text, until)
-        return _form(q, Reason.GROWN, Why.GROWTH, told(newcomers, "join"), staying, planned=True)
+        return _form(q, Reason.GROWN, Why.GROWTH, told(newcomers, "join"), q.staying(generation), planned=True)
     text = f"training with {node_count(len(nodes))}"
     spares = len(q.ready())
     return Wait(Reason.TRAINING, text + (f", {spares} spare" if spares else ""))

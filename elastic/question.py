@@ -52,10 +52,10 @@ class Question:
 
     def member(self, node: str) -> Stored[Member] | None:
         """The registered member, None also when its death is proven."""
-        stored = self.view.members.get(node)
-        if stored is None or (node, stored.create_revision) in self.memory.gone or node in self.memory.dead:
-            return None
-        return stored
+        stored, memory = self.view.members.get(node), self.memory
+        if stored is None or not (memory.gone or memory.dead):
+            return stored
+        return None if (node, stored.create_revision) in memory.gone or node in memory.dead else stored
 
     def vouched(self, node: str) -> bool:
         """Tell whether an unregistered member is still heard, within the time it has to register again."""
@@ -79,6 +79,8 @@ class Question:
 
     def draining(self, node: str) -> bool:
         """Tell whether the node has said that it leaves."""
+        if not self.memory.draining_since:  # It has every member that drains.
+            return False
         stored = self.view.members.get(node)
         return stored is not None and stored.value.state is MemberState.DRAINING
 

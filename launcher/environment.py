@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from elastic.model import Generation
@@ -46,7 +47,7 @@ ROLE_NAMES: Final = (
 """What a process of a parameter-server job has; in a worker of a collective job it would tell another story."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Told:
     """What every process of a generation on a node is told, whatever it does.
 
@@ -103,7 +104,15 @@ class Told:
         }
         return made | {name: text for name, text in asked.items() if text}
 
-    @property
+    @cached_property
+    def lists(self) -> dict[str, str]:
+        """Everybody's endpoints and hosts, as far as they fit; the same for all workers of a collective generation."""
+        members = self.generation.members
+        endpoints = ",".join(join_host_port(one.host, port) for one in members for port in one.ports)
+        hosts = ",".join(one.host for one in members)
+        return short(dict.fromkeys(LISTS, endpoints) | {"PADDLE_TRAINERS": hosts})
+
+    @cached_property
     def proxies(self) -> dict[str, str]:
         """The hosts that no proxy serves, where a proxy is set."""
         hosts = [one.host for one in self.generation.members]
@@ -131,7 +140,6 @@ def worker_environment(
     place = generation.members[m_id]
     rank, world_size = m_id * slots + local_rank, generation.world_size
     master_host, master_port = parse_endpoint(told.master)
-    endpoints = ",".join(join_host_port(one.host, port) for one in generation.members for port in one.ports)
 
     made = without(told.base, {*LISTS, *ROLE_NAMES, "PADDLE_TRAINERS"})
     made |= told.environment | {"TORCHELASTIC_ERROR_FILE": error_file}
@@ -161,8 +169,7 @@ def worker_environment(
     if cards:
         made["CUDA_VISIBLE_DEVICES"] = cards[local_rank] if one_card else ",".join(cards)
         made["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # So that CUDA counts the cards as nvidia-smi does.
-    made |= short(dict.fromkeys(LISTS, endpoints))
-    made |= short({"PADDLE_TRAINERS": ",".join(one.host for one in generation.members)})
+    made |= told.lists
     made |= told.proxies
     wished = wishes(slots, told.interface)
     if no_card:

@@ -49,13 +49,14 @@ class Specs:
         generation = action.generation
         if seats := generation.members[action.m_id].seats:
             return {at: self._seat(action, learned, at) for at in range(len(seats))}
-        return {local: self._worker(action, learned, local) for local in range(generation.slots)}
+        told = self._told(action, learned, os.environ, action.go.master, action.go.budget.charged)
+        return {local: self._worker(action, told, local) for local in range(generation.slots)}
 
-    def _worker(self, action: StartWorkers, learned: Learned, local: int) -> WorkerSpec:
+    def _worker(self, action: StartWorkers, told: Told, local: int) -> WorkerSpec:
         generation, config = action.generation, self._config
         rank = action.m_id * generation.slots + local
         environment = worker_environment(
-            self._told(action, learned, os.environ, action.go.master, action.go.budget.charged),
+            told,
             m_id=action.m_id,
             local_rank=local,
             error_file=str(self._private / f"error.{generation.g}.{rank}.json"),

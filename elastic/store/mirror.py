@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from types import MappingProxyType
 
@@ -23,6 +23,11 @@ from elastic.store.base import Batch, Entry, Listing, Range, Store, merged
 
 PAUSE_S = (0.2, 0.5)
 """After an error: a random time between these, so that not all agents come back in the same moment."""
+PACE_S = 20e-6
+"""For each key in the picture: a burst of changes is told once in so long, since whoever is told looks at all of it.
+For a thousand members 20 ms, a third of which they take to look at; the first change after a pause is told at once."""
+RELIST_SPREAD = (0.5, 1.0)
+"""The next listing is due after a random part of the time, so that agents that came together do not list together."""
 LASTED_S = 1.0
 """A watch that ended sooner is not begun again without a pause."""
 RANGES_MAX = 64
@@ -44,8 +49,8 @@ class Mirror:
         """Follow nothing yet.
 
         `on_change` is called after each complete update: the first listing of a scope, each batch of the watch that
-        changed something, each later listing. `on_trouble` gets the error once when the store goes away,
-        and None once when it is back.
+        changed something (several together, if they come faster than `PACE_S` allows), each later listing.
+        `on_trouble` gets the error once when the store goes away, and None once when it is back.
         """
         self.entries: Mapping[str, Entry] = MappingProxyType({})
         self.revision = 0
@@ -66,6 +71,9 @@ class Mirror:
         """Ranges that were listed later than `revision`, at which revision; older events of them are no news."""
         self._stale = False
         """Whether somebody asked for a listing that has not begun."""
+        self._untold = False
+        """Whether `on_change` has still to be called for what the watch brought."""
+        self._pace_until = 0.0
         self._graves: dict[str, int] = {}
         """Keys that were deleted since the last listing, and at which revision."""
         self._woken = asyncio.Event()
@@ -147,8 +155,9 @@ class Mirror:
     async def _idle(self, watching: asyncio.Task[None]) -> None:
         """Wait until the watch ends, somebody asks for a listing, or one is due."""
         woken = asyncio.create_task(self._woken.wait())
+        due_s = self._relist_every_s * self._random.uniform(*RELIST_SPREAD)
         try:
-            await asyncio.wait({watching, woken}, timeout=self._relist_every_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({watching, woken}, timeout=due_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             woken.cancel()
             await asyncio.wait([woken])
@@ -217,9 +226,28 @@ class Mirror:
 
     async def _watch(self, ranges: Sequence[Range], from_revision: int) -> None:
         """Apply what comes until an error ends it."""
+        coming: asyncio.Task[Batch] | None = None
         async with aclosing(self._store.watch(ranges, from_revision)) as batches:
-            async for batch in batches:
-                self._apply(batch)
+            try:
+                while True:
+                    if self._untold and coming is None:
+                        coming = asyncio.create_task(_next(batches))
+                    if coming is None:
+                        self._apply(await anext(batches))
+                    elif await self._came(coming):
+                        self._apply(coming.result())
+                        coming = None
+                    else:
+                        self._tell()
+            finally:
+                if coming is not None:
+                    coming.cancel()
+                    await asyncio.wait([coming])
+
+    async def _came(self, coming: asyncio.Task[Batch]) -> bool:
+        """Wait for the next batch, until what was applied is due to be told; whether it came."""
+        await asyncio.wait({coming}, timeout=max(0.0, self._pace_until - asyncio.get_running_loop().time()))
+        return coming.done()
 
     def _apply(self, batch: Batch) -> None:
         """Apply changes that are newer than what is held."""
@@ -239,8 +267,18 @@ class Mirror:
                 entries[key] = change.entry
                 self._graves.pop(key, None)
         self.revision = max(self.revision, batch.revision)
-        if entries is not None:
-            self._take(entries, self.revision, fresh=True)
+        if entries is None:
+            return
+        self.entries = MappingProxyType(entries)
+        self._untold = True
+        if asyncio.get_running_loop().time() >= self._pace_until:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell that the picture is another one, and work out when to tell that again."""
+        self._untold = False
+        self._on_change(self)
+        self._pace_until = asyncio.get_running_loop().time() + len(self.entries) * PACE_S
 
     def _take(self, entries: dict[str, Entry], revision: int, *, fresh: bool) -> None:
         """Make `entries` the picture, and tell if it is another one (or `fresh`: told in any case)."""
@@ -248,13 +286,17 @@ class Mirror:
         self.revision = revision
         if differs:
             self.entries = MappingProxyType(entries)
-            self._on_change(self)
+            self._tell()
 
     def _trouble(self, error: StoreError | None) -> None:
         """Tell when the store goes away, and when it is back."""
         if self._in_trouble != (error is not None):
             self._in_trouble = error is not None
             self._on_trouble(error)
+
+
+async def _next(batches: AsyncGenerator[Batch, None]) -> Batch:
+    return await anext(batches)
 
 
 def _inside(span: Range, others: Iterable[Range]) -> bool:

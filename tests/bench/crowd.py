@@ -12,8 +12,8 @@ import asyncio
 import random
 import resource
 import time
-from collections import deque
-from collections.abc import Callable, Coroutine
+from collections import Counter, deque
+from collections.abc import Coroutine
 from typing import Any
 
 from elastic import agentevents as ae
@@ -29,8 +29,10 @@ from elastic.store.base import Range
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from elastic.store.mirror import Mirror
 
-LEASE_TTL_S = 60.0
+LEASE_TTL_S = 300.0
 """Long, so that the refreshes of all agents do not take this one process's time."""
+LIMIT_S = 120.0
+"""Nothing that is waited for takes longer on a machine that is not out of breath."""
 OPTIONS = EtcdOptions(try_s=60.0, refresh_try_s=60.0, hedge_after_s=60.0, request_limit_s=60.0)
 """Long times as well: an answer that came waits here until the one core has dealt with those of a thousand others."""
 
@@ -64,17 +66,22 @@ class Agent:
             versions={"python": "3.11", "torch": "2.13.0", "nccl": "2.29.1", "launcher": "0.1.0", "script": "ab" * 8},
         )
         me = Me(self.node, member, spec_of(crowd.count, slots), f"incarnation-{number}")
-        facts = Facts(me, crowd.keys, Limits(), Policy(self.node), now=time.monotonic())
+        facts = Facts(me, crowd.keys, Limits(watch_patience_s=60.0), Policy(self.node), now=time.monotonic())
         facts.idle_since = facts.entered_at = facts.now
         self.core = AgentCore(facts)
         self.has = self.runs = 0
         self.apply_s = 0.0
+        self.document_bytes = 0
         self.hold = False
         self.lease: int | None = None
         self._random = random.Random(number)
         self._store = EtcdStore([crowd.endpoint], options=OPTIONS, random_source=self._random)
         self._mirror = Mirror(
-            self._store, on_change=self._mirrored, on_trouble=self._trouble, random_source=self._random
+            self._store,
+            on_change=self._mirrored,
+            on_trouble=self._trouble,
+            relist_every_s=LIMIT_S,
+            random_source=self._random,
         )
         self._reader = ViewReader(crowd.keys)
         self._scope = (False, "")
@@ -84,6 +91,7 @@ class Agent:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._session: asyncio.Task[None] | None = None
         self._wake: asyncio.TimerHandle | None = None
+        self._wake_at: float | None = None
 
     def start(self) -> None:
         """Begin to join."""
@@ -128,19 +136,26 @@ class Agent:
         return self.core.facts.following == (True, None)
 
     def _plan_wake(self) -> None:
+        at = self.core.wake_at
+        if at == self._wake_at:
+            return
+        self._wake_at = at
         if self._wake is not None:
             self._wake.cancel()
-        at = self.core.wake_at
         if at is not None:
-            self._wake = asyncio.get_running_loop().call_later(max(at - time.monotonic(), 0.0), self.feed, ae.Tick())
+            self._wake = asyncio.get_running_loop().call_later(max(at - time.monotonic(), 0.0), self._tick)
+
+    def _tick(self) -> None:
+        self._wake_at = None
+        self.feed(ae.Tick())
 
     def _mirrored(self, mirror: Mirror) -> None:
         entry = mirror.entries.get(self.crowd.keys.generation)
         self._dirty = True
         if entry is not None and entry.mod_revision > self.has:
-            self.has = entry.mod_revision
+            self.has, self.document_bytes = entry.mod_revision, len(entry.value)
             self.hold = self.crowd.holding and not self.proposes
-            self.crowd.arrived(self)
+            self.crowd.reached("bytes", self)
         if not self.hold:
             self._look()
 
@@ -169,6 +184,8 @@ class Agent:
 
     def _perform(self, action: ae.Action) -> None:
         match action:
+            case ae.Send() if self.crowd.gathers(action.transaction.kind):
+                self._spawn(self._send_together(action.transaction))
             case ae.Send():
                 self._spawn(self._send(action.transaction))
             case ae.Follow():
@@ -186,11 +203,16 @@ class Agent:
                 self._spawn(self._store.revoke(action.lease))
             case ae.StartWorkers():
                 self.runs = action.generation.g
-                self.crowd.ran(self)
+                self.crowd.reached("run", self)
             case ae.StopWorkers():
                 self._events.append(ae.Gone(action.g, -1))
             case ae.Exit():
                 self.crowd.fail(RuntimeError(f"{self.node} ended: {self.core.facts.refusal}"))
+
+    async def _send_together(self, transaction: Transaction) -> None:
+        self.crowd.reached("ready", self)
+        await self.crowd.begin.wait()
+        await self._send(transaction)
 
     async def _send(self, transaction: Transaction) -> None:
         try:
@@ -234,16 +256,16 @@ class Crowd:
 
     def __init__(self, endpoint: str, job: str, count: int, slots: int) -> None:
         """Make `count` agents; they wait for each other."""
-        from collections import Counter
-
         self.endpoint = endpoint
         self.keys = JobKeys(job)
         self.count = count
         self.holding = True
+        self.begin = asyncio.Event()
         self.sent: Counter[tuple[str, bool]] = Counter()
-        self._until: Callable[[], bool] = lambda: False
+        self._missing: dict[str, set[Agent]] = {}
         self._waiting: asyncio.Future[float] | None = None
         self._failed: BaseException | None = None
+        self._awaited = ""
         self.agents = [Agent(self, number, slots) for number in range(count)]
 
     def fail(self, error: BaseException) -> None:
@@ -252,28 +274,36 @@ class Crowd:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(error)
 
-    def arrived(self, agent: Agent) -> None:
-        """The bytes of a generation are with this agent."""
-        self._check()
+    def gathers(self, kind: str) -> bool:
+        """Whether a transaction waits until every agent is ready to register and `begin` is set."""
+        return kind == "register" and not self.begin.is_set()
 
-    def ran(self, agent: Agent) -> None:
-        """The workers of a generation run at this agent."""
-        self._check()
+    def expect(self, *what: str) -> None:
+        """From now on every agent is missing until it has `reached` each of these."""
+        for one in what:
+            self._missing[one] = set(self.agents)
 
-    def _check(self) -> None:
-        if self._waiting is not None and not self._waiting.done() and self._until():
+    def reached(self, what: str, agent: Agent) -> None:
+        """An agent is ready to register, has the bytes of a generation, or runs its workers."""
+        missing = self._missing[what]
+        missing.discard(agent)
+        if not missing and self._waiting is not None and self._awaited == what and not self._waiting.done():
             self._waiting.set_result(time.monotonic())
 
-    async def wait(self, until: Callable[[], bool], limit_s: float = 120.0) -> float:
-        """Wait until `until` holds; the time at which it did. It is asked again whenever bytes or a go arrived."""
+    async def wait(self, what: str) -> float:
+        """Wait until nobody is missing any more; the time at which that was so."""
         if self._failed is not None:
             raise self._failed
-        if until():
+        if not self._missing[what]:
             return time.monotonic()
-        self._until = until
+        self._awaited = what
         self._waiting = asyncio.get_running_loop().create_future()
-        async with asyncio.timeout(limit_s):
-            return await self._waiting
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                return await self._waiting
+        except TimeoutError:
+            missing = [f"{one.node}: {one.core.phase}, {one.core.facts.decision}" for one in self._missing[what]]
+            raise TimeoutError(f"{what} of {len(missing)} agents: {missing[:5]}") from None
 
     async def stop(self) -> None:
         """End all agents."""

@@ -101,7 +101,6 @@ class Bench:
         self.spec = Spec(np=read_np(np), slots=slots, settle_s=0.0, **spec)
         me = Me(node, member(f"host-{node}", slots), self.spec, f"i-{node}", force=force, rerun=rerun)
         limits = Limits(grace_s=15.0, loss_grace_s=2.0, elastic_timeout_s=elastic_timeout_s)
-        self.core = AgentCore(Facts(me, KEYS, limits, Policy(node), now=0.0))
         self._watch = watch
         self.core = AgentCore(Facts(me, KEYS, limits, Policy(node), now=0.0, prepared=prepared))
         self.offline = offline

@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastic.compact import read, write
@@ -160,12 +160,14 @@ def generations(draw: st.DrawFn) -> Generation:
     )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(generations())
 def test_every_generation_is_read_back_as_it_was(generation: Generation) -> None:
     assert not contradiction(generation)
     assert decode(KEYS, KEYS.generation, write(generation)) == generation
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_whatever_is_changed_in_a_document_it_is_a_generation_or_a_document_error(data: st.DataObject) -> None:
     tree = json.loads(write(data.draw(generations())))
