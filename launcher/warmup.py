@@ -113,13 +113,15 @@ def _import_ours() -> None:
         raise Unfit(f"torch cannot be imported ({error})") from error
     except Exception as error:  # Whatever it is, each worker tells it with its stack.
         raise Unfit(f"torch cannot be imported ({_line(error)})") from error
-    for name in MODULES:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
     train = importlib.import_module("elastic.train")
     own = [f"elastic.train.{path.stem}" for place in train.__path__ for path in sorted(Path(place).glob("[!_]*.py"))]
-    for name in (*OWN, *own):
-        importlib.import_module(name)
+    for name in (*MODULES, *OWN, *own):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue  # This version has no such module, or not all that it needs.
+        except Exception as error:  # A script that needs it tells it with its stack.
+            raise Unfit(f"{name} cannot be imported ({_line(error)})") from error
 
 
 def _import(name: str) -> None:

@@ -99,7 +99,7 @@ def test_what_a_script_left_in_an_open_file_is_written(both: tuple[Ends, Ends]) 
 def plain(end: tuple[int, str]) -> tuple[int, str]:
     """Without addresses, what faulthandler says of loaded modules, and the frames that only a stack of this way has."""
     text = re.sub(r"0x[0-9a-f]+", "0x", end[1].partition("\n\nExtension modules: ")[0])
-    return end[0], re.sub(r'(?m)^  File "(<string>|.*/launcher/.*)", line \d+ in (<module>|run)\n?', "", text)
+    return end[0], re.sub(r'(?m)^  File "(<string>|.*/launcher/.*)", line \d+ in (<module>|run)\n?', "", text).rstrip()
 
 
 class TestTheStateOfAFork:
