@@ -70,7 +70,7 @@ started in can stand before a module of python."""
 
 def main() -> Callable[[], NoReturn]:
     """Run as a nursery to its end; returns only in a new process, with what is to be called there as the worker."""
-    setup = Setup.read(sys.argv[1])
+    setup, environ = Setup.read(sys.argv[1]), dict(os.environ)
     agent = Channel(socket.socket(fileno=setup.fd))
     lock: locks.Lock | None = None
     try:
@@ -85,7 +85,7 @@ def main() -> Callable[[], NoReturn]:
     _ignore()
     agent.put(encode(Ready(os.getpid())))
     agent.flush()
-    way = _Cold(setup) if setup.cold else _warm(setup, agent)
+    way = _Cold(setup) if setup.cold else _warm(setup, agent, environ)
     _ignore()  # What was imported may have changed them.
     _prctl(child.PR_SET_PDEATHSIG, signal.SIGCONT)
     try:
@@ -94,7 +94,7 @@ def main() -> Callable[[], NoReturn]:
         start = born.start
     else:
         if end is End.RENEWED:
-            _again(setup, agent)
+            _again(setup, agent, environ)
         if lock is not None and end is End.CLOSED:
             lock.remove()
         sys.stderr.flush()
@@ -120,7 +120,7 @@ class _Cold:
 class _Warm:
     """Torch is imported, and workers are forked; those that cannot be are executed."""
 
-    def __init__(self, path: list[str], environ: dict[str, str], prepared: Prepared) -> None:
+    def __init__(self, path: list[str], environ: dict[str, str], added: dict[str, str], prepared: Prepared) -> None:
         from launcher import warm, warmrun
 
         self.prepared = prepared
@@ -128,7 +128,7 @@ class _Warm:
         self._environ = environ
         self._reason = warm.why_cold
         self._run = warmrun.run
-        self._template = warmrun.Template(path)
+        self._template = warmrun.Template(path, environ, added)
 
     def why_cold(self, start: Start) -> str:
         return self._reason(start.argv, start.env, self._environ)
@@ -137,25 +137,24 @@ class _Warm:
         return partial(self._run, start, self._template)
 
 
-def _warm(setup: Setup, agent: Channel) -> _Warm:
+def _warm(setup: Setup, agent: Channel, environ: dict[str, str]) -> _Warm:
     """Import; a process that is not fit to fork afterwards begins anew, cold."""
     from launcher import warmup
 
-    environ = dict(os.environ)
     path = sys.path[: -1 if setup.home else None]
     try:
         made = warmup.warm_up(setup.preload, setup.folder)
-        return _Warm(path, environ, Prepared("", made.said, made.watched))
+        return _Warm(path, environ, made.added, Prepared("", made.said, made.watched))
     except warmup.Unfit as error:
         for process in descendants(os.getpid()):
             signal_one(process.pid, signal.SIGKILL)
-        _again(replace(setup, cold=str(error)), agent)
+        _again(replace(setup, cold=str(error)), agent, environ)
 
 
-def _again(setup: Setup, agent: Channel) -> NoReturn:
+def _again(setup: Setup, agent: Channel, environ: dict[str, str]) -> NoReturn:
     """Replace this process by a new nursery: it keeps its number, its socket and its lock."""
     os.set_inheritable(agent.fileno(), True)
-    os.execv(sys.executable, [*sys.orig_argv[:-1], setup.text])
+    os.execve(sys.executable, [*sys.orig_argv[:-1], setup.text], environ)
 
 
 def _ignore() -> None:

@@ -7,6 +7,7 @@ nothing else than a fresh python would show it; where that cannot be had, it sta
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -108,6 +109,8 @@ def why_cold(argv: Sequence[str], env: Mapping[str, str], nursery: Mapping[str, 
     differing = sorted(
         name for name in env.keys() | nursery.keys() if read_early(name) and env.get(name) != nursery.get(name)
     )
+    if "OMP_NUM_THREADS" in differing and re.fullmatch("[1-9][0-9]{0,4}", env.get("OMP_NUM_THREADS", "")):
+        differing.remove("OMP_NUM_THREADS")  # A number can be set later (`warmlibs`).
     return f"{differing[0]} is not what it was at the start of the nursery" if differing else ""
 
 

@@ -14,8 +14,8 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
-import importlib
 import io
+import itertools
 import logging
 import os
 import pkgutil
@@ -44,10 +44,21 @@ FLUSH_FAILED = 120
 class Template:
     """What the nursery knows of itself when it is warm, for the workers that it forks."""
 
-    def __init__(self, path: list[str]) -> None:
-        """`path` is `sys.path` as python made it, without a place for the script."""
+    def __init__(self, path: list[str], environ: dict[str, str], added: dict[str, str]) -> None:
+        """`path` is `sys.path` as python made it, without a place for the script.
+
+        `environ` is what the nursery was started with, `added` is what modules of the user set while they were loaded.
+        """
         self.path = path
+        self.environ = environ
+        self.added = added
         self.modules = frozenset(sys.modules)
+        for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+            finalizer.atexit = False  # Torch has 174, for its own objects; they take 50 ms.
+        self.ours = tuple(name for name in sys.modules if name.partition(".")[0] == "launcher")
+        self.own_places = tuple(
+            place for place in sys.path_importer_cache if not place.startswith(warmlibs.installed())
+        )
         self.setters = warmlibs.openblas_setters()
 
 
@@ -61,6 +72,7 @@ def run(start: Start, template: Template) -> NoReturn:
     code = 0
     interrupted = False
     program: Callable[[], object] | None = None
+    failure: BaseException | None = None
     try:
         program = _program(list(start.argv), start.env)
         program()
@@ -68,8 +80,10 @@ def run(start: Start, template: Template) -> NoReturn:
         code = _exit_code(error)
     except BaseException as error:  # noqa: BLE001  # It is what ends the script, and is told.
         interrupted = isinstance(error, KeyboardInterrupt)
-        code = _told(error)
-    del program
+        failure = error
+    if failure is not None:  # Outside of the handler: what goes wrong while it is told did not come of it.
+        code = _told(failure)
+    del program, failure
     _leave(code, interrupted=interrupted, known=template.modules)
 
 
@@ -80,6 +94,8 @@ def _become(start: Start, template: Template) -> None:
     _close_like_exec()
     os.environ.clear()
     os.environ.update(start.env)
+    for name, text in template.added.items():
+        os.environ.setdefault(name, text)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -90,16 +106,17 @@ def _become(start: Start, template: Template) -> None:
     proctitle.show(start.argv)
     sys.orig_argv[:] = start.argv
     sys.path[:] = template.path
-    importlib.invalidate_caches()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "launcher"]:
-        del sys.modules[name]  # The script may have a module of that name.
+    for place in template.own_places:
+        sys.path_importer_cache.pop(place, None)  # What was listed there may be older than a file of today.
+    for name in template.ours:
+        sys.modules.pop(name, None)  # The script may have a module of that name.
     logging._startTime = time.time()  # type: ignore[attr-defined]
     if (process := sys.modules.get("multiprocessing.process")) is not None:
         process.ORIGINAL_DIR = start.cwd  # type: ignore[attr-defined]
         process.current_process().authkey = os.urandom(32)
     main_thread: Any = threading.main_thread()
     main_thread._set_native_id()  # Python 3.11 leaves the parent's.
-    warmlibs.restore(start.env, template.setters)
+    warmlibs.restore(start.env, template.environ, template.setters)
     groupwatch.install()
 
 
@@ -255,7 +272,8 @@ def _take_apart(known: frozenset[str]) -> None:
     """Let go of what the script made, as python does at its end: files that it left open are written."""
     sys.last_type = sys.last_value = sys.last_traceback = None
     left = []
-    for name in [name for name in reversed(sys.modules) if name not in known or name in MAIN]:
+    new = itertools.takewhile(lambda name: name not in known, reversed(sys.modules))
+    for name in [*new, *(name for name in MAIN if name in sys.modules)]:
         module = sys.modules.pop(name)
         if isinstance(module, types.ModuleType):
             left.append(weakref.ref(module))

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from launcher.environment import without
 from launcher.nurserystart import START, Setup
 from launcher.warm import Recipe
 from launcher.warmup import stamp
@@ -27,7 +28,7 @@ def new_nursery(fd: int, lock: Path | None, recipe: Recipe) -> subprocess.Popen[
     )
     return subprocess.Popen(
         [sys.executable, "-c", START, setup.text],
-        env={**dict(recipe.wishes), **os.environ},
+        env={**dict(recipe.wishes), **without(os.environ, ())},  # It stays readable in what is forked.
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=(fd,),

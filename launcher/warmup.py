@@ -12,14 +12,13 @@ import gc
 import importlib
 import importlib.util
 import os
-import site
 import sys
-import sysconfig
 import threading
 from collections.abc import Iterable, Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from launcher import warmlibs
 from launcher.processes import has_children
 from launcher.warm import NO_TORCH
 
@@ -56,11 +55,15 @@ class Unfit(Exception):
 
 
 class Warmed:
-    """A nursery that is warm: `said` is what its imports wrote, `watched` the files that make it out of date."""
+    """A nursery that is warm: `said` is what its imports wrote, `watched` the files that make it out of date.
 
-    def __init__(self, said: str, watched: tuple[str, ...]) -> None:
+    `added` are variables that modules of the user have set.
+    """
+
+    def __init__(self, said: str, watched: tuple[str, ...], added: dict[str, str]) -> None:
         self.said = said
         self.watched = watched
+        self.added = added
 
 
 def warm_up(preload: Iterable[str], folder: str | None) -> Warmed:
@@ -75,10 +78,12 @@ def warm_up(preload: Iterable[str], folder: str | None) -> Warmed:
     try:
         with _one_thread_in_openblas(), _kept_output() as kept:
             _import_ours()
+            before = dict(os.environ)
             for name in preload:
                 _import(name)
                 _check_fit(f"--preload {name}")
             _check_fit("importing torch")
+            added = {name: text for name, text in os.environ.items() if before.get(name) != text}
     finally:
         gc.enable()
         if folder is not None:
@@ -87,7 +92,7 @@ def warm_up(preload: Iterable[str], folder: str | None) -> Warmed:
         os.umask(umask)
     gc.collect()
     gc.freeze()  # Else each worker's collector touches, and so copies, all that was imported: 0.5 s for each.
-    return Warmed(kept[0], tuple(_watched(preload)))
+    return Warmed(kept[0], tuple(_watched(preload)), added)
 
 
 def stamp(path: str) -> str:
@@ -108,13 +113,15 @@ def _import_ours() -> None:
         raise Unfit(f"torch cannot be imported ({error})") from error
     except Exception as error:  # Whatever it is, each worker tells it with its stack.
         raise Unfit(f"torch cannot be imported ({_line(error)})") from error
-    for name in MODULES:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
     train = importlib.import_module("elastic.train")
     own = [f"elastic.train.{path.stem}" for place in train.__path__ for path in sorted(Path(place).glob("[!_]*.py"))]
-    for name in (*OWN, *own):
-        importlib.import_module(name)
+    for name in (*MODULES, *OWN, *own):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue  # This version has no such module, or not all that it needs.
+        except Exception as error:  # A script that needs it tells it with its stack.
+            raise Unfit(f"{name} cannot be imported ({_line(error)})") from error
 
 
 def _import(name: str) -> None:
@@ -191,7 +198,7 @@ def _kept_output() -> Iterator[list[str]]:
 
 def _watched(preload: Iterable[str]) -> Iterator[str]:
     """Stamps of the files that may well change while the job runs: the user's own, and what was named."""
-    fixed = [*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib"), _home()]
+    fixed = (*warmlibs.installed(), _home())
     for name, module in sorted(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and (name in preload or not file.startswith(tuple(f"{one}{os.sep}" for one in fixed))):

