@@ -152,8 +152,8 @@ def worker_exit(
         words=describe(code, stopped=stopped, asked=asked),
         log=log,
         tail=excerpt(recorded or lines, TAIL_LINES) if raised_it else _shown(lines),
-        consequence=code != 0 and not stopped and (consequence(lines) or consequence(recorded)),
-        infra="" if code == 0 or stopped else infra(lines) or infra(recorded),
+        consequence=failed and (consequence(lines) or consequence(recorded)),
+        infra=infra(lines) or infra(recorded) if failed else "",
         hopeless=hopeless if failed else "",
         role=role,
     )

@@ -198,10 +198,14 @@ def _worth(line: str) -> bool:
 
 def clean(line: str) -> str:
     """One line without anything that a terminal would obey, not longer than `LINE_CHARACTERS`."""
-    last = line.rstrip("\r").rpartition("\r")[2]
-    plain = _ESCAPES.sub("", last)
-    printable = (sign if sign.isprintable() or sign == "\t" else " " * sign.isspace() for sign in plain)
-    text = "".join(printable).expandtabs(4).rstrip()
+    if line.isprintable():  # Nearly all are: the end of a log is read while others wait for this node.
+        text = line.rstrip()
+    else:
+        last = line.rstrip("\r").rpartition("\r")[2]
+        plain = _ESCAPES.sub("", last)
+        if not plain.replace("\t", "").isprintable():
+            plain = "".join(sign if sign.isprintable() or sign == "\t" else " " * sign.isspace() for sign in plain)
+        text = plain.expandtabs(4).rstrip()
     return text if len(text) <= LINE_CHARACTERS else f"{text[: LINE_CHARACTERS - 1]}…"
 
 

@@ -169,7 +169,6 @@ class NodeWorkers:
         for spec in specs.values():
             with suppress(OSError):  # There is none, or it was of an earlier start in a roster.
                 os.unlink(spec.env["TORCHELASTIC_ERROR_FILE"])
-        self._write_envlogs(Path(self._config.log_dir), specs.values())
         self._running = self._newest = _Running(generation.g, specs, set(specs))
         self._teller.begin()
         self.talk.begin(generation.g, {local: int(spec.env.get("RANK", 0)) for local, spec in specs.items()})
@@ -179,6 +178,7 @@ class NodeWorkers:
             self._nursery.spawn(generation.g, list(specs.values()))
         except NurseryLost:
             self._all_lost()
+        self._write_envlogs(Path(self._config.log_dir), specs.values())  # For people: no start waits for a disk.
 
     def tell_roster(self, generation: Generation) -> None:
         """Write down where everybody is now: for people, and for the processes of a parameter-server job."""
