@@ -89,7 +89,8 @@ def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
         times.append(f.entered_at + record_patience_s)
     if f.phase in (Phase.JOINING, Phase.SPARE, Phase.GATED) and f.limits.elastic_timeout_s is not None:
         times.append(f.idle_since + f.limits.elastic_timeout_s)
-    if f.phase in (Phase.JOINING, Phase.RUNNING) and f.registered is None and f.inflight is None:
+    idle = f.inflight is None and f.behind_since is None
+    if f.phase in (Phase.JOINING, Phase.RUNNING) and f.registered is None and idle:
         times.append(max(f.grant_again_at, f.now + ASK_AGAIN_S))
     if f.behind_since is not None:
         times.append(f.behind_since + _patience_s(f))

@@ -252,3 +252,90 @@ def test_mirrors_that_are_ended_in_the_middle_of_a_listing_do_not_harm_the_store
         assert len((await store.list(Range.prefix(bench.prefix))).entries) == 100
 
     on(bench, story)
+
+
+class CountingStore(MemoryStore):
+    """A store that notes what is listed."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryCore(), time.monotonic)
+        self.listed: list[Range] = []
+
+    async def list(
+        self,
+        range: Range,  # noqa: A002
+        *,
+        keys_only: bool = False,
+        limit: int = 0,
+        created_before: int = 0,
+        newest_first: bool = False,
+    ) -> Listing:
+        self.listed.append(range)
+        return await super().list(
+            range, keys_only=keys_only, limit=limit, created_before=created_before, newest_first=newest_first
+        )
+
+
+def test_a_range_that_is_followed_besides_is_listed_alone_and_nothing_of_the_others_is_missed() -> None:
+    async def story() -> None:
+        store = CountingStore()
+        await store.txn((), [Put("/a/1", b"1"), Put("/b/1", b"1")])
+        async with Watched(store, "/a/") as watched:
+            await watched.until(lambda: watched.values == {"/a/1": b"1"})
+            store.listed.clear()
+            watched.mirror.follow([Range.prefix("/a/"), Range.key("/b/1")])
+            await store.txn((), [Put("/a/2", b"2"), Put("/b/1", b"2")])
+            await watched.until(lambda: watched.values == {"/a/1": b"1", "/a/2": b"2", "/b/1": b"2"})
+            assert store.listed == [Range.key("/b/1")]
+            await store.txn((), [Delete(Range.key("/a/1")), Delete(Range.key("/b/1"))])
+            await watched.until(lambda: watched.values == {"/a/2": b"2"})
+            watched.mirror.follow([Range.prefix("/a/")])
+            await store.txn((), [Put("/a/3", b"3")])
+            await watched.until(lambda: watched.values == {"/a/2": b"2", "/a/3": b"3"})
+            assert store.listed == [Range.key("/b/1")]
+
+    asyncio.run(story())
+
+
+class Noting(Watched):
+    """Notes of every picture how old it is and whether /a/2 is in it."""
+
+    def __init__(self, store: Store, *prefixes: str) -> None:
+        self.seen: list[tuple[int, bool]] = []
+        super().__init__(store, *prefixes)
+
+    def _on_change(self, mirror: Mirror) -> None:
+        self.seen.append((mirror.revision, "/a/2" in mirror.entries))
+        super()._on_change(mirror)
+
+
+def test_a_picture_is_never_newer_than_the_ranges_that_were_not_listed_again() -> None:
+    async def story() -> None:
+        store = CountingStore()
+        await store.txn((), [Put("/a/1", b"1")])
+        watched = Noting(store, "/a/")
+        async with watched:
+            await watched.until(lambda: watched.values == {"/a/1": b"1"})
+            watched.mirror.follow([Range.prefix("/a/"), Range.prefix("/b/")])
+            put = await store.txn((), [Put("/a/2", b"2")])
+            await store.txn((), [Put("/b/1", b"1")])
+            await watched.until(lambda: len(watched.values) == 3)
+            assert all(has or revision < put.revision for revision, has in watched.seen)
+
+    asyncio.run(story())
+
+
+def test_a_burst_of_changes_to_a_large_picture_is_told_a_few_times() -> None:
+    async def story() -> None:
+        store = CountingStore()
+        for part in range(20):
+            await store.txn((), [Put(f"/a/{part}/{n}", b"") for n in range(100)])
+        async with Watched(store, "/a/") as watched:
+            await watched.until(lambda: len(watched.values) == 2000)
+            before = watched.told
+            for n in range(200):
+                await store.txn((), [Put("/a/last", b"%d" % n)])
+            await watched.until(lambda: watched.values.get("/a/last") == b"199")
+            assert watched.told - before < 100
+
+    asyncio.run(story())

@@ -1,0 +1,49 @@
+"""What a membership change asks of a real etcd, by its own count: as much for each agent, however many there are."""
+
+from __future__ import annotations
+
+import asyncio
+
+from elastic.store.embedded import EmbeddedEtcd
+from tests.bench.crowd import Crowd
+from tests.bench.scale import Meter, applied, lose
+
+Calls = dict[str, float]
+
+
+async def _story(size: int) -> tuple[Calls, Calls, Calls, int]:
+    """The calls of connecting, of meeting, and of losing one; and the generation in which all met."""
+    async with EmbeddedEtcd() as etcd:
+        meter = Meter(etcd.endpoint)
+        crowd = Crowd(etcd.endpoint, "j", size, slots=1)
+        try:
+            crowd.expect("ready", "bytes", "run")
+            await asyncio.to_thread(meter.read)
+            for agent in crowd.agents:
+                agent.start()
+            await crowd.wait("ready")
+            await asyncio.to_thread(meter.read)
+            connecting = meter.calls
+            crowd.begin.set()
+            await crowd.wait("bytes")
+            applied(crowd.agents)
+            await crowd.wait("run")
+            await asyncio.to_thread(meter.read)
+            meeting, met = meter.calls, max(agent.runs for agent in crowd.agents)
+            await lose(crowd, crowd.agents[size // 2], meter)
+            return connecting, meeting, meter.calls, met
+        finally:
+            await crowd.stop()
+
+
+def test_each_agent_asks_as_much_of_etcd_however_many_join_and_all_join_in_one_generation() -> None:
+    for size in (10, 20):
+        connecting, meeting, losing, met = asyncio.run(_story(size))
+        assert met == 1
+        # The job's documents in two ranges, its own key; one watch; a lease.
+        assert connecting == {"Range": 3 * size, "Watch": size, "LeaseGrant": size}
+        # All register at once, all but one come second and register again. Each lists the one before it in line; the
+        # first looks for somebody older and lists everything. Then the generation and the go.
+        assert meeting == {"Txn": 2 * size - 1 + 2, "Range": size + 1, "Watch": size}
+        # A generation, an outcome of each survivor, a go; who followed the lost one follows another.
+        assert losing == {"Txn": 1 + (size - 1) + 1, "LeaseRevoke": 1, "Range": 1, "Watch": 1}
