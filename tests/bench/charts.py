@@ -41,6 +41,7 @@ def draw(path: Path, title: str, unit: str, bars: Sequence[Figure], *, log: bool
     axes.invert_yaxis()
     if log:
         axes.set_xscale("log")
+        axes.set_xlim(left=min(values) / 5)  # All bars begin at one place; it must not be the end of the shortest.
     axes.set_xlim(right=max(values) * (3 if log else 1.25))
     _finish(axes, title, unit)
     _save(path)

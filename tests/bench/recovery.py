@@ -99,7 +99,13 @@ class Bench:
         contender = Contender("elastic-launch", jobs.etcd_store, self._command(kind))
         rounds = self.measure(kind, contender, self.args.rounds)
         what = f"{kind.what} ({self.args.state_mb:.0f} MB)" if kind.name == "state" else kind.what
-        return [self._figure(what, results.OURS, kind, contender, rounds, None if kind.name == "state" else GOAL_S)]
+        goal = None if kind.name == "state" else GOAL_S
+        found = [self._figure(what, results.OURS, kind, contender, rounds, goal)]
+        if kind.planned:
+            worst = max(abs(one.again) for one in rounds)
+            command = f"python -m tests.bench.recovery --kinds {kind.name}"
+            found.append(results.figure(f"{kind.name}: steps lost", results.OURS, "steps", [worst], command, goal=0.0))
+        return found
 
     def _command(self, kind: Kind) -> jobs.Command:
         np = f"2:{NODES}" if kind.newcomer else str(NODES)
