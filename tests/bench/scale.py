@@ -41,7 +41,7 @@ MEET_MAX_S, LOST_MAX_S, APPLY_MAX_S = 2.0, 0.5, 0.010
 """Medians of the rounds with `GOAL_SIZE` agents; of `APPLY_MAX_S` the median of the agents."""
 MEMBER_BYTES_MAX, WORKER_BYTES_MAX, FRAME_BYTES_MAX = 40.0, 6.0, 600
 """What a document may cost for each member, for each worker, and besides."""
-MESSAGES_MAX = 20.0
+MESSAGES_MAX = 30.0
 """For each agent, in either change; it does not depend on how many there are."""
 LARGE = 1000
 """From this size on one round in three is enough."""
@@ -176,6 +176,16 @@ async def measure(size: int, slots: int, rounds: int) -> list[Measured]:
         return [await one_round(etcd.endpoint, f"scale-{at}", size, slots, meter) for at in range(rounds)]
 
 
+async def measure_all(sizes: Sequence[int], slots: int, rounds: int, console: Console) -> dict[int, Measured]:
+    """The medians for each size. One event loop for all: grpc's queue belongs to the first that a process has."""
+    found: dict[int, Measured] = {}
+    for size in sizes:
+        count = rounds if size <= LARGE else max(1, rounds // 3)
+        found[size] = median(await measure(size, slots, count))
+        console.print(f"{size} agents: median of {count} rounds, {found[size]}", highlight=False)
+    return found
+
+
 def median(rounds: Sequence[Measured]) -> Measured:
     """The median of each figure."""
     found: dict[str, object] = {}
@@ -251,11 +261,7 @@ def main() -> int:
 
     raise_limits()
     console = Console(width=150)
-    found: dict[int, Measured] = {}
-    for size in args.sizes:
-        rounds = args.rounds if size <= LARGE else max(1, args.rounds // 3)
-        found[size] = median(asyncio.run(measure(size, args.slots, rounds)))
-        console.print(f"{size} agents: {rounds} rounds")
+    found = asyncio.run(measure_all(args.sizes, args.slots, args.rounds, console))
     peers = {size: rendezvous.meet(size) for size in args.torch}
     show(found, peers, console)
     if args.chart is not None:

@@ -37,8 +37,10 @@ async def _story(size: int) -> tuple[Calls, Calls, Calls, int]:
 
 
 def test_each_agent_asks_as_much_of_etcd_however_many_join_and_all_join_in_one_generation() -> None:
-    for size in (10, 20):
-        connecting, meeting, losing, met = asyncio.run(_story(size))
+    async def both() -> list[tuple[int, tuple[Calls, Calls, Calls, int]]]:
+        return [(size, await _story(size)) for size in (10, 20)]
+
+    for size, (connecting, meeting, losing, met) in asyncio.run(both()):
         assert met == 1
         # The job's documents in two ranges, its own key; one watch; a lease.
         assert connecting == {"Range": 3 * size, "Watch": size, "LeaseGrant": size}
