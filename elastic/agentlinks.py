@@ -93,10 +93,12 @@ def hold(f: Facts) -> None:
     generation = f.generation
     if f.phase is not Phase.RUNNING or generation is None or generation.g != f.workers_g or f.seats:
         return  # Seats are given anew as soon as a lease has ended, so that nobody runs longer than that.
-    if generation.index(f.me.node) != 0 or f.now < _silent_at(f) or f.now > f.heard_at + 2 * _interval_s(f):
+    if generation.index(f.me.node) != 0 or f.now < _silent_at(f):
         return
-    if {place.node for place in generation.members if place.node != f.me.node} <= f.memory.linked:
-        f.right = f.right.vouched(f.heard_at + f.right.ttl_s)
+    others = {place.node for place in generation.members if place.node != f.me.node}
+    heard_at = f.heard_at if others else f.now  # Who is alone has nobody to ask.
+    if f.now <= heard_at + 2 * _interval_s(f) and others <= f.memory.linked:
+        f.right = f.right.vouched(heard_at + f.right.ttl_s)
 
 
 def vouch_s(f: Facts, node: str, g: int, now: float) -> float:
