@@ -115,6 +115,17 @@ def vouch_s(f: Facts, node: str, g: int, now: float) -> float:
     return max(0.0, min(f.right.ttl_s, f.right.until() - now))
 
 
+def concerns(f: Facts, node: str) -> bool:
+    """Tell whether this agent has to know that a node asks for its word: it may propose in the place of that node.
+
+    In an outage all members ask the proposer, four times in a lease's time. They are behind it in line.
+    """
+    generation = f.generation
+    index = generation.index(f.me.node) if generation is not None else None
+    other = generation.index(node) if generation is not None else None
+    return index is None or other is None or other < index
+
+
 def yields(f: Facts, node: str) -> bool:
     """Tell whether a node does not reach the store while this one does.
 

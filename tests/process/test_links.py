@@ -17,6 +17,7 @@ from elastic.agentevents import LinkTarget
 from launcher import links as links_module
 from launcher import watched
 from launcher.connecting import boottime
+from launcher.hello import Hello
 from tests.process.linking import Watching, at, listening, peer, played, watching
 
 # A death
@@ -260,6 +261,29 @@ def test_who_is_not_watched_any_more_is_let_go_and_is_not_proven_dead() -> None:
             await watcher.until("answered", 1, "n-2")
             assert not watcher.proofs()
             assert set(other.links._door.links) == {"w-1"}
+
+    played(story)
+
+
+def test_who_watched_a_node_and_does_not_any_more_is_not_taken_for_dead_where_it_cannot_be_dialled() -> None:
+    async def story() -> None:
+        async with listening("n-1") as (node, agent), watching("w-1") as watcher:
+            watcher.links.watch({"n-1": at(agent)})
+            await watcher.until("up", "n-1")
+            watcher.links.watch({})
+            while node.links._door.links:
+                await asyncio.sleep(0)
+            with socket.socket() as held:
+                held.bind(("127.0.0.1", 0))
+                port = held.getsockname()[1]
+                node.links.watch({"w-1": LinkTarget("127.0.0.1", port, 5)})
+                while not node.links._watched["w-1"]._pause_s > watched.PAUSE_S:  # It was refused.
+                    await asyncio.sleep(0)
+            listener = await Hello.listen("127.0.0.1", JOB, "w-1", port)
+            listener.hand_to(watcher.links.accept)
+            await node.until("up", "w-1")
+            assert node.proofs() == []
+            await listener.close()
 
     played(story)
 
