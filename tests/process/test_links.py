@@ -17,7 +17,6 @@ from elastic.agentevents import LinkTarget
 from launcher import links as links_module
 from launcher import watched
 from launcher.connecting import boottime
-from launcher.hello import Hello
 from tests.process.linking import Watching, at, listening, peer, played, watching
 
 # A death
@@ -267,23 +266,20 @@ def test_who_is_not_watched_any_more_is_let_go_and_is_not_proven_dead() -> None:
 
 def test_who_watched_a_node_and_does_not_any_more_is_not_taken_for_dead_where_it_cannot_be_dialled() -> None:
     async def story() -> None:
-        async with listening("n-1") as (node, agent), watching("w-1") as watcher:
+        async with listening("n-1") as (node, agent), listening("n-2") as (_, third), watching("w-1") as watcher:
             watcher.links.watch({"n-1": at(agent)})
             await watcher.until("up", "n-1")
-            watcher.links.watch({})
-            while node.links._door.links:
-                await asyncio.sleep(0)
+            watcher.links.watch({"n-2": at(third)})
+            await watcher.until("up", "n-2")
             with socket.socket() as held:
                 held.bind(("127.0.0.1", 0))
-                port = held.getsockname()[1]
-                node.links.watch({"w-1": LinkTarget("127.0.0.1", port, 5)})
-                while not node.links._watched["w-1"]._pause_s > watched.PAUSE_S:  # It was refused.
-                    await asyncio.sleep(0)
-            listener = await Hello.listen("127.0.0.1", JOB, "w-1", port)
-            listener.hand_to(watcher.links.accept)
-            await node.until("up", "w-1")
+                refused = LinkTarget("127.0.0.1", held.getsockname()[1], 5)
+                node.links.watch({"w-1": refused, "n-2": at(third)})
+                await node.until("up", "n-2")
+                for number in range(5):
+                    node.links.ask(number)
+                    await node.until("answered", number, "n-2")
             assert node.proofs() == []
-            await listener.close()
 
     played(story)
 
