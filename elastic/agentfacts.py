@@ -312,9 +312,9 @@ def absorb(f: Facts, event: Event) -> None:
         case LinksAnswered():
             _heard(f, event)
         case VouchAsked():
-            first, last = f.yielding.get(event.node, (f.now, f.now))
-            first = f.now if f.now > last + YIELDING_PAUSE_S else first
-            f.yielding = {**f.yielding, event.node: (first, f.now)}
+            recent = {node: times for node, times in f.yielding.items() if f.now <= times[1] + YIELDING_PAUSE_S}
+            first, _ = recent.get(event.node, (f.now, f.now))
+            f.yielding = {**recent, event.node: (first, f.now)}
         case Vouched():
             if event.g == f.workers_g and not f.workers_gone:
                 f.right = f.right.vouched(event.until)

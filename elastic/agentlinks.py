@@ -93,10 +93,12 @@ def hold(f: Facts) -> None:
     generation = f.generation
     if f.phase is not Phase.RUNNING or generation is None or generation.g != f.workers_g or f.seats:
         return  # Seats are given anew as soon as a lease has ended, so that nobody runs longer than that.
-    if generation.index(f.me.node) != 0 or f.now < _silent_at(f) or f.now > f.heard_at + 2 * _interval_s(f):
+    if generation.index(f.me.node) != 0 or f.now < _silent_at(f):
         return
-    if {place.node for place in generation.members if place.node != f.me.node} <= f.memory.linked:
-        f.right = f.right.vouched(f.heard_at + f.right.ttl_s)
+    others = {place.node for place in generation.members if place.node != f.me.node}
+    heard_at = f.heard_at if others else f.now  # Who is alone has nobody to ask.
+    if f.now <= heard_at + 2 * _interval_s(f) and others <= f.memory.linked:
+        f.right = f.right.vouched(heard_at + f.right.ttl_s)
 
 
 def vouch_s(f: Facts, node: str, g: int, now: float) -> float:
@@ -111,6 +113,17 @@ def vouch_s(f: Facts, node: str, g: int, now: float) -> float:
     if generation.index(node) is None or index is None or not (index == 0 or f.following == (True, None)):
         return 0.0
     return max(0.0, min(f.right.ttl_s, f.right.until() - now))
+
+
+def concerns(f: Facts, node: str) -> bool:
+    """Tell whether this agent has to know that a node asks for its word: it may propose in the place of that node.
+
+    In an outage all members ask the proposer, four times in a lease's time. They are behind it in line.
+    """
+    generation = f.generation
+    index = generation.index(f.me.node) if generation is not None else None
+    other = generation.index(node) if generation is not None else None
+    return index is None or other is None or other < index
 
 
 def yields(f: Facts, node: str) -> bool:

@@ -63,6 +63,8 @@ __all__ = ["Conclude", "Decision", "Form", "Memory", "Open", "Policy", "Reason",
 
 GROW_EVERY_S = 60.0
 """A job whose workers lose what they have not saved grows at most once in this time, if `--grow_every` says nothing."""
+GONE_MAX = 64
+"""Proofs of death that are kept after their keys are gone, the newest; an older one that was wrong may happen again."""
 
 
 def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Decision, Memory]:
@@ -144,7 +146,7 @@ def _observe(view: View, memory: Memory, policy: Policy, now: float) -> Memory:
     return replace(
         remember(view, memory, now),
         seen_since=unlinked,
-        gone=frozenset(key for key in memory.gone if key[0] in members and members[key[0]].create_revision == key[1]),
+        gone=_still_gone(members, memory),
         absent_since={
             node: memory.absent_since.get(node, now) for node in sorted(inside | before) if node not in members
         },
@@ -160,6 +162,18 @@ def _observe(view: View, memory: Memory, policy: Policy, now: float) -> Memory:
             if generation is not None and g == generation.g and stored.value.over
         },
     )
+
+
+def _still_gone(members: Mapping[str, Stored[Member]], memory: Memory) -> frozenset[tuple[str, int]]:
+    """The proofs of death that nothing speaks against yet.
+
+    They outlive the key: a node that is registered anew after its proof shows that the proof was wrong.
+    """
+    if not memory.gone:
+        return memory.gone
+    kept = {key for key in memory.gone if key[0] in members and members[key[0]].create_revision == key[1]}
+    absent = sorted((created, node) for node, created in memory.gone if node not in members)
+    return frozenset(kept.union((node, created) for created, node in absent[-GONE_MAX:]))
 
 
 def _linked(view: View, memory: Memory, policy: Policy, node: str, stored: Stored[Member]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from elastic import agentevents as ae
 from elastic.agentfacts import Facts
-from elastic.agentlinks import vouch_s
+from elastic.agentlinks import concerns, vouch_s
 from elastic.keys import View
 from launcher.connecting import boottime
 from launcher.hello import Hello
@@ -58,6 +58,7 @@ class Linking:
         self._put(ae.ProvenGone(node, created, host, self._links.closed_at.get(node, 0.0)))
 
     def _grants(self, node: str, g: int) -> float:
-        """Answer at once; that it asks tells the core something, too."""
-        self._put(ae.VouchAsked(node))
+        """Answer at once; that it asks may tell the core something, too."""
+        if concerns(self._facts, node):
+            self._put(ae.VouchAsked(node))
         return vouch_s(self._facts, node, g, boottime())

@@ -16,7 +16,7 @@ The callbacks put events into the agent's queue and do no work of their own; onl
     on_change(nodes)              ae.Linked(nodes): the links that are up now
     on_proof(node, rev, host)     ae.ProvenGone(node, rev, host), after the `on_change` that it is down
     on_answered(number, nodes)    who has answered; proofs that belong to the question come before
-    grants(node, g) -> seconds    agentduties.vouch_s(facts, node, g), with the right as it is now
+    grants(node, g) -> seconds    agentlinks.vouch_s(facts, node, g, now), with the right as it is now
     on_vouched(g, until)          ae.Vouched(g, until), on `clock`
     complain(text)                one line for people, once for each node
 
@@ -251,6 +251,7 @@ class Links:
             self._queue = deque(one for one in self._queue if self._watched.get(one.node) is one)
         for one in gone:
             was_up = one.up
+            one.send(Bye())  # Else the member would think that this process might be dead.
             one.let_go()
             if was_up:
                 self.went_down(one)

@@ -173,9 +173,10 @@ class Mirror:
         """
         ranges, floor = self._ranges, max(self.revision, self._store.revision_seen)
         spans = [span for span in ranges if span not in kept]
-        self._stale = self._stale and bool(kept)
+        asked_for, self._stale = self._stale, False
         listings = await asyncio.gather(*map(self._store.list, spans))
         if ranges != self._ranges:
+            self._stale = self._stale or asked_for
             return None  # the scope changed meanwhile; the next round lists what is wanted now
         result = Listing(
             min((listing.revision for listing in listings), default=floor),

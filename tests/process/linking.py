@@ -34,6 +34,7 @@ class Watching:
         self.told: list[tuple[object, ...]] = []
         self.at: list[float] = []
         self.last: tuple[object, ...] = ()
+        self._proofs: list[tuple[object, ...]] = []
         self._news = asyncio.Event()
         self.grant_s = 7.0
         self.links = Links(
@@ -50,6 +51,8 @@ class Watching:
 
     def _tell(self, *what: object) -> None:
         self.told.append(what)
+        if what[0] == "proof":
+            self._proofs.append(what)
         self.at.append(time.monotonic())
         self._news.set()
 
@@ -63,13 +66,16 @@ class Watching:
             for index, told in enumerate(self.told):
                 if told[: len(what)] == what:
                     at, self.last = self.at[index], told
+                    if told in self._proofs:
+                        self._proofs.remove(told)
                     del self.told[: index + 1], self.at[: index + 1]
                     return at
             self._news.clear()
             await self._news.wait()
 
     def proofs(self) -> list[tuple[object, ...]]:
-        return [told for told in self.told if told[0] == "proof"]
+        """Every proof that nobody waited for, also one that came before something that was waited for."""
+        return self._proofs
 
 
 @contextlib.asynccontextmanager

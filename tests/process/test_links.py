@@ -264,6 +264,26 @@ def test_who_is_not_watched_any_more_is_let_go_and_is_not_proven_dead() -> None:
     played(story)
 
 
+def test_who_watched_a_node_and_does_not_any_more_is_not_taken_for_dead_where_it_cannot_be_dialled() -> None:
+    async def story() -> None:
+        async with listening("n-1") as (node, agent), listening("n-2") as (_, third), watching("w-1") as watcher:
+            watcher.links.watch({"n-1": at(agent)})
+            await watcher.until("up", "n-1")
+            watcher.links.watch({"n-2": at(third)})
+            await watcher.until("up", "n-2")
+            with socket.socket() as held:
+                held.bind(("127.0.0.1", 0))
+                refused = LinkTarget("127.0.0.1", held.getsockname()[1], 5)
+                node.links.watch({"w-1": refused, "n-2": at(third)})
+                await node.until("up", "n-2")
+                for number in range(5):
+                    node.links.ask(number)
+                    await node.until("answered", number, "n-2")
+            assert node.proofs() == []
+
+    played(story)
+
+
 def test_a_listener_that_is_closed_while_its_process_lives_is_taken_for_dead_once_its_link_is_closed() -> None:
     async def story() -> None:
         async with watching() as watcher, peer("n-1") as one:

@@ -39,7 +39,7 @@ from elastic.agentevents import (
     WatchLinks,
 )
 from elastic.agentfacts import Facts, Limits, Me
-from elastic.agentlinks import vouch_s
+from elastic.agentlinks import concerns, vouch_s
 from elastic.agentstate import AgentCore
 from elastic.decisions import Policy
 from elastic.model import Member
@@ -282,7 +282,8 @@ class World(Nurseries):
             if not other.hears or node.name not in other.linked or node.cut or other.cut:
                 continue
             granted = vouch_s(other.core.facts, node.name, g, self.local(other))
-            self._later(other, self.latency(), VouchAsked(node.name))
+            if concerns(other.core.facts, node.name):
+                self._later(other, self.latency(), VouchAsked(node.name))
             if granted > 0:
                 self.counts["a word was given"] += 1
                 self._later(node, 2 * self.latency(), Vouched(g, asked_at + granted))

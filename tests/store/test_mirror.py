@@ -101,6 +101,40 @@ def test_a_change_of_scope_keeps_the_old_picture_until_the_new_one_is_there(benc
     on(bench, story)
 
 
+def test_a_listing_that_was_asked_for_is_made_although_the_scope_changes_meanwhile() -> None:
+    class Slow(FaultyStore):
+        begun = asyncio.Event()
+        let_go = asyncio.Event()
+
+        async def list(
+            self,
+            range: Range,  # noqa: A002
+            *,
+            keys_only: bool = False,
+            limit: int = 0,
+            created_before: int = 0,
+            newest_first: bool = False,
+        ) -> Listing:
+            self.begun.set()
+            await self.let_go.wait()
+            return await super().list(range)
+
+    async def story() -> None:
+        store = Slow(MemoryCore(), time.monotonic)
+        store.let_go.set()
+        async with Watched(store, "a/") as watched:
+            await watched.until(lambda: watched.mirror.listings == 1)
+            store.begun.clear()
+            store.let_go.clear()
+            watched.mirror.refresh_soon()
+            await store.begun.wait()
+            watched.mirror.follow([Range.prefix("a/"), Range.prefix("b/")])
+            store.let_go.set()
+            await watched.until(lambda: watched.mirror.listings == 2)
+
+    asyncio.run(story())
+
+
 def test_after_any_operations_and_scope_changes_the_mirror_is_the_listing(bench: Bench) -> None:
     async def story(store: Store) -> None:
         chance = random.Random(bench.prefix)

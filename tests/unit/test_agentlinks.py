@@ -13,10 +13,10 @@ from elastic.agentevents import (
     WatchLinks,
 )
 from elastic.agentfacts import Phase
-from elastic.agentlinks import vouch_s, yields
+from elastic.agentlinks import concerns, vouch_s, yields
 from elastic.decisions import Reason
 from elastic.model import Ended, Outcome, Why
-from tests.unit.bench import Bench, running
+from tests.unit.bench import Bench, running, spare
 from tests.unit.documents import KEYS
 from tests.unit.views import worker_exit
 
@@ -203,3 +203,9 @@ def test_while_nobody_reaches_the_store_nobody_takes_the_place_of_another() -> N
         bench.tell(VouchAsked("a"))
     assert bench.facts.following == (False, "a")
     assert bench.facts.decision is None
+
+
+def test_that_a_node_asks_for_a_word_concerns_those_behind_it_in_line_only() -> None:
+    assert not concerns(first().facts, "b")
+    assert concerns(second().facts, "a")
+    assert concerns(spare().facts, "a")

@@ -14,6 +14,7 @@ from elastic.agentevents import (
 from elastic.agentfacts import Phase
 from elastic.agentlinks import vouch_s
 from elastic.decisions import Reason
+from elastic.membership import GONE_MAX
 from elastic.model import Before, Status, Why
 from elastic.right import margin_s
 from tests.unit.bench import Bench, gated, running, spare, stopping
@@ -135,6 +136,17 @@ def test_the_first_holds_its_right_beyond_its_lease_while_it_hears_every_member(
     assert bench.facts.right.until() > 57 + TTL_S
 
 
+def test_a_node_that_is_alone_in_its_world_holds_its_right_without_asking_anybody() -> None:
+    bench = Bench("a", "1")
+    bench.offline = True
+    for second in range(1, 60):
+        bench.at(float(second))
+    assert bench.phase is Phase.RUNNING
+    bench.at(120.0 + TTL_S)
+    bench.at(120.0 + TTL_S + 0.1)
+    assert bench.phase is Phase.STOPPING
+
+
 def test_the_hold_ends_with_the_outage_limit() -> None:
     bench = proposer("b", "c")
     bench.offline = True
@@ -236,6 +248,26 @@ def test_a_host_that_spoke_again_after_its_proof_of_death_is_not_believed_dead_a
     new = bench.shelf.view.members["b"].create_revision
     bench.tell(ProvenGone("b", new, "host-b"))
     assert ("b", new) not in bench.facts.memory.gone
+
+
+def test_a_false_proof_is_known_as_false_also_when_the_revoked_key_was_seen_to_be_gone_first() -> None:
+    bench = proposer()
+    old = bench.shelf.view.members["b"].create_revision
+    bench.now = 1.0
+    bench.tell(ProvenGone("b", old, "host-b"))
+    bench.look()
+    assert "b" not in bench.facts.view.members
+    bench.at(2.0)
+    bench.others("b")
+    assert bench.facts.memory.distrusted == {"host-b"}
+    assert bench.facts.memory.gone == frozenset()
+
+
+def test_of_proofs_whose_keys_are_gone_only_the_newest_are_kept() -> None:
+    bench = proposer()
+    for number in range(2 * GONE_MAX):
+        bench.tell(ProvenGone(f"old-{number}", number + 1, "host"))
+    assert bench.facts.memory.gone == {(f"old-{at}", at + 1) for at in range(GONE_MAX, 2 * GONE_MAX)}
 
 
 def test_a_member_that_is_seen_dead_on_this_very_machine_is_lost_at_once() -> None:
