@@ -8,7 +8,7 @@ Keys and range ends are text; values are bytes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -186,6 +186,24 @@ class Batch:
     changes: tuple[Change, ...]
 
 
+class More:
+    """Given to a watch, it lets its reader have the same watch take on ranges later, once the first batch has come."""
+
+    def __init__(self) -> None:
+        """No watch has it yet."""
+        self._take: Callable[[Sequence[Range], int], Awaitable[None]] | None = None
+
+    def offer(self, take: Callable[[Sequence[Range], int], Awaitable[None]]) -> None:
+        """Be the watch that takes them."""
+        self._take = take
+
+    async def add(self, ranges: Sequence[Range], from_revision: int) -> None:
+        """Watch these too, from that revision on. They must not overlap what is watched; errors end the watch."""
+        if self._take is None:
+            raise ValueError("a range for a watch that does not stand yet")
+        await self._take(ranges, from_revision)
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """A lease as it was granted. The store may grant a longer time than was asked for."""
@@ -233,8 +251,10 @@ class Store(Protocol):
         """Run `then` if every compare holds, else `otherwise`; all or nothing. At most `OPERATIONS_MAX` in all."""
         ...
 
-    def watch(self, ranges: Sequence[Range], from_revision: int) -> AsyncGenerator[Batch, None]:
-        """Yield every change in the ranges from `from_revision` on, in order, until closed.
+    def watch(
+        self, ranges: Sequence[Range], from_revision: int, more: More | None = None
+    ) -> AsyncGenerator[Batch, None]:
+        """Yield every change in the ranges, and in those of `more`, from `from_revision` on, in order, until closed.
 
         Each batch has changes of one revision; the changes of one revision to several ranges may come in two
         batches. The first batch is empty and says that the watch stands. Ends only by an error: `Compacted`,

@@ -12,6 +12,7 @@ from elastic.store.base import (
     Compare,
     Lease,
     Listing,
+    More,
     Operation,
     Range,
     Status,
@@ -27,6 +28,7 @@ class _Reader:
     def __init__(self) -> None:
         self._woken = asyncio.Event()
         self.lost = False
+        self._more: list[tuple[Range, int]] = []
 
     def wake(self) -> None:
         self._woken.set()
@@ -34,6 +36,18 @@ class _Reader:
     def lose(self) -> None:
         self.lost = True
         self._woken.set()
+
+    async def take_on(self, ranges: Sequence[Range], from_revision: int) -> None:
+        self._more += [(span, from_revision) for span in ranges]
+        self._woken.set()
+
+    def taken(self, core: MemoryCore, next_revision: int) -> tuple[Range, ...]:
+        """The ranges that were added since the last call; what came before `next_revision` would come too late."""
+        taken, self._more = self._more, []
+        for span, from_revision in taken:
+            if any(batch.revision < next_revision for batch in core.history([span], from_revision)):
+                raise WatchLost("changes came out of order")
+        return tuple(span for span, _ in taken)
 
     def clear(self) -> None:
         self._woken.clear()
@@ -101,7 +115,9 @@ class MemoryStore:
         self._revision_seen = core.revision
         return result
 
-    async def watch(self, ranges: Sequence[Range], from_revision: int) -> AsyncGenerator[Batch, None]:
+    async def watch(
+        self, ranges: Sequence[Range], from_revision: int, more: More | None = None
+    ) -> AsyncGenerator[Batch, None]:
         """See `Store.watch`. All changes of one revision come in one batch."""
         if from_revision < 1:
             raise ValueError(f"a watch from revision {from_revision}; the first is 1")
@@ -110,10 +126,13 @@ class MemoryStore:
         core.subscribe(reader.wake)
         try:
             core.history(spans, next_revision)  # raises Compacted before the watch stands
+            if more is not None:
+                more.offer(reader.take_on)
             yield Batch(next_revision - 1, ())
             while not reader.lost:
                 reader.clear()
                 core.expire(self._clock())
+                spans += reader.taken(core, next_revision)
                 batches, next_revision = core.history(spans, next_revision), max(next_revision, core.revision + 1)
                 for batch in batches:
                     self._revision_seen = max(self._revision_seen, batch.revision)

@@ -3,8 +3,9 @@
 The listing is the truth, the watch is a hint that comes sooner: list, watch from the revision after it, list again
 when the watch ends and now and then besides. Each range is listed as it was at one moment.
 
-When the ranges change, those that were followed before are not listed again: the new watch goes on where the old one
-was left. So a thousand agents that begin to follow one more key each ask for that one key.
+When the ranges change, those that were followed before are not listed again: the watch takes on what is new, and a key
+that is not wanted any more stays on it unheard. Where that cannot be, a new watch goes on where the old one was left.
+So a thousand agents that begin to follow one more key each ask for that one key.
 
 A listing whose revision is lower than one seen before it was asked for comes from another store (one that lost its
 data, and came back empty); it is then taken whole, and `replaced` counts it.
@@ -19,7 +20,7 @@ from contextlib import aclosing
 from types import MappingProxyType
 
 from elastic.errors import Compacted, StoreError, WatchLost
-from elastic.store.base import Batch, Entry, Listing, Range, Store, merged
+from elastic.store.base import Batch, Entry, Listing, More, Range, Store, merged
 
 PAUSE_S = (0.2, 0.5)
 """After an error: a random time between these, so that not all agents come back in the same moment."""
@@ -32,6 +33,8 @@ LASTED_S = 1.0
 """A watch that ended sooner is not begun again without a pause."""
 RANGES_MAX = 64
 """Far more than anybody follows; each is a request."""
+WATCHED_MAX = 16
+"""Ranges on one watch, with keys that are not wanted any more; a longer one is left for a new one."""
 
 
 class Mirror:
@@ -67,6 +70,14 @@ class Mirror:
         self._ranges: tuple[Range, ...] = ()
         self._covered: tuple[Range, ...] = ()
         """Ranges of the last watch; all that is before `revision` is in `entries`."""
+        self._followed: tuple[Range, ...] = ()
+        """Ranges that the watch keeps up to date in `entries`."""
+        self._watched: tuple[Range, ...] = ()
+        """Those, and keys that are still on the watch although nobody wants them."""
+        self._stands = False
+        """Whether the watch that runs has begun to deliver, so that it can take on more."""
+        self._listed_from = 0
+        """The revision after the oldest listing of the ranges that were listed last."""
         self._listed_at: list[tuple[Range, int]] = []
         """Ranges that were listed later than `revision`, at which revision; older events of them are no news."""
         self._stale = False
@@ -132,16 +143,18 @@ class Mirror:
         if from_revision is None:
             self._covered = covered
             return
-        ranges = self._ranges
+        self._followed = self._watched = self._ranges
         if not self._scope_changed:
-            await self._follow(ranges, from_revision)
-        self._covered = ranges
+            await self._follow(from_revision)
+        self._covered = self._followed
 
-    async def _follow(self, ranges: Sequence[Range], from_revision: int) -> None:
-        """Watch until the ranges change, and list now and then."""
-        watching = asyncio.create_task(self._watch(ranges, from_revision), name="mirror")
+    async def _follow(self, from_revision: int) -> None:
+        """Watch until the ranges change so that this needs another watch, and list now and then."""
+        self._stands = False
+        more = More()
+        watching = asyncio.create_task(self._watch(self._watched, from_revision, more), name="mirror")
         try:
-            while not self._scope_changed:
+            while not self._scope_changed or await self._take_on(more):
                 await self._idle(watching)
                 if watching.done():
                     watching.result()  # raises
@@ -151,6 +164,23 @@ class Mirror:
         finally:
             watching.cancel()
             await asyncio.wait([watching])
+
+    async def _take_on(self, more: More) -> bool:
+        """Go on with the watch that runs although the ranges have changed; False if that cannot be."""
+        wanted, watched = self._ranges, self._watched
+        kept = [span for span in wanted if _inside(span, self._followed)]
+        new = [span for span in wanted if not _inside(span, watched)]
+        apart = not any(span.start < other.end and other.start < span.end for span in new for other in watched)
+        spare = all(span in wanted or span == Range.key(span.start) for span in watched)
+        if not (self._stands and kept and apart and spare) or self._stale or len(watched) + len(new) > WATCHED_MAX:
+            return False
+        self._woken.clear()
+        self._scope_changed = False
+        if await self._list(kept) is not None:
+            self._followed, self._watched = wanted, (*watched, *new)
+            if new:
+                await more.add(new, self._listed_from)
+        return True
 
     async def _idle(self, watching: asyncio.Task[None]) -> None:
         """Wait until the watch ends, somebody asks for a listing, or one is due."""
@@ -182,6 +212,7 @@ class Mirror:
             min((listing.revision for listing in listings), default=floor),
             tuple(entry for listing in listings for entry in listing.entries),
         )
+        self._listed_from = result.revision + 1
         if result.revision < floor and kept:
             return await self._list()
         if result.revision < floor:
@@ -225,11 +256,13 @@ class Mirror:
         self._take(listed, self.revision, fresh=True)
         return max(1, self.revision)
 
-    async def _watch(self, ranges: Sequence[Range], from_revision: int) -> None:
+    async def _watch(self, ranges: Sequence[Range], from_revision: int, more: More) -> None:
         """Apply what comes until an error ends it."""
         coming: asyncio.Task[Batch] | None = None
-        async with aclosing(self._store.watch(ranges, from_revision)) as batches:
+        async with aclosing(self._store.watch(ranges, from_revision, more)) as batches:
             try:
+                self._apply(await anext(batches))
+                self._stands = True
                 while True:
                     if self._untold and coming is None:
                         coming = asyncio.create_task(_next(batches))
@@ -253,8 +286,11 @@ class Mirror:
     def _apply(self, batch: Batch) -> None:
         """Apply changes that are newer than what is held."""
         entries: dict[str, Entry] | None = None
+        unheard = len(self._watched) > len(self._followed)
         for change in batch.changes:
             key, revision = change.entry.key, change.entry.mod_revision
+            if unheard and not any(key in span for span in self._followed):
+                continue
             held = (self.entries if entries is None else entries).get(key)
             if revision <= max(held.mod_revision if held else 0, self._graves.get(key, 0)):
                 continue

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Sequence
 import pytest
 
 from elastic.errors import StoreUnavailable
-from elastic.store.base import Batch, Delete, Listing, Put, Range, Store
+from elastic.store.base import Batch, Delete, Listing, More, Put, Range, Store
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
 from elastic.store.mirror import Mirror
@@ -41,9 +41,11 @@ class FaultyStore(MemoryStore):
             range, keys_only=keys_only, limit=limit, created_before=created_before, newest_first=newest_first
         )
 
-    async def watch(self, ranges: Sequence[Range], from_revision: int) -> AsyncGenerator[Batch, None]:
+    async def watch(
+        self, ranges: Sequence[Range], from_revision: int, more: More | None = None
+    ) -> AsyncGenerator[Batch, None]:
         told: list[Batch] = []
-        async for batch in super().watch(ranges, from_revision):
+        async for batch in super().watch(ranges, from_revision, more):
             if self.deaf:
                 continue
             told.append(batch)

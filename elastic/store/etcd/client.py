@@ -22,6 +22,7 @@ from elastic.store.base import (
     Compare,
     Lease,
     Listing,
+    More,
     Operation,
     Range,
     Read,
@@ -110,14 +111,16 @@ class EtcdStore:
         )
         return TxnResult(answer.succeeded, answer.header.revision, reads)
 
-    async def watch(self, ranges: Sequence[Range], from_revision: int) -> AsyncGenerator[Batch, None]:
+    async def watch(
+        self, ranges: Sequence[Range], from_revision: int, more: More | None = None
+    ) -> AsyncGenerator[Batch, None]:
         """See `Store.watch`. Of a revision that touches several ranges the changes may come in two batches."""
         if from_revision < 1:
             raise ValueError(f"a watch from revision {from_revision}; the first is 1")
         await self._servers.authenticated()
         stream = WatchStream(self._servers.usable(), merged(ranges), from_revision, self._servers.options.try_s)
         self._servers.streams.add(stream)
-        arriving = stream.batches(self._servers.metadata(), lambda: self._check_same(from_revision - 1))
+        arriving = stream.batches(self._servers.metadata(), lambda: self._check_same(from_revision - 1), more)
         try:
             async with aclosing(arriving):
                 async for batch in arriving:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
 
 from elastic.errors import ConfigError, OutcomeUnknown, StoreUnavailable, WatchLost
 from elastic.store.etcd.answers import NO_USERS, Meaning, cut, details, meaning, refusal, unanswered
@@ -65,24 +65,38 @@ class Servers:
         """Send a request whose answer is linearizable, to one server after the other until one answers.
 
         `repeat`: doing it twice does no harm. `gone_is_fine`: the answer "no such lease" is a good one (None).
+        tenacity comes in with the second try: nearly all need only one, and its machinery costs more than that.
         """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            return await self._asked(method, request, repeat=repeat, gone_is_fine=gone_is_fine)
+        except StoreUnavailable:
+            left_s = self.options.request_limit_s - (loop.time() - began)
+            if self.closed or left_s <= 0:
+                raise
+        await asyncio.sleep(self._pause_s(1))
         async for attempt in AsyncRetrying(
             retry=retry_if_exception(lambda error: isinstance(error, StoreUnavailable) and not self.closed),
-            stop=stop_after_delay(self.options.request_limit_s),
-            wait=self._pause,
+            stop=stop_after_delay(left_s),
+            wait=lambda state: self._pause_s(1 + state.attempt_number),
             reraise=True,
         ):
             with attempt:
-                seen = self.revision_seen
-                answer = await self._try(method, request, repeat=repeat, gone_is_fine=gone_is_fine)
-                if answer is not None:
-                    self.note(answer.header.revision, seen)
-                return answer
+                return await self._asked(method, request, repeat=repeat, gone_is_fine=gone_is_fine)
         raise AssertionError("tenacity ends by a result or an error")
 
-    def _pause(self, state: RetryCallState) -> float:
+    def _pause_s(self, tries: int) -> float:
         """No pause while there is a server that was not tried yet."""
-        return 0.0 if state.attempt_number < len(self.rotation.endpoints) else self._random.uniform(*PAUSE_S)
+        return 0.0 if tries < len(self.rotation.endpoints) else self._random.uniform(*PAUSE_S)
+
+    async def _asked(self, method: Method, request: Any, *, repeat: bool, gone_is_fine: bool) -> Any:
+        """One try, and what its revision tells."""
+        seen = self.revision_seen
+        answer = await self._try(method, request, repeat=repeat, gone_is_fine=gone_is_fine)
+        if answer is not None:
+            self.note(answer.header.revision, seen)
+        return answer
 
     async def _try(self, method: Method, request: Any, *, repeat: bool, gone_is_fine: bool) -> Any:
         """Ask the current server once (twice, if only the token was too old)."""

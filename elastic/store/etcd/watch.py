@@ -13,13 +13,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
 from elastic.errors import StoreError, StoreUnavailable, WatchLost
-from elastic.store.base import Batch, Change, Range
+from elastic.store.base import Batch, Change, More, Range
 from elastic.store.etcd.answers import Meaning, details, meaning, refusal, watch_end
 from elastic.store.etcd.endpoint import Endpoint
 from elastic.store.etcd.messages import change, span
@@ -41,7 +42,7 @@ class WatchStream:
         self.endpoint = endpoint
         self.broken = False
         """Whether the stream itself failed: the server closed it, or did not take it in time."""
-        self._ranges = ranges
+        self._ranges = tuple(ranges)
         self._from_revision = from_revision
         self._create_limit_s = create_limit_s
         self._arrived: asyncio.Queue[Any] = asyncio.Queue()
@@ -51,7 +52,9 @@ class WatchStream:
         """End the watch with `error`, after what has arrived."""
         self._arrived.put_nowait(error)
 
-    async def batches(self, metadata: Metadata, check: Callable[[], Awaitable[None]]) -> AsyncGenerator[Batch, None]:
+    async def batches(
+        self, metadata: Metadata, check: Callable[[], Awaitable[None]], more: More | None = None
+    ) -> AsyncGenerator[Batch, None]:
         """Open the stream and yield what comes, one batch for each revision, first an empty one.
 
         `check` is awaited if the server was behind the asked revision when it took the watch; it raises if the server
@@ -63,7 +66,7 @@ class WatchStream:
         try:
             try:
                 async with asyncio.timeout(self._create_limit_s):
-                    await self._send(call)
+                    await self._send(call, self._ranges, self._from_revision)
                     held, revision = await self._created()
             except TimeoutError:
                 self.broken = True
@@ -71,6 +74,8 @@ class WatchStream:
                 raise StoreUnavailable(text) from None
             if revision < self._from_revision - 1:
                 await check()
+            if more is not None:
+                more.offer(partial(self._take_on, call))
             yield Batch(self._from_revision - 1, ())
             async with aclosing(self._deliver(held)) as delivered:
                 async for batch in delivered:
@@ -85,10 +90,20 @@ class WatchStream:
         if not pump.cancelled() and (error := pump.exception()) is not None:
             self._arrived.put_nowait(error)
 
-    async def _send(self, call: Any) -> None:
+    async def _take_on(self, call: Any, ranges: Sequence[Range], from_revision: int) -> None:
+        """Watch more ranges on the stream that stands: a new one would cost several times as much."""
+        self._ranges += tuple(ranges)
+        try:
+            async with asyncio.timeout(self._create_limit_s):
+                await self._send(call, ranges, from_revision)
+        except TimeoutError:
+            self.broken = True
+            self.lose(StoreUnavailable(f"etcd at {self.endpoint} did not take a range to watch in time"))
+
+    async def _send(self, call: Any, ranges: Sequence[Range], from_revision: int) -> None:
         """Ask for every range; an error here is also seen, with its text, by the pump."""
-        for watched in self._ranges:
-            request = rpc.WatchCreateRequest(start_revision=self._from_revision, **span(watched))
+        for watched in ranges:
+            request = rpc.WatchCreateRequest(start_revision=from_revision, **span(watched))
             with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 await call.write(rpc.WatchRequest(create_request=request))
 
