@@ -24,7 +24,7 @@ from elastic.proposals import Transaction, registered_before
 from elastic.store import session
 from elastic.store.base import Range, Store
 from elastic.store.mirror import Mirror
-from launcher import addresses, locks, offer, report, serving
+from launcher import addresses, locks, offer, openfiles, report, serving
 from launcher.arrivals import Arrivals
 from launcher.config import Config
 from launcher.connecting import Connecting, Interrupted, boottime, resolve
@@ -139,6 +139,7 @@ class Agent:
         """Join, take part, leave; the exit code."""
         self._say_cards()
         await self._workers.start()
+        openfiles.raise_own()
         from elastic.store.etcd import EtcdOptions, EtcdStore  # Only now: the nursery stands, and grpc brings threads.
 
         who = self._config.login

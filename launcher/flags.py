@@ -315,8 +315,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="store_outage_limit",
         group=ELASTIC,
         field="store_outage_limit_s",
-        help="the longest that any node may go on while etcd cannot be reached (so far a job on one node does; on "
-        "several, workers stop when their lease ends); a new world waits for it if the old one vanished without a word",
+        help="the longest that nodes which hear each other train on while etcd cannot be reached; a new world waits "
+        "for it if the old one vanished without a word",
         read=values.seconds(0),
         default=120.0,
         metavar="SECONDS",

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from launcher import openfiles
 from launcher.environment import without
 from launcher.nurserystart import START, Setup
 from launcher.warm import Recipe
@@ -26,7 +27,7 @@ def new_nursery(fd: int, lock: Path | None, recipe: Recipe) -> subprocess.Popen[
         folder=recipe.folder,
         home=_home(),
     )
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", START, setup.text],
         env={**dict(recipe.wishes), **without(os.environ, ())},  # It stays readable in what is forked.
         stdin=subprocess.DEVNULL,
@@ -34,6 +35,8 @@ def new_nursery(fd: int, lock: Path | None, recipe: Recipe) -> subprocess.Popen[
         pass_fds=(fd,),
         start_new_session=True,
     )
+    openfiles.as_given(process.pid)
+    return process
 
 
 def out_of_date(watched: Iterable[str]) -> bool:
