@@ -61,6 +61,8 @@ from elastic.right import CLOCK_ERROR
 
 __all__ = ["Conclude", "Decision", "Form", "Memory", "Open", "Policy", "Reason", "Wait", "decide", "remember"]
 
+GONE_MAX = 256
+"""Proofs of deaths that are kept, the newest; a node that comes back after more of them is trusted once more."""
 GROW_EVERY_S = 60.0
 """A job whose workers lose what they have not saved grows at most once in this time, if `--grow_every` says nothing."""
 
@@ -144,7 +146,7 @@ def _observe(view: View, memory: Memory, policy: Policy, now: float) -> Memory:
     return replace(
         remember(view, memory, now),
         seen_since=unlinked,
-        gone=frozenset(key for key in memory.gone if key[0] in members and members[key[0]].create_revision == key[1]),
+        gone=_gone(view, memory),
         absent_since={
             node: memory.absent_since.get(node, now) for node in sorted(inside | before) if node not in members
         },
@@ -162,13 +164,22 @@ def _observe(view: View, memory: Memory, policy: Policy, now: float) -> Memory:
     )
 
 
+def _gone(view: View, memory: Memory) -> frozenset[tuple[str, int]]:
+    """The proofs that still say something: a node whose key is gone may come back, and so show that it was no death."""
+    here = view.members
+    kept = [key for key in memory.gone if key[0] not in here or here[key[0]].create_revision == key[1]]
+    return frozenset(sorted(kept, key=lambda key: key[1])[-GONE_MAX:])
+
+
 def _linked(view: View, memory: Memory, policy: Policy, node: str, stored: Stored[Member]) -> bool:
-    """Tell whether a node outside the generation has arrived: its agent is linked, or was, or has no links.
+    """Tell whether a node outside the generation has arrived: its agent is linked, or was, or no link would count.
 
     One that was there before the newest generation was made had its time: whoever proposes now may be new to that.
     """
     before = view.generation is not None and stored.create_revision < view.generation.mod_revision
-    return node in memory.linked or not stored.value.link or node == policy.node or before
+    if not stored.value.link or stored.value.host in memory.distrusted:
+        return True
+    return node in memory.linked or node == policy.node or before
 
 
 def _first(q: Question) -> tuple[Decision, Memory]:

@@ -24,7 +24,7 @@ from elastic.proposals import Transaction, registered_before
 from elastic.store import session
 from elastic.store.base import Range, Store
 from elastic.store.mirror import Mirror
-from launcher import addresses, locks, offer, report, serving
+from launcher import addresses, locks, offer, openfiles, report, serving
 from launcher.arrivals import Arrivals
 from launcher.config import Config
 from launcher.connecting import Connecting, Interrupted, boottime, resolve
@@ -120,7 +120,8 @@ class Agent:
         self._listening = host if addresses.only_here(host, static_hosts(config)) else ""
         self._keys = JobKeys(config.job_id, config.key_prefix)
         self._events = Arrivals(boottime)
-        self._workers = NodeWorkers(config, node, host, narrator, console, self._events.put_nowait)
+        files = openfiles.raise_limit()
+        self._workers = NodeWorkers(config, node, host, narrator, console, self._events.put_nowait, files)
         self._event_log = EventLog(Path(config.log_dir), config.job_id, node, narrator.warn)
         self._store: Store | None = None
         self._hello: Hello | None = None

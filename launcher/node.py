@@ -53,9 +53,19 @@ class NodeWorkers:
     """Starts, stops and watches the workers of this node; a nursery that dies is replaced."""
 
     def __init__(
-        self, config: Config, node: str, host: str, narrator: Narrator, console: Console, put: Callable[[Event], None]
+        self,
+        config: Config,
+        node: str,
+        host: str,
+        narrator: Narrator,
+        console: Console,
+        put: Callable[[Event], None],
+        files: int = 0,
     ) -> None:
-        """`put` takes the events for the core, `watch` hears what the nursery says. Nothing is started yet."""
+        """`put` takes the events for the core, `watch` hears what the nursery says. Nothing is started yet.
+
+        `files` is how many descriptors a worker may have, 0 for as many as this process.
+        """
         self._config = config
         self._node = node
         self._host = host
@@ -79,7 +89,7 @@ class NodeWorkers:
         self._incarnation = ""
         self._running: _Running | None = None
         self._newest: _Running | None = None
-        self._recipe = warm.recipe(config, os.environ, environment.wishes(config.slots, None))
+        self._recipe = warm.recipe(config, os.environ, environment.wishes(config.slots, None), files)
         self._cold: set[str] = set()
         self._nursery = self._new_nursery()
         self._nursery_died = asyncio.Event()

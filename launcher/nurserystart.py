@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from launcher import child, locks
+from launcher import child, locks, openfiles
 from launcher.channel import Channel
 from launcher.nursery import End, Nursery
 from launcher.processes import descendants, signal_one
@@ -36,6 +36,7 @@ class Setup:
     `fd` is its end of the socket pair to the process `agent`. `lock` is the file to hold, "" for none; `lock_fd` is the
     lock if this process holds it already, else -1. `cold` says why nothing is imported, "" if `preload` and torch are.
     `folder` is where the workers' python looks first. `home` is where our packages are, if python would not find them.
+    `files` is the limit of descriptors that the user gave, 0 if it is this process's.
     """
 
     fd: int
@@ -46,6 +47,7 @@ class Setup:
     preload: tuple[str, ...] = ()
     folder: str | None = None
     home: str = ""
+    files: int = 0
 
     @property
     def text(self) -> str:
@@ -71,6 +73,7 @@ started in can stand before a module of python."""
 def main() -> Callable[[], NoReturn]:
     """Run as a nursery to its end; returns only in a new process, with what is to be called there as the worker."""
     setup, environ = Setup.read(sys.argv[1]), dict(os.environ)
+    openfiles.put_back(setup.files)
     agent = Channel(socket.socket(fileno=setup.fd))
     lock: locks.Lock | None = None
     try:

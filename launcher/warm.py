@@ -63,16 +63,18 @@ class Recipe:
     """What a nursery is to have imported. `cold` says why nothing; "" is warm.
 
     `preload` are the modules that the user names, `folder` is where python looks first for modules of the script, None
-    if it does not (PYTHONSAFEPATH). `wishes` are variables that every worker has, beside those of the agent.
+    if it does not (PYTHONSAFEPATH). `wishes` are variables that every worker has, beside those of the agent. `files` is
+    how many descriptors a worker may have, 0 for as many as the agent.
     """
 
     cold: str = NO_WARM
     preload: tuple[str, ...] = ()
     folder: str | None = None
     wishes: tuple[tuple[str, str], ...] = ()
+    files: int = 0
 
 
-def recipe(config: Config, environ: Mapping[str, str], wishes: Mapping[str, str]) -> Recipe:
+def recipe(config: Config, environ: Mapping[str, str], wishes: Mapping[str, str], files: int = 0) -> Recipe:
     """The recipe for the workers of this node. `wishes` are set for them where `environ` sets nothing."""
     cold = ""
     if not config.warm:
@@ -84,7 +86,7 @@ def recipe(config: Config, environ: Mapping[str, str], wishes: Mapping[str, str]
     if not environ.get("PYTHONSAFEPATH"):
         folder = os.getcwd() if config.module else os.path.dirname(os.path.realpath(config.script))
     early = tuple((name, text) for name, text in wishes.items() if read_early(name) and name not in environ)
-    return Recipe(cold, config.preload, folder, early)
+    return Recipe(cold, config.preload, folder, early, files)
 
 
 def forbidden(environ: Mapping[str, str]) -> str:

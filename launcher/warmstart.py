@@ -25,6 +25,7 @@ def new_nursery(fd: int, lock: Path | None, recipe: Recipe) -> subprocess.Popen[
         preload=recipe.preload,
         folder=recipe.folder,
         home=_home(),
+        files=recipe.files,
     )
     return subprocess.Popen(
         [sys.executable, "-c", START, setup.text],

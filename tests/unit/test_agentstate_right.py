@@ -238,6 +238,17 @@ def test_a_host_that_spoke_again_after_its_proof_of_death_is_not_believed_dead_a
     assert ("b", new) not in bench.facts.memory.gone
 
 
+def test_a_host_is_not_believed_again_either_when_it_speaks_long_after_its_key_was_gone() -> None:
+    bench = proposer()
+    old = bench.shelf.view.members["b"].create_revision
+    bench.now = 1.0
+    bench.tell(ProvenGone("b", old, "host-b"))
+    bench.shelf.delete(KEYS.member("b"))
+    bench.look()
+    bench.others("b")
+    assert bench.facts.memory.distrusted == {"host-b"}
+
+
 def test_a_member_that_is_seen_dead_on_this_very_machine_is_lost_at_once() -> None:
     bench = proposer()
     bench.tell(ProvenDead("b"))
