@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 import psutil
+import pytest
 
 from tests.process.jobs import QUICK_TTL_S, Job, story
 from tests.process.nodes import Node
@@ -99,6 +100,7 @@ async def test_the_death_of_the_first_in_a_flood_of_connections_is_noticed_by_th
         await job.world(2, 2)
 
 
+@pytest.mark.timeout(300)  # Thirty processes start one after another.
 @story
 async def test_ten_deaths_in_a_row_are_noticed_by_the_link_and_leave_no_descriptor_behind(job: Job) -> None:
     flags = ("--np", "3", "--grow_every", "0.1")
