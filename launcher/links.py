@@ -36,6 +36,7 @@ from elastic.agentevents import LinkTarget
 from elastic.linkwire import Bye, Granted, LinkError, Message, Ping, Pong, Vouch
 from launcher.connecting import boottime
 from launcher.door import Door
+from launcher.endpoints import join_host_port
 from launcher.watched import Watched
 
 DIALS_MAX = 64
@@ -101,6 +102,7 @@ class Links:
         self._vouches: dict[int, tuple[int, float]] = {}
         self._vouched = 0
         self._complained: set[str] = set()
+        self._unreached: set[str] = set()
         self._closed = False
 
     def accept(self, connected: socket.socket) -> None:
@@ -235,6 +237,16 @@ class Links:
         if node not in self._complained and len(self._complained) < COMPLAINTS_MAX:
             self._complained.add(node)
             self._complain(text)
+
+    def unreached(self, one: Watched, why: str) -> None:
+        """Say it, once for each node: it is taken without a link."""
+        if one.node in self._complained | self._unreached or len(self._unreached) >= COMPLAINTS_MAX:
+            return
+        self._unreached.add(one.node)
+        where = join_host_port(one.target.host, one.target.port)
+        self._complain(
+            f"{one.node}: its agent at {where} cannot be reached ({why}); its loss will be told by its lease only"
+        )
 
     # --- inside ---------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from elastic.agentfacts import Phase
 from elastic.agentstate import AgentCore
@@ -104,7 +105,8 @@ class WaitingLines:
             return None, f"etcd does not answer ({error})"
         entries = {entry.key: entry for entry in listing.entries}
         view = self._reader.read(entries, listing.revision, complete=True, follows=None)
-        decision, self._memory = decide(view, self._memory, facts.policy, self._clock())
+        memory = replace(self._memory, linked=frozenset(view.members))  # Whom the proposer is linked to, only it knows.
+        decision, self._memory = decide(view, memory, facts.policy, self._clock())
         if not isinstance(decision, Wait):
             first = (facts.following or (False, None))[1] or "the first in line"
             return decision.code, f"waiting for {first} to act: {decision.reason}"

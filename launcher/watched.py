@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import random
 import secrets
 import socket
-from contextlib import suppress
 from enum import Enum, auto
 from typing import Protocol
 
 from elastic import linkwire
 from elastic.agentevents import LinkTarget
 from elastic.linkwire import Greeting, LinkError
+from elastic.question import LINK_PATIENCE_S
 from launcher import hello
 from launcher.endpoints import as_ip
 from launcher.linesocket import Connecting, End, LineSocket
@@ -56,6 +57,14 @@ class Came(Enum):
     """The connection was closed before both sides had proven themselves."""
     NOTHING = auto()
     """There was no answer, or none that means anything."""
+
+
+_ENDED = {
+    End.CLOSED: "it closes the connection",
+    End.LOST: "the connection was lost",
+    End.UNFIT: "who answers there is no agent of this job",
+}
+"""Why there is no link, in words, when the connection ended before both sides had proven themselves."""
 
 
 class Watcher(Protocol):
@@ -92,6 +101,9 @@ class Watcher(Protocol):
     def complain(self, node: str, text: str) -> None:
         """Somebody is not who it should be."""
 
+    def unreached(self, one: Watched, why: str) -> None:
+        """There was no link in the time that the proposer waits for one."""
+
 
 class Watched:
     """One member and its link. `up` tells whether there is one, `redialling` whether the one that was is decided."""
@@ -117,6 +129,8 @@ class Watched:
         self._again_s = RECONNECT_PAUSE_S
         self._up_at = 0.0
         self._short = 0
+        self._why = ""
+        self._unreached_timer = self._loop.call_later(LINK_PATIENCE_S, self._unreached)
 
     def dial(self) -> None:
         """Try every address of the member once."""
@@ -138,6 +152,7 @@ class Watched:
     def let_go(self) -> None:
         """Watch it no more."""
         self._over = True
+        self._unreached_timer.cancel()
         self._drop()
         if self._lookup is not None:
             self._lookup.cancel()
@@ -147,8 +162,10 @@ class Watched:
     # --- an attempt -----------------------------------------------------------------------------------------------
 
     async def _resolve(self, lookup: asyncio.Task[tuple[str, ...]]) -> None:
-        with suppress(OSError, UnicodeError):  # The name is not known (yet).
+        try:
             self._addresses = list(await asyncio.shield(lookup))
+        except (OSError, UnicodeError):  # Not yet, perhaps.
+            self._why = "its name is not known"
         self._attempt = self._lookup = None
         self._next()
 
@@ -169,7 +186,9 @@ class Watched:
         self._attempt = None
         if isinstance(result, socket.socket):
             self._attempt = LineSocket(result, self._line, self._ended)
-        elif result == errno.ECONNRESET:
+            return
+        self._why = os.strerror(result).lower()
+        if result == errno.ECONNRESET:
             self._failed(Came.CUT)
         else:
             self._failed(Came.REFUSED if result == errno.ECONNREFUSED else Came.NOTHING)
@@ -192,8 +211,10 @@ class Watched:
 
     def _greeted(self, greeting: Greeting) -> None:
         if (greeting.job_id, greeting.node) != (self._watcher.job_id, self.node):
+            self._why = "another node answers there"
             return self._failed(Came.OTHER)
         if greeting.nonce is None or not isinstance(self._attempt, LineSocket):
+            self._why = "it has not learned the secret of the job"
             return self._failed(Came.NOTHING)  # It is there, and makes no links (yet).
         self._greeting = greeting
         self._said = linkwire.prove(self._watcher.secret_text, greeting, self._watcher.node, secrets.token_hex(16))
@@ -207,6 +228,7 @@ class Watched:
             self._watcher.complain(self.node, f"who answers at {self._address} for {self.node} cannot prove to be it")
             raise LinkError("it does not know the secret")
         self._cancel_timer()
+        self._unreached_timer.cancel()
         self.up, self.redialling, self._bye = True, False, False
         self._up_at = self._loop.time()
         self._give_turn_back()
@@ -223,6 +245,7 @@ class Watched:
     def _ended(self, how: End) -> None:
         self._attempt = None
         if not self.up:
+            self._why = _ENDED[how]
             self._failed(Came.CUT if how is End.CLOSED else Came.NOTHING)
             return
         self.up = False
@@ -268,7 +291,17 @@ class Watched:
 
     def _limit(self, seconds: float) -> None:
         self._cancel_timer()
-        self._timer = self._loop.call_later(seconds, self._failed, Came.NOTHING)
+        self._timer = self._loop.call_later(seconds, self._timed_out)
+
+    def _timed_out(self) -> None:
+        self._why = "timed out"
+        self._failed(Came.NOTHING)
+
+    def _unreached(self) -> None:
+        if self._why:
+            self._watcher.unreached(self, self._why)
+        else:  # No attempt has ended yet: it waits for its turn.
+            self._unreached_timer = self._loop.call_later(PAUSE_MAX_S, self._unreached)
 
     def _drop(self) -> None:
         self._cancel_timer()

@@ -24,6 +24,8 @@ NETWORK_V6 = "fd13:7"
 ETC = Path("/etc/netns")
 """What lies here under a namespace's name is seen there in /etc."""
 LIMIT_S = 90.0
+WALLS = 100
+"""Routing tables from this number on lead to walls."""
 
 
 def missing() -> str:
@@ -45,6 +47,7 @@ class Host:
     """One namespace: an address, and what runs there."""
 
     def __init__(self, number: int, bridge: str, tag: str) -> None:
+        self.number = number
         self.address = f"{NETWORK}.{number}"
         self.address_v6 = f"{NETWORK_V6}::{number:x}"
         self.space = f"el{tag}-{number}"
@@ -93,6 +96,30 @@ class Host:
         """A firewall in one direction: `other` cannot connect to this port, while this host reaches `other`."""
         rule = ("to", f"{other.address}/32", "ipproto", "tcp", "sport", str(port), "blackhole")
         _ip("-n", self.space, "rule", "add", "priority", "10", *rule)
+
+    def drop(self, other: Host) -> None:
+        """A firewall that lets nothing from here to `other` out, while what `other` sends arrives."""
+        _ip("-n", self.space, "rule", "add", "priority", "10", "to", f"{other.address}/32", "blackhole")
+
+    def let(self, other: Host) -> None:
+        """Without it."""
+        _ip("-n", self.space, "rule", "del", "priority", "10", "to", f"{other.address}/32", "blackhole")
+
+    def goes_by(self, wall: Host, other: Host, port: int) -> None:
+        """What goes from here to this port of `other` goes to another machine, which resets it (`Cluster.wall`)."""
+        table = str(WALLS + wall.number)
+        _ip("-n", self.space, "route", "replace", f"{other.address}/32", "via", wall.address, "table", table)
+        rule = ("to", f"{other.address}/32", "ipproto", "tcp", "dport", str(port), "lookup", table)
+        _ip("-n", self.space, "rule", "add", "priority", str(WALLS), *rule)
+
+    def goes_straight(self) -> None:
+        """Without it."""
+        _ip("-n", self.space, "rule", "del", "priority", str(WALLS))
+
+    def connected(self, other: Host, port: int) -> bool:
+        """Whether this host has a connection to this port of `other`."""
+        words = ("ss", "-tnH", "state", "established", "dst", f"{other.address}:{port}")
+        return bool(_ip("netns", "exec", self.space, *words).strip())
 
     def power_off(self) -> None:
         """Everything on the host is gone in one moment, and so is its network."""
@@ -167,6 +194,19 @@ class Cluster:
         host = Host(self._number, self._bridge, self._tag)
         self._hosts.append(host)
         return host
+
+    @property
+    def first(self) -> Host:
+        """Where etcd runs."""
+        return self._hosts[0]
+
+    def wall(self, host: Host) -> Host:
+        """A machine that answers for `host` what is sent by it: nothing listens there, so that all is reset."""
+        made = self.host()
+        settings = "net.ipv4.conf.all.arp_ignore"
+        _ip("netns", "exec", made.space, "sysctl", "-qw", f"{settings}=1")  # Others must not find the host here.
+        _ip("-n", made.space, "addr", "add", f"{host.address}/32", "dev", "lo")
+        return made
 
     async def start(self) -> None:
         """Make the network and start etcd."""

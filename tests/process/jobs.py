@@ -38,14 +38,16 @@ WARM = bool(os.environ.get("JOB_TEST_WARM"))
 class Job:
     """The stage of one story."""
 
-    def __init__(self, etcd: Server, folder: Path) -> None:
+    def __init__(self, etcd: Server, folder: Path, meeting: Path | None = None) -> None:
+        """`meeting` is a socket for workers in other network namespaces, which have abstract ones of their own."""
         self.etcd = etcd
         self.folder = folder
         self.job_id = f"job-{secrets.token_hex(4)}"
         self.nodes: list[Node] = []
         self.workers: list[Worker] = []
         self.overlaps: list[str] = []
-        self._socket = f"elastic-test-{secrets.token_hex(8)}"
+        self._name = f"elastic-test-{secrets.token_hex(8)}"
+        self._meeting = str(meeting) if meeting else "@" + self._name
         self.told = Happenings()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -56,7 +58,7 @@ class Job:
         """Hear the workers; at the end, end every node and see that nothing is left."""
         (self.folder / "tmp").mkdir()
         self.script = self.write("puppet.py", PUPPET)
-        self._server = await asyncio.start_unix_server(self._meet, "\0" + self._socket)
+        self._server = await asyncio.start_unix_server(self._meet, self._meeting.replace("@", "\0", 1))
         try:
             yield self
             assert not self.overlaps, self.overlaps
@@ -108,7 +110,7 @@ class Job:
         name = next(self._names)
         folder = self.folder / name if beside is None else beside.folder
         folder.mkdir(exist_ok=True)
-        mark = f"{self._socket}-{name}."
+        mark = f"{self._name}-{name}."
         kept = {key: text for key, text in os.environ.items() if not key.startswith(("ELASTIC_", "PADDLE_"))}
         command = (
             *within,
@@ -124,7 +126,7 @@ class Job:
             cwd=folder,
             env={
                 **kept,
-                "JOB_TEST_SOCKET": self._socket,
+                "JOB_TEST_SOCKET": self._meeting,
                 "JOB_TEST_MARK": mark,
                 "CUDA_VISIBLE_DEVICES": "",
                 "OMP_NUM_THREADS": "1",
@@ -173,6 +175,10 @@ class Job:
             return newest if alive and len(alive) == int(alive[0].env["WORLD_SIZE"]) == size else None
 
         return await self.world(await self.told.until(look, f"a world of {size}"), size)
+
+    def newest_generation(self) -> int:
+        """The newest generation that any worker was of."""
+        return max((worker.generation for worker in self.workers), default=0)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -17,7 +17,7 @@ import pytest
 from elastic import linkwire
 from elastic.agentevents import LinkTarget
 from elastic.linkwire import Granted, Greeting, Ping, Pong, Prove
-from launcher import door, hello
+from launcher import door, hello, watched
 from launcher.hello import Hello
 from launcher.watched import Watched
 from tests.process.linking import SECRET, Watching, at, listening, played, watching
@@ -410,3 +410,40 @@ def test_who_is_closed_before_it_was_proven_gives_no_proof_of_a_death() -> None:
 
 def test_messages_have_the_words_that_are_documented() -> None:
     assert json.loads(linkwire.encode(Ping(3))) == {"type": "ping", "n": 3}
+
+
+def test_who_cannot_be_dialled_is_named_once_with_the_address_and_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "LINK_PATIENCE_S", 0.3)
+
+    async def story() -> None:
+        with socket.socket() as held:
+            held.bind(("127.0.0.1", 0))  # It does not listen.
+            port = held.getsockname()[1]
+            async with watching() as watcher:
+                watcher.links.watch({"n-1": LinkTarget("127.0.0.1", port, 5)})
+                await watcher.until("complaint")
+                assert watcher.last[1] == (
+                    f"n-1: its agent at 127.0.0.1:{port} cannot be reached (connection refused); "
+                    "its loss will be told by its lease only"
+                )
+                watcher.links.watch({})
+                watcher.links.watch({"n-1": LinkTarget("127.0.0.1", port, 6), "n-2": LinkTarget("127.0.0.1", port, 7)})
+                await watcher.until("complaint", str(watcher.last[1]).replace("n-1", "n-2"))
+                assert not watcher.told
+
+    played(story)
+
+
+def test_who_was_linked_is_not_said_to_be_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "LINK_PATIENCE_S", 0.3)
+
+    async def story() -> None:
+        async with listening() as (_, agent), watching() as watcher:
+            watcher.links.watch({"n-1": at(agent)})
+            await watcher.until("up", "n-1")
+            watcher.links.watch({"n-1": at(agent), "n-2": LinkTarget("127.0.0.1", 1, 5)})
+            await watcher.until("complaint")
+            assert str(watcher.last[1]).startswith("n-2")
+            assert not watcher.told
+
+    played(story)
