@@ -177,12 +177,14 @@ def _still_gone(members: Mapping[str, Stored[Member]], memory: Memory) -> frozen
 
 
 def _linked(view: View, memory: Memory, policy: Policy, node: str, stored: Stored[Member]) -> bool:
-    """Tell whether a node outside the generation has arrived: its agent is linked, or was, or has no links.
+    """Tell whether a node outside the generation has arrived: its agent is linked, or was, or no link would count.
 
     One that was there before the newest generation was made had its time: whoever proposes now may be new to that.
     """
     before = view.generation is not None and stored.create_revision < view.generation.mod_revision
-    return node in memory.linked or not stored.value.link or node == policy.node or before
+    if not stored.value.link or stored.value.host in memory.distrusted:
+        return True
+    return node in memory.linked or node == policy.node or before
 
 
 def _first(q: Question) -> tuple[Decision, Memory]:
@@ -282,7 +284,7 @@ def _gate(q: Question, generation: Generation) -> tuple[Decision, Memory]:
         return _form(q, Reason.GATE_DRAINED, Why.DRAIN, told(draining, "drain"), staying), q.memory
     if newcomers:
         until = max(q.memory.ready_since[node] for node in newcomers) + BATCH_S
-        if q.now >= until:
+        if q.now >= until or _not_dead(q, before, newcomers):
             return _form(q, Reason.GATE_JOINED, Why.JOINED, told(newcomers, "join"), staying), q.memory
     else:
         until = None
@@ -295,6 +297,12 @@ def _gate(q: Question, generation: Generation) -> tuple[Decision, Memory]:
     if closed is not None:
         return replace(closed, until=earliest(closed.until, until)), q.memory
     return _open(q, generation, before, until)
+
+
+def _not_dead(q: Question, before: Before | None, newcomers: list[str]) -> bool:
+    """Tell whether a member of the world before was taken for dead and is back: it costs no restart of its own."""
+    back = [node for node in newcomers if before is not None and node in before.nodes]
+    return any(host in q.memory.distrusted for host in q.hosts(back))
 
 
 def _aborted(q: Question, generation: Generation, before: Before, staying: list[Place]) -> Form | None:

@@ -263,6 +263,18 @@ def test_a_member_that_drains_before_the_start_is_left_out_at_once() -> None:
     assert form.reason == "a drains"
 
 
+def test_a_member_of_the_world_before_that_was_taken_for_dead_is_back_in_without_a_restart_of_its_own() -> None:
+    job = Job("3")
+    job.run("a b c")
+    job.prove_gone("b")
+    assert nodes_of(job.form(10, Reason.LOST)) == ["a", "c"]
+    job.vanish("b")
+    job.wait(10.01, Reason.STOPPING)
+    job.distrust("host-b")
+    job.join("b", link=9000)
+    assert nodes_of(job.form(10.02, Reason.GATE_JOINED)) == ["a", "c", "b"]
+
+
 def test_newcomers_while_the_gate_is_closed_are_collected_for_300_ms_and_taken_in() -> None:
     job = Job("1:9")
     job.run("a b")

@@ -156,8 +156,8 @@ MUTATIONS: Final = (
     Mutation(
         "B7",
         "launcher/environment.py",
-        """",".join(one.host for one in generation.members)""",
-        """str(len(generation.members))""",
+        """",".join(one.host for one in members)""",
+        """str(len(members))""",
         "tests/process/test_seed_rows.py::test_two_machines_with_two_cards_each_differ_in_nothing_but_their_cards",
     ),
     Mutation(
