@@ -186,14 +186,10 @@ def _program(argv: list[str], env: dict[str, str]) -> tuple[Callable[[], object]
         return partial(runpy._run_module_as_main, rest[0]), False  # type: ignore[attr-defined]
     sys.argv[:] = argv[1:]
     if pkgutil.get_importer(what) is not None:  # A zip file, or a folder, with a __main__.py.
-        _look_first(_absolute(what))
+        _look_first(os.path.join(os.getcwd(), what))  # Python keeps a "./" here.
         return partial(runpy._run_module_as_main, "__main__", False), False  # type: ignore[attr-defined]
     _look_first(os.path.dirname(os.path.realpath(what)) if not safe else None)
     return partial(exec, _code(what, main), main.__dict__), True
-
-
-def _absolute(path: str) -> str:
-    return os.path.join(os.getcwd(), path.removeprefix("./"))
 
 
 def _look_first(place: str | None) -> None:
@@ -203,7 +199,7 @@ def _look_first(place: str | None) -> None:
 
 def _code(script: str, main: types.ModuleType) -> types.CodeType:
     """The script's code; its module is told where it is."""
-    path = _absolute(script)
+    path = os.path.join(os.getcwd(), script.removeprefix("./"))
     main.__file__ = path
     main.__dict__["__cached__"] = None
     try:
