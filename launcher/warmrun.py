@@ -38,7 +38,8 @@ MAIN = ("__main__", "__mp_main__")
 """Both names of the script's module; multiprocessing gives it the second."""
 CANNOT_OPEN = 2
 FLUSH_FAILED = 120
-"""Exit codes of python: the script cannot be opened; stdout cannot take the rest."""
+TOO_LARGE = 255
+"""Exit codes of python: the script cannot be opened; stdout or stderr cannot take the rest; none that C can hold."""
 
 
 class Template:
@@ -74,12 +75,16 @@ def run(start: Start, template: Template) -> NoReturn:
     program: Callable[[], object] | None = None
     failure: BaseException | None = None
     try:
-        program = _program(list(start.argv), start.env)
-        program()
+        program, from_file = _program(list(start.argv), start.env)
+        try:
+            program()
+        finally:
+            if from_file:
+                _write_out()
     except SystemExit as error:
         code = _exit_code(error)
     except BaseException as error:  # noqa: BLE001  # It is what ends the script, and is told.
-        interrupted = isinstance(error, KeyboardInterrupt)
+        interrupted = type(error) is KeyboardInterrupt  # Not a class that is derived from it, as in python.
         failure = error
     if failure is not None:  # Outside of the handler: what goes wrong while it is told did not come of it.
         code = _told(failure)
@@ -155,8 +160,10 @@ def _open_streams(*, unbuffered: bool) -> None:
 # The script.
 
 
-def _program(argv: list[str], env: dict[str, str]) -> Callable[[], object]:
-    """What to call: not a function of python, so that no frame of ours is below the script but that of `run`.
+def _program(argv: list[str], env: dict[str, str]) -> tuple[Callable[[], object], bool]:
+    """What to call, and whether python would read it from a file itself.
+
+    It is not a function of python, so that no frame of ours is below the script but those of `run` and its caller.
 
     `__main__` lasts as long as the process; a script's classes and functions name it.
     """
@@ -171,18 +178,18 @@ def _program(argv: list[str], env: dict[str, str]) -> Callable[[], object]:
     if what == "-c":
         sys.argv[:] = ["-c", *rest[1:]]
         _look_first("" if not safe else None)
-        return partial(exec, compile(rest[0], "<string>", "exec", 0, dont_inherit=True), main.__dict__)
+        return partial(exec, compile(rest[0], "<string>", "exec", 0, dont_inherit=True), main.__dict__), False
     if what == "-m":
         sys.argv[:] = ["-m", *rest[1:]]
         _look_first(os.getcwd() if not safe else None)
         sys.modules.pop(rest[0], None)
-        return partial(runpy._run_module_as_main, rest[0])  # type: ignore[attr-defined]
+        return partial(runpy._run_module_as_main, rest[0]), False  # type: ignore[attr-defined]
     sys.argv[:] = argv[1:]
     if pkgutil.get_importer(what) is not None:  # A zip file, or a folder, with a __main__.py.
-        _look_first(what)
-        return partial(runpy._run_module_as_main, "__main__", False)  # type: ignore[attr-defined]
+        _look_first(os.path.join(os.getcwd(), what))  # Python keeps a "./" here.
+        return partial(runpy._run_module_as_main, "__main__", False), False  # type: ignore[attr-defined]
     _look_first(os.path.dirname(os.path.realpath(what)) if not safe else None)
-    return partial(exec, _code(what, main), main.__dict__)
+    return partial(exec, _code(what, main), main.__dict__), True
 
 
 def _look_first(place: str | None) -> None:
@@ -192,7 +199,7 @@ def _look_first(place: str | None) -> None:
 
 def _code(script: str, main: types.ModuleType) -> types.CodeType:
     """The script's code; its module is told where it is."""
-    path = script if os.path.isabs(script) else os.path.join(os.getcwd(), script.removeprefix("./"))
+    path = os.path.join(os.getcwd(), script.removeprefix("./"))
     main.__file__ = path
     main.__dict__["__cached__"] = None
     try:
@@ -221,8 +228,7 @@ def _exit_code(error: SystemExit) -> int:
     if code is None:
         return 0
     if isinstance(code, int):
-        return code & 0xFF
-    _flush()
+        return code & 0xFF if -(2**63) <= code < 2**63 else TOO_LARGE
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"{code}\n")
     return 1
@@ -235,8 +241,10 @@ def _told(error: BaseException) -> int:
         trace = trace.tb_next
     error = error.with_traceback(trace)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stdout.flush()
+    if not hasattr(sys, "excepthook"):
+        sys.stderr.write("sys.excepthook is missing\n")
+        sys.__excepthook__(type(error), error, trace)
+        return 1
     try:
         sys.excepthook(type(error), error, trace)
     except SystemExit as left:
@@ -256,11 +264,11 @@ def _leave(code: int, *, interrupted: bool, known: frozenset[str]) -> NoReturn:
     except BaseException as error:  # noqa: BLE001  # Ctrl-C while threads are awaited; python tells it and goes on.
         _told(error)
     atexit._run_exitfuncs()
-    code = code if _flush() else FLUSH_FAILED
+    code = code if _flush(tell=True) else FLUSH_FAILED
     _write_files()
     if len(sys._current_frames()) == 1:  # A thread that still runs must not find its module empty.
         _take_apart(known)
-    _flush()
+    _flush(tell=False)
     ctypes.PyDLL(None).fflush(None)
     if interrupted:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -271,6 +279,7 @@ def _leave(code: int, *, interrupted: bool, known: frozenset[str]) -> NoReturn:
 def _take_apart(known: frozenset[str]) -> None:
     """Let go of what the script made, as python does at its end: files that it left open are written."""
     sys.last_type = sys.last_value = sys.last_traceback = None
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
     left = []
     new = itertools.takewhile(lambda name: name not in known, reversed(sys.modules))
     for name in [*new, *(name for name in MAIN if name in sys.modules)]:
@@ -295,19 +304,52 @@ def _clear(names: dict[str, Any]) -> None:
 def _write_files() -> None:
     """Write what open files of the script hold, before the collector ends them in any order."""
     for one in gc.get_objects():  # Not those of the nursery: they are frozen.
-        if issubclass(type(one), io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom) and not one.closed:
-            with contextlib.suppress(OSError, ValueError):
+        if issubclass(type(one), io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom):
+            with contextlib.suppress(OSError, ValueError):  # It is closed, or has lost what it writes to.
                 one.flush()
 
 
-def _flush() -> bool:
-    """Write out what the streams hold. False if stdout cannot take it."""
+def _write_out() -> None:
+    """What python does after the last line of a script that it has read from a file: it hides what goes wrong here."""
+    for stream in (sys.stderr, sys.stdout):
+        try:
+            stream.flush()
+        except BaseException:  # noqa: BLE001  # It is told at the end, if it still is so.
+            continue
+
+
+def _flush(*, tell: bool) -> bool:
+    """Write out what the streams hold. False if one cannot take it; of stdout, it can be told."""
     written = True
     for stream in (sys.stdout, sys.stderr):
-        if stream is None or getattr(stream, "closed", False):
+        if stream is None or _closed(stream):
             continue
         try:
             stream.flush()
-        except (OSError, ValueError, AttributeError):
-            written = written and stream is sys.stderr
+        except BaseException as error:  # noqa: BLE001  # The script's own stream may raise anything.
+            written = False
+            if tell and stream is sys.stdout:
+                _ignored(error, stream)
     return written
+
+
+def _closed(stream: Any) -> bool:
+    try:
+        return bool(stream.closed)
+    except BaseException:  # noqa: BLE001  # As in python: a stream that cannot say it counts as open.
+        return False
+
+
+def _ignored(error: BaseException, where: object) -> None:
+    """Tell an exception that nobody can catch any more."""
+    error = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)  # Without our frame.
+    told = (type(error), error, error.__traceback__)
+    try:
+        if sys.unraisablehook is sys.__unraisablehook__:
+            sys.stderr.write(f"Exception ignored in: {where!r}\n")
+            sys.__excepthook__(*told)
+        else:
+            names = ("exc_type", "exc_value", "exc_traceback", "err_msg", "object")
+            sys.unraisablehook(types.SimpleNamespace(**dict(zip(names, (*told, None, where), strict=True))))
+    except BaseException:  # noqa: BLE001  # There is no place left to tell it.
+        return

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from launcher import locks, warm
 from launcher.warm import Recipe
 from launcher.workers import Exited, Gone, NurseryDied, Prepared, Spawned, Workers
 from tests.process.nest import LIMIT_S, Nest, nest, watch_end
-from tests.process.warm_scripts import SCRIPTS
+from tests.process.warm_scripts import PACKAGED, SCRIPTS
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -51,6 +52,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ends, Ends]:
     for name, text in SCRIPTS.items():
         (folder / f"{name}.py").write_text(text, encoding="latin-1" if name == "cookie" else "utf-8")
 
+    packages(folder)
+
     async def every(way: str, recipe: Recipe | None) -> Ends:
         found: Ends = {}
         async with nest(folder, recipe=recipe) as it:
@@ -60,6 +63,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ends, Ends]:
             for name in ("sees", "fails", "syntax"):
                 found[f"-m {name}"] = await run(it, len(found), "-m", name, "--more", way=way)
                 found[f"-c {name}"] = await run(it, len(found), "-c", SCRIPTS[name], "--more", way=way)
+            for words in PACKAGES:
+                found[words] = await run(it, len(found), *words.split(), "--more", way=way)
             found["missing"] = await run(it, len(found), "not-there.py", way=way)
         return found
 
@@ -70,13 +75,30 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ends, Ends]:
         del os.environ["ONLY_AGENT"]
 
 
+PACKAGES = ("packed", "./packed/", "packed.zip", "-m packed", "-m packed.nothing", "empty", "link.py")
+"""What python can run beside a plain script; the last is a link to a script in another folder."""
+
+
+def packages(folder: Path) -> None:
+    """Write what `PACKAGES` names."""
+    (folder / "packed").mkdir()
+    (folder / "packed" / "__main__.py").write_text(PACKAGED)
+    (folder / "empty").mkdir()
+    with zipfile.ZipFile(folder / "packed.zip", "w") as archive:
+        archive.writestr("__main__.py", PACKAGED)
+    (folder / "other").mkdir()
+    (folder / "other" / "beside.py").write_text("word = 'of the other folder'")
+    (folder / "other" / "real.py").write_text("import beside\nprint(beside.word, __file__)")
+    (folder / "link.py").symlink_to(folder / "other" / "real.py")
+
+
 @pytest.mark.parametrize("name", [name for name in SCRIPTS if name != "sees"])
 def test_a_script_ends_warm_as_it_ends_cold_and_writes_the_same(both: tuple[Ends, Ends], name: str) -> None:
     assert plain(both[0][name]) == plain(both[1][name])
 
 
-@pytest.mark.parametrize("name", ["-m fails", "-m syntax", "-c fails", "-c syntax", "missing"])
-def test_a_module_a_text_and_a_script_that_is_not_there_too(both: tuple[Ends, Ends], name: str) -> None:
+@pytest.mark.parametrize("name", ["-m fails", "-m syntax", "-c fails", "-c syntax", *PACKAGES, "missing"])
+def test_a_module_a_text_a_package_and_a_script_that_is_not_there_too(both: tuple[Ends, Ends], name: str) -> None:
     assert plain(both[0][name]) == plain(both[1][name])
 
 
@@ -85,7 +107,6 @@ def test_a_script_sees_warm_what_it_sees_cold(both: tuple[Ends, Ends], name: str
     warm_, cold = (json.loads(ends[name][1]) for ends in both)
     for seen in (warm_, cold):
         seen["environ"].pop("WAY")
-    warm_["command"] = cold["command"] if cold["command"].startswith(warm_["command"]) else warm_["command"]  # Cut.
     for key in cold:
         assert warm_[key] == cold[key], key
 

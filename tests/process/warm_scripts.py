@@ -31,7 +31,7 @@ print(json.dumps({
     "main thread": [threading.main_thread().native_id == os.getpid(), threading.current_thread().name],
     "session": os.getsid(0) == os.getpgid(0) == os.getpid(), "gc": [gc.isenabled(), gc.get_threshold()],
     "process": [multiprocessing.current_process().name, multiprocessing.process.ORIGINAL_DIR],
-    "command": open("/proc/self/cmdline").read().rstrip("\\0"), "comm": open("/proc/self/comm").read(),
+    "command": open("/proc/self/cmdline").read(), "comm": open("/proc/self/comm").read(),
     "ours": [name for name in sys.modules if name.startswith("launcher")], "trace": str(sys.gettrace()),
     "hook": str(sys.excepthook), "recursion": sys.getrecursionlimit(), "cuda": torch.cuda.is_initialized(),
     "root handlers": str(logging.getLogger().handlers),
@@ -132,6 +132,32 @@ else:
     print(pandas.DataFrame({"a": [1, 2]}).sum().to_dict())
 """
 
+CALLED = """
+import atexit, sys
+def bad(): raise ValueError("in atexit")
+atexit.register(print, "first registered")
+atexit.register(bad)
+atexit.register(lambda: sys.exit(9))
+print("end")
+"""
+
+OWN_STREAM = """
+import sys
+class Stream:
+    def write(self, text): sys.__stdout__.write(text)
+    def flush(self): raise RuntimeError("in flush")
+sys.stdout = Stream()
+print("written")
+"""
+
+PACKAGED = """
+import sys
+print(__name__, __package__, __spec__.name, __file__, sys.argv, sys.path[0], flush=True)
+print("after the stack")
+raise ValueError("told")
+"""
+"""The `__main__` of a folder, a zip file and a package."""
+
 SCRIPTS = {
     "sees": SEES,
     "fails": FAILS,
@@ -152,5 +178,15 @@ SCRIPTS = {
     "thread": "import threading\nthreading.Thread(target=lambda: 1 / 0).start()\n",
     "closed": "import sys\nsys.stdout.close()\n",
     "killed": "import os\nos.kill(os.getpid(), 15)\n",
+    "called": CALLED,
+    "own_stream": OWN_STREAM,
+    "huge": "raise SystemExit(2 ** 70)\n",
+    "minus": "raise SystemExit(-1)\n",
+    "derived": "class Mine(KeyboardInterrupt): pass\nraise Mine\n",
+    "hookless": "import sys\ndel sys.excepthook\n1 / 0\n",
+    "detached": "import sys\nsys.stdout.detach().write(b'raw')\n",
+    "mute": "import os, sys\nos.close(2)\nsys.stderr.write('unheard')\n",
+    "full": "import os\nprint('x', end='')\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)\nprint('y')\n",
+    "unraised": "import sys\nsys.unraisablehook = lambda a: print(a.exc_value, file=sys.stderr)\nsys.stdout.detach()\n",
     "crash": "import faulthandler, os\nfaulthandler.enable()\nos.abort()\n",
 }
