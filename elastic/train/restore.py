@@ -63,6 +63,8 @@ class Restorer:
         others: Collection[str] = (),
     ) -> None:
         """What the job knows of the folders `others` says nothing of this state."""
+        self.shared = False
+        """Whether it is known that all ranks see one folder: each finds there what rank 0's node alone has written."""
         self._others = others
         self._here = place
         self._checkpoints = checkpoints
@@ -119,6 +121,8 @@ class Restorer:
         if start.wishes.step is not None or any(one.early for one in said):
             candidates, again = self._look()
             reports = [one.report for one in self._exchange(Said(again, Holding()))]
+        mark = self._checkpoints.mark
+        self.shared = bool(mark) and all(report.token == mark for report in reports)
         if wrong := restoring.trouble(reports):
             raise CheckpointError(wrong)
         return start, candidates, restoring.without(reports, start.aside), [one.holding for one in said]
