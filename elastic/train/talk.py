@@ -11,7 +11,8 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-INLINE_BYTES_MAX: Final = 4096
+INLINE_BYTES_MAX: Final = 16 << 10
+"""The random states of a rank fit in."""
 INLINE_BYTES_MIN: Final = 64
 ALL_INLINE_BYTES: Final = 1 << 20
 """What the ranks of a large world together send before they know how much anybody has to say."""
