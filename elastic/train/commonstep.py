@@ -14,14 +14,18 @@ Rules
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from elastic.errors import TensorsMissing
 from elastic.train.boxes import Box, plan
 from elastic.train.slots import Content, Head
+
+TRUNK_HEAD_BYTES: Final = 8
+"""What a tree begins with when it is sent: the length of its leaves."""
 
 
 class Cut(msgspec.Struct, frozen=True, array_like=True):
@@ -34,19 +38,27 @@ class Cut(msgspec.Struct, frozen=True, array_like=True):
 class Held(msgspec.Struct, frozen=True):
     """One state in memory: the replicated parts of a node, a rank's own and sharded ones, or a copy of such.
 
-    `cuts` names the entry of `Holding.cuts` with the sharded tensors in it.
+    `cuts` names the entry of `Holding.cuts` with the sharded tensors in it. `size` is how long its tree is, and `sum`
+    the checksum of its leaves.
     """
 
     kind: Literal["node", "rank", "copy"]
     head: Head
     cuts: int = -1
+    size: int = 0
+    sum: int = 0
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """All that one rank can read. States with the same tensors share an entry of `cuts`."""
+    """All that one rank can read. States with the same tensors share an entry of `cuts`.
+
+    `local_world` is how many workers its node has, and `sharded` says whether its script has sharded parts.
+    """
 
     held: tuple[Held, ...] = ()
     cuts: tuple[dict[str, Cut], ...] = ()
+    local_world: int = 1
+    sharded: bool = False
 
 
 class Agreed(msgspec.Struct, frozen=True):
@@ -125,12 +137,16 @@ def _missing(held: Sequence[tuple[int, Held]], holdings: Sequence[Holding]) -> s
     return ""
 
 
-def holding(contents: Iterable[tuple[Literal["node", "rank", "copy"], Content]]) -> Holding:
-    """What a rank says of the states that it can read."""
+def holding(
+    contents: Iterable[tuple[Literal["node", "rank", "copy"], Content]], *, local_world: int = 1, sharded: bool = False
+) -> Holding:
+    """What a rank says of the states that it can read, and of itself."""
     held, cuts = [], list[Mapping[str, Cut]]()
     for kind, content in contents:
-        sharded = {leaf.key: Cut(leaf.shape, leaf.box) for leaf in content.leaves if leaf.key}
-        if kind != "node" and content.head.sharded and sharded not in cuts:
-            cuts.append(sharded)
-        held.append(Held(kind, content.head, cuts.index(sharded) if sharded in cuts else -1))
-    return Holding(tuple(held), tuple(dict(cut) for cut in cuts))
+        parts = {leaf.key: Cut(leaf.shape, leaf.box) for leaf in content.leaves if leaf.key}
+        if kind != "node" and content.head.sharded and parts not in cuts:
+            cuts.append(parts)
+        leaves = msgspec.json.encode(content.leaves)
+        size = TRUNK_HEAD_BYTES + len(leaves) + len(content.rest)
+        held.append(Held(kind, content.head, cuts.index(parts) if parts in cuts else -1, size, zlib.crc32(leaves)))
+    return Holding(tuple(held), tuple(dict(cut) for cut in cuts), local_world, sharded)

@@ -59,6 +59,9 @@ class Claim(msgspec.Struct, frozen=True):
         return mark == self.mark or name in self.accepted or mark.rpartition("/")[0] not in self.incarnations
 
 
+_claim = msgspec.json.Decoder(Claim)
+
+
 def claim(folder: Path, mark: str) -> str:
     """Make `folder` the property of the generation that `mark` names, creating it if need be.
 
@@ -142,7 +145,7 @@ def _newest(fence: Path) -> tuple[int, Claim | None]:
             return 0, None
         path = fence / f"{numbers[-1]:010d}" / CLAIM
         try:
-            return numbers[-1], msgspec.json.decode(path.read_bytes(), type=Claim)
+            return numbers[-1], _claim.decode(path.read_bytes())
         except FileNotFoundError:
             continue
         except msgspec.MsgspecError as error:

@@ -1,13 +1,13 @@
 """A state comes out of the nodes' memory: to every rank of a new world, from whoever holds it.
 
-Three rounds: who holds what; the trees without their tensors; the tensors. What a rank can read on its own node does
-not go over the network. Nothing is read from disk.
+All ranks know already who holds what. Up to three rounds: the trees without their tensors, whether all can be taken,
+the tensors. What a rank can read on its own node does not go over the network, and where every rank has all that it
+needs there, the second round is the only one. Nothing is read from disk.
 """
 
 from __future__ import annotations
 
 import pickle
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,25 +18,19 @@ import torch
 from elastic.errors import CheckpointDamaged, TensorsMissing
 from elastic.train import talk, tree
 from elastic.train.boxes import Box
+from elastic.train.commonstep import TRUNK_HEAD_BYTES, Held, Holding
 from elastic.train.exchange import Piece, exchange
 from elastic.train.shardedparts import Stored, Template
 from elastic.train.shards import Shards
-from elastic.train.slots import Content, Head, Leaf
+from elastic.train.slots import Content, Leaf
 
+_leaves = msgspec.json.Decoder(tuple[Leaf, ...])
 NODE = -1
 """Stands for the replicated parts where others have the number of a rank."""
 
 
 Sources = Mapping[int, Content]
 """What this rank can read of one step: the replicated parts under `NODE`, other parts by the rank they are of."""
-
-
-class Has(msgspec.Struct, frozen=True):
-    """What a rank says in the first round: what it can read, how long each tree is, and the sums of their leaves."""
-
-    sizes: dict[int, int]
-    heads: dict[int, Head]
-    sums: dict[int, int]
 
 
 @dataclass(frozen=True)
@@ -47,79 +41,119 @@ class Trunk:
     rest: Any
 
 
+@dataclass(frozen=True)
+class Has:
+    """What a rank can read of one step, by whose it is, and what it needs of that."""
+
+    held: Mapping[int, Held]
+    wants: frozenset[int]
+    same_world: bool
+    """Whether its own parts are those of a worker at its place in a world like this one."""
+
+    @property
+    def all_of_it(self) -> bool:
+        """Whether it needs nothing from another rank."""
+        return self.wants <= self.held.keys()
+
+
+def has(holdings: Sequence[Holding], mark: str, step: int) -> list[Has]:
+    """What each rank has and needs of a step. The same on every rank."""
+    by_rank: list[dict[int, Held]] = []
+    for one in holdings:
+        by_rank.append({})
+        for held in one.held:
+            if (held.head.mark, held.head.step) == (mark, step):
+                by_rank[-1].setdefault(NODE if held.kind == "node" else held.head.rank, held)
+    heads = {who: held.head for one in reversed(by_rank) for who, held in one.items()}
+    old = sorted(who for who in heads if who != NODE)
+    found = []
+    for rank, (one, mine) in enumerate(zip(holdings, by_rank, strict=True)):
+        own = heads.get(rank)
+        same = own is not None and (own.world, own.local_world) == (len(holdings), one.local_world)
+        wants = {*({NODE} & heads.keys()), *([rank] if same else ()), *(old[:1] if one.sharded else ())}
+        found.append(Has(mine, frozenset(wants), same))
+    return found
+
+
 def fetch(
-    group: Any, mine: Sources, rank: int, world: int, local_world: int, templates: Mapping[str, Template]
+    group: Any, mine: Sources, rank: int, said: Sequence[Has], templates: Mapping[str, Template]
 ) -> tuple[dict[str, Any], dict[str, Any] | None, dict[str, dict[str, Any]]]:
     """The replicated trees; this rank's own parts, None if the world is another one; and the filled templates.
 
-    Every rank calls it. What `templates` make is filled from the shards of any world. Raises
-    `TensorsMissing`, `TensorsDiffer`, and `CheckpointDamaged` for a tree that is not plain; on all ranks.
+    Every rank calls it; `said` is what `has` found. What `templates` make is filled from the shards of any world.
+    Raises `TensorsMissing`, `TensorsDiffer`, and `CheckpointDamaged` for a tree that is not plain; on all ranks.
+    Others may still read this node's memory when it returns: all meet once more before anything is written there.
 
     What several ranks hold is sent by the first of them, and by others only as far as their leaves are the same: the
     bytes of a tree depend on which of its texts are one object, and a script may keep values that differ by rank.
     """
-    has = Has(
-        {who: len(_trunk(one)) for who, one in mine.items()},
-        {who: one.head for who, one in mine.items()},
-        {who: zlib.crc32(msgspec.json.encode(one.leaves)) for who, one in mine.items()},
-    )
-    said = [msgspec.json.decode(one, type=Has) for one in talk.gather(msgspec.json.encode(has), group)]
-    heads = {who: head for one in reversed(said) for who, head in one.heads.items()}
-    old = sorted(who for who in heads if who != NODE)
-    same_world = rank in heads and (heads[rank].world, heads[rank].local_world) == (world, local_world)
-    wanted = {who for who in (NODE,) if who in heads} | ({rank} if same_world else set())
-    wanted |= {old[0]} if templates and old else set()
-    sources = {who: at for at, one in reversed(list(enumerate(said))) for who in one.sizes}
-    trunks = _trunks(group, said, sources, mine, rank, wanted)
+    sources = {who: at for at, one in reversed(list(enumerate(said))) for who in one.held}
+    local = all(one.all_of_it for one in said) and not templates
+    wanted = said[rank].wants
+    trunks = _trunks(group, said, sources, mine, rank, wanted, local=local)
 
+    needs: dict[str, Piece] = {}
+    found = {who: _tensors(who, trunk, mine, needs) for who, trunk in trunks.items()}
+    old = min((who for who in sources if who != NODE), default=None)
+    sharded = _fill(templates, *((trunks.get(old), found.get(old)) if old is not None else (None, None)), needs)
+    if not local:
+        exchange(group, _offers(said, sources, mine, rank), needs)
+
+    replicated = tree.put_together(trunks[NODE].rest, found[NODE]) if NODE in trunks else {}
+    own = tree.put_together(trunks[rank].rest["own"], found[rank]) if said[rank].same_world else None
+    return replicated, own, sharded
+
+
+def _offers(said: Sequence[Has], sources: Mapping[int, int], mine: Sources, rank: int) -> dict[str, list[Piece]]:
+    """The tensors that this rank can give: what not everybody has, and as it is with the first who has it."""
     offers: dict[str, list[Piece]] = {}
-    all_have_it = all(NODE in one.sizes for one in said)
+    all_have_it = all(NODE in one.held for one in said)
     for who, content in mine.items():
-        if has.sums[who] != said[sources[who]].sums[who]:
+        if said[rank].held[who].sum != said[sources[who]].held[who].sum:
             continue
         for number, (leaf, tensor) in enumerate(zip(content.leaves, content.tensors, strict=True)):
             if not (who == NODE and all_have_it):
                 offers.setdefault(_key(who, number, leaf), []).append(Piece(leaf.box, tensor, leaf.shape))
-    needs: dict[str, Piece] = {}
-    found = {who: _tensors(who, trunk, mine, needs) for who, trunk in trunks.items()}
-    sharded = _fill(templates, trunks.get(old[0]) if old else None, found.get(old[0]) if old else None, needs)
-    exchange(group, offers, needs)
-    talk.gather(b"", group)  # From here on nobody reads the memory, and it may be written again.
-
-    replicated = tree.put_together(trunks[NODE].rest, found[NODE]) if NODE in trunks else {}
-    own = tree.put_together(trunks[rank].rest["own"], found[rank]) if same_world else None
-    return replicated, own, sharded
+    return offers
 
 
 def _trunk(content: Content) -> bytes:
     """Leaves and the rest of a tree, as they are sent."""
     leaves = msgspec.json.encode(content.leaves)
-    return len(leaves).to_bytes(8, "little") + leaves + content.rest
+    return len(leaves).to_bytes(TRUNK_HEAD_BYTES, "little") + leaves + content.rest
 
 
 def _trunks(
-    group: Any, said: Sequence[Has], sources: Mapping[int, int], mine: Sources, rank: int, wanted: set[int]
+    group: Any,
+    said: Sequence[Has],
+    sources: Mapping[int, int],
+    mine: Sources,
+    rank: int,
+    wanted: frozenset[int],
+    *,
+    local: bool,
 ) -> dict[int, Trunk]:
-    """The trees that this rank wants, its own or sent by the first rank that has them."""
-    sizes = {who: said[at].sizes[who] for who, at in sources.items()}
+    """The trees that this rank wants, its own or sent by the first rank that has them; none is with `local`."""
+    sizes = {who: said[at].held[who].size for who, at in sources.items()}
     data: dict[int, bytes] = {who: _trunk(mine[who]) for who in wanted if who in mine}
     needs = {
         who: Piece(Box.whole((sizes[who],)), torch.empty(sizes[who], dtype=torch.uint8, device="cpu"), (sizes[who],))
         for who in sorted(wanted - data.keys())
     }
-    offers = {}
-    for who, content in mine.items():
-        if sources[who] != rank:
-            continue
-        sent = torch.frombuffer(bytearray(_trunk(content)), dtype=torch.uint8)
-        offers[f"tree {who}"] = [Piece(Box.whole(sent.shape), sent, tuple(sent.shape))]
-    exchange(group, offers, {f"tree {who}": piece for who, piece in needs.items()})
+    if not local:
+        offers = {}
+        for who, content in mine.items():
+            if sources[who] != rank:
+                continue
+            sent = torch.frombuffer(bytearray(_trunk(content)), dtype=torch.uint8)
+            offers[f"tree {who}"] = [Piece(Box.whole(sent.shape), sent, tuple(sent.shape))]
+        exchange(group, offers, {f"tree {who}": piece for who, piece in needs.items()})
     data |= {who: piece.tensor.numpy().tobytes() for who, piece in needs.items()}
     found, wrong = {}, ""
     for who, one in data.items():
-        end = 8 + int.from_bytes(one[:8], "little")
+        end = TRUNK_HEAD_BYTES + int.from_bytes(one[:TRUNK_HEAD_BYTES], "little")
         try:
-            found[who] = Trunk(msgspec.json.decode(one[8:end], type=tuple[Leaf, ...]), tree.unpack(one[end:]))
+            found[who] = Trunk(_leaves.decode(one[TRUNK_HEAD_BYTES:end]), tree.unpack(one[end:]))
         except pickle.UnpicklingError:
             strange = ", ".join(tree.unsafe(one[end:])) or "what torch.load refuses"
             wrong = f"the copy in memory holds {strange}, which is not loaded for safety"

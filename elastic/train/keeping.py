@@ -67,7 +67,7 @@ class Keeper:
         """The exception in whose handler the whole script runs, if any."""
         self._told_shared = False
         self._shared = True
-        """Whether every host sees the same folder; known after the first save."""
+        """Whether every host sees the same folder; known after the first save at the latest."""
         self._heard = False
         self._board: stop.Board | None = None
         place = self._here
@@ -92,6 +92,7 @@ class Keeper:
         """Bring every rank to the same step; False if training starts anew."""
         restorer = Restorer(self._here, self._checkpoints, self._memory, self._parts, self._end, others=self._others)
         restored = restorer.run(step=step, resume_from=resume_from, allow_rollback=allow_rollback)
+        self._told_shared = restorer.shared
         self._take_over(restored)
         restorer.ready()
         return restored.step >= 0

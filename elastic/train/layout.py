@@ -70,6 +70,9 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
+_meta = msgspec.json.Decoder(Meta)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Entry:
     """One checkpoint by its name. Entries sort from old to new: by step, then by generation."""
@@ -107,7 +110,7 @@ def entries(folder: Path) -> list[Entry]:
 def read_meta(entry: Entry) -> Meta:
     """Read what a checkpoint says of itself; CheckpointDamaged says what is wrong with it."""
     try:
-        meta = msgspec.json.decode((entry.folder / META).read_bytes(), type=Meta)
+        meta = _meta.decode((entry.folder / META).read_bytes())
     except OSError as error:
         raise CheckpointDamaged(f"{META} cannot be read ({error.strerror})") from error
     except msgspec.MsgspecError as error:

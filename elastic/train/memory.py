@@ -73,6 +73,8 @@ class MemoryTier:
         self._layouts: dict[str, Layout] = {}
         self._shards = Shards()
         self._restored: tuple[str, int] | None = None
+        self._found: list[tuple[Kind, Content]] = []
+        """What the last look found; it is held no longer than until it is fetched."""
         self._count = 0
         self._refused = ""
         self._told: set[str] = set()
@@ -100,6 +102,7 @@ class MemoryTier:
             sharded=bool(sharded),
         )
         if self._count == 1:
+            self._found = []
             self._begin(bool(sharded))
         written = None
         if not self._refused:
@@ -218,17 +221,16 @@ class MemoryTier:
 
     # The way back.
 
-    def held(self) -> Holding:
-        """What this rank can offer of what its node holds."""
-        return holding(self._look())
+    def held(self, *, sharded: bool = False) -> Holding:
+        """What this rank can read of what its node holds. `sharded`: whether the script has sharded parts."""
+        self._found = self._look()
+        return holding(self._found, local_world=self._local_world, sharded=sharded)
 
-    def agree(self, *, since: int = 0) -> Agreed | None:
-        """The step that all ranks can go on from, None if memory cannot serve. Every rank calls it.
+    def choose(self, holdings: Sequence[Holding], *, since: int = 0) -> Agreed | None:
+        """The step that all ranks can go on from, None if memory cannot serve. The same on every rank.
 
-        Nothing that a generation before `since` wrote counts.
+        `holdings` are what `held` says, by rank. Nothing that a generation before `since` wrote counts.
         """
-        told = talk.gather(msgspec.json.encode(self.held()), self._group)
-        holdings = [msgspec.json.decode(one, type=Holding) for one in told]
         found = agree(holdings, self._mark.rpartition("/")[0], since)
         if isinstance(found, Agreed):
             return found
@@ -237,28 +239,31 @@ class MemoryTier:
         return None
 
     def fetch(
-        self, agreed: Agreed, templates: Mapping[str, Template]
+        self, agreed: Agreed, holdings: Sequence[Holding], templates: Mapping[str, Template]
     ) -> tuple[dict[str, Any], dict[str, Any] | None, dict[str, dict[str, Any]]]:
         """The replicated trees, this rank's own ones (None if the world is another one), and the filled templates.
 
         Every rank calls it. `templates` is what `commit` had as sharded parts, of this world: its tensors are filled in
-        place. Raises `TensorsMissing` and `TensorsDiffer`, on all ranks.
+        place. Raises `TensorsMissing` and `TensorsDiffer`, on all ranks. All ranks meet once more before the first
+        commit: until then others may read here.
         """
         self._restored = (agreed.mark, agreed.step)
+        found, self._found = self._found, []
         contents: dict[int, Content] = {}
-        for kind, content in self._look(also_node=True):
+        for kind, content in found:
             if (content.head.mark, content.head.step) == self._restored:
                 contents.setdefault(fetching.NODE if kind == "node" else content.head.rank, content)
-        return fetching.fetch(self._group, contents, self._rank, self._world, self._local_world, templates)
+        said = fetching.has(holdings, agreed.mark, agreed.step)
+        return fetching.fetch(self._group, contents, self._rank, said, templates)
 
-    def _look(self, *, also_node: bool = False) -> list[tuple[Kind, Content]]:
-        """What lies on this node and is this rank's to offer; with `also_node` what the first worker offers, too."""
+    def _look(self) -> list[tuple[Kind, Content]]:
+        """What lies on this node and is this rank's to offer: the replicated parts are every rank's."""
         if self._end is None:
             return []
         found: list[tuple[Kind, Content]] = []
         if self._local_rank == 0:
             found += [("node", one) for one in self._pair("node").look()]
-        elif also_node:
+        else:
             found += [("node", one) for one in Pair(self._end, f"{self._owner}node").look()]
         for local in range(self._local_rank, LOCAL_RANKS_MAX, max(1, self._local_world)):
             names = [(f"rank{local}", "rank"), *((f"copy{d}.{local}", "copy") for d in range(1, DISTANCES_MAX + 1))]

@@ -18,9 +18,10 @@ import msgspec
 
 from elastic.channel import Listening, WorkerEnd
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless, TensorsDiffer, TensorsMissing
-from elastic.train import afresh, durable, fence, notes, restoring, rollback, talk
+from elastic.train import afresh, durable, fence, firstround, notes, restoring, rollback, talk
 from elastic.train.checkpoint import Candidate, Checkpoints
-from elastic.train.commonstep import Agreed
+from elastic.train.commonstep import Agreed, Holding
+from elastic.train.firstround import Said, Start
 from elastic.train.memory import MemoryTier
 from elastic.train.parts import Part, Sharded, ShardedModule
 from elastic.train.place import Here, host
@@ -62,6 +63,8 @@ class Restorer:
         others: Collection[str] = (),
     ) -> None:
         """What the job knows of the folders `others` says nothing of this state."""
+        self.shared = False
+        """Whether it is known that all ranks see one folder: each finds there what rank 0's node alone has written."""
         self._others = others
         self._here = place
         self._checkpoints = checkpoints
@@ -77,67 +80,87 @@ class Restorer:
 
         Raises `CheckpointError` on all of them, `RestoreHopeless` where another start would find the same.
         """
-        wishes = self._agree(wished(os.environ, step, resume_from, allow_rollback=allow_rollback))
-        self._await_claim()
-        since, aside = self._roll_back(wishes.step)
-        candidates, reports = self._look(aside)
+        start, candidates, reports, holdings = self._meet(
+            wished(os.environ, step, resume_from, allow_rollback=allow_rollback)
+        )
+        wishes = start.wishes
         choices = restoring.choices(reports)
         newest = choices[0].seen.step if choices else -1
-        agreed = self._memory.agree(since=since)
+        agreed = self._memory.choose(holdings, since=start.since)
         if agreed is not None and agreed.step >= newest:
             lost = restoring.check_newest(agreed.step, reports, allow_rollback=wishes.allow_rollback)
             try:
-                return dataclasses.replace(self._from_memory(agreed, lost), newest=newest)
+                return dataclasses.replace(self._from_memory(agreed, holdings, lost), newest=newest)
             except (CheckpointDamaged, TensorsDiffer, TensorsMissing) as error:  # The same on all ranks.
                 self._say(f"step {agreed.step} cannot be taken from memory: {error}; looking on disk", warn=True)
         return self._from_disk(choices, candidates, reports, wishes)
 
     def ready(self) -> None:
-        """The last round: from now on a planned stop may be asked for with a word."""
+        """The last round: from now on a planned stop may be asked for with a word, and memory may be written again."""
         if self._end is not None:
             self._end.send(Listening())
         talk.gather(b"", self._here.group)
 
     # The rounds.
 
-    def _agree(self, mine: Wishes) -> Wishes:
-        said = msgspec.json.encode(mine) if self._here.rank == 0 else None
-        return msgspec.json.decode(talk.broadcast(said, 0, self._here.group), type=Wishes)
+    def _meet(self, mine: Wishes) -> tuple[Start, dict[Seen, Candidate], list[Report], list[Holding]]:
+        """What rank 0 says for all, and what every rank sees on disk and in memory, as every rank knows it.
 
-    def _await_claim(self) -> None:
-        """Wait until rank 0's folder carries this generation's mark; only then do others look at theirs."""
-        error: CheckpointError | None = None
-        if self._here.rank == 0:
-            try:
-                self._checkpoints.await_mark()
-            except CheckpointError as failed:
-                error = failed
-        self._together(error)
-
-    def _roll_back(self, step: int | None) -> tuple[int, frozenset[str]]:
-        """Set newer checkpoints aside if that was asked for.
-
-        Returns the generation from which on copies in memory count, and the names of the folders that no longer do.
+        Mostly it is one round: everybody looks, and then says all. A look counts if it found the mark of this
+        generation, which is put up before rank 0 goes on, and rank 0 has set nothing aside. If some do not count,
+        everybody looks once more.
         """
-        error: CheckpointError | None = None
-        mine: tuple[int, frozenset[str]] = (0, frozenset())
-        if self._here.rank == 0:
-            run = rollback.run_mark()
-            try:
-                if step is not None:
-                    rollback.rollback(self._checkpoints, step, run)
-                record = rollback.rolled_back(self._checkpoints.folder)
-                if record is not None:  # The generations of another run are counted anew.
-                    mine = (record.generation if record.run == run else 0, rollback.names_aside(record))
-            except CheckpointError as failed:
-                error = failed
-        self._together(error)
-        told = talk.broadcast(msgspec.json.encode(mine) if self._here.rank == 0 else None, 0, self._here.group)
-        since, aside = msgspec.json.decode(told, type=tuple[int, frozenset[str]])
-        return since, aside
+        start = self._start(mine) if self._here.rank == 0 else None
+        candidates, report = self._look_early(mine)
+        holding = self._memory.held(sharded=bool(self._sharded))
+        said = self._exchange(Said(report or _blind(), holding, early=report is None, start=start))
+        start = said[0].start
+        assert start is not None
+        restoring.raise_first([start.word.encode()])
+        reports = [one.report for one in said]
+        if start.wishes.step is not None or any(one.early for one in said):
+            candidates, again = self._look()
+            reports = [one.report for one in self._exchange(Said(again, Holding()))]
+        mark = self._checkpoints.mark
+        self.shared = bool(mark) and all(report.token == mark for report in reports)
+        if wrong := restoring.trouble(reports):
+            raise CheckpointError(wrong)
+        return start, candidates, restoring.without(reports, start.aside), [one.holding for one in said]
 
-    def _look(self, aside: frozenset[str]) -> tuple[dict[Seen, Candidate], list[Report]]:
-        """Every rank's checkpoints, as every rank knows them."""
+    def _exchange(self, mine: Said) -> list[Said]:
+        return [firstround.decoder.decode(one) for one in talk.gather(msgspec.json.encode(mine), self._here.group)]
+
+    def _start(self, wishes: Wishes) -> Start:
+        """On rank 0: wait until its folder carries this generation's mark, and set newer checkpoints aside if asked."""
+        since, aside = 0, frozenset[str]()
+        run = rollback.run_mark()
+        try:
+            self._checkpoints.await_mark()
+            if wishes.step is not None:
+                rollback.rollback(self._checkpoints, wishes.step, run)
+            record = rollback.rolled_back(self._checkpoints.folder)
+        except CheckpointError as error:
+            word = restoring.word(error, hopeless=isinstance(error, RestoreHopeless))
+            return Start(wishes, word=word.decode())
+        if record is not None:  # The generations of another run are counted anew.
+            since, aside = record.generation if record.run == run else 0, rollback.names_aside(record)
+        return Start(wishes, since, aside)
+
+    def _look_early(self, wishes: Wishes) -> tuple[dict[Seen, Candidate], Report | None]:
+        """This rank's checkpoints, before rank 0 has said anything; None where they would not count."""
+        if self._here.rank != 0 and wishes.step is not None:
+            return {}, None
+        if self._here.rank != 0 and self._checkpoints.mark:
+            try:
+                claim = fence.current(self._checkpoints.folder)
+            except CheckpointError:
+                claim = None
+            if claim is None or claim.mark != self._checkpoints.mark:
+                return {}, None
+        return self._look()
+
+    def _look(self) -> tuple[dict[Seen, Candidate], Report]:
+        """This rank's checkpoints, and what it says of them."""
         candidates: dict[Seen, Candidate] = {}
         error = ""
         self._checkpoints.forget_damage()  # What was set aside does not matter any more.
@@ -150,25 +173,20 @@ class Restorer:
         known = newest_known(os.environ)
         if known is not None and os.path.abspath(Path(known.folder).parent) in self._others:
             known = None
-        report = Report(
+        return candidates, Report(
             host=host(),
             folder=str(self._checkpoints.folder.absolute()),
             token=claim.mark if claim is not None else "",
             seen=tuple(candidates),
             damaged=tuple(Damaged.of(name, why) for name, why in self._checkpoints.damaged.items()),
             hopeless=not self._checkpoints.passing,
-            known=known if known is not None and Path(known.folder).name not in aside else None,
+            known=known,
             error=error,
         )
-        told = talk.gather(msgspec.json.encode(report), self._here.group)
-        reports = [msgspec.json.decode(one, type=Report) for one in told]
-        if wrong := restoring.trouble(reports):
-            raise CheckpointError(wrong)
-        return candidates, reports
 
-    def _from_memory(self, agreed: Agreed, lost: str) -> Restored:
+    def _from_memory(self, agreed: Agreed, holdings: list[Holding], lost: str) -> Restored:
         templates = {name: cast("Sharded", self._parts[name]).template for name in self._sharded}
-        replicated, own, sharded = self._memory.fetch(agreed, templates)
+        replicated, own, sharded = self._memory.fetch(agreed, holdings, templates)
         self._say(f"resumed at step {agreed.step} from memory{f'; {lost}' if lost else ''}")
         return _restored(agreed.step, self._completed({**replicated, **sharded}), own.get("rng") if own else None)
 
@@ -278,14 +296,14 @@ class Restorer:
         missing = {name: part for name, part in self._parts.items() if not part.sharded and name not in given}
         return given if self._here.alone or not missing else given | afresh.of_rank_0(self._here, missing)
 
-    def _together(self, error: CheckpointError | None) -> None:
-        """A round that fails on every rank if it failed on one."""
-        mine = restoring.word(error, hopeless=isinstance(error, RestoreHopeless))
-        restoring.raise_first(talk.gather(mine, self._here.group))
-
     def _say(self, text: str, *, warn: bool = False) -> None:
         if self._here.rank == 0:
             notes.say(text, warn=warn)
+
+
+def _blind() -> Report:
+    """The report of a rank that has not looked; it does not count."""
+    return Report(host="", folder="")
 
 
 def _restored(step: int, given: dict[str, Any], random: dict[str, Any] | None, *, on_disk: bool = False) -> Restored:

@@ -6,7 +6,7 @@ knows of it is an error, because training must never start over in silence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,6 +92,16 @@ def known(reports: Sequence[Report]) -> Known | None:
     """The newest checkpoint that any rank was told of."""
     found = [report.known for report in reports if report.known is not None]
     return max(found, key=lambda one: one.step, default=None)
+
+
+def without(reports: Sequence[Report], aside: Collection[str]) -> list[Report]:
+    """The reports without what is known of checkpoints that were set aside, by the names of their folders."""
+    return [
+        msgspec.structs.replace(report, known=None)
+        if report.known is not None and Path(report.known.folder).name in aside
+        else report
+        for report in reports
+    ]
 
 
 def trouble(reports: Sequence[Report]) -> str:

@@ -42,6 +42,9 @@ class Record(msgspec.Struct, frozen=True):
     at: float
 
 
+_record = msgspec.json.Decoder(Record)
+
+
 def run_mark(environ: Mapping[str, str] | None = None) -> str:
     """Name this run, so that its restarts are told from another run.
 
@@ -58,7 +61,7 @@ def run_mark(environ: Mapping[str, str] | None = None) -> str:
 def rolled_back(folder: Path) -> Record | None:
     """Read what the last rollback noted; None if there was none. Raises CheckpointError when it is damaged."""
     try:
-        return msgspec.json.decode((folder / RECORD).read_bytes(), type=Record)
+        return _record.decode((folder / RECORD).read_bytes())
     except FileNotFoundError:
         return None
     except msgspec.MsgspecError as error:

@@ -82,6 +82,9 @@ class Table(msgspec.Struct, frozen=True, array_like=True):
     data_size: int
 
 
+_head, _table = msgspec.json.Decoder(Head), msgspec.json.Decoder(Table)
+
+
 class Spec(NamedTuple):
     """What makes a leaf: its key, type, and the shape of the whole; `box` None is the whole."""
 
@@ -197,8 +200,8 @@ class Slot:
         if zlib.crc32(meta) != checksum:
             return None
         try:
-            found = msgspec.json.decode(meta[:table], type=Table)
-            whose = msgspec.json.decode(meta[table : table + head], type=Head)
+            found = _table.decode(meta[:table])
+            whose = _head.decode(meta[table : table + head])
         except msgspec.MsgspecError:
             return None
         if found.data_size != data or not all(map(_sound, found.leaves, [data] * len(found.leaves))):

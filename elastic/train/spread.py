@@ -18,6 +18,9 @@ class _Leaf(msgspec.Struct, frozen=True, array_like=True):
     shape: tuple[int, ...]
 
 
+_leaves = msgspec.json.Decoder(list[_Leaf])
+
+
 def spread(trees: Mapping[str, Any] | None, holders: Sequence[bool], group: Any) -> dict[str, Any]:
     """Give everybody the same trees. A collective; `holders` is the same everywhere, by rank.
 
@@ -38,7 +41,7 @@ def spread(trees: Mapping[str, Any] | None, holders: Sequence[bool], group: Any)
     if trees is not None:
         offers = {str(at): [_piece(one)] for at, one in enumerate(tensors)}
     else:
-        leaves = msgspec.json.decode(table, type=list[_Leaf])
+        leaves = _leaves.decode(table)
         tensors = [torch.empty(leaf.shape, dtype=getattr(torch, leaf.dtype), device="cpu") for leaf in leaves]
         needs = {str(at): _piece(one) for at, one in enumerate(tensors)}
     exchange(group, offers, needs)

@@ -1,14 +1,27 @@
 """Small messages between all ranks of a group: bytes, not pickled objects.
 
-The group is one of gloo's, also where training uses NCCL, so that nothing here touches a card.
+The group is one of gloo's, also where training uses NCCL, so that nothing here touches a card. A message travels
+together with its size, in one collective; what is longer than `inline_bytes` takes a second one.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+
+INLINE_BYTES_MAX: Final = 16 << 10
+"""The random states of a rank fit in."""
+INLINE_BYTES_MIN: Final = 64
+ALL_INLINE_BYTES: Final = 1 << 20
+"""What the ranks of a large world together send before they know how much anybody has to say."""
+_SIZE_BYTES: Final = 8
+
+
+def inline_bytes(world: int) -> int:
+    """How long a message may be that needs one collective."""
+    return max(INLINE_BYTES_MIN, min(INLINE_BYTES_MAX, ALL_INLINE_BYTES // world))
 
 
 def gather(data: bytes, group: Any = None) -> list[bytes]:
@@ -16,34 +29,50 @@ def gather(data: bytes, group: Any = None) -> list[bytes]:
     world = dist.get_world_size(group) if dist.is_initialized() else 1
     if world == 1:
         return [data]
-    sizes = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in range(world)]
-    dist.all_gather(sizes, torch.tensor([len(data)], dtype=torch.int64, device="cpu"), group=group)
-    longest = max(int(size) for size in sizes)
-    if not longest:
-        return [b""] * world
-    mine = torch.zeros(longest, dtype=torch.uint8, device="cpu")
-    if data:
-        mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    all_of_them = [torch.empty(longest, dtype=torch.uint8, device="cpu") for _ in range(world)]
-    dist.all_gather(all_of_them, mine, group=group)
-    return [one[: int(size)].numpy().tobytes() for one, size in zip(all_of_them, sizes, strict=True)]
+    inline = inline_bytes(world)
+    begun = _all(_sized(data, inline), world, group)
+    sizes = [int.from_bytes(one[:_SIZE_BYTES], "little") for one in begun]
+    found = [one[_SIZE_BYTES : _SIZE_BYTES + size] for one, size in zip(begun, sizes, strict=True)]
+    longest = max(sizes) - inline
+    if longest <= 0:
+        return found
+    ended = _all(_padded(data[inline:], longest), world, group)
+    rests = [one[: max(0, size - inline)] for one, size in zip(ended, sizes, strict=True)]
+    return [one + rest for one, rest in zip(found, rests, strict=True)]
 
 
 def broadcast(data: bytes | None, source: int, group: Any = None) -> bytes:
     """What the rank `source` says; the others pass None. Every rank of the group calls it."""
-    if not dist.is_initialized() or dist.get_world_size(group) == 1:
+    world = dist.get_world_size(group) if dist.is_initialized() else 1
+    if world == 1:
         assert data is not None
         return data
-    size = torch.tensor([len(data) if data is not None else 0], dtype=torch.int64, device="cpu")
-    dist.broadcast(size, source, group=group)
-    if data is not None:
-        content = (
-            torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            if data
-            else torch.empty(0, dtype=torch.uint8, device="cpu")
-        )
-    else:
-        content = torch.empty(int(size), dtype=torch.uint8, device="cpu")
-    if int(size):
-        dist.broadcast(content, source, group=group)
-    return content.numpy().tobytes()
+    inline = inline_bytes(world)
+    content = (
+        torch.empty(_SIZE_BYTES + inline, dtype=torch.uint8, device="cpu") if data is None else _sized(data, inline)
+    )
+    dist.broadcast(content, source, group=group)
+    begun = content.numpy().tobytes()
+    size = int.from_bytes(begun[:_SIZE_BYTES], "little")
+    if size <= inline:
+        return begun[_SIZE_BYTES : _SIZE_BYTES + size]
+    left = size - inline
+    rest = torch.empty(left, dtype=torch.uint8, device="cpu") if data is None else _padded(data[inline:], left)
+    dist.broadcast(rest, source, group=group)
+    return begun[_SIZE_BYTES:] + rest.numpy().tobytes()
+
+
+def _sized(data: bytes, inline: int) -> torch.Tensor:
+    """The size of a message and its beginning."""
+    return _padded(len(data).to_bytes(_SIZE_BYTES, "little") + data[:inline], _SIZE_BYTES + inline)
+
+
+def _padded(data: bytes, size: int) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data.ljust(size, b"\0")), dtype=torch.uint8)
+
+
+def _all(mine: torch.Tensor, world: int, group: Any) -> list[bytes]:
+    """One collective: what all ranks have, each as long as this one's."""
+    found = [torch.empty_like(mine) for _ in range(world)]
+    dist.all_gather(found, mine, group=group)
+    return [one.numpy().tobytes() for one in found]

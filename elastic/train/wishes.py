@@ -10,6 +10,7 @@ import msgspec
 from elastic.errors import ConfigError
 from elastic.train.restoring import Known
 
+_known = msgspec.json.Decoder(Known)
 TRUE = frozenset({"1", "true", "yes", "on"})
 
 
@@ -43,6 +44,6 @@ def newest_known(environ: Mapping[str, str]) -> Known | None:
     """The newest committed checkpoint that the job knows of."""
     text = environ.get("ELASTIC_SAVED", "")
     try:
-        return msgspec.json.decode(text, type=Known) if text else None
+        return _known.decode(text) if text else None
     except msgspec.MsgspecError as error:
         raise ConfigError(f"ELASTIC_SAVED is {text!r}, which cannot be read ({error}); unset it") from error

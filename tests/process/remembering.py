@@ -7,6 +7,7 @@ import signal
 import sys
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
@@ -19,7 +20,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from elastic.channel import VARIABLE, worker_end
-from elastic.train.commonstep import Agreed
+from elastic.train import talk
+from elastic.train.commonstep import Agreed, Holding
 from elastic.train.memory import MemoryTier
 from elastic.train.shardedparts import Template
 
@@ -69,13 +71,20 @@ def commits(rank: int, world: int, *, steps: list[int], differing: bool = False,
     return mine.on
 
 
+def agree(mine: MemoryTier, *, sharded: bool = False) -> tuple[Agreed | None, list[Holding]]:
+    """The step that all ranks go on from, and what each has; the group is the one of all ranks."""
+    said = talk.gather(msgspec.json.encode(mine.held(sharded=sharded)))
+    holdings = [msgspec.json.decode(one, type=Holding) for one in said]
+    return mine.choose(holdings), holdings
+
+
 def restores(rank: int, world: int, **given: Any) -> Any:
     """The step that is agreed, whether the parts are those of it, and this rank's own part."""
     mine = tier(rank, world, **given)
-    agreed = mine.agree()
+    agreed, holdings = agree(mine)
     if not isinstance(agreed, Agreed):
         return None
-    replicated, own, _ = mine.fetch(agreed, {})
+    replicated, own, _ = mine.fetch(agreed, holdings, {})
     return [agreed.step, is_step(replicated, agreed.step), own["rng"]["state"].tolist() if own is not None else None]
 
 
@@ -153,8 +162,8 @@ def commits_shards(rank: int, world: int, *, steps: list[int], **given: Any) -> 
 def restores_shards(rank: int, world: int, **given: Any) -> Any:
     """The step that is agreed and the state that was fetched, as whole tensors."""
     mine = tier(rank, world, **given)
-    agreed = mine.agree()
+    agreed, holdings = agree(mine, sharded=True)
     if agreed is None:
         return None
-    replicated, _, sharded = mine.fetch(agreed, templates(model(world, trained=False)))
+    replicated, _, sharded = mine.fetch(agreed, holdings, templates(model(world, trained=False)))
     return [replicated["values"]["step"], full(sharded)]

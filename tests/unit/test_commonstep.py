@@ -163,4 +163,11 @@ class TestWhatARankSays:
 
     def test_a_state_without_sharded_parts_names_no_tensors(self) -> None:
         said = holding([("rank", self.content(self.PLAIN, sharded=False))])
-        assert said == Holding((Held("rank", head(5, 1)),))
+        assert said.cuts == ()
+        assert [(one.kind, one.head, one.cuts) for one in said.held] == [("rank", head(5, 1), -1)]
+
+    def test_trees_with_the_same_leaves_have_the_same_sum_however_long_the_rest_is(self) -> None:
+        short, long = self.content(self.PLAIN), Content(head(5, 1, sharded=True), (self.PLAIN,), (), b"rest")
+        one, same, other = holding([("node", short), ("node", long), ("node", self.content())]).held
+        assert one.sum == same.sum != other.sum
+        assert same.size == one.size + 4

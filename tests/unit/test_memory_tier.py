@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import pytest
@@ -12,6 +12,7 @@ from elastic.channel import WorkerEnd
 from elastic.train.commonstep import Agreed
 from elastic.train.memory import MemoryTier
 from elastic.train.pair import Pair
+from elastic.train.shardedparts import Template
 from elastic.train.slots import DATA_AT, Head, Layout, Spec
 from tests.unit.kept import Kept, keeping
 
@@ -50,6 +51,14 @@ def held(mine: MemoryTier) -> list[tuple[str, int, str, int]]:
     return sorted((one.kind, one.head.rank, one.head.mark, one.head.step) for one in mine.held().held)
 
 
+def agree(mine: MemoryTier, since: int = 0) -> Agreed | None:
+    return mine.choose([mine.held()], since=since)
+
+
+def fetch(mine: MemoryTier, agreed: Agreed, templates: Mapping[str, Template]) -> Any:
+    return mine.fetch(agreed, [mine.held(sharded=bool(templates))], templates)
+
+
 def steps(kept: Kept, ranks: int = 1) -> set[int]:
     return {step for rank in range(ranks) for *_, step in held(tier(kept, 99, rank, ranks))}
 
@@ -60,9 +69,9 @@ class TestTheWayBack:
         for step in (1, 2, 3):
             commit(before, step)
         mine = tier(kept, 2)
-        agreed = mine.agree()
+        agreed = agree(mine)
         assert agreed == Agreed(3, "a/1", "step 3 of generation 1 is the newest that all have")
-        replicated, own, sharded = mine.fetch(agreed, {})
+        replicated, own, sharded = fetch(mine, agreed, {})
         assert torch.equal(replicated["model"]["w"], torch.full((10,), 3.0))
         assert replicated["values"] == {"step": 3}
         assert own is not None
@@ -74,7 +83,7 @@ class TestTheWayBack:
         for step, size in ((1, 10), (2, 5), (3, 5), (4, 20_000)):
             commit(before, step, size)
             mine = tier(kept, 2)
-            replicated, _, _ = mine.fetch(Agreed(step, "a/1", ""), {})
+            replicated, _, _ = fetch(mine, Agreed(step, "a/1", ""), {})
             assert torch.equal(replicated["model"]["w"], torch.full((size,), float(step)))
 
     def test_values_that_grow_beyond_what_a_slot_has_to_spare_come_back(self, kept: Kept) -> None:
@@ -82,7 +91,7 @@ class TestTheWayBack:
         for step, length in enumerate((10, 10, 50_000, 100_000, 200_000, 400_000), 1):
             text = "x" * length
             mine.commit(step, {"values": {"text": text}}, {"rng": torch.ones(1)}, {})
-            replicated, _, _ = tier(kept, 2).fetch(Agreed(step, "a/1", ""), {})
+            replicated, _, _ = fetch(tier(kept, 2), Agreed(step, "a/1", ""), {})
             assert replicated["values"] == {"text": text}
 
     def test_sharded_parts_fill_the_tensors_of_the_template_and_give_back_their_values(self, kept: Kept) -> None:
@@ -92,9 +101,9 @@ class TestTheWayBack:
             mine.commit(step, state(step), {"rng": torch.tensor([step])}, {"model": part})
         template = {"w": torch.zeros(3, 2), "b": torch.zeros(2), "groups": [{"lr": 0}]}
         later = tier(kept, 2)
-        agreed = later.agree()
+        agreed = agree(later)
         assert agreed is not None
-        _, own, sharded = later.fetch(agreed, {"model": lambda saved: template})
+        _, own, sharded = fetch(later, agreed, {"model": lambda saved: template})
         assert sharded["model"]["w"] is template["w"]
         assert torch.equal(cast("torch.Tensor", template["w"]), torch.full((3, 2), 2.0))
         assert torch.equal(cast("torch.Tensor", template["b"]), torch.full((2,), -2.0))
@@ -104,14 +113,14 @@ class TestTheWayBack:
 
     def test_nothing_from_before_a_rollback_comes_back(self, kept: Kept) -> None:
         commit(tier(kept, 1), 5)
-        assert tier(kept, 3).agree(since=2) is None
-        assert tier(kept, 3).agree(since=1) is not None
+        assert agree(tier(kept, 3), since=2) is None
+        assert agree(tier(kept, 3), since=1) is not None
 
     def test_what_more_workers_left_is_offered_once_by_the_ones_that_there_are(self, kept: Kept) -> None:
         for rank in range(4):
             commit(tier(kept, 1, rank, 4), 7)
         assert held(tier(kept, 2, 0, 2)) == [("node", 0, "a/1", 7), ("rank", 0, "a/1", 7), ("rank", 2, "a/1", 7)]
-        assert held(tier(kept, 2, 1, 2)) == [("rank", 1, "a/1", 7), ("rank", 3, "a/1", 7)]
+        assert held(tier(kept, 2, 1, 2)) == [("node", 0, "a/1", 7), ("rank", 1, "a/1", 7), ("rank", 3, "a/1", 7)]
 
     def test_copies_of_other_nodes_are_offered_also_where_no_worker_of_this_one_has_committed(self, kept: Kept) -> None:
         for name, rank in (("copy1.0", 10), ("copy2.0", 20), ("copy1.1", 11)):
@@ -128,7 +137,7 @@ class TestAnEarlierWorld:
         for step in (1, 2, 3):
             commit(before, step)
         mine = tier(kept, 2)
-        mine.fetch(Agreed(2, "a/1", ""), {})  # Another node had no step 3.
+        fetch(mine, Agreed(2, "a/1", ""), {})  # Another node had no step 3.
         commit(mine, 3)
         assert held(tier(kept, 3)) == [
             ("node", 0, "a/1", 2),
@@ -148,7 +157,7 @@ class TestAnEarlierWorld:
         for rank in range(2):
             commit(tier(kept, 1, rank, 2), 7)
         mine = tier(kept, 2)
-        assert mine.agree() is not None
+        assert agree(mine) is not None
         commit(mine, 8)
         assert ("rank", 1, "a/1", 7) in held(tier(kept, 3))
         commit(mine, 9)
@@ -177,7 +186,7 @@ class TestWhatIsNotKept:
         for step in (1, 2):
             commit(mine, step)
         assert not mine.on
-        assert mine.agree() is None
+        assert agree(mine) is None
         assert capsys.readouterr().err == (
             "[elastic] the memory tier is off: there is no agent to keep memory; start with elastic-launch\n"
         )

@@ -1,0 +1,38 @@
+"""What the ranks of a restore say before anything is read: one message of each, in one round."""
+
+from __future__ import annotations
+
+import msgspec
+
+from elastic.train.commonstep import Holding
+from elastic.train.restoring import Report
+from elastic.train.wishes import Wishes
+
+
+class Start(msgspec.Struct, frozen=True):
+    """What rank 0 has done and says for all: what is asked for, and what was set aside.
+
+    `since` is the generation from which on copies in memory count, `aside` are folders that no longer do. `word` is why
+    it cannot go on (see `word`), "" if it can.
+    """
+
+    wishes: Wishes
+    since: int = 0
+    aside: frozenset[str] = frozenset()
+    word: str = ""
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What a rank says in the first round; `start` is rank 0's.
+
+    `early` says that it has not looked at its folder, or did so before rank 0 was ready: its report does not count.
+    """
+
+    report: Report
+    holding: Holding
+    early: bool = False
+    start: Start | None = None
+
+
+decoder = msgspec.json.Decoder(Said)
+"""Made once: a nursery has it already when it forks a worker."""
