@@ -328,6 +328,9 @@ def _propose(f: Facts) -> None:
     if f.registered is None or not f.view.complete or f.following != (True, None) or f.phase in NO_PROPOSER:
         f.decision = None
         return
+    proposed = f.inflight is not None and f.inflight.kind in PROPOSALS
+    if proposed or f.view.revision < f.floor:
+        return  # What would be decided now could not be sent, and while a thousand join it takes long.
     decision, f.memory = decide(f.view, f.memory, f.policy, f.now)
     f.decision = decision
     if isinstance(decision, Wait) or f.inflight is not None or _behind(f):
@@ -337,4 +340,5 @@ def _propose(f: Facts) -> None:
     _send(f, propose(f.keys, f.view, f.me.node, f.registered, decision, tag, f.wall_at_zero + f.now))
 
 
+PROPOSALS = ("form", "go", "verdict")
 NO_PROPOSER = (Phase.JOINING, Phase.LEAVING, Phase.ENDED)

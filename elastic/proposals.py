@@ -14,7 +14,7 @@ from elastic.errors import DocumentError
 from elastic.keys import JobKeys, View, decode, encode
 from elastic.membership import Conclude, Form, Open
 from elastic.model import Generation, Go, Member, Outcome, Spec, Status, Verdict
-from elastic.store.base import OPERATIONS_MAX, Compare, Delete, Operation, Put, Range, Read, TxnResult
+from elastic.store.base import OPERATIONS_MAX, Compare, Delete, Instead, Operation, Put, Range, Read, TxnResult
 
 LOST_COMPARED_MAX = 50
 ABSENT_COMPARED_MAX = 100
@@ -34,6 +34,7 @@ class Transaction:
     compares: tuple[Compare, ...]
     then: tuple[Operation, ...]
     lease: int = 0
+    otherwise: Instead | tuple[()] = ()
     outcome: tuple[int, Outcome] | None = None
 
 
@@ -98,16 +99,18 @@ def register(
 ) -> Transaction:
     """Put a member under its lease; with `spec`, write that too.
 
-    `incarnation` is used if the store has none, and so is `secret`, with the incarnation or the spec.
+    `incarnation` is used if the store has none, and so is `secret`, with the incarnation or the spec. If somebody else
+    has just begun the empty job, with the very same spec, this node joins that one: of a thousand nodes that are
+    started together all but one come second, and need no second transaction.
 
     `nobody_lives` holds the transaction to a job without any member. It reads who registered last before it: the one to
     follow in line, most likely, whom each would otherwise look for among all.
     """
     own = view.members.get(node)
+    fits = (Compare.absent(keys.verdict), Compare.modified(keys.member(node), own.mod_revision if own else 0))
     compares = [
         Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),
-        Compare.absent(keys.verdict),
-        Compare.modified(keys.member(node), own.mod_revision if own else 0),
+        *fits,
         *_same_store(keys, view),
     ]
     then: list[Operation] = [
@@ -115,6 +118,9 @@ def register(
         Put(keys.arrived, encode(node)),
         Put(keys.member(node), encode(member), lease),
     ]
+    otherwise: Instead | tuple[()] = ()
+    if spec is not None and view.spec is None and view.incarnation is None:
+        otherwise = Instead((Compare.equals(keys.spec, encode(spec)), *fits), tuple(then))
     if nobody_lives:
         compares.append(Compare.empty(keys.members))
     if spec is not None:
@@ -123,12 +129,12 @@ def register(
         then.append(Put(keys.incarnation, encode(incarnation)))
     if secret and (view.incarnation is None or (spec is not None and view.secret is None)):
         then.append(Put(keys.secret, encode(secret)))
-    return Transaction("register", tuple(compares), tuple(then), lease=lease)
+    return Transaction("register", tuple(compares), tuple(then), lease, otherwise)
 
 
 def registered_before(keys: JobKeys, transaction: Transaction, result: TxnResult) -> str | None:
     """The node that registered last before a transaction of `register`, None if nobody knows."""
-    if transaction.kind != "register" or not result.succeeded or not result.reads or not result.reads[0]:
+    if transaction.kind != "register" or not result.done or not result.reads or not result.reads[0]:
         return None
     try:
         return str(decode(keys, keys.arrived, result.reads[0][0].value))

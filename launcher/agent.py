@@ -365,7 +365,7 @@ class Agent:
     async def _send(self, transaction: Transaction) -> None:
         assert self._store is not None
         try:
-            result = await self._store.txn(transaction.compares, transaction.then)
+            result = await self._store.txn(transaction.compares, transaction.then, transaction.otherwise)
         except StoreDenied:
             raise
         except (OutcomeUnknown, StoreUnavailable) as error:
@@ -375,10 +375,10 @@ class Agent:
             self._narrator.detail(f"{transaction.kind}: {error}")
             self._events.put_nowait(ae.Answered(transaction, False, self._store.revision_seen))
         else:
-            self._narrator.detail(f"{transaction.kind}: {'done' if result.succeeded else 'something has changed'}")
+            self._narrator.detail(f"{transaction.kind}: {'done' if result.done else 'something has changed'}")
             older = registered_before(self._keys, transaction, result)
-            self._events.put_nowait(ae.Answered(transaction, result.succeeded, result.revision, older))
-            if result.succeeded:
+            self._events.put_nowait(ae.Answered(transaction, result.done, result.revision, older))
+            if result.done:
                 self._history.add(transaction)
 
     async def _find_older(self, before: int) -> None:

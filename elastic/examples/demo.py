@@ -95,7 +95,7 @@ class Demo:
         """Start one more node."""
         name = f"node {len(self.nodes) + 1}"
         launcher = ("-m", "launcher", "--elastic_server", self.server, "--job_id", "demo", "--np", "3")
-        settings = ("--nproc_per_node", "1", "--settle", "1", "--lease_ttl", "2")
+        settings = ("--nproc_per_node", "1", "--settle", "1", "--preload", "sklearn.datasets")
         folders = ("--log_dir", str(self.folder / "log"), "--checkpoint_dir", str(self.folder / "checkpoints"))
         script = ("-m", "elastic.examples.digits", "--epochs", str(EPOCHS), "--step_time", str(STEP_S))
         logged = ("--checkpoint_every", str(CHECKPOINT_EVERY), "--step_log", str(self.log))

@@ -130,14 +130,29 @@ class Read:
 Operation = Put | Delete | Read
 
 
-def check_txn(compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()) -> None:
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """What a transaction does whose own compares do not hold: `then`, if these compares hold, and otherwise nothing."""
+
+    compares: tuple[Compare, ...]
+    then: tuple[Operation, ...]
+
+
+Otherwise = Sequence[Operation] | Instead
+
+
+def check_txn(compares: Sequence[Compare], then: Sequence[Operation], otherwise: Otherwise = ()) -> None:
     """Refuse, with `StoreError`, a transaction that no store takes: too long, or with a key put twice or also deleted.
 
     Both stores call it before anything is sent, so that they refuse the same in the same words.
     """
-    if (count := len(compares) + len(then) + len(otherwise)) > OPERATIONS_MAX:
+    inner = otherwise if isinstance(otherwise, Instead) else None
+    other = inner.then if inner is not None else otherwise
+    assert not isinstance(other, Instead)
+    count = len(compares) + len(then) + len(other) + (len(inner.compares) if inner is not None else 0)
+    if count > OPERATIONS_MAX:
         raise StoreError(f"a transaction of {count} compares and operations; at most {OPERATIONS_MAX}")
-    for branch in (then, otherwise):
+    for branch in (then, other):
         deleted = [operation.range for operation in branch if isinstance(operation, Delete)]
         put: set[str] = set()
         for operation in branch:
@@ -163,11 +178,20 @@ def merged(ranges: Sequence[Range]) -> tuple[Range, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TxnResult:
-    """Whether the compares held, the store's revision after it, and what each `Read` found, in order."""
+    """Whether the compares held, the store's revision after it, and what each `Read` found, in order.
+
+    `instead`: they did not hold, but those of the `Instead` did.
+    """
 
     succeeded: bool
     revision: int
     reads: tuple[tuple[Entry, ...], ...] = ()
+    instead: bool = False
+
+    @property
+    def done(self) -> bool:
+        """Whether one or the other was carried out."""
+        return self.succeeded or self.instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,21 +211,25 @@ class Batch:
 
 
 class More:
-    """Given to a watch, it lets its reader have the same watch take on ranges later, once the first batch has come."""
+    """Given to a watch, it lets the watch's reader have it take on ranges later."""
 
     def __init__(self) -> None:
         """No watch has it yet."""
         self._take: Callable[[Sequence[Range], int], Awaitable[None]] | None = None
+        self._waiting: list[tuple[Sequence[Range], int]] = []
 
-    def offer(self, take: Callable[[Sequence[Range], int], Awaitable[None]]) -> None:
-        """Be the watch that takes them."""
+    async def offer(self, take: Callable[[Sequence[Range], int], Awaitable[None]]) -> None:
+        """Be the watch that takes them, as soon as it stands; it gets at once what was added before."""
+        while self._waiting:
+            await take(*self._waiting.pop(0))
         self._take = take
 
     async def add(self, ranges: Sequence[Range], from_revision: int) -> None:
         """Watch these too, from that revision on. They must not overlap what is watched; errors end the watch."""
         if self._take is None:
-            raise ValueError("a range for a watch that does not stand yet")
-        await self._take(ranges, from_revision)
+            self._waiting.append((ranges, from_revision))
+        else:
+            await self._take(ranges, from_revision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +273,7 @@ class Store(Protocol):
         """
         ...
 
-    async def txn(
-        self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
-    ) -> TxnResult:
+    async def txn(self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Otherwise = ()) -> TxnResult:
         """Run `then` if every compare holds, else `otherwise`; all or nothing. At most `OPERATIONS_MAX` in all."""
         ...
 

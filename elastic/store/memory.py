@@ -24,9 +24,11 @@ from elastic.store.base import (
     Compare,
     Delete,
     Entry,
+    Instead,
     Lease,
     Listing,
     Operation,
+    Otherwise,
     Put,
     Range,
     Read,
@@ -98,13 +100,13 @@ class MemoryCore:
             entries = tuple(Entry(e.key, b"", e.create_revision, e.mod_revision, e.lease) for e in entries)
         return Listing(self._revision, entries)
 
-    def txn(
-        self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
-    ) -> TxnResult:
+    def txn(self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Otherwise = ()) -> TxnResult:
         """Run `then` if every compare holds, else `otherwise`; see `Store.txn`. A refused one changes nothing."""
         check_txn(compares, then, otherwise)
         succeeded = all(self._holds(compare) for compare in compares)
-        taken = then if succeeded else otherwise
+        instead = not succeeded and isinstance(otherwise, Instead) and all(map(self._holds, otherwise.compares))
+        other = (otherwise.then if instead else ()) if isinstance(otherwise, Instead) else otherwise
+        taken = then if succeeded else other
         for operation in taken:
             if isinstance(operation, Put) and operation.lease and operation.lease not in self._leases:
                 raise StoreError(f"lease {operation.lease:x} of {operation.key!r} does not exist")
@@ -120,7 +122,7 @@ class MemoryCore:
                 case Read():
                     reads.append(self._read(operation.range))
         self._record(changes)
-        return TxnResult(succeeded, self._revision, tuple(reads))
+        return TxnResult(succeeded, self._revision, tuple(reads), instead)
 
     def grant(self, ttl_s: float, now: float) -> Lease:
         """Make a lease that ends at `now + ttl_s` unless it is refreshed. Its ids count up from 1."""

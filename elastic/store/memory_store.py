@@ -14,6 +14,7 @@ from elastic.store.base import (
     Listing,
     More,
     Operation,
+    Otherwise,
     Range,
     Status,
     TxnResult,
@@ -106,9 +107,7 @@ class MemoryStore:
         self._revision_seen = core.revision
         return listing
 
-    async def txn(
-        self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
-    ) -> TxnResult:
+    async def txn(self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Otherwise = ()) -> TxnResult:
         """See `Store.txn`."""
         core = self._arrive()
         result = core.txn(compares, then, otherwise)
@@ -127,7 +126,7 @@ class MemoryStore:
         try:
             core.history(spans, next_revision)  # raises Compacted before the watch stands
             if more is not None:
-                more.offer(reader.take_on)
+                await more.offer(reader.take_on)
             yield Batch(next_revision - 1, ())
             while not reader.lost:
                 reader.clear()

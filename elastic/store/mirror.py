@@ -26,7 +26,9 @@ PAUSE_S = (0.2, 0.5)
 """After an error: a random time between these, so that not all agents come back in the same moment."""
 PACE_S = 20e-6
 """For each key in the picture: a burst of changes is told once in so long, since whoever is told looks at all of it.
-For a thousand members 20 ms, a third of which they take to look at; the first change after a pause is told at once."""
+For a thousand members 20 ms; the first change after a pause is told at once."""
+PAUSES_PER_LOOK = 3.0
+"""And no sooner than after so many times what the last look took: on a busy machine the picture goes on to grow."""
 RELIST_SPREAD = (0.5, 1.0)
 """The next listing is due after a random part of the time, so that agents that came together do not list together."""
 LASTED_S = 1.0
@@ -74,8 +76,6 @@ class Mirror:
         """Ranges that the watch keeps up to date in `entries`."""
         self._watched: tuple[Range, ...] = ()
         """Those, and keys that are still on the watch although nobody wants them."""
-        self._stands = False
-        """Whether the watch that runs has begun to deliver, so that it can take on more."""
         self._listed_from = 0
         """The revision after the oldest listing of the ranges that were listed last."""
         self._listed_at: list[tuple[Range, int]] = []
@@ -150,7 +150,6 @@ class Mirror:
 
     async def _follow(self, from_revision: int) -> None:
         """Watch until the ranges change so that this needs another watch, and list now and then."""
-        self._stands = False
         more = More()
         watching = asyncio.create_task(self._watch(self._watched, from_revision, more), name="mirror")
         try:
@@ -172,7 +171,7 @@ class Mirror:
         new = [span for span in wanted if not _inside(span, watched)]
         apart = not any(span.start < other.end and other.start < span.end for span in new for other in watched)
         spare = all(span in wanted or span == Range.key(span.start) for span in watched)
-        if not (self._stands and kept and apart and spare) or self._stale or len(watched) + len(new) > WATCHED_MAX:
+        if not (kept and apart and spare) or self._stale or len(watched) + len(new) > WATCHED_MAX:
             return False
         self._woken.clear()
         self._scope_changed = False
@@ -261,8 +260,6 @@ class Mirror:
         coming: asyncio.Task[Batch] | None = None
         async with aclosing(self._store.watch(ranges, from_revision, more)) as batches:
             try:
-                self._apply(await anext(batches))
-                self._stands = True
                 while True:
                     if self._untold and coming is None:
                         coming = asyncio.create_task(_next(batches))
@@ -314,8 +311,11 @@ class Mirror:
     def _tell(self) -> None:
         """Tell that the picture is another one, and work out when to tell that again."""
         self._untold = False
+        clock = asyncio.get_running_loop().time
+        began = clock()
         self._on_change(self)
-        self._pace_until = asyncio.get_running_loop().time() + len(self.entries) * PACE_S
+        ended = clock()
+        self._pace_until = ended + max(len(self.entries) * PACE_S, (ended - began) * PAUSES_PER_LOOK)
 
     def _take(self, entries: dict[str, Entry], revision: int, *, fresh: bool) -> None:
         """Make `entries` the picture, and tell if it is another one (or `fresh`: told in any case)."""

@@ -29,7 +29,7 @@ from elastic.store.base import Range
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from elastic.store.mirror import Mirror
 
-LEASE_TTL_S = 300.0
+LEASE_TTL_S = 3600.0
 """Long, so that the refreshes of all agents do not take this one process's time."""
 LIMIT_S = 120.0
 """Nothing that is waited for takes longer on a machine that is not out of breath."""
@@ -216,13 +216,13 @@ class Agent:
 
     async def _send(self, transaction: Transaction) -> None:
         try:
-            result = await self._store.txn(transaction.compares, transaction.then)
+            result = await self._store.txn(transaction.compares, transaction.then, transaction.otherwise)
         except (OutcomeUnknown, StoreUnavailable):
             self.feed(ae.Answered(transaction, None))
         else:
-            self.crowd.sent[transaction.kind, result.succeeded] += 1
+            self.crowd.sent[transaction.kind, result.done] += 1
             older = registered_before(self.crowd.keys, transaction, result)
-            self.feed(ae.Answered(transaction, result.succeeded, result.revision, older))
+            self.feed(ae.Answered(transaction, result.done, result.revision, older))
 
     async def _find_older(self, before: int) -> None:
         members = Range.prefix(self.crowd.keys.members)

@@ -184,7 +184,7 @@ class Network(Clockwork):
         def call() -> Callable[[], None]:
             before = self.store.revision
             try:
-                result = self.store.txn(compares, transaction.then)
+                result = self.store.txn(compares, transaction.then, transaction.otherwise)
             except StoreError:
                 return lambda: self.feed(node, Answered(transaction, False, self.store.revision))
             if result.revision > before:
@@ -194,7 +194,7 @@ class Network(Clockwork):
                 self.deliver()
             return lambda: self.feed(
                 node,
-                Answered(transaction, result.succeeded, result.revision, registered_before(KEYS, transaction, result)),
+                Answered(transaction, result.done, result.revision, registered_before(KEYS, transaction, result)),
             )
 
         self.ask(node, call, lambda: self.feed(node, Answered(transaction, None)))

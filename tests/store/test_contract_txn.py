@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from elastic.errors import StoreError
-from elastic.store.base import OPERATIONS_MAX, Compare, Delete, Put, Range, Read, Store
+from elastic.store.base import OPERATIONS_MAX, Compare, Delete, Instead, Put, Range, Read, Store
 from tests.store.conftest import Bench
 
 
@@ -105,6 +105,27 @@ def test_one_compare_that_fails_leaves_everything_as_it_was_and_runs_the_other_b
         )
         assert not result.succeeded
         assert [(entry.key, entry.value) for entry in result.reads[0]] == [(a, b"1"), (c, b"otherwise")]
+
+    on(bench, story)
+
+
+def test_what_is_to_be_done_instead_is_done_if_its_own_compares_hold_and_nothing_otherwise(bench: Bench) -> None:
+    async def story(store: Store) -> None:
+        a, b = bench.prefix + "a", bench.prefix + "b"
+        instead = Instead((Compare.equals(a, b"1"),), (Read(Range.key(a)), Put(b, b"instead")))
+        begun = await store.txn([Compare.absent(a)], [Put(a, b"1")], instead)
+        second = await store.txn([Compare.absent(a)], [Put(a, b"2")], instead)
+        await store.txn((), [Put(a, b"3")])
+        third = await store.txn([Compare.absent(a)], [Put(a, b"4")], instead)
+        assert [(one.succeeded, one.instead, one.done) for one in (begun, second, third)] == [
+            (True, False, True),
+            (False, True, True),
+            (False, False, False),
+        ]
+        assert [[entry.value for entry in read] for read in second.reads] == [[b"1"]]
+        assert (begun.reads, third.reads) == ((), ())
+        found = {entry.key: entry.value for entry in (await store.list(Range.prefix(bench.prefix))).entries}
+        assert found == {a: b"3", b: b"instead"}
 
     on(bench, story)
 

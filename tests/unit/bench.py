@@ -307,12 +307,12 @@ class Bench:
                 self._events.append(Answered(transaction, None))
             case Send(transaction=transaction):
                 try:
-                    result = store.txn(transaction.compares, transaction.then)
+                    result = store.txn(transaction.compares, transaction.then, transaction.otherwise)
                 except StoreError:
                     answer = Answered(transaction, False, store.revision)
                 else:
                     answer = Answered(
-                        transaction, result.succeeded, result.revision, registered_before(KEYS, transaction, result)
+                        transaction, result.done, result.revision, registered_before(KEYS, transaction, result)
                     )
                 events = (answer, self.seen())
                 self._events.extend(reversed(events) if self.watch_first else events)

@@ -30,7 +30,7 @@ class Shelf:
 
     def send(self, transaction: Transaction) -> bool:
         """Send a transaction as an agent does; whether its guards held."""
-        return self.core.txn(transaction.compares, transaction.then).succeeded
+        return self.core.txn(transaction.compares, transaction.then, transaction.otherwise).done
 
     def entry(self, key: str) -> Entry | None:
         """One key as it stands there."""

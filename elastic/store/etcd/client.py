@@ -20,10 +20,12 @@ from elastic.errors import StoreDenied, StoreError, StoreUnavailable, WatchLost
 from elastic.store.base import (
     Batch,
     Compare,
+    Instead,
     Lease,
     Listing,
     More,
     Operation,
+    Otherwise,
     Range,
     Read,
     Status,
@@ -33,7 +35,7 @@ from elastic.store.base import (
 )
 from elastic.store.etcd.answers import Meaning, meaning, refusal, unanswered
 from elastic.store.etcd.endpoint import Endpoint, EtcdOptions
-from elastic.store.etcd.messages import compare_message, entries, operation_message, span
+from elastic.store.etcd.messages import compare_message, entries, instead_message, operation_message, span
 from elastic.store.etcd.servers import HASLEADER, Servers
 from elastic.store.etcd.stubs import rpc
 from elastic.store.etcd.watch import WatchStream
@@ -89,27 +91,29 @@ class EtcdStore:
         answer = await self._servers.ask(lambda endpoint: endpoint.kv.Range, request)
         return Listing(answer.header.revision, entries(answer.kvs))
 
-    async def txn(
-        self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
-    ) -> TxnResult:
+    async def txn(self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Otherwise = ()) -> TxnResult:
         """See `Store.txn`. One that only reads never raises `OutcomeUnknown`.
 
         Do not use one that only reads where it can be cancelled: etcd 3.5.1 panics then.
         """
         check_txn(compares, then, otherwise)
+        nested = isinstance(otherwise, Instead)
+        failure = [instead_message(otherwise)] if isinstance(otherwise, Instead) else map(operation_message, otherwise)
         request = rpc.TxnRequest(
             compare=map(compare_message, compares),
             success=map(operation_message, then),
-            failure=map(operation_message, otherwise),
+            failure=failure,
         )
-        reads_only = all(isinstance(operation, Read) for operation in (*then, *otherwise))
+        reads_only = not isinstance(otherwise, Instead) and all(isinstance(one, Read) for one in (*then, *otherwise))
         answer = await self._servers.ask(lambda endpoint: endpoint.kv.Txn, request, repeat=reads_only)
+        taken = answer.responses[0].response_txn if nested and not answer.succeeded else answer
         reads = tuple(
             entries(response.response_range.kvs)
-            for response in answer.responses
+            for response in taken.responses
             if response.WhichOneof("response") == "response_range"
         )
-        return TxnResult(answer.succeeded, answer.header.revision, reads)
+        instead = taken is not answer and taken.succeeded
+        return TxnResult(answer.succeeded, answer.header.revision, reads, instead)
 
     async def watch(
         self, ranges: Sequence[Range], from_revision: int, more: More | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from elastic.store.base import Change, Compare, Delete, Entry, Operation, Put, Range, Read, Target
+from elastic.store.base import Change, Compare, Delete, Entry, Instead, Operation, Put, Range, Read, Target
 from elastic.store.etcd.stubs import kv, rpc
 
 _TARGETS = {Target.CREATE: rpc.Compare.CREATE, Target.MOD: rpc.Compare.MOD, Target.VALUE: rpc.Compare.VALUE}
@@ -36,6 +36,12 @@ def operation_message(operation: Operation) -> Any:
             return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(**span(what)))
         case Read(what):
             return rpc.RequestOp(request_range=rpc.RangeRequest(**span(what)))
+
+
+def instead_message(instead: Instead) -> Any:
+    """A transaction within one."""
+    inner = rpc.TxnRequest(compare=map(compare_message, instead.compares), success=map(operation_message, instead.then))
+    return rpc.RequestOp(request_txn=inner)
 
 
 def entry(pair: Any) -> Entry:

@@ -75,7 +75,7 @@ class WatchStream:
             if revision < self._from_revision - 1:
                 await check()
             if more is not None:
-                more.offer(partial(self._take_on, call))
+                await more.offer(partial(self._take_on, call))
             yield Batch(self._from_revision - 1, ())
             async with aclosing(self._deliver(held)) as delivered:
                 async for batch in delivered:
