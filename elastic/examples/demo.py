@@ -29,7 +29,7 @@ ACCURACY_MIN = 96.0
 WAIT_LIMIT_S = 120.0
 END_LIMIT_S = 20.0
 POLL_S = 0.1
-WIDTH = 160
+WIDTH = 260
 
 _STEP = re.compile(r"(\d+\.\d+) generation=(\d+) rank=(\d+) world=(\d+) step=(\d+)\n")
 _STACK = re.compile(r"\[rank\d+\]: (Traceback| )")
