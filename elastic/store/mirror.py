@@ -276,8 +276,9 @@ class Mirror:
                     await asyncio.wait([coming])
 
     async def _came(self, coming: asyncio.Task[Batch]) -> bool:
-        """Wait for the next batch, until what was applied is due to be told; whether it came."""
-        await asyncio.wait({coming}, timeout=max(0.0, self._pace_until - asyncio.get_running_loop().time()))
+        """Wait for the next batch, until what was applied is due to be told, if anything is; whether it came."""
+        due_s = max(0.0, self._pace_until - asyncio.get_running_loop().time()) if self._untold else None
+        await asyncio.wait({coming}, timeout=due_s)
         return coming.done()
 
     def _apply(self, batch: Batch) -> None:

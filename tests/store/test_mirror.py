@@ -375,3 +375,19 @@ def test_a_burst_of_changes_to_a_large_picture_is_told_a_few_times() -> None:
             assert watched.told - before < 100
 
     asyncio.run(story())
+
+
+def test_when_a_burst_was_told_nothing_is_told_until_the_next_change() -> None:
+    async def story() -> None:
+        store = CountingStore()
+        async with Watched(store, "/j/") as watched:
+            await watched.until(lambda: watched.mirror.listed)
+            for number in range(20):
+                await store.txn((), [Put("/j/a", str(number).encode())])
+            await watched.until(lambda: watched.values == {"/j/a": b"19"})
+            await asyncio.sleep(0.05)  # What was put off is told by now.
+            told = watched.told
+            await asyncio.sleep(0.05)
+            assert watched.told == told
+
+    asyncio.run(story())
