@@ -39,8 +39,6 @@ from elastic.proposals import Transaction
 from elastic.right import Right
 
 GRANT_RETRY_S = 0.5
-YIELDING_PAUSE_S = 10.0
-"""A node that says again that it does not reach the store, after so long a pause, says it for the first time."""
 SEEN_BY_ITS_WRITER = ("register", "say", "form", "go", "verdict")
 """Transactions that change what every agent follows: the next one waits until the view shows them."""
 
@@ -312,7 +310,7 @@ def absorb(f: Facts, event: Event) -> None:
         case LinksAnswered():
             _heard(f, event)
         case VouchAsked():
-            recent = {node: times for node, times in f.yielding.items() if f.now <= times[1] + YIELDING_PAUSE_S}
+            recent = {node: times for node, times in f.yielding.items() if f.now <= times[1] + f.right.ttl_s / 2}
             first, _ = recent.get(event.node, (f.now, f.now))
             f.yielding = {**recent, event.node: (first, f.now)}
         case Vouched():

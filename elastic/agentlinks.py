@@ -118,21 +118,23 @@ def vouch_s(f: Facts, node: str, g: int, now: float) -> float:
 def concerns(f: Facts, node: str) -> bool:
     """Tell whether this agent has to know that a node asks for its word: it may propose in the place of that node.
 
-    In an outage all members ask the proposer, four times in a lease's time. They are behind it in line.
+    Only the first of the generation is replaced so. In an outage all members ask that one, four times in a lease's
+    time, and it need not know.
     """
     generation = f.generation
-    index = generation.index(f.me.node) if generation is not None else None
-    other = generation.index(node) if generation is not None else None
-    return index is None or other is None or other < index
+    return generation is not None and generation.index(node) == 0
 
 
 def yields(f: Facts, node: str) -> bool:
-    """Tell whether a node does not reach the store while this one does.
+    """Tell whether the first of the generation does not reach the store while this node does.
 
-    It said so, again a moment ago, and a refresh that this node sent after it had said so for the first time came back.
+    It has said so twice or more in a row, a moment ago too, and a refresh came back that this node sent meanwhile: a
+    store that answers now and then moves nobody.
     """
     first, last = f.yielding.get(node, (float("inf"), float("-inf")))
-    return f.now < last + 2 * _interval_s(f) and f.right.refreshed_at > first
+    if f.now >= last + 2 * _interval_s(f) or last < first + 0.9 * _interval_s(f):
+        return False
+    return concerns(f, node) and f.right.refreshed_at > first + 0.9 * _interval_s(f)
 
 
 def _interval_s(f: Facts) -> float:

@@ -16,7 +16,7 @@ from elastic.agentfacts import Phase
 from elastic.agentlinks import concerns, vouch_s, yields
 from elastic.decisions import Reason
 from elastic.model import Ended, Outcome, Why
-from tests.unit.bench import Bench, running, spare
+from tests.unit.bench import Bench, running
 from tests.unit.documents import KEYS
 from tests.unit.views import worker_exit
 
@@ -168,29 +168,44 @@ def test_a_member_whose_lease_is_not_refreshed_asks_for_a_word_at_each_interval(
     assert bench.every(AskVouch) == [AskVouch(1), AskVouch(1)]
 
 
-def test_a_node_that_says_that_it_is_silent_yields_once_a_later_refresh_of_this_one_has_come_back() -> None:
+def silent(bench: Bench, *times: float) -> None:
+    """The first says at these times that it does not reach the store."""
+    for bench.now in times:
+        bench.tell(VouchAsked("a"))
+
+
+def test_the_first_yields_once_it_is_silent_again_and_again_and_a_refresh_of_this_node_has_come_back() -> None:
     bench = second()
-    bench.now = 1.0
-    bench.tell(VouchAsked("a"))
+    silent(bench, 1.0)
+    bench.now = 1.1
+    bench.refreshed()
     assert not yields(bench.facts, "a")
-    bench.now = 1.2
+    silent(bench, 1.0 + REFRESH_S)
+    assert not yields(bench.facts, "a")
+    bench.now += 0.1
     bench.refreshed()
     assert yields(bench.facts, "a")
-    bench.at(1.0 + 2 * REFRESH_S)
+    bench.at(1.0 + 3 * REFRESH_S)
     assert not yields(bench.facts, "a")
+
+
+def test_a_node_that_is_silent_now_and_then_yields_nothing() -> None:
+    bench = second()
+    for at in range(1, 60, 4):
+        silent(bench, float(at))
+        bench.refreshed()
+        assert not yields(bench.facts, "a")
 
 
 def test_the_next_in_line_proposes_and_grants_while_the_first_does_not_reach_the_store_and_steps_back_after() -> None:
     bench = second()
     assert vouch_s(bench.facts, "a", 1, bench.now) == 0.0
-    bench.now = 1.0
-    bench.tell(VouchAsked("a"))
-    bench.now = 1.2
+    silent(bench, 1.0, 1.0 + REFRESH_S)
     bench.refreshed()
     assert bench.facts.decision is not None
     assert bench.facts.decision.code is Reason.TRAINING
     assert vouch_s(bench.facts, "a", 1, bench.now) > 0
-    bench.at(1.0 + 2 * REFRESH_S)
+    bench.at(1.0 + 3 * REFRESH_S)
     assert bench.facts.decision is None
     assert vouch_s(bench.facts, "a", 1, bench.now) == 0.0
 
@@ -205,7 +220,6 @@ def test_while_nobody_reaches_the_store_nobody_takes_the_place_of_another() -> N
     assert bench.facts.decision is None
 
 
-def test_that_a_node_asks_for_a_word_concerns_those_behind_it_in_line_only() -> None:
+def test_that_a_node_asks_for_a_word_concerns_the_others_only_if_it_is_the_first() -> None:
     assert not concerns(first().facts, "b")
     assert concerns(second().facts, "a")
-    assert concerns(spare().facts, "a")
