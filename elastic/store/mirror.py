@@ -64,6 +64,8 @@ class Mirror:
         """How many listings were taken; each is told, so that a reader knows how fresh its picture is."""
         self.listed = False
         """Whether `entries` is a complete picture of the ranges that are followed now."""
+        self.standing = asyncio.Event()
+        """Set once a watch has begun to deliver."""
         self._store = store
         self._on_change = on_change
         self._on_trouble = on_trouble
@@ -260,6 +262,8 @@ class Mirror:
         coming: asyncio.Task[Batch] | None = None
         async with aclosing(self._store.watch(ranges, from_revision, more)) as batches:
             try:
+                self._apply(await anext(batches))
+                self.standing.set()
                 while True:
                     if self._untold and coming is None:
                         coming = asyncio.create_task(_next(batches))

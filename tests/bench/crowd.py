@@ -210,6 +210,7 @@ class Agent:
                 self.crowd.fail(RuntimeError(f"{self.node} ended: {self.core.facts.refusal}"))
 
     async def _send_together(self, transaction: Transaction) -> None:
+        await self._mirror.standing.wait()
         self.crowd.reached("ready", self)
         await self.crowd.begin.wait()
         await self._send(transaction)

@@ -7,8 +7,9 @@ Every agent is the real one without its nursery (`tests.bench.crowd`): its own c
 core; all in one process, the etcd (embedded) beside it. Messages and bytes are etcd's own counts (/metrics), without
 the refreshes of leases. torch's dynamic rendezvous over a TCPStore is measured in the same run, each agent a thread.
 
-- meet: all agents are connected, have their lease and know that the job is empty; then all register in one instant. It
-  ends when the bytes of the generation have arrived at every agent. `connect` is what comes before.
+- meet: all agents are connected, have their lease and a watch that stands, and know that the job is empty; then all
+  register in one instant. It ends when the bytes of the generation have arrived at every agent. `connect` is what
+  comes before. Counted are registering, following the one before in line, and the document; Python's collector rests.
 - lost: one member's process is proven gone. It ends when the bytes of the next generation are with everybody else.
 - apply: the processor time that one agent needs to read, check and apply that generation, the median and the worst.
 - change: messages from the loss until the workers of the next generation run everywhere: stop, outcomes, go.
