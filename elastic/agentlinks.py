@@ -3,7 +3,7 @@
 Whoever watches dials: the proposer keeps a link to every registered node, every other agent to the one that it follows
 in line. A link that is up costs nothing and is not asked anything, except while something is wrong:
 
-- a worker failed, perhaps because a node was lost: everybody is asked once, before the failure is acted on;
+- workers failed and all say that they lost a peer: everybody is asked once, before the failure is acted on;
 - a member's key is gone: it is asked whether it works on, every quarter of a lease's time;
 - this node is the first of its generation and its lease is not refreshed: all are asked, because it holds its right to
   run for as long as it hears every one of them;

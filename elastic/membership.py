@@ -219,7 +219,8 @@ def _running(q: Question, generation: Generation) -> tuple[Decision, Memory]:
         if lost:
             return replace(_form(q, Reason.LOST, Why.LOSS, _lost(q, lost), staying), lost=tuple(lost)), q.memory
         if failed:
-            if q.memory.answered_g < generation.g and (q.memory.linked & set(nodes)) - set(failed):
+            to_ask = (q.memory.linked & set(nodes)) - set(failed)
+            if to_ask and q.memory.answered_g < generation.g and all(_echo(outcomes[node]) for node in failed):
                 text = f"{_failed(q, generation.g, failed)}; asking the other nodes whether they are still there"
                 return Wait(Reason.ASKING, text), q.memory
             return _form(q, Reason.FAILED, Why.FAILURE, _failed(q, generation.g, failed), staying), q.memory
@@ -465,6 +466,11 @@ def _lost(q: Question, lost: Iterable[str]) -> str:
     return ", ".join(
         f"{node} was lost ({'its process is gone' if node in q.view.members else 'its lease ended'})" for node in lost
     )
+
+
+def _echo(outcome: Outcome) -> bool:
+    """Tell whether every worker that failed says that it lost a peer: perhaps a node was lost."""
+    return all(worker.consequence for worker in outcome.exits)
 
 
 def _failed(q: Question, g: int, nodes: Iterable[str]) -> str:

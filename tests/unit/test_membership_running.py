@@ -209,6 +209,14 @@ def test_before_a_failure_is_acted_on_every_linked_member_is_asked_whether_it_is
     job.form(10.1, Reason.FAILED)
 
 
+def test_a_failure_that_no_loss_explains_is_acted_on_without_a_question() -> None:
+    job = Job("3")
+    job.run("a b c")
+    job.hear("b c")
+    job.failed("b", over=False)
+    job.form(10, Reason.FAILED)
+
+
 def test_a_failure_that_a_proven_loss_explains_is_a_loss() -> None:
     job = Job("3")
     job.run("a b c")
