@@ -240,7 +240,7 @@ class _World:
 def _now(view: View) -> str:
     if not view.members and view.verdict is None and not view.unreadable:
         return "No node is registered, so nobody works on this job; it goes on when elastic-launch is started again"
-    decision, _ = decide(view, Memory(), Policy("", kill_s=2 * KILL_S), 0.0)
+    decision, _ = decide(view, Memory(linked=frozenset(view.members)), Policy("", kill_s=2 * KILL_S), 0.0)
     return _decision_words(decision)
 
 

@@ -49,7 +49,7 @@ def standing_checks(view: View, job_id: str) -> list[Check]:
     checks = [warn("job", text, "see elastic-ctl status") if view.damaged else ok("job", text)]
     if not view.members or view.verdict is not None:
         return checks
-    decision, _ = decide(view, Memory(), Policy("", kill_s=2 * KILL_S), 0.0)
+    decision, _ = decide(view, Memory(linked=frozenset(view.members)), Policy("", kill_s=2 * KILL_S), 0.0)
     found = missing(view)
     if isinstance(decision, Wait) and decision.code in ASKED:
         checks.append(warn("missing", decision.reason, "" if found else "start elastic-launch there", found))

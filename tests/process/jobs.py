@@ -35,6 +35,12 @@ WARM = bool(os.environ.get("JOB_TEST_WARM"))
 """Puppets need no torch: their nodes start cold, and three nodes need not import it. With this they start warm too."""
 
 
+def _loads_torch(script: tuple[str, ...] | None) -> bool:
+    """Tell whether a node that has torch loaded is of use to a script; others would wait seconds for it."""
+    files = [Path(word) for word in script or () if word.endswith(".py")]
+    return any("torch" in file.read_text() for file in files if file.exists()) or "-m" in (script or ())
+
+
 class Job:
     """The stage of one story."""
 
@@ -131,7 +137,7 @@ class Job:
                 "CUDA_VISIBLE_DEVICES": "",
                 "OMP_NUM_THREADS": "1",
                 "TMPDIR": str(self.folder / "tmp"),
-                **({} if script or WARM else {"ELASTIC_NO_WARM": "1"}),
+                **({} if WARM or _loads_torch(script) else {"ELASTIC_NO_WARM": "1"}),
                 **(environ or {}),
             },
             stdin=asyncio.subprocess.DEVNULL,

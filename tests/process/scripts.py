@@ -36,7 +36,7 @@ def start_with(stdin: int, words: Sequence[str], cwd: Path, environ: Mapping[str
     return subprocess.Popen(
         [sys.executable, *words],
         cwd=cwd,
-        env=environment(**environ),
+        env=environment(**{"ELASTIC_NO_WARM": "1", **environ}),  # One start each: loading torch ahead saves nothing.
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

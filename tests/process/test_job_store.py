@@ -76,8 +76,9 @@ async def test_an_end_while_etcd_is_away_is_recorded_when_it_is_back(job: Job) -
 
 
 @story_with_its_own_etcd
-async def test_an_etcd_away_for_longer_than_the_lease_costs_the_workers_and_the_job_resumes_by_itself(job: Job) -> None:
-    nodes = [await job.node("--np", "2", ttl_s=QUICK_TTL_S) for _ in range(2)]
+async def test_an_etcd_away_for_longer_than_the_limit_costs_the_workers_and_the_job_resumes_by_itself(job: Job) -> None:
+    flags = ("--np", "2", "--store_outage_limit", "2")
+    nodes = [await job.node(*flags, ttl_s=QUICK_TTL_S) for _ in range(2)]
     world = await job.world(1, 2)
     job.etcd.kill()
     for worker in world:

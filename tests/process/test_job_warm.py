@@ -12,12 +12,16 @@ from tests.process.jobs import Job, story
 pytestmark = pytest.mark.timeout(300)
 
 
+LOADS = {"ELASTIC_NO_WARM": "0"}
+"""Nodes of stories start cold where their scripts do not use torch."""
+
+
 @story
 async def test_a_node_registers_when_its_nursery_is_prepared_and_its_workers_are_warm(job: Job) -> None:
     gate = job.folder / "gate"
     os.mkfifo(gate)
     job.write("slow.py", f"open({str(gate)!r}).read()")
-    node = await job.node("--np", "1", "--verbose", "--preload", "slow", script=(str(job.script),))
+    node = await job.node("--np", "1", "--verbose", "--preload", "slow", script=(str(job.script),), environ=LOADS)
     await node.says("lease .* of")
     await node.says("this node loads torch for its workers")
     assert not any("register" in line for line in node.lines)
@@ -34,7 +38,7 @@ async def test_a_node_registers_when_its_nursery_is_prepared_and_its_workers_are
 async def test_a_node_that_still_imports_leaves_at_once(job: Job) -> None:
     os.mkfifo(job.folder / "gate")
     job.write("slow.py", f"open({str(job.folder / 'gate')!r}).read()")
-    node = await job.node("--np", "1", "--verbose", "--preload", "slow", script=(str(job.script),))
+    node = await job.node("--np", "1", "--verbose", "--preload", "slow", script=(str(job.script),), environ=LOADS)
     await node.says("lease .* of")
     node.signal(SIGTERM)
     assert await node.exits() == 143
@@ -43,7 +47,7 @@ async def test_a_node_that_still_imports_leaves_at_once(job: Job) -> None:
 
 @story
 async def test_a_nursery_that_is_killed_is_followed_by_a_warm_one(job: Job) -> None:
-    node = await job.node("--np", "1", "--verbose", script=(str(job.script),))
+    node = await job.node("--np", "1", "--verbose", script=(str(job.script),), environ=LOADS)
     await job.world(1, 1)
     os.kill(node.nursery(), SIGKILL)
     await node.says("the nursery died, and its workers with it; starting another")
@@ -56,7 +60,7 @@ async def test_a_nursery_that_is_killed_is_followed_by_a_warm_one(job: Job) -> N
 @story
 async def test_why_workers_start_cold_is_one_line(job: Job) -> None:
     job.write("other.sh", "#!/bin/sh\nexit 0\n").chmod(0o755)
-    node = await job.node("--np", "1", script=(str(job.folder / "other.sh"),))
+    node = await job.node("--np", "1", script=(str(job.folder / "other.sh"),), environ=LOADS)
     assert await node.exits() == 0
     assert [line.partition("] ")[2] for line in node.lines if "cold" in line] == [
         "workers start cold: other.sh is not run by python"
