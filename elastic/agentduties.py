@@ -234,7 +234,9 @@ def _join(f: Facts) -> None:
 
 def _revoke_dead(f: Facts) -> None:
     """The proposer ends the lease of each death that is proven, so that everybody sees it at once."""
-    if f.following != (True, None) or f.registered is None or not (f.memory.gone or f.memory.dead):
+    if not f.view.complete or f.following != (True, None) or f.registered is None:
+        return
+    if not (f.memory.gone or f.memory.dead):
         return
     for node, stored in f.view.members.items():
         proven = (node, stored.create_revision) in f.memory.gone or node in f.memory.dead

@@ -111,7 +111,8 @@ class Memory:
     `distrusted`: hosts that spoke after such a proof; it is not believed again. `listening`: the newest generation
     whose workers on this node can be asked to finish a step and to save before they leave. `seen_since`: when each
     node that is not linked yet was first seen. `answered_g`: the newest generation of which, after a worker had failed,
-    every linked member was asked whether it is still there.
+    every linked member was asked whether it is still there. `since_revision`: what was in the store when this agent
+    began to decide.
     """
 
     linked: frozenset[str] = frozenset()
@@ -128,3 +129,4 @@ class Memory:
     generation_seen: int = 0
     listening: int = 0
     answered_g: int = 0
+    since_revision: int = 0

@@ -132,6 +132,7 @@ def _observe(view: View, memory: Memory, policy: Policy, now: float) -> Memory:
     inside = {place.node for place in generation.members} if generation else set()
     before = set(generation.before.nodes) if generation and generation.before else set()
     members = view.members
+    memory = replace(memory, since_revision=memory.since_revision or view.revision)
     outside = {
         node: stored
         for node, stored in members.items()
@@ -179,9 +180,11 @@ def _still_gone(members: Mapping[str, Stored[Member]], memory: Memory) -> frozen
 def _linked(view: View, memory: Memory, policy: Policy, node: str, stored: Stored[Member]) -> bool:
     """Tell whether a node outside the generation has arrived: its agent is linked, or was, or no link would count.
 
-    One that was there before the newest generation was made had its time: whoever proposes now may be new to that.
+    One that was there before the newest generation was made, or before this agent began to propose in a running job,
+    had its time: it is needed at once, to take the place of the proposer that is lost.
     """
-    before = view.generation is not None and stored.create_revision < view.generation.mod_revision
+    known = max(view.generation.mod_revision - 1, memory.since_revision) if view.generation is not None else 0
+    before = stored.create_revision <= known
     if not stored.value.link or stored.value.host in memory.distrusted:
         return True
     return node in memory.linked or node == policy.node or before

@@ -27,7 +27,7 @@ async def test_a_node_killed_with_sigkill_leaves_nothing_and_the_survivors_act_t
     await dead.killed()
     others = [node for node in nodes if node is not dead]
     for node in others:
-        await node.says(rf"generation 2: 2 nodes, world size 2.*: {dead.id} was lost \(its lease ended\)$")
+        await node.says(rf"generation 2: 2 nodes, world size 2.*: {dead.id} was lost \(its process is gone\)$")
     again = await job.world(2, 2)
     assert [worker.node for worker in again] == [world[0].node, world[2].node], "survivors keep their order"
     assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in again} == {"0"}, "a loss is free"

@@ -246,6 +246,15 @@ def test_a_node_that_has_arrived_stays_arrived_when_its_link_breaks() -> None:
     assert nodes_of(job.form(3, Reason.FORMED)) == ["a", "b"]
 
 
+def test_a_spare_that_was_there_before_this_agent_began_to_propose_replaces_the_lost_first_at_once() -> None:
+    job = Job("2")
+    job.run("a b")
+    job.join("c", link=9000)
+    job.memory = Memory()
+    job.vanish("a")
+    assert nodes_of(job.form(10, Reason.LOST)) == ["b", "c"]
+
+
 def test_a_spare_that_was_there_before_the_newest_generation_replaces_a_lost_proposer_without_a_link_first() -> None:
     job = Job("2")
     job.join("c", link=9000)
