@@ -19,6 +19,12 @@ from elastic import channel
 
 HOME: Final = "torch.distributed.distributed_c10d"
 NAME: Final = "init_process_group"
+_made = [False]
+
+
+def made() -> bool:
+    """Tell whether this process has made a process group."""
+    return _made[0]
 
 
 def install() -> bool:
@@ -35,6 +41,7 @@ def install() -> bool:
     @functools.wraps(theirs)
     def init_process_group(*args: Any, **options: Any) -> Any:
         nonlocal said
+        _made[0] = True
         answer = theirs(*args, **options)
         if not said and os.getpid() == pid:  # What the script forks is no worker.
             said = True

@@ -266,7 +266,8 @@ def _leave(code: int, *, interrupted: bool, known: frozenset[str]) -> NoReturn:
     atexit._run_exitfuncs()
     code = code if _flush(tell=True) else FLUSH_FAILED
     _write_files()
-    if len(sys._current_frames()) == 1:  # A thread that still runs must not find its module empty.
+    # A thread that still runs must not find its module empty; gloo's own hang if its groups end in another order.
+    if len(sys._current_frames()) == 1 and not groupwatch.made():
         _take_apart(known)
     _flush(tell=False)
     ctypes.PyDLL(None).fflush(None)
