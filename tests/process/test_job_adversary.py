@@ -198,5 +198,5 @@ async def test_a_node_killed_as_its_spare_joins_is_replaced_by_it(job: Job) -> N
     await spare.says(r"^\[elastic-launch [^ ]+-[0-9a-f]{4}\] ")
     node_of(job, world[1]).signal(SIGKILL)
     await spare.says("generation")
-    again = await job.newest_world(2)
+    again = await job.world(2, 2)
     assert [worker.node for worker in again] == [world[0].node, spare.id]
