@@ -259,7 +259,8 @@ def _line(f: Facts) -> None:
     if want is not None and want != f.following:
         f.following = want
         f.decision = None
-        f.act(Follow(*want))
+        known, f.older_known = f.older_known, None
+        f.act(Follow(*want, known if known is not None and want == (False, f.older_node) else None))
 
 
 def _place_in_line(f: Facts) -> tuple[bool, str | None] | None:
@@ -292,6 +293,8 @@ def _place_in_line(f: Facts) -> tuple[bool, str | None] | None:
         return (False, f.older_node)
     if f.older_cursor == 0:
         return (True, None)
+    if f.inflight is not None and f.inflight.kind == "register":
+        return None  # The watch came before the answer, which knows who.
     if f.older_asked is None and f.older_cursor is not None:
         f.older_asked = f.older_cursor
         f.act(FindOlder(f.older_cursor))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from elastic.keys import View
 from elastic.model import Cause, Generation, Go, Verdict, WorkerExit
 from elastic.proposals import Transaction
+from elastic.store.base import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +59,14 @@ class SessionLost:
 class Answered:
     """What became of a transaction. `succeeded` None: the answer was lost.
 
-    `older`: who registered last before this registration, None if that is not known.
+    `older`: who registered last before this registration, as it was then (revisions 0: only its key is known), None if
+    that is not known.
     """
 
     transaction: Transaction
     succeeded: bool | None
     revision: int = 0
-    older: str | None = None
+    older: Entry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,10 +251,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Mirror everything (`complete`), or the job's documents, this node, and one other member."""
+    """Mirror everything (`complete`), or the job's documents, this node, and one other member.
+
+    `known` is that member as it was at its revision: it need not be read, the watch goes on from there.
+    """
 
     complete: bool
     node: str | None = None
+    known: Entry | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from elastic.membership import Decision, Memory, Policy, remember
 from elastic.model import Generation, Member, Outcome, Place, Seat, Spec, WorkerExit
 from elastic.proposals import Transaction
 from elastic.right import Right
+from elastic.store.base import Entry
 
 GRANT_RETRY_S = 0.5
 SEEN_BY_ITS_WRITER = ("register", "say", "form", "go", "verdict")
@@ -138,6 +139,7 @@ class Facts:
     older_cursor: int | None = None
     older_asked: int | None = None
     older_node: str | None = None
+    older_known: Entry | None = None
     # links
     targets: Mapping[str, LinkTarget] = field(default_factory=dict)
     watched_at: tuple[View, frozenset[tuple[str, int]], tuple[bool, str | None]] | None = None
@@ -247,7 +249,7 @@ class Facts:
         self.registered = None
         self.somebody_lives = None
         self.outdated = None
-        self.older_cursor = self.older_asked = self.older_node = None
+        self.older_cursor = self.older_asked = self.older_node = self.older_known = None
         self.drain_said = False
 
 
@@ -430,8 +432,9 @@ def _answered(f: Facts, event: Answered) -> None:
         f.registered_at_revision = event.revision
         if f.phase is Phase.RUNNING:
             f.act(Say("registered again; the workers have run on"))
-        if event.older not in (None, f.me.node):
-            f.older_cursor, f.older_node = f.registered, event.older
+        if event.older is not None and event.older.key != f.keys.member(f.me.node):
+            f.older_cursor, f.older_node = f.registered, event.older.key.removeprefix(f.keys.members)
+            f.older_known = event.older if event.older.mod_revision else None
     elif transaction.kind == "record":
         f.outcome_written = transaction.outcome
     elif transaction.kind == "say":

@@ -2,7 +2,7 @@
 
 ::
 
-    <prefix>/<job>/arrived              the node that registered last; each that registers reads it and writes its own
+    <prefix>/<job>/arrived              model.Arrival; each node that registers reads it and writes its own
     <prefix>/<job>/incarnation          random, created once; compared in every transaction
     <prefix>/<job>/secret               text; agents prove with it that they belong to the job (`elastic.linkwire`)
     <prefix>/<job>/spec                 model.Spec
@@ -31,7 +31,7 @@ import msgspec
 
 from elastic import compact
 from elastic.errors import DocumentError
-from elastic.model import SCHEMA, Generation, Go, Member, Outcome, Saved, Spec, Verdict, contradiction
+from elastic.model import SCHEMA, Arrival, Generation, Go, Member, Outcome, Saved, Spec, Verdict, contradiction
 from elastic.store.base import Entry, Range
 
 JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -41,7 +41,7 @@ DOCUMENT_BYTES_MAX = 1_400_000
 
 T = TypeVar("T")
 
-Document = str | Spec | Member | Generation | Go | Outcome | Verdict | Saved
+Document = str | Arrival | Spec | Member | Generation | Go | Outcome | Verdict | Saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ _MEMBER = msgspec.json.Decoder(Member)
 _OUTCOME = msgspec.json.Decoder(Outcome)
 _OUTCOME_KEY = re.compile(r"\d{10}/.+")
 _SINGLE: Final[Mapping[str, Callable[[bytes], Any]]] = {
-    "arrived": msgspec.json.Decoder(str).decode,
+    "arrived": msgspec.json.Decoder(Arrival).decode,
     "incarnation": msgspec.json.Decoder(str).decode,
     "secret": msgspec.json.Decoder(str).decode,
     "spec": msgspec.json.Decoder(Spec).decode,

@@ -174,6 +174,14 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     link: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 0
 
 
+class Arrival(msgspec.Struct, frozen=True, array_like=True):
+    """Who registered last: what stands under its key if that was written in the same revision, otherwise only who."""
+
+    node: str
+    lease: int = 0
+    member: Member | None = None
+
+
 class Place(msgspec.Struct, frozen=True, array_like=True):
     """One member of a generation. Its M_id is its index in `Generation.members`.
 

@@ -13,17 +13,21 @@ import msgspec
 from elastic.errors import DocumentError
 from elastic.keys import JobKeys, View, decode, encode
 from elastic.membership import Conclude, Form, Open
-from elastic.model import Generation, Go, Member, Outcome, Spec, Status, Verdict
-from elastic.store.base import OPERATIONS_MAX, Compare, Delete, Instead, Operation, Put, Range, Read, TxnResult
+from elastic.model import Arrival, Generation, Go, Member, Outcome, Spec, Status, Verdict
+from elastic.store.base import OPERATIONS_MAX, Compare, Delete, Entry, Instead, Operation, Put, Range, Read, TxnResult
 
 LOST_COMPARED_MAX = 50
 ABSENT_COMPARED_MAX = 100
 UNFINISHED_MAX = 50
 FORGET_MAX = 20
 WRITTEN_MAX = 3
+ARRIVED_REVISIONS_MAX = 1000
 """Members that a proposal compares one by one (a watch can miss what the store knows); more do not fit into a
 transaction, and where many are lost still fewer of the others. What is not forgotten now is of an older start, and
-counts no more in any case. Besides, a proposal writes or deletes at most `WRITTEN_MAX` keys or ranges."""
+counts no more in any case. Besides, a proposal writes or deletes at most `WRITTEN_MAX` keys or ranges.
+
+To watch from a revision of the past costs etcd as much as everything that was written since, so what a member was then
+is of use only if it is at most `ARRIVED_REVISIONS_MAX` revisions old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ def register(
     started together all but one come second, and need no second transaction.
 
     `nobody_lives` holds the transaction to a job without any member. It reads who registered last before it: the one to
-    follow in line, most likely, whom each would otherwise look for among all.
+    follow in line, most likely, whom each would otherwise look for among all, and read.
     """
     own = view.members.get(node)
     fits = (Compare.absent(keys.verdict), Compare.modified(keys.member(node), own.mod_revision if own else 0))
@@ -115,7 +119,7 @@ def register(
     ]
     then: list[Operation] = [
         Read(Range.key(keys.arrived)),
-        Put(keys.arrived, encode(node)),
+        Put(keys.arrived, encode(Arrival(node) if own else Arrival(node, lease, member))),
         Put(keys.member(node), encode(member), lease),
     ]
     otherwise: Instead | tuple[()] = ()
@@ -132,14 +136,21 @@ def register(
     return Transaction("register", tuple(compares), tuple(then), lease, otherwise)
 
 
-def registered_before(keys: JobKeys, transaction: Transaction, result: TxnResult) -> str | None:
-    """The node that registered last before a transaction of `register`, None if nobody knows."""
+def registered_before(keys: JobKeys, transaction: Transaction, result: TxnResult) -> Entry | None:
+    """The member that registered last before a transaction of `register`, as it was then; None if nobody knows.
+
+    Its revisions are 0 if more than its name is not known.
+    """
     if transaction.kind != "register" or not result.done or not result.reads or not result.reads[0]:
         return None
     try:
-        return str(decode(keys, keys.arrived, result.reads[0][0].value))
+        arrival: Arrival = decode(keys, keys.arrived, result.reads[0][0].value)
     except DocumentError:
         return None
+    key, at = keys.member(arrival.node), result.reads[0][0].mod_revision
+    if arrival.member is None or at < result.revision - ARRIVED_REVISIONS_MAX:
+        return Entry(key, b"", 0, 0)
+    return Entry(key, encode(arrival.member), at, at, arrival.lease)
 
 
 def run_again(keys: JobKeys, view: View, node: str, member: Member, lease: int, spec: Spec) -> Transaction:

@@ -318,7 +318,8 @@ class Agent:
             case ae.Follow():
                 self._scope = (action.complete, action.node or "")
                 nodes = (self._node,) if action.node is None else (self._node, action.node)
-                self._mirror.follow(self._keys.everything if action.complete else self._keys.followed(*nodes))
+                ranges = self._keys.everything if action.complete else self._keys.followed(*nodes)
+                self._mirror.follow(ranges, action.known)
             case ae.Relist():
                 self._mirror.refresh_soon()
             case ae.FindOlder():

@@ -42,13 +42,10 @@ class _Reader:
         self._more += [(span, from_revision) for span in ranges]
         self._woken.set()
 
-    def taken(self, core: MemoryCore, next_revision: int) -> tuple[Range, ...]:
-        """The ranges that were added since the last call; what came before `next_revision` would come too late."""
+    def taken(self) -> list[tuple[Range, int]]:
+        """The ranges that were added since the last call, and from which revision each."""
         taken, self._more = self._more, []
-        for span, from_revision in taken:
-            if any(batch.revision < next_revision for batch in core.history([span], from_revision)):
-                raise WatchLost("changes came out of order")
-        return tuple(span for span, _ in taken)
+        return taken
 
     def clear(self) -> None:
         self._woken.clear()
@@ -121,6 +118,7 @@ class MemoryStore:
         if from_revision < 1:
             raise ValueError(f"a watch from revision {from_revision}; the first is 1")
         core, spans, next_revision, reader = self._arrive(), merged(ranges), from_revision, _Reader()
+        delivered = from_revision - 1
         self._readers.add(reader)
         core.subscribe(reader.wake)
         try:
@@ -131,9 +129,14 @@ class MemoryStore:
             while not reader.lost:
                 reader.clear()
                 core.expire(self._clock())
-                spans += reader.taken(core, next_revision)
-                batches, next_revision = core.history(spans, next_revision), max(next_revision, core.revision + 1)
+                taken = reader.taken()
+                batches = _history(core, spans, next_revision, taken)
+                spans += tuple(span for span, _ in taken)
+                next_revision = max(next_revision, core.revision + 1)
                 for batch in batches:
+                    if batch.revision < delivered:
+                        raise WatchLost("changes came out of order")
+                    delivered = batch.revision
                     self._revision_seen = max(self._revision_seen, batch.revision)
                     yield batch
                 expiry = core.next_expiry()
@@ -170,3 +173,20 @@ class MemoryStore:
             raise StoreUnavailable("this client of the store was closed")
         self.core.expire(self._clock())
         return self.core
+
+
+def _history(
+    core: MemoryCore, spans: Sequence[Range], next_revision: int, taken: Sequence[tuple[Range, int]]
+) -> tuple[Batch, ...]:
+    """What a watch has still to tell, of the ranges that were `taken` on from a revision of their own on."""
+    batches = core.history((*spans, *(span for span, _ in taken)), min((next_revision, *(since for _, since in taken))))
+    told = (
+        Batch(batch.revision, tuple(
+            change
+            for change in batch.changes
+            if batch.revision >= next_revision
+            or any(change.entry.key in span and batch.revision >= since for span, since in taken)
+        ))
+        for batch in batches
+    )  # fmt: skip
+    return tuple(batch for batch in told if batch.changes)

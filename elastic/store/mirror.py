@@ -5,7 +5,8 @@ when the watch ends and now and then besides. Each range is listed as it was at 
 
 When the ranges change, those that were followed before are not listed again: the watch takes on what is new, and a key
 that is not wanted any more stays on it unheard. Where that cannot be, a new watch goes on where the old one was left.
-So a thousand agents that begin to follow one more key each ask for that one key.
+So a thousand agents that begin to follow one more key each ask for that one key; and whoever knows already how it was
+at some revision asks for nothing: the watch goes on from there.
 
 A listing whose revision is lower than one seen before it was asked for comes from another store (one that lost its
 data, and came back empty); it is then taken whole, and `replaced` counts it.
@@ -72,6 +73,8 @@ class Mirror:
         self._relist_every_s = relist_every_s
         self._random = random_source or random.Random()
         self._ranges: tuple[Range, ...] = ()
+        self._known: Entry | None = None
+        """What `follow` was told of one of them."""
         self._covered: tuple[Range, ...] = ()
         """Ranges of the last watch; all that is before `revision` is in `entries`."""
         self._followed: tuple[Range, ...] = ()
@@ -93,13 +96,18 @@ class Mirror:
         self._scope_changed = False
         self._in_trouble = False
 
-    def follow(self, ranges: Sequence[Range]) -> None:
-        """Follow these ranges and no others. Until they are listed, the entries stay as they are."""
+    def follow(self, ranges: Sequence[Range], known: Entry | None = None) -> None:
+        """Follow these ranges and no others. Until they are listed, the entries stay as they are.
+
+        `known` is an entry as it was at its `mod_revision`. If its key is a range that a watch can take on, the key is
+        not listed; the picture shows it as it was then, until the watch brings what has become of it.
+        """
         spans = merged(ranges)
         if len(spans) > RANGES_MAX:
             raise ValueError(f"{len(spans)} ranges to follow; at most {RANGES_MAX}")
         if spans != self._ranges:
             self._ranges = spans
+            self._known = known
             self._scope_changed = True
             self.listed = False
             self._woken.set()
@@ -177,10 +185,15 @@ class Mirror:
             return False
         self._woken.clear()
         self._scope_changed = False
-        if await self._list(kept) is not None:
-            self._followed, self._watched = wanted, (*watched, *new)
-            if new:
-                await more.add(new, self._listed_from)
+        known = self._known
+        if known is not None and new == [Range.key(known.key)] == [span for span in wanted if span not in kept]:
+            self._listed_from = known.mod_revision + 1
+            self._add({known.key: known}, kept, [(new[0], known.mod_revision)])
+        elif await self._list(kept) is None:
+            return True
+        self._followed, self._watched = wanted, (*watched, *new)
+        if new:
+            await more.add(new, self._listed_from)
         return True
 
     async def _idle(self, watching: asyncio.Task[None]) -> None:

@@ -192,7 +192,7 @@ class Agent:
                 self._scope = (action.complete, action.node or "")
                 keys = self.crowd.keys
                 nodes = (self.node,) if action.node is None else (self.node, action.node)
-                self._mirror.follow(keys.everything if action.complete else keys.followed(*nodes))
+                self._mirror.follow(keys.everything if action.complete else keys.followed(*nodes), action.known)
             case ae.Relist():
                 self._mirror.refresh_soon()
             case ae.FindOlder():

@@ -44,9 +44,9 @@ def test_each_agent_asks_as_much_of_etcd_however_many_join_and_all_join_in_one_g
         assert met == 1
         # The job's documents in two ranges, its own key; one watch; a lease.
         assert connecting == {"Range": 3 * size, "Watch": size, "LeaseGrant": size}
-        # All register at once; all but one come second, and join the job that the first one began. Each lists the one
-        # before it in line; the first looks for somebody older, and lists and watches everything; the others' watches
-        # take the one before them on. Then the generation and the go.
-        assert meeting == {"Txn": size + 2, "Range": size + 1, "Watch": 1}
+        # All register at once; all but one come second, and join the job that the first one began. The first looks for
+        # somebody older, and lists and watches everything; the others learn with the answer who is before them in line,
+        # and their watches take that one on. Then the generation and the go.
+        assert meeting == {"Txn": size + 2, "Range": 2, "Watch": 1}
         # A generation, an outcome of each survivor, a go; who followed the lost one follows another.
         assert losing == {"Txn": 1 + (size - 1) + 1, "LeaseRevoke": 1, "Range": 1}

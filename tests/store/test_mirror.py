@@ -333,6 +333,36 @@ def test_a_range_that_is_followed_besides_is_listed_alone_and_nothing_of_the_oth
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("overtaken", [False, True], ids=["", "and the watch has told newer changes"])
+@pytest.mark.parametrize("becomes", [b"2", None], ids=["changed", "deleted"])
+def test_of_a_key_that_is_known_as_it_was_only_what_became_of_it_is_asked_for(
+    bench: Bench, becomes: bytes | None, overtaken: bool
+) -> None:
+    async def story(store: Store) -> None:
+        a, b = bench.prefix + "a/1", bench.prefix + "b"
+        await store.txn((), [Put(a, b"1"), Put(b, b"1")])
+        async with Watched(store, bench.prefix + "a/") as watched:
+            await watched.until(lambda: watched.values == {a: b"1"})
+            await asyncio.wait_for(watched.mirror.standing.wait(), 20)
+            listings = watched.mirror.listings
+            (known,) = (await store.list(Range.key(b))).entries
+            await store.txn((), [Put(b, becomes) if becomes else Delete(Range.key(b))])
+            if overtaken:
+                await store.txn((), [Put(a, b"2")])
+                await watched.until(lambda: watched.values == {a: b"2"})
+            watched.mirror.follow([Range.prefix(bench.prefix + "a/"), Range.key(b)], known)
+            await watched.until(lambda: watched.mirror.listed)
+            await watched.until(
+                lambda: watched.values == {a: b"2" if overtaken else b"1"} | ({b: becomes} if becomes else {})
+            )
+            # What comes out of order ends a watch, and then everything is listed.
+            assert overtaken or watched.mirror.listings == listings
+            await store.txn((), [Put(a, b"3"), Put(b, b"3")])
+            await watched.until(lambda: watched.values == {a: b"3", b: b"3"})
+
+    on(bench, story)
+
+
 class Noting(Watched):
     """Notes of every picture how old it is and whether /a/2 is in it."""
 

@@ -13,6 +13,7 @@ from elastic.keys import Stored, View
 from elastic.membership import Policy
 from elastic.model import Np, Spec
 from elastic.proposals import Transaction
+from elastic.store.base import Entry
 from tests.unit.documents import KEYS
 from tests.unit.views import member
 
@@ -61,14 +62,30 @@ def test_a_watch_that_shows_nothing_is_waited_for_a_second_or_two_and_then_it_li
 
 def test_who_knows_who_registered_before_it_follows_it_without_a_search(core: AgentCore) -> None:
     (first,) = sent(core.handle(Granted(7, 5.0, 0.0), 0.1))
-    actions = core.handle(Answered(first, True, 9, "m"), 0.2)
-    assert Follow(complete=False, node="m") in actions
+    before = Entry(KEYS.member("m"), b"{}", 8, 8, 6)
+    actions = core.handle(Answered(first, True, 9, before), 0.2)
+    assert Follow(complete=False, node="m", known=before) in actions
     assert not [action for action in actions if isinstance(action, FindOlder)]
+
+
+def test_whose_name_alone_is_known_is_followed_and_read(core: AgentCore) -> None:
+    (first,) = sent(core.handle(Granted(7, 5.0, 0.0), 0.1))
+    actions = core.handle(Answered(first, True, 9, Entry(KEYS.member("m"), b"", 0, 0)), 0.2)
+    assert Follow(complete=False, node="m") in actions
+
+
+def test_who_sees_itself_registered_before_it_is_answered_does_not_search(core: AgentCore) -> None:
+    (first,) = sent(core.handle(Granted(7, 5.0, 0.0), 0.1))
+    me = Stored(member("h"), 9, 9, 7)
+    view = View(revision=9, incarnation=WHOLE.incarnation, spec=WHOLE.spec, members={"n": me})
+    actions = core.handle(ViewChanged(view, 1), 0.2)
+    assert not [action for action in actions if isinstance(action, FindOlder | Follow)]
+    assert FindOlder(9) in core.handle(Answered(first, True, 9), 0.3)
 
 
 def test_where_the_one_before_is_not_there_any_more_it_searches(core: AgentCore) -> None:
     (first,) = sent(core.handle(Granted(7, 5.0, 0.0), 0.1))
-    core.handle(Answered(first, True, 9, "m"), 0.2)
+    core.handle(Answered(first, True, 9, Entry(KEYS.member("m"), b"", 0, 0)), 0.2)
     me = Stored(member("h"), 9, 9, 7)
     view = View(revision=9, incarnation=WHOLE.incarnation, spec=WHOLE.spec, members={"n": me}, follows="m")
     assert FindOlder(9) in core.handle(ViewChanged(view, 2), 0.3)

@@ -26,8 +26,18 @@ from elastic.model import (
     Verdict,
     Why,
 )
-from elastic.proposals import Transaction, leave, propose, record, register, run_again, say
-from elastic.store.base import OPERATIONS_MAX
+from elastic.proposals import (
+    ARRIVED_REVISIONS_MAX,
+    Transaction,
+    leave,
+    propose,
+    record,
+    register,
+    registered_before,
+    run_again,
+    say,
+)
+from elastic.store.base import OPERATIONS_MAX, Entry
 from tests.unit.documents import KEYS
 from tests.unit.shelf import Shelf
 from tests.unit.views import member, worker_exit
@@ -302,6 +312,32 @@ def test_a_later_node_leaves_the_spec_and_the_incarnation_as_they_are() -> None:
     lease = shelf.core.grant(5.0, 0.0).id
     assert shelf.send(register(KEYS, shelf.view, "d", member(), lease, incarnation="unused"))
     assert (shelf.entry(KEYS.spec), shelf.entry(KEYS.incarnation)) == before
+
+
+def arrive(shelf: Shelf, node: str) -> Entry | None:
+    """Register a node; who registered last before it."""
+    transaction = register(KEYS, shelf.view, node, member(node), shelf.core.grant(5.0, 0.0).id)
+    result = shelf.core.txn(transaction.compares, transaction.then, transaction.otherwise)
+    assert result.done
+    return registered_before(KEYS, transaction, result)
+
+
+def test_who_registers_learns_how_the_one_before_it_was_registered() -> None:
+    shelf = a_running_job()
+    assert arrive(shelf, "d") is None
+    before = shelf.entry(KEYS.member("d"))
+    assert before is not None
+    assert arrive(shelf, "e") == before
+
+
+def test_only_the_name_is_known_of_who_was_registered_when_it_registered_or_did_long_ago() -> None:
+    shelf = a_running_job()
+    arrive(shelf, "d")
+    arrive(shelf, "d")
+    assert arrive(shelf, "e") == Entry(KEYS.member("d"), b"", 0, 0)
+    for _ in range(ARRIVED_REVISIONS_MAX):
+        shelf.put(KEYS.events + "1", "something happened")
+    assert arrive(shelf, "f") == Entry(KEYS.member("e"), b"", 0, 0)
 
 
 def test_a_member_disappears_with_its_lease() -> None:
