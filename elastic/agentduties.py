@@ -6,6 +6,7 @@ Each duty looks at the facts and asks for what should be there and is not. At mo
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 import msgspec
 
@@ -336,6 +337,8 @@ def _propose(f: Facts) -> None:
     proposed = f.inflight is not None and f.inflight.kind in PROPOSALS
     if proposed or f.view.revision < f.floor:
         return  # What would be decided now could not be sent, and while a thousand join it takes long.
+    if (astray := agentlinks.astray(f)) != f.memory.astray:
+        f.memory = replace(f.memory, astray=astray)
     decision, f.memory = decide(f.view, f.memory, f.policy, f.now)
     f.decision = decision
     if isinstance(decision, Wait) or f.inflight is not None or _behind(f):

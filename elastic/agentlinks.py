@@ -137,6 +137,11 @@ def yields(f: Facts, node: str) -> bool:
     return concerns(f, node) and f.right.refreshed_at > first + 0.9 * _interval_s(f)
 
 
+def astray(f: Facts) -> frozenset[str]:
+    """Nodes that asked for a vouch a moment ago: they do not reach the store."""
+    return frozenset(node for node, (_, last) in f.yielding.items() if f.now < last + 2 * _interval_s(f))
+
+
 def _interval_s(f: Facts) -> float:
     return (f.right.ttl_s or f.me.spec.lease_ttl_s) / ASKS_PER_TTL
 

@@ -30,6 +30,7 @@ class Reason(StrEnum):
     SHRUNK = "fewer nodes are wanted"
     GROW_SETTLING = "newcomers settle"
     GROW_LATER = "too soon after the last growth"
+    OUT_OF_REACH = "a member that works on does not reach the store"
     GROWN = "newcomers join"
     TRAINING = "training"
     GATE_LOST = "a member was lost before the start"
@@ -106,7 +107,8 @@ class Policy:
 class Memory:
     """What is remembered from call to call, all on this agent's clock.
 
-    `linked`: members that can be heard at this moment. `gone`: members (with their create revision) whose process was
+    `linked`: members that can be heard at this moment. `astray`: nodes that have just said that they do not reach the
+    store. `gone`: members (with their create revision) whose process was
     proven dead over the link, which can be wrong. `dead`: nodes whose process was seen dead on this very machine.
     `distrusted`: hosts that spoke after such a proof; it is not believed again. `listening`: the newest generation
     whose workers on this node can be asked to finish a step and to save before they leave. `seen_since`: when each
@@ -116,6 +118,7 @@ class Memory:
     """
 
     linked: frozenset[str] = frozenset()
+    astray: frozenset[str] = frozenset()
     gone: frozenset[tuple[str, int]] = frozenset()
     dead: frozenset[str] = frozenset()
     distrusted: frozenset[str] = frozenset()

@@ -242,10 +242,15 @@ def _planned(q: Question, generation: Generation, nodes: list[str]) -> Decision:
             return Wait(Reason.DRAIN_BATCH, told(draining, "drain"), until)
         return _form(q, Reason.DRAINED, Why.DRAIN, told(draining, "drain"), q.staying(generation), planned=True)
     high = q.spec.np.high
+    newcomers = q.newcomers()[: max(0, high - len(nodes))]
+    out_of_reach = [node for node in nodes if q.member(node) is None or node in q.memory.astray]
+    if out_of_reach and (newcomers or len(nodes) > high):  # It would work on with workers that have stopped.
+        change = told(newcomers, "join") if newcomers else f"{node_count(high)} wanted"
+        text = f"{change}; waiting for {named(out_of_reach)} to reach the store again"
+        return Wait(Reason.OUT_OF_REACH, text)
     if len(nodes) > high:
         reason = f"{len(nodes)} nodes run, {high} are wanted"
         return _form(q, Reason.SHRUNK, Why.SHRINK, reason, q.staying(generation), planned=True)
-    newcomers = q.newcomers()[: high - len(nodes)]
     if newcomers:
         until = q.settled_at(newcomers)
         if len(nodes) + len(newcomers) < high and q.now < until:

@@ -197,6 +197,31 @@ def test_a_member_that_is_heard_but_does_not_register_again_works_on_until_the_o
     job.form(70, Reason.LOST)
 
 
+def test_who_does_not_reach_the_store_is_not_left_alone_by_a_growth_or_a_shrinking() -> None:
+    job = Job("1:3", lease_ttl_s=5.0, settle_s=1.0)
+    job.run("a b")
+    job.hear("b")
+    job.vanish("b")
+    job.join("c")
+    wait = job.wait(10, Reason.OUT_OF_REACH)
+    assert wait.reason == "c joins; waiting for b to reach the store again"
+    job.scale("1")
+    assert job.wait(11, Reason.OUT_OF_REACH).reason == "1 node wanted; waiting for b to reach the store again"
+    job.join("b")
+    job.form(12, Reason.SHRUNK)
+
+
+def test_who_says_that_it_does_not_reach_the_store_is_not_left_alone_by_a_growth_though_its_lease_lasts() -> None:
+    job = Job("1:4", settle_s=1.0)
+    job.run("a b")
+    job.hear("a")
+    job.memory = replace(job.memory, astray=frozenset("a"))
+    job.join("c")
+    job.wait(10, Reason.OUT_OF_REACH)
+    job.memory = replace(job.memory, astray=frozenset())
+    job.wait(10.1, Reason.GROW_SETTLING)
+
+
 def test_before_a_failure_is_acted_on_every_linked_member_is_asked_whether_it_is_still_there() -> None:
     job = Job("3")
     job.run("a b c")
