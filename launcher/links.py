@@ -256,8 +256,6 @@ class Links:
 
     def _let_go(self, names: list[str]) -> None:
         gone = [self._watched.pop(name) for name in names]
-        for name in names:
-            self.closed_at.pop(name, None)
         if gone:
             self._queue = deque(one for one in self._queue if self._watched.get(one.node) is one)
         for one in gone:
@@ -266,6 +264,7 @@ class Links:
             one.let_go()
             if was_up:
                 self.went_down(one)
+            self.closed_at.pop(one.node, None)
             self._no_answer(one.node)
 
     def _dial_next(self) -> None:
