@@ -24,6 +24,8 @@ KEPT: Final = 200
 """Events that are kept; older ones are deleted."""
 TEXT_MAX: Final = 1000
 PHASES_MAX: Final = 32
+AT_MAX: Final = 253_402_300_799
+"""The last second of the year 9999, the last that a calendar can name."""
 _DIGITS: Final = 14
 """Of the milliseconds in a key, so that keys sort by time."""
 
@@ -44,7 +46,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     `phases` are those of a start or a recovery, in seconds, in their order.
     """
 
-    at: float
+    at: Annotated[float, msgspec.Meta(ge=0, le=AT_MAX)]
     node: Annotated[str, msgspec.Meta(max_length=300)]
     what: What
     g: int

@@ -48,6 +48,8 @@ from launcher.waiting import WaitingLines
 
 CLOSING_LIMIT_S = 1.0
 """Giving back the lease takes at most this long; otherwise it ends by itself."""
+REVOKE_AGAIN_S = 0.5
+"""Before a store that did not answer is asked again to end a lease."""
 PROOF_EVERY_S = 1.0
 """How often this machine is asked whether nodes that vanished without a word were its own and are dead."""
 
@@ -418,13 +420,19 @@ class Agent:
         self._session = self._group.create_task(kept.run())
 
     async def _revoke(self, lease: int) -> None:
+        """End a lease. A store that does not answer is asked again: while a dead node's key stands its gate waits."""
         assert self._store is not None
-        try:
-            await self._store.revoke(lease)
-        except StoreDenied:
-            raise
-        except StoreError as error:
-            self._narrator.detail(f"a lease could not be revoked ({error}); it ends by itself")
+        while True:
+            try:
+                return await self._store.revoke(lease)
+            except (OutcomeUnknown, StoreUnavailable) as error:
+                self._narrator.detail(f"a lease could not be ended yet ({error})")
+            except StoreDenied:
+                raise
+            except StoreError as error:
+                self._narrator.detail(f"a lease could not be ended ({error}); it ends by itself")
+                return None
+            await asyncio.sleep(REVOKE_AGAIN_S)
 
     async def _give_back_lease(self) -> None:
         """Leave at once instead of after the lease's time, if the store answers quickly."""

@@ -34,15 +34,15 @@ class Door:
         job_id: str,
         node: str,
         on_granted: Callable[[Granted], None],
-        on_cut: Callable[[str], None],
         complain: Callable[[str, str], None],
     ) -> None:
         self._me = Greeting(job_id, node)
         self.on_granted = on_granted
-        self.on_cut = on_cut
         self.complain = complain
         self.secret_text = ""
         self.links: dict[str, Inbound] = {}
+        self.cut: set[str] = set()
+        """Nodes whose last link was closed, and not in order. One that is linked again is not among them any more."""
         self._unproven: dict[Inbound, str] = {}
 
     def accept(self, connected: socket.socket) -> None:
@@ -72,6 +72,7 @@ class Door:
             before.close()
         del self._unproven[one]
         self.links[said.node] = one
+        self.cut.discard(said.node)
 
     def forget(self, one: Inbound) -> None:
         """It is closed."""
@@ -118,7 +119,7 @@ class Inbound:
         cut = how is End.CLOSED and bool(self.node) and self._door.links.get(self.node) is self
         self.close()
         if cut:
-            self._door.on_cut(self.node)
+            self._door.cut.add(self.node)
 
     def _heard(self, line: bytes) -> None:
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ def install() -> bool:
     if theirs is None or not os.environ.get(channel.VARIABLE):
         return False
     pid, said = os.getpid(), False
+    environ = dict(os.environ)  # As it was given: the script may change it.
 
     @functools.wraps(theirs)
     def init_process_group(*args: Any, **options: Any) -> Any:
@@ -45,7 +47,7 @@ def install() -> bool:
         answer = theirs(*args, **options)
         if not said and os.getpid() == pid:  # What the script forks is no worker.
             said = True
-            _say(channel.Formed(channel.clock()))
+            _say(channel.Formed(channel.clock()), environ)
         return answer
 
     for module in tuple(sys.modules.values()):  # Others have taken the name over, as torch's device_mesh has.
@@ -54,15 +56,15 @@ def install() -> bool:
     return True
 
 
-def _say(word: channel.Formed) -> None:
+def _say(word: channel.Formed, environ: Mapping[str, str]) -> None:
     """Over the connection that this process has, or over one for this word alone."""
     end = channel.connected()
     if end is not None:
         end.send(word)
         return
-    hello = channel.hello(os.environ, stacks_signal=0)
+    hello = channel.hello(environ, stacks_signal=0)
     try:
-        end = channel.WorkerEnd(os.environ[channel.VARIABLE], hello)
+        end = channel.WorkerEnd(environ[channel.VARIABLE], hello)
     except OSError:
         return  # Nobody listens any more.
     end.send(word)

@@ -87,10 +87,9 @@ class Links:
         self._complain = complain
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._cut: set[str] = set()
         self.closed_at: dict[str, float] = {}
         """When the link to a member that is watched now closed the last time, on `clock`."""
-        self._door = Door(job_id, node, self._granted, self._cut.add, self.complain)
+        self._door = Door(job_id, node, self._granted, self.complain)
         self._targets: dict[str, LinkTarget] = {}
         self._watched: dict[str, Watched] = {}
         self._up: set[str] = set()
@@ -189,7 +188,7 @@ class Links:
     def came_up(self, one: Watched) -> None:
         """Tell it soon, and ask it what is being asked."""
         self._up.add(one.node)
-        self._cut.discard(one.node)
+        self._door.cut.discard(one.node)
         if self._telling is None:
             self._telling = self._loop.call_later(GATHER_S, self._tell)
         for number, asked in self._asked.items():
@@ -206,11 +205,11 @@ class Links:
 
     def was_cut(self, one: Watched) -> bool:
         """Tell whether a link that the member itself had made to this node was closed, and not in order."""
-        return one.node in self._cut and one.node not in self._door.links
+        return one.node in self._door.cut
 
     def is_proven_gone(self, one: Watched) -> None:
         """Tell it at once."""
-        self._cut.discard(one.node)
+        self._door.cut.discard(one.node)
         self._tell()
         self._on_proof(one.node, one.target.create_revision, one.target.host)
 
@@ -257,8 +256,6 @@ class Links:
 
     def _let_go(self, names: list[str]) -> None:
         gone = [self._watched.pop(name) for name in names]
-        for name in names:
-            self.closed_at.pop(name, None)
         if gone:
             self._queue = deque(one for one in self._queue if self._watched.get(one.node) is one)
         for one in gone:
@@ -267,6 +264,7 @@ class Links:
             one.let_go()
             if was_up:
                 self.went_down(one)
+            self.closed_at.pop(one.node, None)
             self._no_answer(one.node)
 
     def _dial_next(self) -> None:

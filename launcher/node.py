@@ -83,6 +83,7 @@ class NodeWorkers:
         self._cold: set[str] = set()
         self._nursery = self._new_nursery()
         self._nursery_died = asyncio.Event()
+        self._how_it_died = ""
 
     def _new_nursery(self) -> workers.Workers:
         return workers.Workers(
@@ -111,14 +112,15 @@ class NodeWorkers:
             await self._nursery_died.wait()
             self._nursery_died.clear()
             for tries in range(1, NURSERY_TRIES_MAX + 1):
-                self._narrator.warn("the nursery died, and its workers with it; starting another")
+                self._narrator.warn(f"the nursery {self._how_it_died}; starting another")
                 self._nursery = self._new_nursery()
                 try:
                     await self._nursery.start()
                     break
-                except (NurseryLost, OSError):
+                except (NurseryLost, OSError) as error:
                     if tries == NURSERY_TRIES_MAX:
                         raise
+                    self._how_it_died = f"cannot be started ({error})"
                     await asyncio.sleep(NURSERY_PAUSE_S)
 
     async def close(self) -> None:
@@ -238,8 +240,10 @@ class NodeWorkers:
             case workers.Overdue():
                 self._narrator.warn("the nursery killed the workers: this node could not show its right to run")
             case workers.NurseryDied():
+                self._how_it_died = "died" if self._running is None else "died, and its workers with it"
                 if not self._nursery.prepared:  # Perhaps it dies of them.
                     self._recipe = replace(self._recipe, cold="the nursery ended during its imports")
+                    self._how_it_died = "died during its imports"
                 self._nursery_died.set()
                 self._all_lost()
 

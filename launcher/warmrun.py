@@ -265,6 +265,7 @@ def _leave(code: int, *, interrupted: bool, known: frozenset[str]) -> NoReturn:
         _told(error)
     atexit._run_exitfuncs()
     code = code if _flush(tell=True) else FLUSH_FAILED
+    _take_handlers_away()
     _write_files()
     # A thread that still runs must not find its module empty; gloo's own hang if its groups end in another order.
     if len(sys._current_frames()) == 1 and not groupwatch.made():
@@ -275,6 +276,13 @@ def _leave(code: int, *, interrupted: bool, known: frozenset[str]) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     os._exit(code)
+
+
+def _take_handlers_away() -> None:
+    """As python does here: what a handler of the script raises from now on could only end in our own frames."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _take_apart(known: frozenset[str]) -> None:

@@ -8,6 +8,7 @@ loads, also late: the first optimizer of a process imports torch._dynamo, for a 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import importlib.util
@@ -47,7 +48,7 @@ OWN = ("elastic.channel", "elastic.environ", "elastic.relaunch")
 """Of our library; beside them everything in `elastic.train`."""
 CARDS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 SAID_MAX = 2000
-"""Characters that are kept of what the imports wrote to stderr."""
+"""Bytes that are kept of what the imports wrote to stdout and stderr."""
 
 
 class Unfit(Exception):
@@ -181,19 +182,28 @@ def _one_thread_in_openblas() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _kept_output() -> Iterator[list[str]]:
-    """Keep what is written to stderr: it belongs to no worker's log."""
+    """Keep what is written to stdout and stderr, also by C: it belongs to no worker's log."""
     kept = [""]
-    memory, real = os.memfd_create("imports"), os.dup(2)
-    sys.stderr.flush()
+    memory, real = os.memfd_create("imports"), (os.dup(1), os.dup(2))
+    _flush()
+    os.dup2(memory, 1)
     os.dup2(memory, 2)
     try:
         yield kept
     finally:
-        sys.stderr.flush()
-        os.dup2(real, 2)
+        _flush()
+        for number, before in enumerate(real, 1):
+            os.dup2(before, number)
+            os.close(before)
         kept[0] = os.pread(memory, SAID_MAX, 0).decode(errors="replace")
         os.close(memory)
-        os.close(real)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # A module may have closed or replaced it.
+            stream.flush()
+    ctypes.PyDLL(None).fflush(None)
 
 
 def _watched(preload: Iterable[str]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -205,7 +206,32 @@ def say(text: str) -> None:
 
 
 async def run(folder: Path) -> int:
-    """Serve etcd, play, and leave nothing running."""
+    """Serve etcd, play, and leave nothing running, also after a signal: the agents have sessions of their own."""
+    ended_by = _end_at_signals()
+    try:
+        return await _run(folder)
+    except asyncio.CancelledError:
+        if not ended_by:
+            raise  # Ctrl-C
+        return 128 + ended_by[0]
+
+
+def _end_at_signals() -> list[int]:
+    """Cancel this task at the first SIGTERM, or when the terminal is closed; which signal came is in the answer."""
+    task, loop, came = asyncio.current_task(), asyncio.get_running_loop(), list[int]()
+    assert task is not None
+
+    def end(number: int) -> None:
+        if not came:
+            task.cancel()
+        came.append(number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, end, number)
+    return came
+
+
+async def _run(folder: Path) -> int:
     etcd = EmbeddedEtcd()
     try:
         demo = Demo(await etcd.start(), folder)

@@ -9,9 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.bench import steplog
+from tests.process.nest import LIMIT_S, watch_end
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ("-m", "elastic.examples.digits")
@@ -105,3 +107,21 @@ def test_the_demo_keeps_every_promise_and_says_so(tmp_path: Path) -> None:
     assert "BAD" not in output
     assert re.search(r"worlds: 3 -> 2 -> 3 workers", output)
     assert not list(tmp_path.iterdir()), "the demo leaves nothing where it was started"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_demo_that_is_ended_by_a_signal_leaves_nothing_running(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "elastic.examples.demo"]
+    environ = environment(tmp_path) | {"TMPDIR": str(tmp_path)}
+    del environ["ELASTIC_CHECKPOINT_DIR"], environ["ELASTIC_STEP_LOG"], environ["PYTHONWARNINGS"]
+    with subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        assert any("joined the job" in line for line in demo.stdout)
+        ended = [watch_end(child.pid) for child in psutil.Process(demo.pid).children(recursive=True)]
+        assert len(ended) > 3, "etcd and three agents with their nurseries"
+        demo.send_signal(number)
+        demo.communicate()
+    assert demo.returncode == 128 + number
+    assert all(has_ended(LIMIT_S) for has_ended in ended)
+    assert not [left for left in tmp_path.iterdir() if left.name.startswith("elastic-demo-")]

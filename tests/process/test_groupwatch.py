@@ -61,6 +61,17 @@ if {aware}:
     elastic.report(step=1)
 """
 
+CLEARS = """
+import os
+import torch.distributed as dist
+from launcher import groupwatch
+groupwatch.install()
+os.environ.clear()
+os.environ["RANK"] = "of my own"
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.destroy_process_group()
+"""
+
 
 class Agent:
     """An agent's end of the channel; `heard` is what was said, with the number of the connection."""
@@ -122,6 +133,11 @@ def test_a_script_that_does_not_know_us_says_once_that_its_group_stands_and_hang
     assert formed.at > 0
     assert hello.stacks_signal == 0
     assert agent.lines == []
+
+
+def test_a_script_may_do_with_its_environment_what_it_likes_before_it_makes_its_group(tmp_path: Path) -> None:
+    agent, _ = run(tmp_path, CLEARS)
+    assert [type(message).__name__ for _, message in agent.heard] == ["Hello", "Formed"]
 
 
 def test_a_script_that_uses_the_library_keeps_its_one_connection(tmp_path: Path) -> None:

@@ -88,6 +88,25 @@ async def test_a_killed_node_is_noticed_long_before_its_lease_ends(job: Job) -> 
 
 
 @story
+async def test_a_proven_death_whose_lease_could_not_be_ended_at_once_keeps_no_gate_closed(job: Job) -> None:
+    cable = Cable(job.etcd.endpoint)
+    async with cable.laid() as here:
+        first = await job.node("--np", "2", "--verbose", "--elastic_server", here, ttl_s=LONG_TTL_S)
+        await first.says("joined the job")
+        await job.node("--np", "2", ttl_s=LONG_TTL_S)
+        world = await job.world(1, 2)
+        assert node_of(job, world[0]) is first
+        dead = node_of(job, world[1])
+        cable.pull()
+        await dead.killed()
+        await first.says("a lease could not be ended yet")
+        cable.put_back()
+        (worker,) = await job.world(2, 1)
+        await worker.exits(0)
+        assert await first.exits() == 0
+
+
+@story
 async def test_the_first_nodes_death_is_noticed_by_the_next_in_line_in_the_same_way(job: Job) -> None:
     await three(job)
     world = await job.world(1, 3)

@@ -58,6 +58,20 @@ async def test_a_nursery_that_is_killed_is_followed_by_a_warm_one(job: Job) -> N
 
 
 @story
+async def test_a_nursery_that_dies_during_its_imports_is_said_to_and_has_no_workers_to_take_with_it(job: Job) -> None:
+    job.write("deadly.py", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    node = await job.node("--np", "1", "--preload", "deadly", script=(str(job.script),), environ=LOADS)
+    await node.says("the nursery died during its imports; starting another")
+    await node.says("workers start cold: the nursery ended during its imports")
+    (worker,) = await job.world(1, 1)
+    os.kill(node.nursery(), SIGKILL)
+    await node.says("the nursery died, and its workers with it; starting another")
+    (worker,) = await job.world(2, 1)
+    await worker.exits(0)
+    assert await node.exits() == 0
+
+
+@story
 async def test_why_workers_start_cold_is_one_line(job: Job) -> None:
     job.write("other.sh", "#!/bin/sh\nexit 0\n").chmod(0o755)
     node = await job.node("--np", "1", script=(str(job.folder / "other.sh"),), environ=LOADS)

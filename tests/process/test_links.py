@@ -264,6 +264,18 @@ def test_who_is_not_watched_any_more_is_let_go_and_is_not_proven_dead() -> None:
     played(story)
 
 
+def test_when_a_link_closed_is_forgotten_with_the_member_so_that_a_later_proof_is_not_counted_from_then() -> None:
+    async def story() -> None:
+        async with watching() as watcher, listening("n-1") as (_, agent):
+            watcher.links.watch({"n-1": at(agent)})
+            await watcher.until("up", "n-1")
+            watcher.links.watch({})
+            await watcher.until("up")
+            assert watcher.links.closed_at == {}
+
+    played(story)
+
+
 def test_who_watched_a_node_and_does_not_any_more_is_not_taken_for_dead_where_it_cannot_be_dialled() -> None:
     async def story() -> None:
         async with listening("n-1") as (node, agent), listening("n-2") as (_, third), watching("w-1") as watcher:

@@ -16,7 +16,7 @@ import pytest
 
 from elastic import linkwire
 from elastic.agentevents import LinkTarget
-from elastic.linkwire import Granted, Greeting, Ping, Pong, Prove
+from elastic.linkwire import Bye, Granted, Greeting, Ping, Pong, Prove
 from launcher import door, hello, watched
 from launcher.hello import Hello
 from launcher.watched import Watched
@@ -404,6 +404,30 @@ def test_who_is_closed_before_it_was_proven_gives_no_proof_of_a_death() -> None:
                 await tried.acquire()  # Now it is refused.
                 await tried.acquire()
             assert not watcher.told
+
+    played(story)
+
+
+def test_a_link_that_was_cut_long_ago_is_no_proof_after_one_that_ended_in_order() -> None:
+    async def story() -> None:
+        async with listening("n-1") as (node, agent), listening("n-2") as (_, third):
+            async with connected(agent) as cut:
+                await cut.prove("w-1")
+                await cut.line()
+            async with connected(agent) as again:
+                await again.prove("w-1")
+                await again.line()
+                again.say(linkwire.encode(Bye()))
+                await again.is_closed()
+            with socket.socket() as held:
+                held.bind(("127.0.0.1", 0))
+                refused = LinkTarget("127.0.0.1", held.getsockname()[1], 5)
+                node.links.watch({"w-1": refused, "n-2": at(third)})
+                await node.until("up", "n-2")
+                for number in range(5):
+                    node.links.ask(number)
+                    await node.until("answered", number, "n-2")
+            assert node.proofs() == []
 
     played(story)
 

@@ -134,6 +134,27 @@ class TestTheStateOfAFork:
 
         asyncio.run(main())
 
+    def test_what_imports_write_is_in_no_workers_log_and_the_nursery_says_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PYTHONUNBUFFERED", "")
+        (tmp_path / "loud.py").write_text(
+            "import ctypes, sys\n"
+            "ctypes.CDLL(None).printf(b'from C\\n'), print('to stdout'), print('to stderr', file=sys.stderr)"
+        )
+
+        async def main() -> None:
+            events: asyncio.Queue[object] = asyncio.Queue()
+            workers = Workers(events.put_nowait, recipe=warmly(tmp_path, "loud"))
+            await workers.start()
+            it = Nest(workers, events, tmp_path, [])  # type: ignore[arg-type]
+            said = (await it.prepared()).said
+            assert sorted(said.splitlines()) == ["from C", "to stderr", "to stdout"]
+            assert await run(it, 1, "-c", "print('mine')", more={"PYTHONUNBUFFERED": ""}) == (0, "mine")
+            await workers.close()
+
+        asyncio.run(main())
+
     def test_a_worker_may_have_another_number_of_threads(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with nest(tmp_path, recipe=warmly(tmp_path)) as it:

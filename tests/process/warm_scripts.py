@@ -141,6 +141,17 @@ atexit.register(lambda: sys.exit(9))
 print("end")
 """
 
+LATE = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("not killed")
+last = Last()
+"""
+"""A signal that comes after `atexit`: python has taken the script's handlers away by then."""
+
 OWN_STREAM = """
 import sys
 class Stream:
@@ -179,6 +190,7 @@ SCRIPTS = {
     "closed": "import sys\nsys.stdout.close()\n",
     "killed": "import os\nos.kill(os.getpid(), 15)\n",
     "called": CALLED,
+    "late": LATE,
     "own_stream": OWN_STREAM,
     "huge": "raise SystemExit(2 ** 70)\n",
     "minus": "raise SystemExit(-1)\n",

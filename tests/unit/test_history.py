@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
+from elastic import history
 from elastic.errors import StoreUnavailable
 from elastic.history import KEPT, TEXT_MAX, Event, What, event_of, remember
 from elastic.keys import encode
 from elastic.model import Budget, Cause, Generation, Go, Place, Status, Verdict, Why
 from elastic.proposals import Transaction, leave
-from elastic.store.base import Put, Range
+from elastic.store.base import Entry, Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
 from launcher.console import Console
-from launcher.history import History, read
+from launcher.history import History, in_words, read
 from launcher.logs import Level, Narrator
 from tests.unit.documents import KEYS
 from tests.unit.views import worker_exit
@@ -58,6 +59,15 @@ def test_a_long_reason_is_cut() -> None:
     event = event_of(KEYS, proposal(reason="x" * 5000), "a", 0.0)
     assert event is not None
     assert len(event.text) == TEXT_MAX
+
+
+def test_an_event_whose_time_no_calendar_has_is_left_out() -> None:
+    """Somebody else wrote it: `elastic-ctl events` shows the others."""
+    entries = [
+        Entry(f"{KEYS.events}{number}", b'{"at":%s,"node":"n","what":"go","g":1}' % at, number, number)
+        for number, at in enumerate((b"1e300", b"-1e300", b"253402300800", b"253402300799"), 1)
+    ]
+    assert [in_words(event)[:4] for event in history.read(KEYS, entries)] == ["9999"]
 
 
 class Kept:
