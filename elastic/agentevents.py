@@ -7,8 +7,9 @@ real agent and the simulation speak exactly these.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from elastic.keys import View
 from elastic.model import Cause, Generation, Go, Verdict, WorkerExit
@@ -16,16 +17,14 @@ from elastic.proposals import Transaction
 from elastic.store.base import Entry
 
 
-@dataclass(frozen=True, slots=True)
-class ViewChanged:
+class ViewChanged(Struct, frozen=True):
     """The mirror of the store changed. `listing` counts the complete listings so far."""
 
     view: View
     listing: int
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(Struct, frozen=True):
     """A lease was granted by a request sent at `sent_at`."""
 
     lease: int
@@ -33,13 +32,11 @@ class Granted:
     sent_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class GrantFailed:
+class GrantFailed(Struct, frozen=True):
     """No lease could be had now; the core asks again after a pause."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refreshed:
+class Refreshed(Struct, frozen=True):
     """The lease was refreshed by a request sent at `sent_at`."""
 
     lease: int
@@ -47,16 +44,14 @@ class Refreshed:
     sent_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class SessionLost:
+class SessionLost(Struct, frozen=True):
     """The store says that the lease is gone."""
 
     lease: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """What became of a transaction. `succeeded` None: the answer was lost.
 
     `older`: who registered last before this registration, as it was then (revisions 0: only its key is known), None if
@@ -69,8 +64,7 @@ class Answered:
     older: Entry | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Older:
+class Older(Struct, frozen=True):
     """The answer to `FindOlder`: the newest member registered before that revision, None if there is none.
 
     `failed` says that the store did not answer.
@@ -82,8 +76,7 @@ class Older:
     failed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Exited:
+class Exited(Struct, frozen=True):
     """A worker ended. `own`: by itself, before a signal of ours reached it.
 
     `also`: it had raised an exception by itself before it was signalled, and was about to end.
@@ -95,74 +88,64 @@ class Exited:
     also: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Listens:
+class Listens(Struct, frozen=True):
     """This node's workers of generation g can all be asked to finish a step and to save before they leave."""
 
     g: int
 
 
-@dataclass(frozen=True, slots=True)
-class Hung:
+class Hung(Struct, frozen=True):
     """These workers make no steps any more, the one that is furthest behind first. Nothing was done to them yet."""
 
     g: int
     exits: tuple[WorkerExit, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(Struct, frozen=True):
     """Every process of this node's workers of generation g is gone. `step`: the highest that one reported, or -1."""
 
     g: int
     step: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """This node can start workers at once: its nursery has loaded what they need."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(Struct, frozen=True):
     """This agent is to leave, because of a signal."""
 
     signal: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Linked:
+class Linked(Struct, frozen=True):
     """The watched nodes whose link is up now."""
 
     nodes: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class LinksAnswered:
+class LinksAnswered(Struct, frozen=True):
     """The answer to `AskLinks`: the nodes that were heard; every other has not answered in time."""
 
     number: int
     nodes: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class VouchAsked:
+class VouchAsked(Struct, frozen=True):
     """A node that this one follows, or that follows it, asks for its word: it does not reach the store now."""
 
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class Vouched:
+class Vouched(Struct, frozen=True):
     """The proposer grants the right to run generation g until this time of our clock."""
 
     g: int
     until: float
 
 
-@dataclass(frozen=True, slots=True)
-class ProvenGone:
+class ProvenGone(Struct, frozen=True):
     """A link showed that a member's process is dead. It can be wrong.
 
     `closed_at`: when the link closed, 0.0 if that is not known.
@@ -174,15 +157,13 @@ class ProvenGone:
     closed_at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class ProvenDead:
+class ProvenDead(Struct, frozen=True):
     """This very machine shows that nothing of the node is left. It is never wrong."""
 
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """The time that the core asked for has come."""
 
 
@@ -192,22 +173,19 @@ Event = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSession:
+class OpenSession(Struct, frozen=True):
     """Ask for a lease and keep it alive. Answered by `Granted` or `GrantFailed`."""
 
     ttl_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class CloseSession:
+class CloseSession(Struct, frozen=True):
     """Revoke the lease, without waiting."""
 
     lease: int
 
 
-@dataclass(frozen=True, slots=True)
-class Revoke:
+class Revoke(Struct, frozen=True):
     """Revoke the lease of a node whose death is proven."""
 
     lease: int
@@ -221,36 +199,31 @@ class LinkTarget(NamedTuple):
     create_revision: int
 
 
-@dataclass(frozen=True, slots=True)
-class WatchLinks:
+class WatchLinks(Struct, frozen=True):
     """Keep a link to each of these nodes, and to no other. `Linked` and `ProvenGone` tell of them."""
 
     targets: Mapping[str, LinkTarget]
 
 
-@dataclass(frozen=True, slots=True)
-class AskLinks:
+class AskLinks(Struct, frozen=True):
     """Ask every linked node whether it is still there. Answered by `LinksAnswered`, at the latest after 0.1 s."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class AskVouch:
+class AskVouch(Struct, frozen=True):
     """Ask whoever watches this node for the right to run generation g. Answered by `Vouched`, or not at all."""
 
     g: int
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True):
     """Send a transaction. Answered by `Answered`."""
 
     transaction: Transaction
 
 
-@dataclass(frozen=True, slots=True)
-class Follow:
+class Follow(Struct, frozen=True):
     """Mirror everything (`complete`), or the job's documents, this node, and one other member.
 
     `known` is that member as it was at its revision: it need not be read, the watch goes on from there.
@@ -261,20 +234,17 @@ class Follow:
     known: Entry | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FindOlder:
+class FindOlder(Struct, frozen=True):
     """Look for the newest member registered before this revision (0: any). Answered by `Older`."""
 
     before_revision: int
 
 
-@dataclass(frozen=True, slots=True)
-class Relist:
+class Relist(Struct, frozen=True):
     """List again: the mirror is behind, or an answer was lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartWorkers:
+class StartWorkers(Struct, frozen=True):
     """Start this node's workers of the generation. The right to run has been shown."""
 
     generation: Generation
@@ -284,15 +254,13 @@ class StartWorkers:
     restarts_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class TellRoster:
+class TellRoster(Struct, frozen=True):
     """The roster that this node's processes belong to has another revision; they go on."""
 
     generation: Generation
 
 
-@dataclass(frozen=True, slots=True)
-class StopWorkers:
+class StopWorkers(Struct, frozen=True):
     """SIGTERM to the workers' groups, SIGKILL after `grace_s`. Answered by `Gone`.
 
     `why` goes into their logs, after the word "stopped": "because rank=[4] failed on host h, see workerlog.4". In a
@@ -306,15 +274,13 @@ class StopWorkers:
     planned: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RunUntil:
+class RunUntil(Struct, frozen=True):
     """The nursery kills every worker at this time of our clock, unless it is told a later one."""
 
     t: float
 
 
-@dataclass(frozen=True, slots=True)
-class Say:
+class Say(Struct, frozen=True):
     """One line for people. `detail` lines are shown with --verbose only, `warn` lines also with --quiet."""
 
     text: str
@@ -322,24 +288,21 @@ class Say:
     warn: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReportFailure:
+class ReportFailure(Struct, frozen=True):
     """Show people the cause of a generation's failure, and what happens next."""
 
     cause: Cause
     note: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReportVerdict:
+class ReportVerdict(Struct, frozen=True):
     """Show people how the job ended. `late`: this node came after the end."""
 
     verdict: Verdict
     late: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(Struct, frozen=True):
     """This agent ends."""
 
     code: int

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from msgspec import Struct
+
 from elastic.agentevents import (
     Action,
     Answered,
@@ -61,8 +63,7 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class Me:
+class Me(Struct, frozen=True):
     """This node. `incarnation` and `secret` are written if the store has none."""
 
     node: str
@@ -75,8 +76,7 @@ class Me:
     allow_mismatch: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """This agent's own times, in seconds.
 
     What it wrote and follows is shown by its watch within `watch_patience_s`, at most twice of it; otherwise it lists.
@@ -253,8 +253,7 @@ class Facts:
         self.drain_said = False
 
 
-@dataclass(frozen=True, slots=True)
-class DrainAsked:
+class DrainAsked(Struct, frozen=True):
     """A drain, and when it was asked for."""
 
     at: float

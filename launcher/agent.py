@@ -24,7 +24,7 @@ from elastic.proposals import Transaction, registered_before
 from elastic.store import session
 from elastic.store.base import Range, Store
 from elastic.store.mirror import Mirror
-from launcher import addresses, locks, offer, openfiles, report, serving
+from launcher import addresses, loading, locks, offer, openfiles, report, serving
 from launcher.arrivals import Arrivals
 from launcher.config import Config
 from launcher.connecting import Connecting, Interrupted, boottime, resolve
@@ -142,7 +142,8 @@ class Agent:
         self._say_cards()
         await self._workers.start()
         openfiles.raise_own()
-        from elastic.store.etcd import EtcdOptions, EtcdStore  # Only now: the nursery stands, and grpc brings threads.
+        with loading.kept():  # Only now: the nursery stands, and grpc brings threads.
+            from elastic.store.etcd import EtcdOptions, EtcdStore
 
         who = self._config.login
         store = self._store = EtcdStore(

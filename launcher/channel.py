@@ -9,7 +9,6 @@ import socket
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from launcher.wire import Lines
 
@@ -22,12 +21,12 @@ class Closed(EOFError):
     """The other end is gone."""
 
 
-@dataclass(slots=True)
 class _Parcel:
     """Bytes on their way, and descriptors that are ours to close once they are sent."""
 
-    data: bytes
-    fds: list[int]
+    def __init__(self, data: bytes, fds: list[int]) -> None:
+        self.data = data
+        self.fds = fds
 
 
 class Channel:

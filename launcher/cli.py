@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from elastic.errors import ConfigError, ElasticError
-from launcher import commandline, variables
+from launcher import commandline, loading, variables
 from launcher.config import Config, build, check
 from launcher.descriptors import drop_stdout, open_standard
 
@@ -39,8 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(config: Config) -> int:
     """Hand over. What runs is imported only here: a wrong command line is told without waiting for it."""
-    from launcher import paddlecloud
-    from launcher.folder import LogFolder
+    with loading.kept():
+        from launcher import paddlecloud
+        from launcher.folder import LogFolder
 
     if config.paddlecloud and not config.quiet:
         sys.stderr.write(f"elastic-launch: {paddlecloud.line(config.ips, config.host)}\n")
@@ -49,13 +49,12 @@ def _run(config: Config) -> int:
             sys.stderr.write(f"elastic-launch: --log_overwrite: {folder.note}\n")
         for line in config.warnings:
             sys.stderr.write(f"elastic-launch: warning: {line}\n")
-        if config.local_nodes:
-            from launcher import local
-
-            return local.run(config)
-        from launcher import agent
-
-        return agent.run(config)
+        with loading.kept():
+            if config.local_nodes:
+                from launcher.local import run
+            else:
+                from launcher.agent import run
+        return run(config)
 
 
 def _write(text: str) -> int:
@@ -79,6 +78,8 @@ def _answer(asked: str) -> str:
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # No other answer needs it; it loads half of email.
+
     try:
         return version("elastic-launch")
     except PackageNotFoundError:  # Run from a checkout that was not installed.

@@ -6,17 +6,19 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from launcher import loading
+
 
 def launch() -> int:
     """Run `elastic-launch`; its exit code."""
-    with _interruptible():
+    with _interruptible(), loading.kept():
         from launcher.cli import main
     return main()
 
 
 def ctl() -> int:
     """Run `elastic-ctl`; its exit code."""
-    with _interruptible():
+    with _interruptible(), loading.kept():
         from launcher.ctl import main
     return main()
 

@@ -17,8 +17,8 @@ import os
 import stat
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from elastic.errors import ConfigError
 
@@ -32,8 +32,7 @@ KEEP_S = 7 * 86400.0
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
+class Lock(NamedTuple):
     """A lock that is held for as long as `fd` is open in any process."""
 
     path: Path

@@ -13,7 +13,8 @@ The agent starts it with one end of a socket pair and speaks `launcher.wire` to 
 
 It has one thread, always: the parent-death signal belongs to the thread that forked, and other threads would not be in
 what is forked. It imports the standard library and its small neighbours only, and, where its workers are to start warm,
-what `launcher.warmup` names. Its own start is in `launcher.nurserystart`, a worker's in `launcher.child` and
+what `launcher.warmup` names. None of them makes a dataclass: the module for that loads python's inspection of code, and
+each class is compiled at each start. Its own start is in `launcher.nurserystart`, a worker's in `launcher.child` and
 `launcher.warmrun`.
 """
 
@@ -26,7 +27,6 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Enum
 from types import FrameType
 
@@ -61,18 +61,19 @@ POLL_S = 0.25
 """Longest sleep while workers run: a machine that was suspended is noticed this soon after it wakes."""
 
 
-@dataclass(slots=True)
 class Brood:
     """The generation whose workers run now."""
 
-    g: int
-    alive: dict[int, int] = field(default_factory=dict)
-    """pid → local rank, of those that were not reaped."""
-    signalled: set[int] = field(default_factory=set)
-    kill_at_s: dict[int, float] = field(default_factory=dict)
-    """pid → when its grace ends, of those that are being stopped."""
-    killed: bool = False
-    overran: bool = False
+    def __init__(self, g: int) -> None:
+        """None was forked yet."""
+        self.g = g
+        self.alive: dict[int, int] = {}
+        """pid → local rank, of those that were not reaped."""
+        self.signalled: set[int] = set()
+        self.kill_at_s: dict[int, float] = {}
+        """pid → when its grace ends, of those that are being stopped."""
+        self.killed = False
+        self.overran = False
 
 
 class End(Enum):

@@ -13,10 +13,9 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from launcher import child, locks
 from launcher.channel import Channel
@@ -29,8 +28,7 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 """Ctrl-C and a closing terminal are the agent's business; it tells us what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
+class Setup(NamedTuple):
     """How a nursery is started: its only argument, as JSON.
 
     `fd` is its end of the socket pair to the process `agent`. `lock` is the file to hold, "" for none; `lock_fd` is the
@@ -50,7 +48,7 @@ class Setup:
     @property
     def text(self) -> str:
         """The argument."""
-        return json.dumps(asdict(self))
+        return json.dumps(self._asdict())
 
     @classmethod
     def read(cls, text: str) -> Setup:
@@ -77,7 +75,7 @@ def main() -> Callable[[], NoReturn]:
         if setup.lock:
             path = Path(setup.lock)
             lock = locks.Lock(path, setup.lock_fd) if setup.lock_fd >= 0 else locks.hold(path)
-            setup = replace(setup, lock_fd=lock.fd)
+            setup = setup._replace(lock_fd=lock.fd)
     except OSError as error:
         sys.exit(f"elastic-launch: the lock of this node: {error}")
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -148,7 +146,7 @@ def _warm(setup: Setup, agent: Channel, environ: dict[str, str]) -> _Warm:
     except warmup.Unfit as error:
         for process in descendants(os.getpid()):
             signal_one(process.pid, signal.SIGKILL)
-        _again(replace(setup, cold=str(error)), agent, environ)
+        _again(setup._replace(cold=str(error)), agent, environ)
 
 
 def _again(setup: Setup, agent: Channel, environ: dict[str, str]) -> NoReturn:

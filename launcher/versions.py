@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.machinery
 import os
 import platform
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from launcher import __version__
@@ -36,8 +36,8 @@ def own_versions(config: Config) -> Mapping[str, str]:
 
 def installed() -> dict[str, str]:
     """Python, torch and NCCL of this interpreter; "" for what is not installed."""
-    nccl = next((found for name in NCCL_PACKAGES if (found := _package(name))), "")
-    return {"python": platform.python_version(), "torch": _package("torch"), "nccl": nccl}
+    nccl = next((found for name in NCCL_PACKAGES if (found := _wheel(name))), "")
+    return {"python": platform.python_version(), "torch": _wheel("torch") or _package("torch"), "nccl": nccl}
 
 
 def script_digest(config: Config) -> str:
@@ -54,7 +54,25 @@ def script_digest(config: Config) -> str:
         return ""
 
 
+def _wheel(name: str) -> str:
+    """The version of a package that an installer has unpacked from a wheel; "" if there is none.
+
+    `importlib.metadata` finds the same, but loads the parser of emails and has it read all that torch says of itself,
+    at each start of a node.
+    """
+    for place in sys.path:
+        for found in Path(place or os.curdir).glob(f"{name.replace('-', '_')}-*.dist-info/METADATA"):
+            with contextlib.suppress(OSError), found.open(encoding="utf-8", errors="replace") as lines:
+                for line in lines:
+                    if line.startswith("Version:"):
+                        return line.removeprefix("Version:").strip()
+    return ""
+
+
 def _package(name: str) -> str:
+    """The version of a package however it was installed; "" if it is not."""
+    from importlib.metadata import PackageNotFoundError, version  # Slow to load, and rarely needed.
+
     try:
         return version(name)
     except PackageNotFoundError:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from elastic.model import Role
 from launcher.console import Console
@@ -13,8 +14,7 @@ from launcher.logs import WorkerLog, closing_line, signal_info_line
 from launcher.tap import Tap
 
 
-@dataclass(frozen=True)
-class WorkerSpec:
+class WorkerSpec(Struct, frozen=True):
     """One worker to start.
 
     Without `shown` it writes straight into its log. A shown worker's output passes through the agent to the console
@@ -34,16 +34,14 @@ class WorkerSpec:
     role: Role = Role.WORKER
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """The nursery has imported what it was to; `cold` says why it did not. `said` is what its imports wrote."""
 
     cold: str
     said: str = ""
 
 
-@dataclass(frozen=True)
-class Spawned:
+class Spawned(Struct, frozen=True):
     """The workers of `g` run, in the order of their specs; pid 0 is one that could not be forked.
 
     `cold` says of each why it started cold, "" if it started warm.
@@ -54,8 +52,7 @@ class Spawned:
     cold: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Exited:
+class Exited(Struct, frozen=True):
     """A worker ended with an exit code, or minus a signal, at `at_s` on `CLOCK_BOOTTIME`.
 
     `stopped`: we had signalled it before, or it left as it was asked to (`asked`). `log_from`: where its own text
@@ -72,23 +69,20 @@ class Exited:
     asked: bool = False
 
 
-@dataclass(frozen=True)
-class Gone:
+class Gone(Struct, frozen=True):
     """Nothing of `g` runs any more. `left` are processes of another user (sudo) that may not be killed."""
 
     g: int
     left: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Overdue:
+class Overdue(Struct, frozen=True):
     """The right to run ended, or there was none: the workers of `g` are killed. `Exited` and `Gone` follow."""
 
     g: int
 
 
-@dataclass(frozen=True)
-class NurseryDied:
+class NurseryDied(Struct, frozen=True):
     """The nursery is gone and so are the workers; no `Exited` or `Gone` follows.
 
     `left` are processes of the workers' sessions that could not be ended.

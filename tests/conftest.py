@@ -1,4 +1,4 @@
-"""At the end of a run: how many workers of all agents started warm."""
+"""Before a run: bytecode. At its end: how many workers of all agents started warm."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from collections import Counter
 
 import pytest
 
+from tests import bytecode
+
 STARTED = re.compile(r"workers of generation \d+ run: pids ([\d, ]+) \((warm|cold: .*)\)$", re.MULTILINE)
 """The line of an agent's launcher.log for each start of its workers."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Once, and not in each of the processes that share the tests."""
+    if not hasattr(config, "workerinput"):
+        bytecode.write()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -9,9 +9,10 @@ Keys and range ends are text; values are bytes.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+from msgspec import Struct
 
 from elastic.errors import StoreError
 
@@ -19,8 +20,7 @@ OPERATIONS_MAX = 128
 """Compares plus operations in one transaction (etcd's own default limit)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True):
     """The keys from `start` up to, but not including, `end`."""
 
     start: str
@@ -43,8 +43,7 @@ class Range:
         return isinstance(key, str) and self.start <= key < self.end
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One key as it was at some revision. `lease` is 0 for a key without one."""
 
     key: str
@@ -54,8 +53,7 @@ class Entry:
     lease: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """A range as it was at `revision`, ordered by key (or newest first, if asked)."""
 
     revision: int
@@ -70,8 +68,7 @@ class Target(StrEnum):
     VALUE = "value"
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(Struct, frozen=True):
     """`target` of every key in `range` equals `operand`. An absent key has revisions 0 and no value."""
 
     range: Range
@@ -104,8 +101,7 @@ class Compare:
         return cls(Range.key(key), Target.VALUE, value)
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(Struct, frozen=True):
     """Write a key; `lease` 0 detaches it from any lease."""
 
     key: str
@@ -113,15 +109,13 @@ class Put:
     lease: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(Struct, frozen=True):
     """Delete every key in the range."""
 
     range: Range
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True):
     """Read the range inside the transaction."""
 
     range: Range
@@ -130,8 +124,7 @@ class Read:
 Operation = Put | Delete | Read
 
 
-@dataclass(frozen=True, slots=True)
-class Instead:
+class Instead(Struct, frozen=True):
     """What a transaction does whose own compares do not hold: `then`, if these compares hold, and otherwise nothing."""
 
     compares: tuple[Compare, ...]
@@ -176,8 +169,7 @@ def merged(ranges: Sequence[Range]) -> tuple[Range, ...]:
     return tuple(result)
 
 
-@dataclass(frozen=True, slots=True)
-class TxnResult:
+class TxnResult(Struct, frozen=True):
     """Whether the compares held, the store's revision after it, and what each `Read` found, in order.
 
     `instead`: they did not hold, but those of the `Instead` did.
@@ -194,16 +186,14 @@ class TxnResult:
         return self.succeeded or self.instead
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """One key changed. For a deletion `entry` has an empty value, its `mod_revision` is the deletion's."""
 
     entry: Entry
     deleted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """Changes in order. `revision` is the store's revision they bring the reader to."""
 
     revision: int
@@ -232,16 +222,14 @@ class More:
             await self._take(ranges, from_revision)
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True):
     """A lease as it was granted. The store may grant a longer time than was asked for."""
 
     id: int
     ttl_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """One endpoint, for people: its address, version, revision, and whether it leads."""
 
     endpoint: str

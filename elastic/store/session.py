@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from elastic.errors import StoreError
 from elastic.store.base import Lease, Store
@@ -19,23 +20,20 @@ PAUSE_S = (0.1, 0.3)
 """After a refresh that failed: a random time between these."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refreshed:
+class Refreshed(Struct, frozen=True):
     """The lease lives until at least `sent_at + ttl_s`. `sent_at` is the clock before the refresh was sent."""
 
     sent_at: float
     ttl_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Silent:
+class Silent(Struct, frozen=True):
     """Refreshes began to fail. The lease may live on; a `Refreshed` says that it does."""
 
     error: StoreError
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """The store no longer has the lease, and its keys are gone. The last event of a session."""
 
     reason: str

@@ -27,6 +27,7 @@ from pathlib import Path
 
 import psutil
 
+from tests import bytecode
 from tests.bench import jobs, phases, results
 from tests.bench.jobs import Contender
 from tests.bench.losses import Kind, Round, one_round
@@ -186,6 +187,7 @@ def main() -> int:
     parser.add_argument("--ttls", default="2,5", help="of the kind silent")
     parser.add_argument("--results", type=Path, default=results.FOLDER)
     bench = Bench(parser.parse_args())
+    bytecode.write()
     for name in bench.args.kinds.split(","):
         bench.run(KINDS[name])
     return 0 if all(one.kept is not False for one in bench.figures) else 1

@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests import bytecode
 from tests.bench import jobs, results, steplog
 from tests.bench.jobs import Contender
 from tests.bench.losses import START_LIMIT_S
@@ -93,6 +94,7 @@ def main() -> int:
     parser.add_argument("--only", choices=("ours", "peer"))
     parser.add_argument("--results", type=Path, default=results.FOLDER)
     args = parser.parse_args()
+    bytecode.write()
     within = True
     for count in map(int, args.nodes.split(",")):
         figures = measure(count, args)

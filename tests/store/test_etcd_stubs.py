@@ -18,7 +18,7 @@ def run_fresh(code: str) -> str:
 def test_etcd3_can_be_imported_after_us_and_shares_our_messages() -> None:
     run_fresh(
         """
-        from elastic.store.etcd.stubs import kv, rpc, stubs
+        from elastic.store.etcd.stubs import kv, rpc
         import etcd3, sys
         import etcd3.etcdrpc.rpc_pb2 as theirs
         from etcd3.etcdrpc import kv_pb2

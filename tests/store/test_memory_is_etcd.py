@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from elastic.store.base import Batch, Change, Compare, Delete, Entry, Operation, Put, Range, Read
 from elastic.store.etcd import EtcdStore

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,23 @@ def test_torch_is_looked_up_and_not_imported() -> None:
     code = "import sys; from launcher import versions; versions.installed()['torch']; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"
+
+
+def test_torch_has_the_version_that_python_itself_finds() -> None:
+    assert versions.installed()["torch"] == version("torch")
+
+
+def test_the_first_place_of_pythons_path_that_has_a_package_tells_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place, text in (("first", "2.99.1+own"), ("second", "2.98")):
+        folder = tmp_path / place / f"torch-{text}.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {text}\n\nVersion: none\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "empty"), str(tmp_path / "first"), str(tmp_path / "second")])
+    assert versions.installed()["torch"] == "2.99.1+own"
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "empty")])
+    assert versions.installed()["torch"] == ""
 
 
 @given(sides, sides)

@@ -31,7 +31,8 @@ def test_a_message_is_one_line_and_comes_back_the_same(message: wire.Order | wir
     line = wire.encode(message)
     assert line.count(b"\n") == 1
     read = wire.order if type(message).__name__ in wire.ORDERS else wire.report
-    assert read(line) == message
+    found = read(line)
+    assert (type(found), found) == (type(message), message)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
 from elastic.errors import ConfigError
 from elastic.store.etcd.refreshing import Refreshing
-from elastic.store.etcd.stubs import stubs
+from elastic.store.etcd.stubs import Stub
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 """The longest answer that is taken. grpc's own limit, 4 MB, is less than a listing of a large job."""
@@ -112,7 +112,7 @@ class Endpoint:
         self.address = address
         self._credentials = options.credentials() if address.tls or options.ca or options.cert else None
         self._channel: Any = None
-        self._stubs: dict[type, Any] = {}
+        self._stubs: dict[str, Stub] = {}
         self._silences = 0
         self.refreshing = Refreshing()
 
@@ -134,32 +134,32 @@ class Endpoint:
     @property
     def kv(self) -> Any:
         """Ranges and transactions."""
-        return self._stub(stubs.KVStub)
+        return self._stub("KV")
 
     @property
     def lease(self) -> Any:
         """Leases."""
-        return self._stub(stubs.LeaseStub)
+        return self._stub("Lease")
 
     @property
     def watcher(self) -> Any:
         """Watches."""
-        return self._stub(stubs.WatchStub)
+        return self._stub("Watch")
 
     @property
     def maintenance(self) -> Any:
         """The server's own state."""
-        return self._stub(stubs.MaintenanceStub)
+        return self._stub("Maintenance")
 
     @property
     def auth(self) -> Any:
         """Users and tokens."""
-        return self._stub(stubs.AuthStub)
+        return self._stub("Auth")
 
-    def _stub(self, kind: type) -> Any:
-        if kind not in self._stubs:
-            self._stubs[kind] = kind(self.channel)
-        return self._stubs[kind]
+    def _stub(self, service: str) -> Stub:
+        if service not in self._stubs:
+            self._stubs[service] = Stub(service, self.channel)
+        return self._stubs[service]
 
     def answered(self) -> None:
         """Note that it spoke."""

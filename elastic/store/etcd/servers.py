@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
 
 from elastic.errors import ConfigError, OutcomeUnknown, StoreUnavailable, WatchLost
 from elastic.store.etcd.answers import NO_USERS, Meaning, cut, details, meaning, refusal, unanswered
@@ -65,7 +64,8 @@ class Servers:
         """Send a request whose answer is linearizable, to one server after the other until one answers.
 
         `repeat`: doing it twice does no harm. `gone_is_fine`: the answer "no such lease" is a good one (None).
-        tenacity comes in with the second try: nearly all need only one, and its machinery costs more than that.
+        tenacity comes in, and is imported, with the second try: nearly all need only one, and its machinery costs more
+        than that.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -75,6 +75,8 @@ class Servers:
             left_s = self.options.request_limit_s - (loop.time() - began)
             if self.closed or left_s <= 0:
                 raise
+        from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
+
         await asyncio.sleep(self._pause_s(1))
         async for attempt in AsyncRetrying(
             retry=retry_if_exception(lambda error: isinstance(error, StoreUnavailable) and not self.closed),

@@ -1,9 +1,10 @@
-"""etcd's messages and stubs, from the `etcd3` package, with the protobuf that is installed.
+"""etcd's messages and methods, from the `etcd3` package, with the protobuf that is installed.
 
 The modules that etcd3 0.12 ships were generated for protobuf 3 and cannot be imported with protobuf 4 and later. What
 they describe is fine: each carries its file descriptor as bytes. Those bytes are read out of the source text (nothing
 of it is run), and today's protobuf builds the modules from them. They take their place in `sys.modules`, so that
-`import etcd3` works from then on, for everybody in this process.
+`import etcd3` works from then on, for everybody in this process. We do not import it: its stubs say what the
+descriptors say, too, and its client, which comes with them, is slow to load and not used.
 
 The descriptors go into a pool of our own: their file names (`rpc.proto`, `kv.proto`) are so common that another
 package's would collide with them in the default pool.
@@ -64,26 +65,29 @@ def _build(name: str, path: Path, pool: DescriptorPool) -> ModuleType:
     return module
 
 
-def _load() -> tuple[Any, Any, Any]:
-    """Put the modules in their places, unless somebody did before, and import the stubs."""
+def _load() -> tuple[Any, Any]:
+    """Put the modules in their places, unless somebody did before."""
     if f"{_PACKAGE}.rpc_pb2" not in sys.modules:
         folder, pool = _folder(), DescriptorPool()
-        modules = {f"{_PACKAGE}.{name}": _build(name, folder / f"{name}.py", pool) for name in _MODULES}
-        sys.modules.update(modules)
-        try:
-            package = importlib.import_module(_PACKAGE)
-        except BaseException:
-            for name in modules:
-                del sys.modules[name]
-            raise
-        for name in _MODULES:  # what an import of a submodule would have done
-            setattr(package, name, modules[f"{_PACKAGE}.{name}"])
-    return (
-        importlib.import_module(f"{_PACKAGE}.kv_pb2"),
-        importlib.import_module(f"{_PACKAGE}.rpc_pb2"),
-        importlib.import_module(f"{_PACKAGE}.rpc_pb2_grpc"),
-    )
+        sys.modules.update({f"{_PACKAGE}.{name}": _build(name, folder / f"{name}.py", pool) for name in _MODULES})
+    return sys.modules[f"{_PACKAGE}.kv_pb2"], sys.modules[f"{_PACKAGE}.rpc_pb2"]
 
 
-kv, rpc, stubs = _load()
-"""Messages of keys and events, messages of requests and answers, and the classes of stubs."""
+kv, rpc = _load()
+"""Messages of keys and events, and messages of requests and answers."""
+
+
+class Stub:
+    """The methods of one of etcd's services over one channel, by their names."""
+
+    def __init__(self, service: str, channel: Any) -> None:
+        """Take the methods from the description of the service, as the generated stubs have them."""
+        for method in rpc.DESCRIPTOR.services_by_name[service].methods:
+            asking = "stream" if method.client_streaming else "unary"
+            answering = "stream" if method.server_streaming else "unary"
+            call = getattr(channel, f"{asking}_{answering}")(
+                f"/{method.containing_service.full_name}/{method.name}",
+                request_serializer=getattr(rpc, method.input_type.name).SerializeToString,
+                response_deserializer=getattr(rpc, method.output_type.name).FromString,
+            )
+            setattr(self, method.name, call)
