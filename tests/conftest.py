@@ -1,14 +1,35 @@
-"""At the end of a run: how many workers of all agents started warm."""
+"""Which tests stay together when several processes run them; and how many workers of all agents started warm."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 STARTED = re.compile(r"workers of generation \d+ run: pids ([\d, ]+) \((warm|cold: .*)\)$", re.MULTILINE)
 """The line of an agent's launcher.log for each start of its workers."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give stories of real processes to whoever is free, one by one, and the tests of any other file to one process.
+
+    A file of long stories would otherwise keep one process busy when the others have ended.
+    """
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        if item.path.parent.name != "process" or _shares(item.path):
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}-{item.path.stem}"))
+
+
+@functools.cache
+def _shares(path: Path) -> bool:
+    """Tell whether the tests of a file share what is costly to make."""
+    return 'scope="module"' in path.read_text()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
