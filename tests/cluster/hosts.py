@@ -18,12 +18,15 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from elastic.store.embedded import find_etcd
+from tests.process.happenings import command_of
 
 NETWORK = "10.213.7"
 NETWORK_V6 = "fd13:7"
 ETC = Path("/etc/netns")
 """What lies here under a namespace's name is seen there in /etc."""
 LIMIT_S = 90.0
+AGENT = r"-m launcher |launcher\.nursery"
+"""In the command lines of agents and nurseries."""
 WALLS = 100
 """Routing tables from this number on lead to walls."""
 
@@ -71,13 +74,9 @@ class Host:
         return [int(pid) for pid in _ip("netns", "pids", self.space).split()]
 
     def workers(self) -> list[int]:
-        """The processes that have a rank."""
-        found = []
-        for pid in self.pids():
-            with contextlib.suppress(OSError):
-                if b"\0RANK=" in Path(f"/proc/{pid}/environ").read_bytes():
-                    found.append(pid)
-        return found
+        """What is neither an agent nor its nursery. A warm worker shows its variables to nobody."""
+        commands = {pid: command_of(pid) for pid in self.pids()}
+        return [pid for pid, command in commands.items() if command and not re.search(AGENT, command)]
 
     def cut(self) -> None:
         """Pull the cable: no packet comes or goes, nothing is refused."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import hosts
+from tests.process import held
 
 REASON = hosts.missing()
 pytestmark = [
@@ -18,53 +19,59 @@ pytestmark = [
 ]
 
 JOB = ("--job_id", "hosts", "--np", "3", "--lease_ttl", "2", "--settle", "1", "--grow_every", "1", "--verbose")
-TRAINING = ("-m", "elastic.examples.digits", "--step_time", "0.04", "--epochs", "25")
+DIGITS = ("--epochs", "25")
 
 
 def test_a_host_that_is_powered_off_is_replaced_and_training_reaches_its_accuracy(tmp_path: Path) -> None:
     async def story() -> None:
-        async with hosts.cluster(tmp_path) as cluster:
-            first, second, third = (cluster.host() for _ in range(3))
-            agents = [await cluster.agent(host, *JOB, *TRAINING) for host in (first, second, third)]
-            zero = await _first_of(agents, r"step 100  loss")
-            endpoints = (tmp_path / "log" / "endpoints.log").read_text()
-            assert all(f"\n{host.address}:" in endpoints for host in (first, second, third))
+        with held.gate(tmp_path) as gate:
+            async with hosts.cluster(tmp_path) as cluster:
+                first, second, third = (cluster.host() for _ in range(3))
+                training = (*JOB, *gate.words, *DIGITS)
+                agents = [await cluster.agent(host, *training) for host in (first, second, third)]
+                zero = await _first_of(agents, r"step 100  loss")
+                endpoints = (tmp_path / "log" / "endpoints.log").read_text()
+                assert all(f"\n{host.address}:" in endpoints for host in (first, second, third))
 
-            lost = next(agent for agent in agents if agent is not zero)
-            lost.host.power_off()
-            place = await zero.says(r"generation \d+: 2 nodes.*was lost")
-            await zero.says(r"step \d+  loss .* world 2", since=place)
+                lost = next(agent for agent in agents if agent is not zero)
+                lost.host.power_off()
+                place = await zero.says(r"generation \d+: 2 nodes.*was lost")
+                await zero.says(r"step \d+  loss .* world 2", since=place)
 
-            late = await cluster.agent(cluster.host(), *JOB, *TRAINING)
-            await late.says(r"generation \d+: 3 nodes")
-            await zero.says(r"step \d+  loss .* world 3", since=place)
-            await zero.says(r"test accuracy 9[6-9]")
-            for agent in (zero, late):
-                assert await agent.ends() == 0
+                late = await cluster.agent(cluster.host(), *training)
+                await late.says(r"generation \d+: 3 nodes")
+                gate.open()
+                await zero.says(r"step \d+  loss .* world 3", since=place)
+                await zero.says(r"test accuracy 9[6-9]")
+                for agent in (zero, late):
+                    assert await agent.ends() == 0
 
     asyncio.run(story())
 
 
 def test_a_host_that_is_cut_off_has_no_worker_left_when_its_place_is_taken_and_comes_back(tmp_path: Path) -> None:
     async def story() -> None:
-        async with hosts.cluster(tmp_path) as cluster:
-            machines = [cluster.host() for _ in range(3)]
-            agents = [await cluster.agent(host, *JOB, *TRAINING) for host in machines]
-            zero = await _first_of(agents, r"step 50  loss")
-            lost = next(agent for agent in agents if agent is not zero)
-            assert lost.host.workers()
+        with held.gate(tmp_path) as gate:
+            async with hosts.cluster(tmp_path) as cluster:
+                machines = [cluster.host() for _ in range(3)]
+                agents = [await cluster.agent(host, *JOB, *gate.words, *DIGITS) for host in machines]
+                zero = await _first_of(agents, r"step 50  loss")
+                lost = next(agent for agent in agents if agent is not zero)
+                assert lost.host.workers()
 
-            lost.host.cut()
-            place = await zero.says(r"generation \d+: 2 nodes.*was lost")
-            assert lost.host.workers() == []
-            await zero.says(r"step \d+  loss .* world 2", since=place)
+                lost.host.cut()
+                place = await zero.says(r"generation \d+: 2 nodes.*was lost")
+                assert lost.host.workers() == []
+                await zero.says(r"step \d+  loss .* world 2", since=place)
 
-            lost.host.mend()
-            await lost.says(r"registered again")
-            await zero.says(r"step \d+  loss .* world 3", since=place)
-            await zero.says(r"test accuracy 9[6-9]")
-            for agent in agents:
-                assert await agent.ends() == 0
+                lost.host.mend()
+                back = await lost.says(r"registered again")
+                await lost.says(r"generation \d+: 3 nodes", since=back)
+                gate.open()
+                await zero.says(r"step \d+  loss .* world 3", since=place)
+                await zero.says(r"test accuracy 9[6-9]")
+                for agent in agents:
+                    assert await agent.ends() == 0
 
     asyncio.run(story())
 

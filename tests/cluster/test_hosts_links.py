@@ -62,7 +62,7 @@ def test_a_machine_without_power_proves_nothing(tmp_path: Path) -> None:
             place = await watcher.says("^up n-2")
             two.power_off()
             await watcher.says("^up$", since=place)
-            await asyncio.sleep(1.0)  # The reconnect would be over by now.
+            await asyncio.sleep(1.0)  # It dials again, and nobody tells that nobody is there.
             assert not [line for line in watcher.lines if line.startswith("proof")]
 
     asyncio.run(story())

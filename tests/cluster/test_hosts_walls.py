@@ -106,7 +106,7 @@ async def test_a_node_that_cannot_be_dialled_joins_and_is_named_once_with_its_ad
     await first.says(
         rf"{late.id}: its agent at {place} cannot be reached \(timed out\); its loss will be told by its l"
     )
-    await asyncio.sleep(LINK_PATIENCE_S)
+    await asyncio.sleep(LINK_PATIENCE_S)  # In this time it is dialled again, which nobody tells a second time.
     assert len(said([first], "cannot be reached")) == 1
 
 
@@ -154,7 +154,7 @@ async def without_etcd(on: Ground, who: int, *, both: bool) -> None:
     if both:
         on.host(alone).drop(on.etcd)
     await alone.says("etcd does not answer")
-    await asyncio.sleep(2 * QUICK_TTL_S)
+    await asyncio.sleep(2 * QUICK_TTL_S)  # The cut itself: in one direction etcd may hear it, and its lease goes on.
     await goes_on(world)
     on.etcd.let(on.host(alone))
     if both:

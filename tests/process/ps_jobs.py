@@ -14,12 +14,26 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.process.forker import Forked
 from tests.store.servers import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 100.0
 """How long anything may take on a slow machine: each process imports torch."""
 PUPPET = ("-m", "tests.process.ps_puppet")
+"""Puppets are forked from a process that has torch; anything else is what a user starts, and python runs it."""
+
+
+def _plain(command: tuple[str, ...], environ: Mapping[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 class Process:
@@ -28,15 +42,7 @@ class Process:
     def __init__(self, name: str, command: tuple[str, ...], environ: Mapping[str, str]) -> None:
         self.name = name
         self.said: list[str] = []
-        self.popen = subprocess.Popen(
-            [sys.executable, *command],
-            cwd=ROOT,
-            env=environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        self.popen = Forked(command[1:], environ) if command[:2] == PUPPET else _plain(command, environ)
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from tests.process.jobs import QUICK_TTL_S, Job, story
+from tests.process.leases import leases_end
 from tests.process.nodes import Node
 from tests.process.test_job_loss import node_of
 
@@ -189,8 +190,7 @@ async def unreachable(job: Job, who: int) -> None:
         cable = cables[nodes.index(alone)]
         cable.pull()
         await alone.says("etcd does not answer")
-        lease_over = asyncio.create_task(asyncio.sleep(2 * QUICK_TTL_S))
-        await lease_over
+        await leases_end(job, [alone], seen_by=[node for node in nodes if node is not alone])
         cable.put_back()
         await alone.says("registered again")
         assert [worker.ended for worker in world] == [False] * 3
@@ -212,7 +212,7 @@ async def test_etcd_that_stands_still_for_longer_than_the_leases_stops_nobody(jo
             cable.pull()
         for node in nodes:
             await node.says("etcd does not answer")
-        await asyncio.sleep(2 * QUICK_TTL_S)
+        await leases_end(job, nodes)
         for cable in cables:
             cable.put_back()
         for node in nodes:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tests.bench import steplog
+from tests.process import held
 from tests.process.jobs import QUICK_TTL_S, Job, story
 from tests.process.nodes import Node
 
-EVERY = 20
-DIGITS = ("-m", "elastic.examples.digits", "--checkpoint_every", str(EVERY), "--print_every", "10", "--epochs", "20")
+DIGITS = ("--checkpoint_every", "20", "--print_every", "10", "--epochs", "20")
 
 TORCHRUN_SCRIPT = """
 import os
@@ -46,21 +46,23 @@ main()
 async def test_a_node_killed_and_another_joined_while_steps_run_cost_no_accuracy(job: Job) -> None:
     """The node of rank 0 is killed, without a word; the step log shows where the others went on."""
     log = job.folder / "steps.log"
+    with held.gate(job.folder) as gate:
 
-    async def start() -> Node:
-        # Slow enough that an agent starts on a loaded machine while the others make their last 390 steps.
-        script = (*DIGITS, "--step_time", "0.025", "--step_log", str(log))
-        return await job.node("--np", "3", ttl_s=QUICK_TTL_S, script=script)
+        async def start() -> Node:
+            script = (*gate.words, *DIGITS, "--step_log", str(log))
+            return await job.node("--np", "3", ttl_s=QUICK_TTL_S, script=script)
 
-    nodes = [await start() for _ in range(3)]
-    first = await rank_0(nodes, 1)
-    await first.shows(r"^step 60 ")
-    await first.killed()
-    nodes.remove(first)
-    second = await rank_0(nodes, 2)
-    await second.shows(r"^step \d+0 .* world 2")
-    nodes.append(await start())
-    await second.shows(r"^step \d+0 .* world 3")
+        nodes = [await start() for _ in range(3)]
+        first = await rank_0(nodes, 1)
+        await first.shows(r"^step 60 ")
+        await first.killed()
+        nodes.remove(first)
+        second = await rank_0(nodes, 2)
+        await second.shows(r"^step \d+0 .* world 2")
+        nodes.append(await start())
+        await nodes[-1].says("generation 3: 3 nodes")
+        gate.open()
+        await second.shows(r"^step \d+0 .* world 3")
     for node in nodes:
         assert await node.exits() == 0
     said = await second.shows(r"^test accuracy (\S+) % after 460 steps$")

@@ -1,0 +1,150 @@
+"""Processes that need no import of torch: each is forked from one that has it, and is otherwise what python makes.
+
+A story of four scripts would spend nearly all of its time on four imports. The sentence that a plain `python` does the
+same is proven where the command lines themselves are what a story is about.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import random
+import runpy
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LOADED = ("torch", "torch.distributed", "sklearn.datasets")
+"""What a forked process finds imported: nothing of ours, and nothing that starts a thread."""
+ORDER_BYTES_MAX = 1 << 17
+"""Of one order: the words and the whole environment of a process."""
+
+
+class Forked:
+    """A process that was forked: what `subprocess.Popen` offers, as far as stories use it."""
+
+    def __init__(self, words: Sequence[str], environ: Mapping[str, str]) -> None:
+        """`words` are a module's name and its arguments; stderr goes where stdout goes."""
+        control, _ = _forker()
+        stdin, stdin_end = os.pipe()
+        stdout_end, stdout = os.pipe()
+        self._report, report = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        order = json.dumps({"words": list(words), "environ": dict(environ)}).encode()
+        with report:
+            socket.send_fds(control, [order], [stdin, stdout, report.fileno()])
+        os.close(stdin)
+        os.close(stdout)
+        self.stdin = os.fdopen(stdin_end, "w")
+        self.stdout = os.fdopen(stdout_end)
+        self.pid = int(self._report.recv(32))
+        self.returncode: int | None = None
+        self._lock = threading.Lock()
+
+    def poll(self) -> int | None:
+        """The exit code, None while it runs."""
+        try:
+            return self.wait(0.0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, limit_s: float) -> int:
+        """Wait for the exit code."""
+        with self._lock:
+            if self.returncode is None:
+                self._report.settimeout(limit_s)
+                try:
+                    self.returncode = int(self._report.recv(32))
+                except (TimeoutError, BlockingIOError):
+                    raise subprocess.TimeoutExpired(str(self.pid), limit_s) from None
+                self._report.close()
+            return self.returncode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+@functools.cache
+def _forker() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """The one forker of this test process. It ends when nobody holds the other end of its socket any more."""
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(("ELASTIC_", "PADDLE_"))}
+    with there:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.process.forker", str(there.fileno())],
+            cwd=ROOT,
+            env={**kept, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "error"},
+            pass_fds=[there.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+    return here, process
+
+
+def main() -> None:
+    """Serve orders; in a forked process, run what was ordered as python's own `-m` does."""
+    for name in LOADED:
+        importlib.import_module(name)
+    import torch
+
+    words, environ = _serve(socket.socket(fileno=int(sys.argv[1])))
+    os.environ.clear()
+    os.environ.update(environ)
+    random.seed()
+    torch.seed()
+    sys.argv = words
+    sys.stdin = open(0)  # noqa: SIM115  # It lives as long as the process.
+    runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+
+
+def _serve(control: socket.socket) -> tuple[list[str], dict[str, str]]:
+    """Fork for each order and report each end; returns in the forked processes only."""
+    running: dict[int, tuple[int, socket.socket]] = {}
+    with selectors.DefaultSelector() as selector:
+        selector.register(control, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is not control:
+                    pid, report = running.pop(key.fd)
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+                    with report:
+                        report.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+                    continue
+                text, fds, *_ = socket.recv_fds(control, ORDER_BYTES_MAX, 3)
+                if not text:
+                    for pid, _ in running.values():
+                        os.kill(pid, signal.SIGKILL)
+                    os._exit(0)
+                stdin, stdout, told = fds
+                if not (pid := os.fork()):
+                    for watched, (_, other) in running.items():
+                        os.close(watched)
+                        other.close()
+                    os.dup2(stdin, 0)
+                    os.dup2(stdout, 1)
+                    os.dup2(stdout, 2)
+                    for fd in (stdin, stdout, told):
+                        os.close(fd)
+                    control.close()
+                    order = json.loads(text)
+                    return order["words"], order["environ"]
+                os.close(stdin)
+                os.close(stdout)
+                report = socket.socket(fileno=told)
+                report.send(str(pid).encode())
+                running[watched := os.pidfd_open(pid)] = (pid, report)
+                selector.register(watched, selectors.EVENT_READ)
+
+
+if __name__ == "__main__":
+    main()
