@@ -227,7 +227,8 @@ def _end_at_signals() -> list[int]:
         came.append(number)
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, end, number)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # As under nohup.
+            loop.add_signal_handler(number, end, number)
     return came
 
 
