@@ -29,13 +29,12 @@ LINE_MAX = 1024
 """Bytes of one line with its end; more than the longest job id, node id and nonce together."""
 NAME_MAX = 300
 """Characters of a job id or a node id."""
-NONCE_LENGTH = 32
-"""Characters: 128 random bits as hexadecimal digits."""
 GRANT_MAX_S = 86_400.0
 """No vouch is longer than a day."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%-]+$", max_length=NAME_MAX)]
 Nonce = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
+"""128 random bits as hexadecimal digits."""
 Mac = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 

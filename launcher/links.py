@@ -33,6 +33,7 @@ from collections.abc import Callable, Mapping
 
 from elastic import linkwire
 from elastic.agentevents import LinkTarget
+from elastic.agentlinks import ANSWER_S
 from elastic.linkwire import Bye, Granted, LinkError, Message, Ping, Pong, Vouch
 from launcher.connecting import boottime
 from launcher.door import Door
@@ -41,7 +42,7 @@ from launcher.watched import Watched
 
 DIALS_MAX = 64
 """Members that are dialled at the same time; a reconnect waits for none of them."""
-ASK_LIMIT_S = 0.1
+ASK_LIMIT_S = ANSWER_S
 """Who has not answered by then is suspect (design: a failure may be the consequence of a loss)."""
 GATHER_S = 0.01
 """New links are told together: a thousand that come up are not a thousand decisions."""
