@@ -6,6 +6,7 @@ same is proven where the command lines themselves are what a story is about.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import json
@@ -18,12 +19,15 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADED = ("torch", "torch.distributed", "sklearn.datasets")
 """What a forked process finds imported: nothing of ours, and nothing that starts a thread."""
+LIMIT_S = 100.0
+"""How long a process that was killed may take to be gone, on a slow machine."""
 ORDER_BYTES_MAX = 1 << 17
 """Of one order: the words and the whole environment of a process."""
 
@@ -31,15 +35,16 @@ ORDER_BYTES_MAX = 1 << 17
 class Forked:
     """A process that was forked: what `subprocess.Popen` offers, as far as stories use it."""
 
-    def __init__(self, words: Sequence[str], environ: Mapping[str, str]) -> None:
-        """`words` are a module's name and its arguments; stderr goes where stdout goes."""
+    def __init__(self, words: Sequence[str], environ: Mapping[str, str], *, errors: int | None = None) -> None:
+        """`words` are a module's name and its arguments; stderr goes to the file `errors`, or where stdout goes."""
         control, _ = _forker()
         stdin, stdin_end = os.pipe()
         stdout_end, stdout = os.pipe()
         self._report, report = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         order = json.dumps({"words": list(words), "environ": dict(environ)}).encode()
         with report:
-            socket.send_fds(control, [order], [stdin, stdout, report.fileno()])
+            fds = (stdin, stdout, stdout if errors is None else errors, report.fileno())
+            socket.send_fds(control, [order], fds)
         os.close(stdin)
         os.close(stdout)
         self.stdin = os.fdopen(stdin_end, "w")
@@ -67,10 +72,26 @@ class Forked:
                 self._report.close()
             return self.returncode
 
+    def output(self, limit_s: float) -> str:
+        """All that it writes to stdout to its end, after which it may run for as long as the limit."""
+        self.stdin.close()
+        with self.stdout:
+            text = self.stdout.read()
+        self.wait(limit_s)
+        return text
+
+    def kill(self) -> None:
+        """End it, however it is, and let go of it."""
+        self.send_signal(signal.SIGKILL)
+        self.wait(LIMIT_S)
+        self.stdin.close()
+        self.stdout.close()
+
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal, if it runs."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # It has ended since.
+                os.kill(self.pid, number)
 
 
 @functools.cache
@@ -82,7 +103,11 @@ def _forker() -> tuple[socket.socket, subprocess.Popen[bytes]]:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.process.forker", str(there.fileno())],
             cwd=ROOT,
-            env={**kept, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "error"},
+            env={
+                **kept,
+                "OMP_NUM_THREADS": "1",
+                "OPENBLAS_NUM_THREADS": "1",
+            },
             pass_fds=[there.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -99,6 +124,8 @@ def main() -> None:
     words, environ = _serve(socket.socket(fileno=int(sys.argv[1])))
     os.environ.clear()
     os.environ.update(environ)
+    warnings.resetwarnings()
+    warnings.simplefilter("error" if environ.get("PYTHONWARNINGS") == "error" else "default")
     random.seed()
     torch.seed()
     sys.argv = words
@@ -120,26 +147,26 @@ def _serve(control: socket.socket) -> tuple[list[str], dict[str, str]]:
                     with report:
                         report.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
                     continue
-                text, fds, *_ = socket.recv_fds(control, ORDER_BYTES_MAX, 3)
+                text, fds, *_ = socket.recv_fds(control, ORDER_BYTES_MAX, 4)
                 if not text:
                     for pid, _ in running.values():
                         os.kill(pid, signal.SIGKILL)
                     os._exit(0)
-                stdin, stdout, told = fds
+                stdin, stdout, errors, told = fds
                 if not (pid := os.fork()):
                     for watched, (_, other) in running.items():
                         os.close(watched)
                         other.close()
                     os.dup2(stdin, 0)
                     os.dup2(stdout, 1)
-                    os.dup2(stdout, 2)
-                    for fd in (stdin, stdout, told):
+                    os.dup2(errors, 2)
+                    for fd in fds:
                         os.close(fd)
                     control.close()
                     order = json.loads(text)
                     return order["words"], order["environ"]
-                os.close(stdin)
-                os.close(stdout)
+                for fd in (stdin, stdout, errors):
+                    os.close(fd)
                 report = socket.socket(fileno=told)
                 report.send(str(pid).encode())
                 running[watched := os.pidfd_open(pid)] = (pid, report)

@@ -49,7 +49,7 @@ class TestReplicated:
             child = replicas.start(
                 RANKS, "is_killed", 0, 1, str(tmp_path / "s"), {"path": a.path, "g": 1, "steps": [7, 8]}
             )
-            child.communicate(timeout=90)
+            child.output(replicas.LIMIT_S)
             assert child.returncode == -signal.SIGKILL
             assert run("restores", [a], g=2) == [[8, True, None]]
 
