@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import runpy
 import signal
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.process.forker import Forked
+
+LIMIT_S = 90.0
+"""How long the ranks of a world may be apart at its end, on a slow machine."""
 
 PROLOGUE = """
 import os, sys, warnings
@@ -43,23 +49,27 @@ def run(world: int, code: str, folder: Path, *, killed: int | None = None) -> li
     script = meeting.with_suffix(".py")
     script.write_text(PROLOGUE + code + EPILOGUE)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(_NO_LAUNCHER)}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(world), str(folder), str(meeting)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=clean,
-        )
-        for rank in range(world)
-    ]
-    try:
-        said = [process.communicate(timeout=90) for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-            process.communicate()
-    for rank, (process, (_, errors)) in enumerate(zip(ranks, said, strict=True)):
-        expected = -signal.SIGKILL if rank == killed else 0
-        assert process.returncode == expected, f"rank {rank} ended with {process.returncode}:\n{errors}"
-    return [output for output, _ in said]
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(meeting.with_suffix(f".{rank}").open("w+")) for rank in range(world)]
+        ranks = [
+            Forked(
+                ("tests.process.disk_ranks", str(script), str(rank), str(world), str(folder), str(meeting)),
+                clean,
+                errors=files[rank].fileno(),
+            )
+            for rank in range(world)
+        ]
+        try:
+            said = [process.output(LIMIT_S) for process in ranks]
+        finally:
+            for process in ranks:
+                process.kill()
+        for rank, (process, file) in enumerate(zip(ranks, files, strict=True)):
+            expected = -signal.SIGKILL if rank == killed else 0
+            file.seek(0)
+            assert process.returncode == expected, f"rank {rank} ended with {process.returncode}:\n{file.read()}"
+    return said
+
+
+if __name__ == "__main__":
+    runpy.run_path(sys.argv.pop(1), run_name="__main__")

@@ -1,0 +1,21 @@
+"""Stories that docs/seeds.md names fail when the feature of their row is taken out, as `tests/unit/test_seeds_teeth.py`
+shows of the other tests: each in a copy of its own, in which it passes before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_seeds_teeth import FAILED, PASSED, STORIES, Mutation, Tree
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mutation", STORIES, ids=lambda mutation: mutation.row)
+def test_without_its_feature_the_story_of_a_row_fails(tmp_path: Path, mutation: Mutation) -> None:
+    tree = Tree(tmp_path / "tree")
+    code, said = tree.run([mutation.test])
+    assert code == PASSED, said
+    with tree.without(mutation):
+        code, said = tree.run([mutation.test])
+    assert code == FAILED, said
