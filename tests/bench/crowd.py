@@ -31,9 +31,9 @@ from elastic.store.mirror import Mirror
 
 LEASE_TTL_S = 3600.0
 """Long, so that the refreshes of all agents do not take this one process's time."""
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 """Nothing that is waited for takes longer on a machine that is not out of breath."""
-OPTIONS = EtcdOptions(try_s=60.0, refresh_try_s=60.0, hedge_after_s=60.0, request_limit_s=60.0)
+OPTIONS = EtcdOptions(try_s=LIMIT_S, refresh_try_s=LIMIT_S, hedge_after_s=LIMIT_S, request_limit_s=LIMIT_S)
 """Long times as well: an answer that came waits here until the one core has dealt with those of a thousand others."""
 
 
@@ -66,7 +66,7 @@ class Agent:
             versions={"python": "3.11", "torch": "2.13.0", "nccl": "2.29.1", "launcher": "0.1.0", "script": "ab" * 8},
         )
         me = Me(self.node, member, spec_of(crowd.count, slots), f"incarnation-{number}")
-        facts = Facts(me, crowd.keys, Limits(watch_patience_s=60.0), Policy(self.node), now=time.monotonic())
+        facts = Facts(me, crowd.keys, Limits(watch_patience_s=LIMIT_S), Policy(self.node), now=time.monotonic())
         facts.idle_since = facts.entered_at = facts.now
         self.core = AgentCore(facts)
         self.has = self.runs = 0

@@ -18,7 +18,7 @@ from tests.bench.results import Figure
 
 BEGIN = "<!-- figures: python -m tests.bench.table --write -->"
 END = "<!-- end of figures -->"
-BENCHMARKS = ("recovery", "start", "idle")
+BENCHMARKS = ("recovery", "start", "scale", "idle")
 HEAD = "| what | who | median | goal | rounds | measure it |\n|---|---|---|---|---|---|\n"
 
 

@@ -26,7 +26,7 @@ async def _story(size: int) -> tuple[Calls, Calls, Calls, int]:
             connecting = meter.calls
             crowd.begin.set()
             await crowd.wait("bytes")
-            applied(crowd.agents)
+            await applied(crowd.agents)
             await crowd.wait("run")
             await asyncio.to_thread(meter.read)
             meeting, met = meter.calls, max(agent.runs for agent in crowd.agents)

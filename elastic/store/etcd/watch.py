@@ -45,12 +45,28 @@ class WatchStream:
         self._ranges = tuple(ranges)
         self._from_revision = from_revision
         self._create_limit_s = create_limit_s
-        self._arrived: asyncio.Queue[Any] = asyncio.Queue()
+        self._arrived: list[Any] = []
         """Responses, and at last the error that ends the watch."""
+        self._gathered = asyncio.Event()
+        self._gathering: asyncio.TimerHandle | None = None
 
     def lose(self, error: StoreError) -> None:
         """End the watch with `error`, after what has arrived."""
-        self._arrived.put_nowait(error)
+        self._put(error)
+
+    def _put(self, arrived: Any) -> None:
+        """Add what arrived; a moment after the first of it, it is taken together."""
+        self._arrived.append(arrived)
+        if self._gathering is None:
+            gather_s = GATHER_S if len(self._ranges) > 1 else 0.0
+            self._gathering = asyncio.get_running_loop().call_later(gather_s, self._gathered.set)
+
+    async def _take(self) -> list[Any]:
+        """What has arrived since the last call, something at least."""
+        await self._gathered.wait()
+        self._gathered.clear()
+        arrived, self._arrived, self._gathering = self._arrived, [], None
+        return arrived
 
     async def batches(
         self, metadata: Metadata, check: Callable[[], Awaitable[None]], more: More | None = None
@@ -88,7 +104,7 @@ class WatchStream:
     def _pumped(self, pump: asyncio.Task[None]) -> None:
         """Pass on an error that nobody foresaw, so that the reader does not wait for ever."""
         if not pump.cancelled() and (error := pump.exception()) is not None:
-            self._arrived.put_nowait(error)
+            self._put(error)
 
     async def _take_on(self, call: Any, ranges: Sequence[Range], from_revision: int) -> None:
         """Watch more ranges on the stream that stands: a new one would cost several times as much."""
@@ -114,10 +130,10 @@ class WatchStream:
         """
         try:
             while (response := await call.read()) is not grpc.aio.EOF:
-                if self._arrived.qsize() >= RESPONSES_MAX:
+                if len(self._arrived) >= RESPONSES_MAX:
                     self.lose(WatchLost(f"the reader of the watch is {RESPONSES_MAX} messages behind"))
                     return
-                self._arrived.put_nowait(response)
+                self._put(response)
             self.broken = True
             self.lose(WatchLost(f"etcd at {self.endpoint} closed the watch"))
         except grpc.aio.AioRpcError as error:
@@ -149,11 +165,12 @@ class WatchStream:
         held: list[Any] = []
         revisions: list[int] = []
         while len(revisions) < len(self._ranges):
-            response = self._opened(await self._arrived.get())
-            if response.created:
-                revisions.append(response.header.revision)
-            if response.events:
-                held.append(response)
+            for arrived in await self._take():
+                response = self._opened(arrived)
+                if response.created:
+                    revisions.append(response.header.revision)
+                if response.events:
+                    held.append(response)
         return held, min(revisions)
 
     async def _deliver(self, held: list[Any]) -> AsyncGenerator[Batch, None]:
@@ -163,11 +180,7 @@ class WatchStream:
         while True:
             end: StoreError | None = None
             if not responses:
-                responses = [await self._arrived.get()]
-            if len(self._ranges) > 1:
-                await asyncio.sleep(GATHER_S)
-            while not self._arrived.empty():
-                responses.append(self._arrived.get_nowait())
+                responses = await self._take()
             changes: list[Change] = []
             for response in responses:
                 try:
