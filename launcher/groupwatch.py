@@ -1,10 +1,13 @@
 """Sees when the process group of a script stands that does not use our library, and says so to the agent.
 
+And has the workers wait until rank 0 listens, in milliseconds: left alone they lose half a second whenever rank 0 is
+not the first (`elastic.knock`).
+
 A worker that was forked warm calls `install` before its script, when its environment is there.
 `torch.distributed.init_process_group` is then ours around torch's: it does what torch's does, and says one word
-afterwards. Nothing is imported and nothing connected before that: where torch is not loaded yet there is nothing to
-do, and the agent sees the worker no further than its start. The word costs a connection that is closed at once, so
-that the worker is not taken for one that listens.
+afterwards. Nothing is imported and nothing connected before it is called: where torch is not loaded yet there is
+nothing to do, and the agent sees the worker no further than its start. The word costs a connection that is closed at
+once, so that the worker is not taken for one that listens.
 """
 
 from __future__ import annotations
@@ -16,10 +19,15 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Final
 
-from elastic import channel
+from elastic import channel, knock
 
 HOME: Final = "torch.distributed.distributed_c10d"
 NAME: Final = "init_process_group"
+PLACED: Final = ("backend", "init_method", "timeout", "world_size", "rank", "store")
+"""Its parameters by place, as far as they matter."""
+PORT_MAX: Final = 65_535
+LISTEN_LIMIT_S: Final = 5.0
+"""Later torch's own client waits, and warns: half a second more does not matter then."""
 _made = [False]
 
 
@@ -44,6 +52,8 @@ def install() -> bool:
     def init_process_group(*args: Any, **options: Any) -> Any:
         nonlocal said
         _made[0] = True
+        if os.getpid() == pid:
+            _await_rank_0({**dict(zip(PLACED, args, strict=False)), **options}, os.environ)
         answer = theirs(*args, **options)
         if not said and os.getpid() == pid:  # What the script forks is no worker.
             said = True
@@ -54,6 +64,20 @@ def install() -> bool:
         if isinstance(module, ModuleType) and vars(module).get(NAME) is theirs:
             setattr(module, NAME, init_process_group)
     return True
+
+
+def _await_rank_0(given: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+    """Wait a little for the listener, if torch is about to connect to one that the environment names."""
+    if given.get("store") is not None or given.get("init_method") not in (None, "env://"):
+        return
+    named = {name: environ.get(name, "").strip() for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
+    if not all(number.isdecimal() for number in named.values()) or environ.get(knock.AGENT_STORE) == "True":
+        return
+    rank, world_size, port = map(int, named.values())
+    host, told = environ.get("MASTER_ADDR", ""), given.get("rank", -1)
+    rank = rank if told == -1 else told
+    if host and isinstance(rank, int) and rank > 0 and 0 < port <= PORT_MAX:
+        knock.until_listening(host, port, world_size, LISTEN_LIMIT_S)
 
 
 def _say(word: channel.Formed, environ: Mapping[str, str]) -> None:

@@ -8,7 +8,6 @@ Each worker announces itself there. While some are missing, those who wait say w
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
+from elastic import knock
 from elastic.channel import Joining, WorkerEnd
 from elastic.errors import WorkersMissing
 
@@ -29,15 +29,7 @@ REASON_MAX: Final = 200
 TELL_EVERY_S: Final = 1.0
 SAY_EVERY_S: Final = 10.0
 """How often rank 0 says on stderr who is missing, where no agent of ours hears it."""
-POLL_MIN_S: Final = 0.005
-POLL_MAX_S: Final = 0.1
-POLL_PART: Final = 0.05
-POLL_EACH_S: Final = 20e-6
-"""Each asks again after `POLL_PART` of the time it has waited, within these bounds, and so much more for each rank, so
-that a quick meeting costs nothing and a large world is no flood."""
-KNOCK_LIMIT_S: Final = 1.0
 CONNECT_LIMIT_S: Final = 60.0
-AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 ROOT: Final = "elastic/meet/"
 
 
@@ -110,7 +102,7 @@ class Meeting:
                         self._open(CONNECT_LIMIT_S)
                     self._write()
                 return
-            self._enough.wait(POLL_MAX_S)
+            self._enough.wait(knock.POLL_MAX_S)
 
     def _write(self) -> None:
         """Bring the store up to date with `preparing`. A store that is gone says so elsewhere."""
@@ -148,7 +140,7 @@ class Meeting:
                     f"{who} was not there at {self.host}:{self.port} for {limit_s:.0f} s; look at its log"
                 )
             teller.tell("the launcher's store" if self.agent_hosts else "rank 0")
-            time.sleep(_pause_s(self.clock() - began))
+            time.sleep(knock.pause_s(self.clock() - began, self.world_size))
         self._open(CONNECT_LIMIT_S)
 
     def _gather(self, patience: Patience, teller: _Teller, limit_s: float) -> Any:
@@ -169,7 +161,7 @@ class Meeting:
                         "elastic.preparing() where something takes long"
                     )
                 teller.tell(missing)
-            time.sleep(_pause_s(self.clock() - began) + POLL_EACH_S * self.world_size)
+            time.sleep(knock.pause_s(self.clock() - began, self.world_size))
         return self.store
 
     def _missing(self) -> str:
@@ -194,12 +186,8 @@ class Meeting:
         return self.rank == 0 and not self.agent_hosts
 
     def _answers(self) -> bool:
-        """Tell whether somebody listens where the store is to be. torch's own client warns at each try."""
-        try:
-            with socket.create_connection((self.host, self.port), KNOCK_LIMIT_S) as end:
-                return bool(end.getsockname() != end.getpeername())  # Linux may connect a socket to itself.
-        except OSError:
-            return False
+        """Tell whether somebody listens where the store is to be."""
+        return knock.listens(self.host, self.port)
 
     def _open(self, limit_s: float) -> None:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # It is there, and documented.
@@ -258,7 +246,7 @@ def meeting(environ: Mapping[str, str], end: WorkerEnd | None, attempt: int = 0)
     if not all(number.isdecimal() for number in numbers) or not environ.get("MASTER_ADDR"):
         return None
     rank, world_size, port = map(int, numbers)
-    agent_hosts = environ.get(AGENT_STORE) == "True"
+    agent_hosts = environ.get(knock.AGENT_STORE) == "True"
     # The agent's store may outlive the workers; one that rank 0 hosts is as new as they are.
     life = environ.get("TORCHELASTIC_RESTART_COUNT", "0") if agent_hosts else "0"
     return Meeting(
@@ -294,7 +282,3 @@ def met(environ: Mapping[str, str], end: WorkerEnd | None) -> None:
 
 _kept: list[Meeting | None] = []
 """The others need the store of rank 0 for as long as they run."""
-
-
-def _pause_s(waited_s: float) -> float:
-    return min(max(POLL_PART * waited_s, POLL_MIN_S), POLL_MAX_S)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,18 @@ groupwatch.install()
 os.environ.clear()
 os.environ["RANK"] = "of my own"
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.destroy_process_group()
+"""
+
+
+MEETS = """
+import sys
+import torch.distributed as dist
+from launcher import groupwatch
+groupwatch.install()
+print("connects", flush=True)
+dist.init_process_group("gloo")
+dist.barrier()
 dist.destroy_process_group()
 """
 
@@ -138,6 +152,33 @@ def test_a_script_that_does_not_know_us_says_once_that_its_group_stands_and_hang
 def test_a_script_may_do_with_its_environment_what_it_likes_before_it_makes_its_group(tmp_path: Path) -> None:
     agent, _ = run(tmp_path, CLEARS)
     assert [type(message).__name__ for _, message in agent.heard] == ["Hello", "Formed"]
+
+
+def test_who_comes_before_rank_0_waits_until_it_listens_and_is_not_refused(tmp_path: Path) -> None:
+    """torch's client says when it is refused; rank 0 begins to load torch when rank 1 has, and is about to connect."""
+    script = tmp_path / "meets.py"
+    script.write_text(MEETS)
+    agent = Agent(tmp_path)
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(held.getsockname()[1]), "WORLD_SIZE": "2"}
+        more = {VARIABLE: agent.server.path, "PYTHONPATH": str(Path(__file__).parents[2]), **meet}
+
+        def start(rank: int) -> subprocess.Popen[str]:
+            environ = environment(**more, RANK=str(rank), LOCAL_RANK=str(rank))
+            return subprocess.Popen(
+                [sys.executable, script], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+
+        with start(1) as early:
+            assert early.stdout is not None
+            assert early.stdout.readline() == "connects\n"
+            with start(0) as late:
+                assert late.communicate(timeout=60)[1] == ""
+            assert early.communicate(timeout=60)[1] == ""
+            assert (early.returncode, late.returncode) == (0, 0)
+    agent.server.close()
 
 
 def test_a_script_that_uses_the_library_keeps_its_one_connection(tmp_path: Path) -> None:

@@ -114,8 +114,7 @@ def test_a_group_that_was_ended_can_be_started_anew_with_a_limit_for_its_collect
 def test_workers_that_end_right_after_a_collective_end_well_without_ending_the_group_themselves(tmp_path: Path) -> None:
     """Torch alone aborts in most of such runs."""
     (tmp_path / "train.py").write_text(ENDS_AT_ONCE)
-    for _ in range(3):
-        assert completed(["-m", "torch.distributed.run", *TORCHRUN, "train.py"], tmp_path).count("done") == 3
+    assert completed(["-m", "torch.distributed.run", *TORCHRUN, "train.py"], tmp_path).count("done") == 3
 
 
 def test_an_environment_that_does_not_fit_together_is_one_line_and_exit_2(script: str, tmp_path: Path) -> None:
