@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -76,6 +77,19 @@ class Watching:
     def proofs(self) -> list[tuple[object, ...]]:
         """Every proof that nobody waited for, also one that came before something that was waited for."""
         return self._proofs
+
+
+async def proves_nothing(node: Watching, refuses: str, third: Hello) -> None:
+    """`node` is refused by one that it is to watch, and hears another a few times: there was time for a proof."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        refused = LinkTarget("127.0.0.1", held.getsockname()[1], 5)
+        node.links.watch({refuses: refused, "n-2": at(third)})
+        await node.until("up", "n-2")
+        for number in range(5):
+            node.links.ask(number)
+            await node.until("answered", number, "n-2")
+    assert node.proofs() == []
 
 
 @contextlib.asynccontextmanager

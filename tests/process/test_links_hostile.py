@@ -20,7 +20,7 @@ from elastic.linkwire import Bye, Granted, Greeting, Ping, Pong, Prove
 from launcher import door, hello, watched
 from launcher.hello import Hello
 from launcher.watched import Watched
-from tests.process.linking import SECRET, Watching, at, listening, played, watching
+from tests.process.linking import SECRET, Watching, at, listening, played, proves_nothing, watching
 from tests.process.linkpeer import JOB
 
 
@@ -419,15 +419,7 @@ def test_a_link_that_was_cut_long_ago_is_no_proof_after_one_that_ended_in_order(
                 await again.line()
                 again.say(linkwire.encode(Bye()))
                 await again.is_closed()
-            with socket.socket() as held:
-                held.bind(("127.0.0.1", 0))
-                refused = LinkTarget("127.0.0.1", held.getsockname()[1], 5)
-                node.links.watch({"w-1": refused, "n-2": at(third)})
-                await node.until("up", "n-2")
-                for number in range(5):
-                    node.links.ask(number)
-                    await node.until("answered", number, "n-2")
-            assert node.proofs() == []
+            await proves_nothing(node, "w-1", third)
 
     played(story)
 
