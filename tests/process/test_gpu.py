@@ -1,4 +1,4 @@
-"""Workers on real cards: which of them each one computes on."""
+"""Workers on real cards: which of them each one computes on, and how a killed one comes back."""
 
 from __future__ import annotations
 
@@ -30,6 +30,25 @@ pathlib.Path(sys.argv[1], os.environ["LOCAL_RANK"]).write_text(f"GPU-{uuid}")
 dist.destroy_process_group()
 """
 """A worker that says on which card it has computed, with all the others."""
+
+RECOVERS = """
+import os, signal, sys
+import torch
+import elastic
+
+here = elastic.init()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64).to(here.device))
+state = elastic.State(model=model, optimizer=torch.optim.AdamW(model.parameters()))
+state.restore()
+while state.step < 20:
+    if (state.step, here.generation) == (10, 1):
+        os.kill(os.getpid(), signal.SIGKILL)
+    model(torch.ones(8, 64, device=here.device)).square().mean().backward()
+    state.optimizer.step()
+    state.commit(memory_every=1)
+print(f"backend {here.backend}, {state.step} steps", flush=True)
+"""
+"""A worker that is killed at step 10 of its first life."""
 
 
 def cards(count: int) -> list[tuple[str, str]]:
@@ -68,3 +87,37 @@ def test_each_worker_computes_on_its_own_of_the_named_cards(
     assert [(tmp_path / str(local)).read_text() for local in range(count)] == [uuid for _, uuid in named]
     log = (tmp_path / "log" / "launcher.log").read_text()
     assert re.search(r"workers of generation 1 run: .* \(warm\)$", log, re.MULTILINE), log  # Forked before CUDA began.
+
+
+@pytest.mark.gpu
+def test_a_worker_that_is_killed_while_it_computes_on_a_card_is_back_with_its_steps_and_the_line_has_the_phases(
+    tmp_path: Path,
+) -> None:
+    ((number, _),) = cards(1)
+    said = recovers(tmp_path, "--gpus", number)
+    assert "backend nccl, 20 steps" in said
+
+
+def recovers(folder: Path, *flags: str) -> str:
+    """Let a job of one node lose its worker; what it said, with the line of its recovery."""
+    (folder / "train.py").write_text(RECOVERS)
+    environ = {name: text for name, text in os.environ.items() if not name.startswith(("CUDA_", "ELASTIC_"))}
+    ran = subprocess.run(
+        [sys.executable, "-P", "-m", "launcher", "--local_nodes", "1", "--np", "1", *flags, "train.py"],
+        cwd=folder,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=LIMIT_S,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout
+    phases = r"back in [\d.]+ s: notice \d+ ms · .*spawn \d+ · group \d+ · restore \d+ · step \d+"
+    line = re.search(rf"^.*{phases}", ran.stdout, re.MULTILINE)
+    assert line, ran.stdout
+    print(line[0])
+    log = (folder / "log" / "launcher.log").read_text()
+    assert len(re.findall(r"workers of generation \d run: .* \(warm\)$", log, re.MULTILINE)) == 2, log
+    return ran.stdout
