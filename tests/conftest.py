@@ -6,10 +6,15 @@ import functools
 import re
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import bytecode
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer  # type: ignore[import-untyped, unused-ignore]
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped, unused-ignore]
 
 STARTED = re.compile(r"workers of generation \d+ run: pids ([\d, ]+) \((warm|cold: .*)\)$", re.MULTILINE)
 """The line of an agent's launcher.log for each start of its workers."""
@@ -21,23 +26,28 @@ def pytest_configure(config: pytest.Config) -> None:
         bytecode.write()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
     """Give stories of real processes to whoever is free, one by one, and the tests of any other file to one process.
 
     A file of long stories would otherwise keep one process busy when the others have ended.
     """
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        if item.path.parent.name != "process" or _shares(item.path):
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}-{item.path.stem}"))
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Stories(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return path if _shares(config.rootpath / path) else nodeid
+
+    return Stories(config, log)
 
 
 @functools.cache
 def _shares(path: Path) -> bool:
-    """Tell whether the tests of a file share what is costly to make."""
-    return 'scope="module"' in path.read_text()
+    """Tell whether the tests of a file stay together: all but stories that share nothing that is costly to make."""
+    return path.parent.name != "process" or 'scope="module"' in path.read_text()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
