@@ -24,7 +24,7 @@ lint: setup
 # Stories of real processes mostly wait, so several run at once; the simulation takes every core by itself.
 test: lint
 	$(BIN)/python -m pytest tests/sim
-	$(BIN)/python -m pytest tests/unit tests/store tests/process -m "not hosts" -n 4 --dist loadscope
+	$(BIN)/python -m pytest tests/unit tests/store tests/process -m "not hosts" -n 3 --dist loadscope
 
 demo: setup
 	$(BIN)/python -m elastic.examples.demo

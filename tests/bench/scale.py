@@ -47,7 +47,7 @@ MEMBER_BYTES_MAX, WORKER_BYTES_MAX, FRAME_BYTES_MAX = 40.0, 6.0, 600
 MESSAGES_MAX = 30.0
 """For each agent, in either change; it does not depend on how many there are."""
 LARGE = 1000
-"""From this size on one round in three is enough."""
+"""Beyond this size one round is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ async def measure_all(sizes: Sequence[int], slots: int, rounds: int, console: Co
     """The rounds of each size. One event loop for all: grpc's queue belongs to the first that a process has."""
     found: dict[int, list[Measured]] = {}
     for size in sizes:
-        count = rounds if size <= LARGE else max(1, rounds // 3)
+        count = rounds if size <= LARGE else 1
         found[size] = await measure(size, slots, count)
         console.print(f"{size} agents: median of {count} rounds, {median(found[size])}", highlight=False)
     return found
