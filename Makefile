@@ -35,7 +35,7 @@ bench: setup
 	-$(BIN)/python -m tests.bench.recovery
 	-$(BIN)/python -m tests.bench.start
 	-$(BIN)/python -m tests.bench.scale --chart docs/scale.png
-	-$(BIN)/python -m tests.bench.idle
+	-$(BIN)/python -m tests.bench.idle --library
 	-$(BIN)/python -m tests.bench.checkpoint
 	$(BIN)/python -m tests.bench.table --write
 	$(BIN)/python -m tests.bench.charts

@@ -27,7 +27,7 @@ def listens(host: str, port: int) -> bool:
     try:
         with socket.create_connection((host, port), KNOCK_LIMIT_S) as end:
             return bool(end.getsockname() != end.getpeername())  # Linux may connect a socket to itself.
-    except OSError:
+    except (OSError, UnicodeError):  # A name that no host can have is torch's to refuse.
         return False
 
 

@@ -21,13 +21,12 @@ ABSENT_COMPARED_MAX = 100
 UNFINISHED_MAX = 50
 FORGET_MAX = 20
 WRITTEN_MAX = 3
-ARRIVED_REVISIONS_MAX = 1000
 """Members that a proposal compares one by one (a watch can miss what the store knows); more do not fit into a
 transaction, and where many are lost still fewer of the others. What is not forgotten now is of an older start, and
-counts no more in any case. Besides, a proposal writes or deletes at most `WRITTEN_MAX` keys or ranges.
-
-To watch from a revision of the past costs etcd as much as everything that was written since, so what a member was then
-is of use only if it is at most `ARRIVED_REVISIONS_MAX` revisions old."""
+counts no more in any case. Besides, a proposal writes or deletes at most `WRITTEN_MAX` keys or ranges."""
+ARRIVED_REVISIONS_MAX = 1000
+"""To watch from a revision of the past costs etcd as much as everything that was written since: what a member was then
+is of use only if it is not older than that."""
 
 
 @dataclass(frozen=True, slots=True)
