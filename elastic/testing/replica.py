@@ -213,7 +213,9 @@ def _write(value: Any, path: str) -> None:
     except (TypeError, ValueError):
         text = ""
     if text and _same(json.loads(text), value):
-        Path(f"{path}.json").write_text(text)
+        new = Path(f"{path}.new")
+        new.write_text(text)
+        new.rename(f"{path}.json")  # Killed before this, the replica has returned nothing.
         return
     import torch
 

@@ -79,7 +79,8 @@ class Result:
 def read(replica: Replica, files: str) -> Failed | None:
     """Fill in what a replica has written; how its function failed, None if it did not raise."""
     replica.output = text(f"{files}.output")
-    replica.records = [json.loads(line) for line in text(f"{files}.records").splitlines()]
+    whole, _, _ = text(f"{files}.records").rpartition("\n")  # What follows it was cut off by a kill.
+    replica.records = [json.loads(line) for line in whole.splitlines()]
     if Path(f"{files}.value.json").exists():
         replica.value = json.loads(text(f"{files}.value.json"))
     elif replica.code == 0 and Path(f"{files}.value.pt").exists():
