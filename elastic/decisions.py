@@ -61,7 +61,7 @@ class Form:
 
     `planned`: nothing is broken, and no outcome may be there yet. `lost`: these must not have recorded one. For a
     revision of a roster: `forget` are nodes whose outcomes are of starts that are over, `unfinished` those that must
-    not have recorded one.
+    not have recorded one. `go` is given with a generation that has no gate to wait at.
     """
 
     code: Reason
@@ -71,6 +71,7 @@ class Form:
     lost: tuple[str, ...] = ()
     forget: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
+    go: Go | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,8 +54,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     phases: Annotated[Mapping[str, float], msgspec.Meta(max_length=PHASES_MAX)] = msgspec.field(default_factory=dict)
 
 
-def event_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> Event | None:
-    """The event of a proposal that was carried out, None for any other transaction."""
+def events_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> list[Event]:
+    """The events of a proposal that was carried out, none of any other transaction."""
+    found = []
     for operation in transaction.then:
         if not isinstance(operation, Put) or operation.key not in (keys.generation, keys.go, keys.verdict):
             continue
@@ -64,14 +65,14 @@ def event_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> E
             case Generation():
                 count = len(document.members)
                 text = f"{count} node{'' if count == 1 else 's'}, world size {document.world_size}: {document.reason}"
-                return _event(What.GENERATION, document.g, text, node, at)
+                found.append(_event(What.GENERATION, document.g, text, node, at))
             case Go():
                 parts = [*_words(document.cause), document.note, f"{document.budget.charged} restarts charged"]
-                return _event(What.GO, document.g, "; ".join(part for part in parts if part), node, at)
+                found.append(_event(What.GO, document.g, "; ".join(part for part in parts if part), node, at))
             case Verdict():
                 text = "; ".join([f"{document.status}: {document.reason}", *_words(document.cause)])
-                return _event(What.VERDICT, document.g, text, node, at)
-    return None
+                found.append(_event(What.VERDICT, document.g, text, node, at))
+    return found
 
 
 def of_recovery(found: Recovery, node: str, at: float) -> Event:

@@ -6,7 +6,7 @@ sentence. The proposer calls it after every change and at the time it asked for;
 The rules, in the order they are asked:
 
 1. A verdict ends everything. A document that cannot be read stops everything until a person has looked.
-2. No generation yet: wait for the first nodes, then for the settling window, then form.
+2. No generation yet: wait for the first nodes, then for the settling window, then form, with the go: nobody ran before.
    With a list of hosts (`--ips`) members stand in its order, and each host has one place (`elastic.hostlist`).
 3. The newest generation has its go: complete it, or replace it because of a loss, a failure, workers that had to be
    stopped, a drain, fewer nodes wanted, or newcomers. Unplanned before planned; nothing planned after the first ok.
@@ -104,7 +104,7 @@ def _of_roster(q: Question, roles: Roles) -> tuple[Decision, Memory]:
     """The same for a parameter-server job."""
     generation = q.generation
     if generation is None:
-        return roster.first(q, roles), q.memory
+        return _at_once(q, roster.first(q, roles)), q.memory
     if q.view.go is not None and q.view.go.value.g == generation.g:
         return roster.running(q, roles, generation)
     if not roster.standing(q, generation):
@@ -202,7 +202,15 @@ def _first(q: Question) -> tuple[Decision, Memory]:
         whom = hostlist.others(q.spec.ips, q.hosts(nodes))
         return Wait(Reason.SETTLING, settling(len(nodes), q.spec.np.high, until - q.now, whom), until), q.memory
     reason = f"{counted(len(nodes), q.spec.np.high)} here"
-    return _form(q, Reason.FORMED, Why.FIRST, reason, []), q.memory
+    return _at_once(q, _form(q, Reason.FORMED, Why.FIRST, reason, [])), q.memory
+
+
+def _at_once(q: Question, first: Decision) -> Decision:
+    """A first generation with its go: nobody can still run an older world, so it needs no gate."""
+    if not isinstance(first, Form) or first.generation.before is not None:
+        return first
+    opening, _ = _open(q, first.generation, None, None)
+    return replace(first, go=opening.go) if isinstance(opening, Open) else first
 
 
 def _running(q: Question, generation: Generation) -> tuple[Decision, Memory]:

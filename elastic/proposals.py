@@ -77,7 +77,9 @@ def propose(
         )
         for old in decision.forget[: min(FORGET_MAX, (room - len(at_work)) // 2)]:
             then = (*then, Delete(Range.key(keys.outcome(g, old))), Delete(keys.later_outcomes(g, old)))
-        if view.go is not None and view.go.value.g >= generation.g and not generation.rev:
+        if decision.go is not None:
+            then = (*then, Put(keys.go, encode(msgspec.structs.replace(decision.go, tag=tag))))
+        elif view.go is not None and view.go.value.g >= generation.g and not generation.rev:
             then = (*then, Delete(Range.key(keys.go)))  # Left over from a generation that somebody deleted.
         return Transaction("form", tuple(compares), then)
     if isinstance(decision, Open):

@@ -30,9 +30,8 @@ class History:
         self._events: asyncio.Queue[history.Event] = asyncio.Queue(WAITING_MAX)
 
     def add(self, transaction: Transaction) -> None:
-        """A transaction was carried out; a proposal becomes an event."""
-        event = history.event_of(self._keys, transaction, self._node, time.time())
-        if event is not None:
+        """A transaction was carried out; a proposal becomes an event, or two."""
+        for event in history.events_of(self._keys, transaction, self._node, time.time()):
             self.note(event)
 
     def note(self, event: history.Event) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from types import MappingProxyType
 
 from elastic.errors import Compacted, StoreError, WatchLost
@@ -133,11 +133,9 @@ class Mirror:
 
     async def _pause(self) -> None:
         """Wait a moment, less if somebody asks for a listing."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(self._random.uniform(*PAUSE_S)):
                 await self._woken.wait()
-        except TimeoutError:
-            return
 
     async def _round(self) -> None:
         """List, and watch until the ranges change or an error comes."""
@@ -162,9 +160,11 @@ class Mirror:
         """Watch until the ranges change so that this needs another watch, and list now and then."""
         more = More()
         watching = asyncio.create_task(self._watch(self._watched, from_revision, more), name="mirror")
+        watching.add_done_callback(lambda _: self._woken.set())
         try:
             while not self._scope_changed or await self._take_on(more):
-                await self._idle(watching)
+                if not watching.done():
+                    await self._idle()
                 if watching.done():
                     watching.result()  # raises
                 if not self._scope_changed:
@@ -173,6 +173,8 @@ class Mirror:
         finally:
             watching.cancel()
             await asyncio.wait([watching])
+            if not self._scope_changed and not self._stale:
+                self._woken.clear()  # That was the end of the watch: nobody asks for a listing.
 
     async def _take_on(self, more: More) -> bool:
         """Go on with the watch that runs although the ranges have changed; False if that cannot be."""
@@ -196,15 +198,11 @@ class Mirror:
             await more.add(new, self._listed_from)
         return True
 
-    async def _idle(self, watching: asyncio.Task[None]) -> None:
+    async def _idle(self) -> None:
         """Wait until the watch ends, somebody asks for a listing, or one is due."""
-        woken = asyncio.create_task(self._woken.wait())
-        due_s = self._relist_every_s * self._random.uniform(*RELIST_SPREAD)
-        try:
-            await asyncio.wait({watching, woken}, timeout=due_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            woken.cancel()
-            await asyncio.wait([woken])
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._relist_every_s * self._random.uniform(*RELIST_SPREAD)):
+                await self._woken.wait()
 
     async def _list(self, kept: Sequence[Range] = ()) -> int | None:
         """Read every range and make the entries fit; the picture counts as old as its oldest part.

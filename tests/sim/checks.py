@@ -8,6 +8,7 @@ from __future__ import annotations
 from elastic.keys import View, ViewReader
 from elastic.model import Ended, Generation, Place, Status, Why
 from elastic.proposals import Transaction
+from elastic.store.base import Put
 from tests.sim.nodes import KEYS, KILL_S, Node, Observer, WorkerSet
 from tests.sim.world import World
 
@@ -62,6 +63,8 @@ class Promises(Observer):
         match transaction.kind:
             case "form":
                 self._formed(world, view, node)
+                if any(isinstance(one, Put) and one.key == KEYS.go for one in transaction.then):
+                    self._went(world, view, node)
             case "go":
                 self._went(world, view, node)
             case "verdict":

@@ -11,7 +11,7 @@ import pytest
 
 from elastic import history
 from elastic.errors import StoreUnavailable
-from elastic.history import KEPT, TEXT_MAX, Event, What, event_of, remember
+from elastic.history import KEPT, TEXT_MAX, Event, What, events_of, remember
 from elastic.keys import encode
 from elastic.model import Budget, Cause, Generation, Go, Place, Status, Verdict, Why
 from elastic.proposals import Transaction, leave
@@ -34,15 +34,13 @@ def proposal(number: int = 1, reason: str = "2 of 2 nodes are here") -> Transact
 
 
 def said(document: Go | Verdict, key: str) -> Event:
-    event = event_of(KEYS, Transaction("x", (), (Put(key, encode(document)),)), "a", 12.3456)
-    assert event is not None
+    (event,) = events_of(KEYS, Transaction("x", (), (Put(key, encode(document)),)), "a", 12.3456)
     return event
 
 
 def test_a_generation_a_go_and_a_verdict_become_one_sentence_each() -> None:
-    assert event_of(KEYS, proposal(), "a", 12.3456) == Event(
-        at=12.346, node="a", what=What.GENERATION, g=1, text="2 nodes, world size 2: 2 of 2 nodes are here"
-    )
+    formed = Event(at=12.346, node="a", what=What.GENERATION, g=1, text="2 nodes, world size 2: 2 of 2 nodes are here")
+    assert events_of(KEYS, proposal(), "a", 12.3456) == [formed]
     go = Go(g=2, tag="", master="h:1", budget=Budget(charged=1), cause=CAUSE, note="restart 1 of 3")
     assert said(go, KEYS.go).text == ("rank=[3] failed on host h, see workerlog.3; restart 1 of 3; 1 restarts charged")
     verdict = Verdict(status=Status.FAILED, reason="no restart is left", run=1, g=2, tag="", at=0.0, cause=CAUSE)
@@ -51,13 +49,18 @@ def test_a_generation_a_go_and_a_verdict_become_one_sentence_each() -> None:
     )
 
 
+def test_a_first_generation_that_comes_with_its_go_is_two_events_in_their_order() -> None:
+    go = Go(g=1, tag="", master="h:1", budget=Budget())
+    together = Transaction("form", (), (*proposal().then, Put(KEYS.go, encode(go))))
+    assert [event.what for event in events_of(KEYS, together, "a", 0.0)] == [What.GENERATION, What.GO]
+
+
 def test_other_transactions_are_no_events() -> None:
-    assert event_of(KEYS, leave(KEYS, "a", 4), "a", 0.0) is None
+    assert events_of(KEYS, leave(KEYS, "a", 4), "a", 0.0) == []
 
 
 def test_a_long_reason_is_cut() -> None:
-    event = event_of(KEYS, proposal(reason="x" * 5000), "a", 0.0)
-    assert event is not None
+    (event,) = events_of(KEYS, proposal(reason="x" * 5000), "a", 0.0)
     assert len(event.text) == TEXT_MAX
 
 

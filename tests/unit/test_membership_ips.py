@@ -116,13 +116,13 @@ def test_of_two_newcomers_of_one_host_the_older_is_taken_and_the_other_is_a_spar
 
 
 def test_at_the_gate_a_newcomer_takes_its_place_in_the_order() -> None:
-    job = listed()
-    job.join("c b")
-    job.scale("2:3")
-    job.form(3, Reason.FORMED, before=Reason.SETTLING)
+    job = listed("1:3")
+    job.run("b c")
+    job.vanish("c")
+    job.form(10, Reason.LOST)
     job.join("a")
-    job.decide(3.1)
-    assert nodes_of(job.form(3.5, Reason.GATE_JOINED)) == ["a", "b", "c"]
+    job.decide(10.1)
+    assert nodes_of(job.form(10.5, Reason.GATE_JOINED)) == ["a", "b"]
 
 
 def test_below_the_minimum_the_missing_hosts_are_named() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from elastic.decisions import Memory, Open, Reason, Wait
+from elastic.decisions import Memory, Reason, Wait
 from elastic.membership import decide
 from elastic.model import Budget, Status, Why
 from elastic.question import LINK_PATIENCE_S
@@ -283,14 +283,23 @@ def test_the_first_generation_is_number_1_and_has_nothing_before_it_and_a_full_b
     assert generation.world_size == 2
 
 
-def test_the_first_generation_gets_its_go_at_once_and_rank_0_names_the_endpoint() -> None:
+def test_the_first_generation_comes_with_its_go_and_rank_0_names_the_endpoint() -> None:
     job = Job("2")
     job.join("a b")
-    job.form(0, Reason.FORMED)
-    opened = job.open(0)
-    assert opened.go.master == "host-a:7001"
-    assert opened.absent == ()
-    assert opened.reason == "generation 1: 2 nodes ready"
+    go = job.form(0, Reason.FORMED).go
+    assert go is not None
+    assert (go.g, go.master, go.budget) == (1, "host-a:7001", Budget())
+    job.wait(0, Reason.TRAINING)
+
+
+def test_a_first_generation_without_the_ports_of_rank_0_waits_at_the_gate_for_them() -> None:
+    job = Job("2")
+    job.join("a b")
+    stored = job.view.members["a"]
+    portless = replace(stored, value=msgspec.structs.replace(stored.value, masters=()))
+    job.view = replace(job.view, members={**job.view.members, "a": portless})
+    assert job.form(0, Reason.FORMED).go is None
+    job.wait(0, Reason.MISSING)
 
 
 def test_an_ipv6_host_is_written_in_brackets() -> None:
@@ -300,8 +309,9 @@ def test_an_ipv6_host_is_written_in_brackets() -> None:
     job.view = replace(
         job.view, members={"a": replace(stored, value=msgspec.structs.replace(stored.value, host="fd00::1"))}
     )
-    job.form(0, Reason.FORMED)
-    assert job.open(0).go.master == "[fd00::1]:7001"
+    go = job.form(0, Reason.FORMED).go
+    assert go is not None
+    assert go.master == "[fd00::1]:7001"
 
 
 def test_a_new_run_starts_like_the_first_with_a_higher_generation_and_a_full_budget() -> None:
@@ -318,7 +328,7 @@ def test_a_new_run_starts_like_the_first_with_a_higher_generation_and_a_full_bud
     form = job.form(0, Reason.FORMED)
     assert (form.generation.g, form.generation.run) == (2, 2)
     assert (form.generation.why, form.generation.before, form.generation.budget) == (Why.FIRST, None, Budget())
-    job.open(0)
+    assert form.go is not None
 
 
 # --- decide itself ------------------------------------------------------------------------------------------------
@@ -351,7 +361,6 @@ def test_a_whole_job_of_one_node_goes_from_registration_to_its_verdict(np: str) 
     job = Job(np)
     job.join("a")
     job.form(0, Reason.FORMED, Reason.SETTLING)
-    assert isinstance(job.open(3), Open)
     assert job.wait(4, Reason.TRAINING).reason == "training with 1 node"
     job.ok("a")
     verdict = job.conclude(100, Reason.COMPLETED).verdict

@@ -189,6 +189,18 @@ def test_the_very_first_generation_needs_that_there_is_none() -> None:
     assert not shelf.send(late)
 
 
+def test_a_first_generation_with_its_go_is_written_in_one_transaction_over_what_an_older_run_left() -> None:
+    shelf = a_running_job()
+    go = msgspec.structs.replace(OPEN.go, g=5, tag="")
+    first = Form(Reason.FORMED, "", generation(5, "a"), go=go)
+    assert shelf.send(proposal(shelf, shelf.view, first))
+    view = shelf.view
+    assert view.generation is not None
+    assert view.go is not None
+    assert view.go.mod_revision == view.generation.mod_revision
+    assert view.go.value == msgspec.structs.replace(go, tag="tag")
+
+
 def test_each_proposal_carries_its_tag_and_a_verdict_its_time() -> None:
     shelf = a_running_job()
     for decision in (OPEN, FORM, CONCLUDE):

@@ -34,7 +34,6 @@ def started(roles: Roles, np: str, nodes: str, now: float = 0.0, **spec: Any) ->
     made = job(roles, np, **spec)
     made.join(nodes)
     made.form(now, Reason.FORMED, Reason.SETTLING)
-    made.open(now)
     return made
 
 

@@ -113,6 +113,8 @@ class Job:
                     key: end for key, end in self.view.outcomes.items() if key not in {(g, n) for n in decision.forget}
                 }
                 self._set(generation=self._stored(generation), outcomes=kept)
+                if decision.go is not None:
+                    self._set(go=self._stored(decision.go))
             case Open(go=go):
                 self._set(go=self._stored(go))
             case Conclude(verdict=verdict):
@@ -122,7 +124,6 @@ class Job:
         """The first generation runs with these nodes, in this order."""
         self.join(nodes)
         assert nodes_of(self.form(now, Reason.FORMED, Reason.SETTLING)) == nodes.split()
-        self.open(now)
 
     # --- what the proposer says -----------------------------------------------------------------------------------
 
