@@ -13,7 +13,7 @@ import random
 import resource
 import time
 from collections import Counter, deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from elastic import agentevents as ae
@@ -74,6 +74,8 @@ class Agent:
         self.document_bytes = 0
         self.hold = False
         self.lease: int | None = None
+        self.pictured = asyncio.Event()
+        """Set while what it follows is known to it."""
         self._random = random.Random(number)
         self._store = EtcdStore([crowd.endpoint], options=OPTIONS, random_source=self._random)
         self._mirror = Mirror(
@@ -150,6 +152,8 @@ class Agent:
         self.feed(ae.Tick())
 
     def _mirrored(self, mirror: Mirror) -> None:
+        if mirror.listed:
+            self.pictured.set()
         entry = mirror.entries.get(self.crowd.keys.generation)
         self._dirty = True
         if entry is not None and entry.mod_revision > self.has:
@@ -193,6 +197,8 @@ class Agent:
                 keys = self.crowd.keys
                 nodes = (self.node,) if action.node is None else (self.node, action.node)
                 self._mirror.follow(keys.everything if action.complete else keys.followed(*nodes), action.known)
+                if not self._mirror.listed:
+                    self.pictured.clear()
             case ae.Relist():
                 self._mirror.refresh_soon()
             case ae.FindOlder():
@@ -255,8 +261,8 @@ class Agent:
 class Crowd:
     """The agents of one job."""
 
-    def __init__(self, endpoint: str, job: str, count: int, slots: int) -> None:
-        """Make `count` agents; they wait for each other."""
+    def __init__(self, endpoint: str, job: str, count: int, slots: int, numbers: Sequence[int] | None = None) -> None:
+        """Make `count` agents that wait for each other, or only those with these numbers."""
         self.endpoint = endpoint
         self.keys = JobKeys(job)
         self.count = count
@@ -267,7 +273,7 @@ class Crowd:
         self._waiting: asyncio.Future[float] | None = None
         self._failed: BaseException | None = None
         self._awaited = ""
-        self.agents = [Agent(self, number, slots) for number in range(count)]
+        self.agents = [Agent(self, number, slots) for number in (range(count) if numbers is None else numbers)]
 
     def fail(self, error: BaseException) -> None:
         """End what is waited for."""

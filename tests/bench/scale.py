@@ -1,11 +1,12 @@
 """What a membership change costs as the job grows: time, messages and bytes, with thousands of real agents.
 
     python -m tests.bench.scale [--sizes 10,100,300,1000,3000] [--rounds 7] [--slots 1] [--torch 4,8,16,32,64]
-                                [--chart docs/scale.png] [--results docs/bench]
+                                [--processes N] [--chart docs/scale.png] [--results docs/bench]
 
 Every agent is the real one without its nursery (`tests.bench.crowd`): its own connection to etcd, lease, watch and
-core; all in one process, the etcd (embedded) beside it. Messages and bytes are etcd's own counts (/metrics), without
-the refreshes of leases. torch's dynamic rendezvous over a TCPStore is measured in the same run, each agent a thread.
+core. They are dealt out to as many processes as there are cores (`--processes`), the etcd (embedded) beside them.
+Messages and bytes are etcd's own counts (/metrics), without the refreshes of leases. torch's dynamic rendezvous over a
+TCPStore is measured in the same run, each agent a thread.
 
 - meet: all agents are connected, have their lease and a watch that stands, and know that the job is empty; then all
   register in one instant. It ends when the bytes of the generation have arrived at every agent. `connect` is what
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
+import os
 import re
 import statistics
 import sys
@@ -34,10 +35,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from elastic import agentevents as ae
 from elastic.store.embedded import EmbeddedEtcd
 from tests.bench import rendezvous, results
-from tests.bench.crowd import Agent, Crowd, raise_limits
+from tests.bench.crowd import raise_limits
+from tests.bench.crowdparts import Met, Parts, Ran
 
 GOAL_SIZE = 1000
 MEET_MAX_S, LOST_MAX_S, APPLY_MS_MAX = 2.0, 0.5, 10.0
@@ -107,85 +108,59 @@ class Meter:
         )
 
 
-async def one_round(endpoint: str, job: str, size: int, slots: int, meter: Meter) -> Measured:
+async def one_round(parts: Parts, endpoint: str, job: str, size: int, slots: int, meter: Meter) -> Measured:
     """Let a job of this size meet, lose a member, and go on."""
-    crowd = Crowd(endpoint, job, size, slots)
-    agents = crowd.agents
+    await parts.make(endpoint, job, size, slots)
     try:
         began = time.monotonic()
-        crowd.expect("ready", "bytes", "run")
-        for agent in agents:
-            agent.start()
-        connected = await crowd.wait("ready")
+        connected = max(await parts.all("connect"))
         await asyncio.to_thread(meter.read)
-        gc.collect()
-        gc.freeze()  # What a thousand agents hold is not looked through again and again while they are measured.
-        cpu, met_at = time.process_time(), time.monotonic()
-        crowd.begin.set()
-        met = await crowd.wait("bytes")
-        meet_cpu_s = time.process_time() - cpu
+        met_at = time.monotonic()
+        met: list[Met] = await parts.all("meet")
         meet = await asyncio.to_thread(meter.read)
-        await applied(agents)
-        await crowd.wait("run")
+        first: list[Ran] = await parts.all("run")
         await asyncio.to_thread(meter.read)
-        first = max(agent.runs for agent in agents)
-        lost_at, lost, changed, change = await lose(crowd, agents[size // 2], meter)
-        costs = [agent.apply_s for agent in crowd.agents if agent.apply_s]
+        victim = await parts.kill(size // 2)
+        await parts.all("expect")
+        await asyncio.to_thread(meter.read)
+        lost_at = time.monotonic()
+        await parts.all("prove", victim)
+        lost = max(await parts.all("heard"))
+        next_one: list[Ran] = await parts.all("run")
+        change = await asyncio.to_thread(meter.read)
+        costs = [cost for part in next_one for cost in part.apply_s]
         return Measured(
             connect_s=connected - began,
-            meet_s=met - met_at,
-            meet_cpu_s=meet_cpu_s,
+            meet_s=max(part.at for part in met) - met_at,
+            meet_cpu_s=sum(part.cpu_s for part in met),
             lost_s=lost - lost_at,
-            change_s=changed - lost_at,
+            change_s=max(part.at for part in next_one) - lost_at,
             apply_s=statistics.median(costs),
             apply_worst_s=max(costs),
             meet=meet,
             lost=change,
-            generations=first,
-            document_bytes=agents[0].document_bytes,
+            generations=max(part.generation for part in first),
+            document_bytes=next_one[0].document_bytes,
         )
     finally:
-        gc.unfreeze()
-        await crowd.stop()
+        await parts.all("close")
 
 
-async def lose(crowd: Crowd, victim: Agent, meter: Meter) -> tuple[float, float, float, Change]:
-    """Kill an agent and tell the proposer: when, when all had the next generation, when all ran it, and its cost."""
-    agents = crowd.agents
-    proposer = next(agent for agent in agents if agent.proposes)
-    created = proposer.core.facts.view.members[victim.node].create_revision
-    await victim.stop()
-    agents.remove(victim)
-    crowd.expect("bytes", "run")
-    await asyncio.to_thread(meter.read)
-    lost_at = time.monotonic()
-    proposer.feed(ae.ProvenGone(victim.node, created, victim.core.facts.me.member.host))
-    lost = await crowd.wait("bytes")
-    await applied(agents)
-    changed = await crowd.wait("run")
-    return lost_at, lost, changed, await asyncio.to_thread(meter.read)
-
-
-async def applied(agents: Sequence[Agent]) -> None:
-    """Let every agent read and apply what it has; the streams of the others go on meanwhile."""
-    for agent in tuple(agents):
-        agent.apply()
-        await asyncio.sleep(0)
-
-
-async def measure(size: int, slots: int, rounds: int) -> list[Measured]:
+async def measure(parts: Parts, size: int, slots: int, rounds: int) -> list[Measured]:
     """So many rounds with a fresh etcd."""
     async with EmbeddedEtcd() as etcd:
         meter = Meter(etcd.endpoint)
-        return [await one_round(etcd.endpoint, f"scale-{at}", size, slots, meter) for at in range(rounds)]
+        return [await one_round(parts, etcd.endpoint, f"scale-{at}", size, slots, meter) for at in range(rounds)]
 
 
-async def measure_all(sizes: Sequence[int], slots: int, rounds: int, console: Console) -> dict[int, list[Measured]]:
-    """The rounds of each size. One event loop for all: grpc's queue belongs to the first that a process has."""
+async def measure_all(
+    parts: Parts, sizes: Sequence[int], slots: int, rounds: int, console: Console
+) -> dict[int, list[Measured]]:
+    """The rounds of each size."""
     found: dict[int, list[Measured]] = {}
     for size in sizes:
         count = rounds if size <= LARGE else 1
-        found[size] = await measure(size, slots, count)
+        found[size] = await measure(parts, size, slots, count)
         console.print(f"{size} agents: median of {count} rounds, {median(found[size])}", highlight=False)
     return found
 
@@ -274,13 +249,15 @@ def main() -> int:
     parser.add_argument("--torch", type=numbers, default="4,8,16,32,64")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--chart", type=Path)
     parser.add_argument("--results", type=Path, default=results.FOLDER)
     args = parser.parse_args()
 
     raise_limits()
     console = Console(width=150)
-    rounds = asyncio.run(measure_all(args.sizes, args.slots, args.rounds, console))
+    with Parts(args.processes) as parts:
+        rounds = asyncio.run(measure_all(parts, args.sizes, args.slots, args.rounds, console))
     found = {size: median(measured) for size, measured in rounds.items()}
     peers = {size: rendezvous.meet(size) for size in args.torch}
     show(found, peers, console)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from signal import SIGTERM
 
@@ -179,21 +180,27 @@ async def test_a_node_that_several_entries_could_be_is_asked_for_its_host(job: J
 
 
 ROLES = """
-import os, signal
-print(os.environ["TRAINING_ROLE"], os.environ["POD_IP"], "of", os.environ["PADDLE_PSERVERS_IP_PORT_LIST"], flush=True)
-if os.environ["TRAINING_ROLE"] == "PSERVER":
-    signal.pause()
+import os, signal, sys
+role, host, servers = (os.environ[name] for name in ("TRAINING_ROLE", "POD_IP", "PADDLE_PSERVERS_IP_PORT_LIST"))
+print(role, host, "of", servers, flush=True)
+up = sys.argv[1] + "/up-"
+if role == "PSERVER":
+    with open(up + host, "w"):
+        signal.pause()
+for server in servers.split(","):
+    open(up + server.partition(":")[0]).close()
 """
-"""Servers stay until they are stopped, workers are done at once."""
+"""Servers stay until they are stopped, workers are done as soon as every server has said who it is."""
 
 
 @story
 async def test_hosts_that_are_named_as_servers_and_workers_meet_in_the_same_way(job: Job) -> None:
     port, one, two = free_ports(3)
-    script = (str(job.write("roles.py", ROLES)),)
+    script = (str(job.write("roles.py", ROLES)), str(job.folder))
     lists = ("--servers", f"{SECOND}:{two},{FIRST}:{one}", "--workers", f"{FIRST},{SECOND}", "--console", "all")
     nodes = {}
     for host in (SECOND, FIRST):
+        os.mkfifo(job.folder / f"up-{host}")
         flags = (*lists, "--host", host, "--serve_port", str(port))
         nodes[host] = await job.node(*flags, server=False, script=script)
     await nodes[FIRST].says(f"this host serves the etcd of job {job.job_id} for the others, on {FIRST}:{port}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from elastic.store.embedded import EmbeddedEtcd
-from tests.bench.crowd import Crowd
-from tests.bench.scale import Meter, applied, lose
+from tests.bench.crowdparts import Part
+from tests.bench.scale import Meter
 
 Calls = dict[str, float]
 
@@ -15,25 +15,27 @@ async def _story(size: int) -> tuple[Calls, Calls, Calls, int]:
     """The calls of connecting, of meeting, and of losing one; and the generation in which all met."""
     async with EmbeddedEtcd() as etcd:
         meter = Meter(etcd.endpoint)
-        crowd = Crowd(etcd.endpoint, "j", size, slots=1)
+
+        async def calls() -> Calls:
+            await asyncio.to_thread(meter.read)
+            return meter.calls
+
+        part = Part(etcd.endpoint, "j", size, 1, range(size))
         try:
-            crowd.expect("ready", "bytes", "run")
-            await asyncio.to_thread(meter.read)
-            for agent in crowd.agents:
-                agent.start()
-            await crowd.wait("ready")
-            await asyncio.to_thread(meter.read)
-            connecting = meter.calls
-            crowd.begin.set()
-            await crowd.wait("bytes")
-            await applied(crowd.agents)
-            await crowd.wait("run")
-            await asyncio.to_thread(meter.read)
-            meeting, met = meter.calls, max(agent.runs for agent in crowd.agents)
-            await lose(crowd, crowd.agents[size // 2], meter)
-            return connecting, meeting, meter.calls, met
+            await calls()
+            await part.connect()
+            connecting = await calls()
+            await part.meet()
+            met = (await part.run()).generation
+            meeting = await calls()
+            victim = await part.kill(size // 2)
+            await part.expect()
+            await part.prove(victim)
+            await part.heard()
+            assert (await part.run()).generation == met + 1
+            return connecting, meeting, await calls(), met
         finally:
-            await crowd.stop()
+            await part.close()
 
 
 def test_each_agent_asks_as_much_of_etcd_however_many_join_and_all_join_in_one_generation() -> None:
@@ -46,7 +48,7 @@ def test_each_agent_asks_as_much_of_etcd_however_many_join_and_all_join_in_one_g
         assert connecting == {"Range": 3 * size, "Watch": size, "LeaseGrant": size}
         # All register at once; all but one come second, and join the job that the first one began. The first looks for
         # somebody older, and lists and watches everything; the others learn with the answer who is before them in line,
-        # and their watches take that one on. Then the generation and the go.
-        assert meeting == {"Txn": size + 2, "Range": 2, "Watch": 1}
+        # and their watches take that one on. Then the generation, with its go.
+        assert meeting == {"Txn": size + 1, "Range": 2, "Watch": 1}
         # A generation, an outcome of each survivor, a go; who followed the lost one follows another.
         assert losing == {"Txn": 1 + (size - 1) + 1, "LeaseRevoke": 1, "Range": 1}

@@ -1,0 +1,185 @@
+"""A crowd in several processes, one for each core: each has its part of the agents, and whoever measures commands them.
+
+A `Part` can also be used alone, in the process that measures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from elastic import agentevents as ae
+from tests.bench.crowd import Crowd, raise_limits
+
+
+class Met(NamedTuple):
+    """When the last of a part had the bytes of the generation, and the processor time of its process since `meet`."""
+
+    at: float
+    cpu_s: float
+
+
+class Ran(NamedTuple):
+    """When the workers of all ran, of which generation, the bytes of that, and what it cost each agent to apply it."""
+
+    at: float
+    generation: int
+    document_bytes: int
+    apply_s: list[float]
+
+
+class Victim(NamedTuple):
+    """An agent that was killed."""
+
+    node: str
+    host: str
+
+
+class Part:
+    """Some of the agents of a job, and what they are told to do, one thing after the other."""
+
+    def __init__(self, endpoint: str, job: str, count: int, slots: int, numbers: Sequence[int]) -> None:
+        """Make the agents with these numbers of a job of `count`."""
+        self.crowd = Crowd(endpoint, job, count, slots, numbers)
+
+    async def connect(self) -> float:
+        """Connect them, so that only registering is left; when that was done."""
+        self.crowd.expect("ready", "bytes", "run")
+        for agent in self.crowd.agents:
+            agent.start()
+        connected = await self.crowd.wait("ready")
+        gc.collect()
+        gc.freeze()  # What a thousand agents hold is not looked through again and again while they are measured.
+        return connected
+
+    async def meet(self) -> Met:
+        """Register, until each has the bytes of the generation."""
+        cpu_s = time.process_time()
+        self.crowd.begin.set()
+        at = await self.crowd.wait("bytes")
+        return Met(at, time.process_time() - cpu_s)
+
+    async def kill(self, number: int) -> Victim:
+        """End an agent as a killed process ends."""
+        victim = next(agent for agent in self.crowd.agents if agent.number == number)
+        await victim.stop()
+        self.crowd.agents.remove(victim)
+        return Victim(victim.node, victim.core.facts.me.member.host)
+
+    async def expect(self) -> None:
+        """From now on the next generation is awaited."""
+        self.crowd.expect("bytes", "run")
+
+    async def prove(self, victim: Victim) -> None:
+        """Show the proposer, if it is of this part, that a process is gone."""
+        for agent in self.crowd.agents:
+            if agent.proposes:
+                created = agent.core.facts.view.members[victim.node].create_revision
+                agent.feed(ae.ProvenGone(victim.node, created, victim.host))
+
+    async def heard(self) -> float:
+        """When the last had the bytes of the next generation."""
+        return await self.crowd.wait("bytes")
+
+    async def run(self) -> Ran:
+        """Let every agent read and apply what it has, until its workers run and it follows whom it is to follow."""
+        agents = self.crowd.agents
+        for agent in tuple(agents):
+            agent.apply()
+            await asyncio.sleep(0)  # The streams of the others go on meanwhile.
+        at = await self.crowd.wait("run")
+        for agent in agents:
+            await agent.pictured.wait()
+        costs = [agent.apply_s for agent in agents if agent.apply_s]
+        return Ran(at, max(agent.runs for agent in agents), agents[0].document_bytes, costs)
+
+    async def close(self) -> None:
+        """End all of them."""
+        gc.unfreeze()
+        await self.crowd.stop()
+
+
+class Parts:
+    """So many processes. Every command goes to all at once."""
+
+    def __init__(self, count: int) -> None:
+        """Start them; they serve one crowd after the other."""
+        context = multiprocessing.get_context("spawn")
+        self._pipes: list[Connection[Any, Any]] = []
+        self._processes = []
+        for _ in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join()
+
+    async def make(self, endpoint: str, job: str, count: int, slots: int) -> None:
+        """A crowd, dealt out to the processes."""
+        await self._all(
+            "make", lambda at: (endpoint, job, count, slots, range(at, count, len(self._pipes)))
+        )  # fmt: skip
+
+    async def all(self, command: str, *args: Any) -> list[Any]:
+        """Have every part do this; their answers."""
+        return await self._all(command, lambda _: args)
+
+    async def kill(self, number: int) -> Victim:
+        """See `Part.kill`."""
+        pipe = self._pipes[number % len(self._pipes)]
+        pipe.send(("kill", number))
+        return await _answer(pipe)  # type: ignore[no-any-return]
+
+    async def _all(self, command: str, args: Callable[[int], tuple[Any, ...]]) -> list[Any]:
+        for at, pipe in enumerate(self._pipes):
+            pipe.send((command, *args(at)))
+        return list(await asyncio.gather(*map(_answer, self._pipes)))
+
+
+async def _answer(pipe: Connection[Any, Any]) -> Any:
+    found = await asyncio.to_thread(pipe.recv)
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+def _serve(pipe: Connection[Any, Any]) -> None:
+    """Do what comes over the pipe until it is closed, in one event loop: grpc's queue belongs to the first there is."""
+    raise_limits()
+    asyncio.run(_commands(pipe))
+
+
+async def _commands(pipe: Connection[Any, Any]) -> None:
+    part: Part | None = None
+    while True:
+        try:
+            command, *args = await asyncio.to_thread(pipe.recv)
+        except EOFError:
+            return
+        try:
+            if command == "make":
+                part, answer = Part(*args), None
+            else:
+                answer = await getattr(part, command)(*args)
+        except Exception as error:  # noqa: BLE001  # It is raised in the process that measures.
+            answer = RuntimeError(f"{command} in process {os.getpid()}: {error!r}")
+        pipe.send(answer)
