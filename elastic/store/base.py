@@ -200,6 +200,10 @@ class Batch(Struct, frozen=True):
     changes: tuple[Change, ...]
 
 
+NOW = 0
+"""In place of the revision from which a watch tells."""
+
+
 class More:
     """Given to a watch, it lets the watch's reader have it take on ranges later."""
 
@@ -270,7 +274,8 @@ class Store(Protocol):
     ) -> AsyncGenerator[Batch, None]:
         """Yield every change in the ranges, and in those of `more`, from `from_revision` on, in order, until closed.
 
-        Each batch has changes of one revision; the changes of one revision to several ranges may come in two
+        `NOW`: from the moment on at which the watch begins; the first batch has a revision of which nothing later is
+        missing. Each batch has changes of one revision; the changes of one revision to several ranges may come in two
         batches. The first batch is empty and says that the watch stands. Ends only by an error: `Compacted`,
         `WatchLost`, `StoreUnavailable` or `StoreDenied`.
         """

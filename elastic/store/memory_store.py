@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from elastic.errors import StoreUnavailable, WatchLost
 from elastic.store.base import (
+    NOW,
     Batch,
     Compare,
     Lease,
@@ -115,10 +116,11 @@ class MemoryStore:
         self, ranges: Sequence[Range], from_revision: int, more: More | None = None
     ) -> AsyncGenerator[Batch, None]:
         """See `Store.watch`. All changes of one revision come in one batch."""
-        if from_revision < 1:
+        if from_revision < NOW:
             raise ValueError(f"a watch from revision {from_revision}; the first is 1")
-        core, spans, next_revision, reader = self._arrive(), merged(ranges), from_revision, _Reader()
-        delivered = from_revision - 1
+        core, spans, reader = self._arrive(), merged(ranges), _Reader()
+        next_revision = core.revision + 1 if from_revision == NOW else from_revision
+        delivered = next_revision - 1
         self._readers.add(reader)
         core.subscribe(reader.wake)
         try:

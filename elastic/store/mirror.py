@@ -1,7 +1,11 @@
 """A part of the store kept here, always as it was at one moment, and always moving forward.
 
-The listing is the truth, the watch is a hint that comes sooner: list, watch from the revision after it, list again
-when the watch ends and now and then besides. Each range is listed as it was at one moment.
+The listing is the truth, the watch is a hint that comes sooner: list, watch, list again when the watch ends and now and
+then besides. Each range is listed as it was at one moment.
+
+The first listing and the watch are asked for together, and the watch begins at its own moment: etcd tells a watch that
+begins in the past up to 100 ms late, and where many write at once every listing is of the past. If the watch began
+later than the listing was taken, what it tells waits for one more listing.
 
 When the ranges change, those that were followed before are not listed again: the watch takes on what is new, and a key
 that is not wanted any more stays on it unheard. Where that cannot be, a new watch goes on where the old one was left.
@@ -18,10 +22,11 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from elastic.errors import Compacted, StoreError, WatchLost
-from elastic.store.base import Batch, Entry, Listing, More, Range, Store, merged
+from elastic.store.base import NOW, Batch, Entry, Listing, More, Range, Store, merged
 
 PAUSE_S = (0.2, 0.5)
 """After an error: a random time between these, so that not all agents come back in the same moment."""
@@ -38,6 +43,15 @@ RANGES_MAX = 64
 """Far more than anybody follows; each is a request."""
 WATCHED_MAX = 16
 """Ranges on one watch, with keys that are not wanted any more; a longer one is left for a new one."""
+
+
+@dataclass(slots=True)
+class _Beginning:
+    """A watch that began now, until a listing is known that is not older: from which revision it tells, and what."""
+
+    stood_at: int | None = None
+    listed: bool = False
+    batches: list[Batch] = field(default_factory=list)
 
 
 class Mirror:
@@ -84,7 +98,8 @@ class Mirror:
         self._listed_from = 0
         """The revision after the oldest listing of the ranges that were listed last."""
         self._listed_at: list[tuple[Range, int]] = []
-        """Ranges that were listed later than `revision`, at which revision; older events of them are no news."""
+        """Ranges that were listed, at which revision; older events of them are no news."""
+        self._beginning: _Beginning | None = None
         self._stale = False
         """Whether somebody asked for a listing that has not begun."""
         self._untold = False
@@ -147,21 +162,27 @@ class Mirror:
             return
         covered, self._covered = self._covered, ()
         kept = [span for span in self._ranges if _inside(span, covered)] if not self._stale else []
-        from_revision = await self._list(kept)
-        if from_revision is None:
-            self._covered = covered
-            return
+        from_revision, listings = NOW, self.listings
+        if kept:
+            after = await self._list(kept)
+            if after is None:
+                self._covered = covered
+                return
+            from_revision = after
         self._followed = self._watched = self._ranges
         if not self._scope_changed:
             await self._follow(from_revision)
-        self._covered = self._followed
+        self._covered = self._followed if kept or self.listings > listings else covered
 
     async def _follow(self, from_revision: int) -> None:
         """Watch until the ranges change so that this needs another watch, and list now and then."""
         more = More()
+        self._beginning = _Beginning() if from_revision == NOW else None
         watching = asyncio.create_task(self._watch(self._watched, from_revision, more), name="mirror")
         watching.add_done_callback(lambda _: self._woken.set())
         try:
+            if from_revision == NOW and await self._list() is None:
+                return
             while not self._scope_changed or await self._take_on(more):
                 if not watching.done():
                     await self._idle()
@@ -173,6 +194,7 @@ class Mirror:
         finally:
             watching.cancel()
             await asyncio.wait([watching])
+            self._beginning = None
             if not self._scope_changed and not self._stale:
                 self._woken.clear()  # That was the end of the watch: nobody asks for a listing.
 
@@ -251,9 +273,23 @@ class Mirror:
         self._trouble(None)
         self.listed = True
         self.listings += 1
-        self._listed_at = []
+        self._listed_at = [(span, one.revision) for span, one in zip(spans, listings, strict=True)]
         self._take(listed, max(self.revision, result.revision), fresh=True)
+        if self._beginning is not None:
+            self._beginning.listed = True
+            self._meet(self._beginning)
         return self.revision + 1
+
+    def _meet(self, beginning: _Beginning) -> None:
+        """Go on with what the watch has brought, if nothing is missing between it and the listing; else list again."""
+        if not beginning.listed or beginning.stood_at is None:
+            return
+        if self.revision < beginning.stood_at:
+            self.refresh_soon()
+            return
+        self._beginning = None
+        for batch in beginning.batches:
+            self._apply(batch)
 
     def _add(self, listed: dict[str, Entry], kept: Sequence[Range], listed_at: list[tuple[Range, int]]) -> int:
         """Put ranges that were just listed beside those that are kept.
@@ -273,8 +309,7 @@ class Mirror:
         coming: asyncio.Task[Batch] | None = None
         async with aclosing(self._store.watch(ranges, from_revision, more)) as batches:
             try:
-                self._apply(await anext(batches))
-                self.standing.set()
+                self._stands(await anext(batches))
                 while True:
                     if self._untold and coming is None:
                         coming = asyncio.create_task(_next(batches))
@@ -290,6 +325,15 @@ class Mirror:
                     coming.cancel()
                     await asyncio.wait([coming])
 
+    def _stands(self, first: Batch) -> None:
+        """The watch has begun."""
+        self.standing.set()
+        if self._beginning is None:
+            self._apply(first)
+        else:
+            self._beginning.stood_at = first.revision
+            self._meet(self._beginning)
+
     async def _came(self, coming: asyncio.Task[Batch]) -> bool:
         """Wait for the next batch, until what was applied is due to be told, if anything is; whether it came."""
         due_s = max(0.0, self._pace_until - asyncio.get_running_loop().time()) if self._untold else None
@@ -298,6 +342,9 @@ class Mirror:
 
     def _apply(self, batch: Batch) -> None:
         """Apply changes that are newer than what is held."""
+        if self._beginning is not None:
+            self._beginning.batches.append(batch)
+            return
         entries: dict[str, Entry] | None = None
         unheard = len(self._watched) > len(self._followed)
         for change in batch.changes:

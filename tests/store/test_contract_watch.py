@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from elastic.errors import Compacted, StoreError
-from elastic.store.base import Batch, Change, Delete, Put, Range, Store
+from elastic.store.base import NOW, Batch, Change, Delete, Put, Range, Store
 from tests.store.conftest import Bench
 from tests.store.test_contract_txn import on
 
@@ -56,6 +56,21 @@ def test_changes_come_in_order_with_their_revisions_and_deletions_with_theirs(be
         ]
         assert all(c.entry.value == b"" for c in third.changes)
         assert store.revision_seen >= now + 4
+        await watch.aclose()
+
+    on(bench, story)
+
+
+def test_a_watch_from_now_misses_nothing_after_the_revision_of_its_first_batch(bench: Bench) -> None:
+    async def story(store: Store) -> None:
+        a, b = bench.prefix + "a", bench.prefix + "b"
+        before = await store.txn((), [Put(a, b"0"), Put(b, b"0")])
+        watch = store.watch([Range.key(a), Range.key(b)], NOW)
+        first = await anext(watch)
+        assert first == Batch(before.revision, ())
+        for number in range(1, 4):
+            await store.txn((), [Put(b if number == 2 else a, str(number).encode())])
+        assert [(c.entry.key, c.entry.value) for c in await changes(watch, 3)] == [(a, b"1"), (b, b"2"), (a, b"3")]
         await watch.aclose()
 
     on(bench, story)
@@ -171,6 +186,6 @@ def test_a_cancelled_reader_is_cancelled_and_nothing_else(bench: Bench) -> None:
 def test_a_watch_from_before_the_first_revision_is_a_mistake_of_the_caller(bench: Bench) -> None:
     async def story(store: Store) -> None:
         with pytest.raises(ValueError, match="the first is 1"):
-            await anext(store.watch([Range.prefix(bench.prefix)], 0))
+            await anext(store.watch([Range.prefix(bench.prefix)], -1))
 
     on(bench, story)

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Sequence
 import pytest
 
 from elastic.errors import StoreUnavailable
-from elastic.store.base import Batch, Delete, Listing, More, Put, Range, Store
+from elastic.store.base import NOW, Batch, Delete, Listing, More, Put, Range, Store
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
 from elastic.store.mirror import Mirror
@@ -73,6 +73,77 @@ def test_a_mirror_shows_what_is_there_and_then_every_change(bench: Bench) -> Non
             assert (watched.mirror.replaced, watched.troubles) == (0, [])
 
     on(bench, story)
+
+
+class LateStore(MemoryStore):
+    """Its first watch begins only when `late` is set; counts listings, and from where watches were to tell."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryCore(), time.monotonic)
+        self.late, self.asked = asyncio.Event(), asyncio.Event()
+        self.watched: list[int] = []
+        self.listings = 0
+
+    async def list(
+        self,
+        range: Range,  # noqa: A002
+        *,
+        keys_only: bool = False,
+        limit: int = 0,
+        created_before: int = 0,
+        newest_first: bool = False,
+    ) -> Listing:
+        self.listings += 1
+        return await super().list(range)
+
+    async def watch(
+        self, ranges: Sequence[Range], from_revision: int, more: More | None = None
+    ) -> AsyncGenerator[Batch, None]:
+        self.watched.append(from_revision)
+        self.asked.set()
+        await self.late.wait()
+        async for batch in super().watch(ranges, from_revision, more):
+            yield batch
+
+
+@pytest.mark.parametrize("meanwhile", [True, False], ids=["something", "nothing"])
+def test_what_came_between_the_listing_and_the_beginning_of_the_watch_is_listed_once_more(meanwhile: bool) -> None:
+    """No watch begins in the past, of which etcd tells up to 100 ms late; and what it tells waits for that listing."""
+
+    async def story() -> None:
+        store = LateStore()
+        await store.txn((), [Put("/a", b"1"), Put("/b", b"1")])
+        async with Watched(store, "/") as watched:
+            await watched.until(lambda: watched.mirror.listed)
+            if meanwhile:
+                await store.txn((), [Put("/a", b"2"), Delete(Range.key("/b"))])
+            store.late.set()
+            await watched.mirror.standing.wait()
+            await store.txn((), [Put("/c", b"3")])
+            expected = {"/a": b"2", "/c": b"3"} if meanwhile else {"/a": b"1", "/b": b"1", "/c": b"3"}
+            await watched.until(lambda: "/c" in watched.values)
+            assert watched.values == expected
+            assert (store.watched, store.listings, watched.mirror.listings) == ([NOW], *[1 + meanwhile] * 2)
+            await store.txn((), [Put("/b", b"4")])
+            await watched.until(lambda: watched.values == {**expected, "/b": b"4"})
+
+    asyncio.run(story())
+
+
+def test_when_the_scope_changes_before_the_first_listing_only_the_new_one_is_told() -> None:
+    async def story() -> None:
+        store = LateStore()
+        await store.txn((), [Put("/a/1", b"1"), Put("/b/1", b"1")])
+        async with Watched(store, "/a/") as watched:
+            await store.asked.wait()
+            watched.mirror.follow([Range.prefix("/b/")])
+            store.late.set()
+            await watched.until(lambda: bool(watched.values))
+            assert watched.values == {"/b/1": b"1"}
+            await store.txn((), [Put("/a/2", b"2"), Put("/b/2", b"2")])
+            await watched.until(lambda: watched.values == {"/b/1": b"1", "/b/2": b"2"})
+
+    asyncio.run(story())
 
 
 def test_an_empty_scope_is_told_too(bench: Bench) -> None:

@@ -18,6 +18,7 @@ import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
 from elastic.errors import StoreDenied, StoreError, StoreUnavailable, WatchLost
 from elastic.store.base import (
+    NOW,
     Batch,
     Compare,
     Instead,
@@ -119,7 +120,7 @@ class EtcdStore:
         self, ranges: Sequence[Range], from_revision: int, more: More | None = None
     ) -> AsyncGenerator[Batch, None]:
         """See `Store.watch`. Of a revision that touches several ranges the changes may come in two batches."""
-        if from_revision < 1:
+        if from_revision < NOW:
             raise ValueError(f"a watch from revision {from_revision}; the first is 1")
         await self._servers.authenticated()
         stream = WatchStream(self._servers.usable(), merged(ranges), from_revision, self._servers.options.try_s)

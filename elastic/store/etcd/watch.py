@@ -20,7 +20,7 @@ from typing import Any
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
 from elastic.errors import StoreError, StoreUnavailable, WatchLost
-from elastic.store.base import Batch, Change, More, Range
+from elastic.store.base import NOW, Batch, Change, More, Range
 from elastic.store.etcd.answers import Meaning, details, meaning, refusal, watch_end
 from elastic.store.etcd.endpoint import Endpoint
 from elastic.store.etcd.messages import change, span
@@ -35,7 +35,7 @@ Metadata = Sequence[tuple[str, str]]
 
 
 class WatchStream:
-    """A watch over `ranges` (disjoint) from `from_revision` on, at `endpoint`."""
+    """A watch over `ranges` (disjoint) from `from_revision` on (`NOW` is etcd's 0), at `endpoint`."""
 
     def __init__(self, endpoint: Endpoint, ranges: Sequence[Range], from_revision: int, create_limit_s: float) -> None:
         """Remember what to watch; `batches` opens the stream."""
@@ -83,16 +83,16 @@ class WatchStream:
             try:
                 async with asyncio.timeout(self._create_limit_s):
                     await self._send(call, self._ranges, self._from_revision)
-                    held, revision = await self._created()
+                    held, revisions = await self._created()
             except TimeoutError:
                 self.broken = True
                 text = f"etcd at {self.endpoint} did not take the watch within {self._create_limit_s:g} s"
                 raise StoreUnavailable(text) from None
-            if revision < self._from_revision - 1:
+            if min(revisions) < self._from_revision - 1:
                 await check()
             if more is not None:
                 await more.offer(partial(self._take_on, call))
-            yield Batch(self._from_revision - 1, ())
+            yield Batch(max(revisions) if self._from_revision == NOW else self._from_revision - 1, ())
             async with aclosing(self._deliver(held)) as delivered:
                 async for batch in delivered:
                     yield batch
@@ -157,8 +157,8 @@ class WatchStream:
             raise watch_end(response, self.endpoint)
         return response
 
-    async def _created(self) -> tuple[list[Any], int]:
-        """Wait until every range is taken. Returns what came early, and the lowest revision the server was at.
+    async def _created(self) -> tuple[list[Any], list[int]]:
+        """Wait until every range is taken. Returns what came early, and the revision the server was at for each.
 
         A watch from a compacted revision is taken first and cancelled next; both are seen here or in `_deliver`.
         """
@@ -171,11 +171,11 @@ class WatchStream:
                     revisions.append(response.header.revision)
                 if response.events:
                     held.append(response)
-        return held, min(revisions)
+        return held, revisions
 
     async def _deliver(self, held: list[Any]) -> AsyncGenerator[Batch, None]:
         """Yield batches in the order of their revisions until an error ends it."""
-        delivered = self._from_revision - 1
+        delivered = max(self._from_revision - 1, 0)
         responses = held
         while True:
             end: StoreError | None = None
