@@ -20,11 +20,23 @@ from tests.store.test_contract_txn import on
 
 
 class FaultyStore(MemoryStore):
-    """A store that can be out of reach, and whose watch can be deaf or repeat what it said."""
+    """A store that can be out of reach, and whose watch can be deaf, repeat what it said, or begin late.
+
+    It counts listings, and keeps from where watches were to tell.
+    """
 
     out_of_reach = False
     deaf = False
     repeats = False
+    begin: asyncio.Event | None = None
+    """Watches begin when it is set."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryCore(), time.monotonic)
+        self.listings = 0
+        self.watched: list[int] = []
+        self.asked = asyncio.Event()
+        """Set when a watch was asked for."""
 
     async def list(
         self,
@@ -37,6 +49,7 @@ class FaultyStore(MemoryStore):
     ) -> Listing:
         if self.out_of_reach:
             raise StoreUnavailable("nobody is there")
+        self.listings += 1
         return await super().list(
             range, keys_only=keys_only, limit=limit, created_before=created_before, newest_first=newest_first
         )
@@ -44,6 +57,10 @@ class FaultyStore(MemoryStore):
     async def watch(
         self, ranges: Sequence[Range], from_revision: int, more: More | None = None
     ) -> AsyncGenerator[Batch, None]:
+        self.watched.append(from_revision)
+        self.asked.set()
+        if self.begin is not None:
+            await self.begin.wait()
         told: list[Batch] = []
         async for batch in super().watch(ranges, from_revision, more):
             if self.deaf:
@@ -51,10 +68,6 @@ class FaultyStore(MemoryStore):
             told.append(batch)
             for each in told if self.repeats else [batch]:
                 yield each
-
-
-def faulty() -> FaultyStore:
-    return FaultyStore(MemoryCore(), time.monotonic)
 
 
 def test_a_mirror_shows_what_is_there_and_then_every_change(bench: Bench) -> None:
@@ -75,49 +88,19 @@ def test_a_mirror_shows_what_is_there_and_then_every_change(bench: Bench) -> Non
     on(bench, story)
 
 
-class LateStore(MemoryStore):
-    """Its first watch begins only when `late` is set; counts listings, and from where watches were to tell."""
-
-    def __init__(self) -> None:
-        super().__init__(MemoryCore(), time.monotonic)
-        self.late, self.asked = asyncio.Event(), asyncio.Event()
-        self.watched: list[int] = []
-        self.listings = 0
-
-    async def list(
-        self,
-        range: Range,  # noqa: A002
-        *,
-        keys_only: bool = False,
-        limit: int = 0,
-        created_before: int = 0,
-        newest_first: bool = False,
-    ) -> Listing:
-        self.listings += 1
-        return await super().list(range)
-
-    async def watch(
-        self, ranges: Sequence[Range], from_revision: int, more: More | None = None
-    ) -> AsyncGenerator[Batch, None]:
-        self.watched.append(from_revision)
-        self.asked.set()
-        await self.late.wait()
-        async for batch in super().watch(ranges, from_revision, more):
-            yield batch
-
-
 @pytest.mark.parametrize("meanwhile", [True, False], ids=["something", "nothing"])
 def test_what_came_between_the_listing_and_the_beginning_of_the_watch_is_listed_once_more(meanwhile: bool) -> None:
     """No watch begins in the past, of which etcd tells up to 100 ms late; and what it tells waits for that listing."""
 
     async def story() -> None:
-        store = LateStore()
+        store = FaultyStore()
+        store.begin = asyncio.Event()
         await store.txn((), [Put("/a", b"1"), Put("/b", b"1")])
         async with Watched(store, "/") as watched:
             await watched.until(lambda: watched.mirror.listed)
             if meanwhile:
                 await store.txn((), [Put("/a", b"2"), Delete(Range.key("/b"))])
-            store.late.set()
+            store.begin.set()
             await watched.mirror.standing.wait()
             await store.txn((), [Put("/c", b"3")])
             expected = {"/a": b"2", "/c": b"3"} if meanwhile else {"/a": b"1", "/b": b"1", "/c": b"3"}
@@ -132,12 +115,13 @@ def test_what_came_between_the_listing_and_the_beginning_of_the_watch_is_listed_
 
 def test_when_the_scope_changes_before_the_first_listing_only_the_new_one_is_told() -> None:
     async def story() -> None:
-        store = LateStore()
+        store = FaultyStore()
+        store.begin = asyncio.Event()
         await store.txn((), [Put("/a/1", b"1"), Put("/b/1", b"1")])
         async with Watched(store, "/a/") as watched:
             await store.asked.wait()
             watched.mirror.follow([Range.prefix("/b/")])
-            store.late.set()
+            store.begin.set()
             await watched.until(lambda: bool(watched.values))
             assert watched.values == {"/b/1": b"1"}
             await store.txn((), [Put("/a/2", b"2"), Put("/b/2", b"2")])
@@ -193,7 +177,7 @@ def test_a_listing_that_was_asked_for_is_made_although_the_scope_changes_meanwhi
             return await super().list(range)
 
     async def story() -> None:
-        store = Slow(MemoryCore(), time.monotonic)
+        store = Slow()
         store.let_go.set()
         async with Watched(store, "a/") as watched:
             await watched.until(lambda: watched.mirror.listings == 1)
@@ -262,7 +246,7 @@ def test_a_compaction_makes_it_list_again(bench: Bench) -> None:
 
 def test_a_store_that_goes_away_is_told_once_and_so_is_its_return() -> None:
     async def run() -> None:
-        store = faulty()
+        store = FaultyStore()
         store.out_of_reach = True
         async with Watched(store, "/j/") as watched:
             await watched.until(lambda: bool(watched.troubles))
@@ -277,7 +261,7 @@ def test_a_store_that_goes_away_is_told_once_and_so_is_its_return() -> None:
 
 def test_a_deaf_watch_is_made_good_by_the_next_listing() -> None:
     async def run() -> None:
-        store = faulty()
+        store = FaultyStore()
         async with Watched(store, "/j/", relist_every_s=0.1) as watched:
             await watched.until(lambda: watched.mirror.listed)
             store.deaf = True
@@ -289,7 +273,7 @@ def test_a_deaf_watch_is_made_good_by_the_next_listing() -> None:
 
 def test_asking_for_a_listing_does_not_wait_for_the_next_one_that_is_due() -> None:
     async def run() -> None:
-        store = faulty()
+        store = FaultyStore()
         async with Watched(store, "/j/") as watched:
             await watched.until(lambda: watched.mirror.listed)
             store.deaf = True
@@ -302,7 +286,7 @@ def test_asking_for_a_listing_does_not_wait_for_the_next_one_that_is_due() -> No
 
 def test_repeated_events_never_bring_back_what_was_overwritten_or_deleted() -> None:
     async def run() -> None:
-        store = faulty()
+        store = FaultyStore()
         store.repeats = True
         history: list[dict[str, bytes]] = []
         async with Watched(store, "/j/") as watched:
@@ -324,7 +308,7 @@ def test_repeated_events_never_bring_back_what_was_overwritten_or_deleted() -> N
 @pytest.mark.parametrize("noticed_by_another_call", [False, True])
 def test_a_store_that_came_back_empty_is_noticed_and_taken_whole(noticed_by_another_call: bool) -> None:
     async def run() -> None:
-        store = faulty()
+        store = FaultyStore()
         for number in range(5):
             await store.txn((), [Put("/j/a", str(number).encode()), Put("/j/b", b"")])
         async with Watched(store, "/j/") as watched:
