@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
-    """Give stories of real processes to whoever is free, one by one, and the tests of any other file to one process.
+    """Give stories of real processes and hosts to whoever is free, one by one, and other files to one process each.
 
     A file of long stories would otherwise keep one process busy when the others have ended.
     """
@@ -47,7 +47,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 @functools.cache
 def _shares(path: Path) -> bool:
     """Tell whether the tests of a file stay together: all but stories that share nothing that is costly to make."""
-    return path.parent.name != "process" or 'scope="module"' in path.read_text()
+    return path.parent.name not in ("process", "cluster") or 'scope="module"' in path.read_text()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

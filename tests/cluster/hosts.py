@@ -37,8 +37,9 @@ def missing() -> str:
         return "network namespaces need root"
     if shutil.which("ip") is None:
         return "there is no ip command (Debian: iproute2)"
-    made = subprocess.run(["ip", "netns", "add", "el-probe"], capture_output=True, text=True, check=False)
-    subprocess.run(["ip", "netns", "del", "el-probe"], capture_output=True, check=False)
+    probe = f"el-probe-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
+    subprocess.run(["ip", "netns", "del", probe], capture_output=True, check=False)
     return made.stderr.strip()
 
 
