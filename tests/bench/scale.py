@@ -259,6 +259,7 @@ def main() -> int:
     with Parts(args.processes) as parts:
         rounds = asyncio.run(measure_all(parts, args.sizes, args.slots, args.rounds, console))
     found = {size: median(measured) for size, measured in rounds.items()}
+    results.write("scale", figures(rounds, {}), args.results)  # torch's take long, and may be cut off.
     peers = {size: rendezvous.meet(size) for size in args.torch}
     show(found, peers, console)
     if args.chart is not None:
