@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LOADED = ("torch", "torch.distributed", "sklearn.datasets")
+LOADED = ("torch", "torch.distributed")
 """What a forked process finds imported: nothing of ours, and nothing that starts a thread."""
 LIMIT_S = 100.0
 """How long a process that was killed may take to be gone, on a slow machine."""
