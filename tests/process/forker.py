@@ -125,7 +125,7 @@ def main() -> None:
     os.environ.clear()
     os.environ.update(environ)
     warnings.resetwarnings()
-    warnings.simplefilter("error" if environ.get("PYTHONWARNINGS") == "error" else "default")
+    warnings.simplefilter(environ.get("PYTHONWARNINGS") or "default")  # type: ignore[arg-type]  # One word, if any.
     random.seed()
     torch.seed()
     sys.argv = words
