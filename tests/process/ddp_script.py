@@ -8,7 +8,6 @@ import sys
 
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -24,8 +23,9 @@ def main() -> None:
     assert (rank, world) == (dist.get_rank(), dist.get_world_size())
     assert 0 <= local_rank < int(os.environ["LOCAL_WORLD_SIZE"])
 
-    pixels, digits = load_digits(return_X_y=True)
-    data = TensorDataset(torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(digits))
+    generator = torch.Generator().manual_seed(7)
+    pixels = torch.rand(600, 64, generator=generator)
+    data = TensorDataset(pixels, (pixels - 0.5).mm(torch.randn(64, 10, generator=generator)).argmax(1))
     sampler: DistributedSampler[object] = DistributedSampler(data, seed=7)
     torch.manual_seed(7)
     network = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
@@ -24,8 +25,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LOADED = ("torch", "torch.distributed", "sklearn.datasets")
-"""What a forked process finds imported: nothing of ours, and nothing that starts a thread."""
+LOADED = ("torch", "torch.distributed", "torch._dynamo", "torch.distributed.fsdp")
+"""What a forked process finds imported: nothing of ours, and nothing that starts a thread. DDP, FSDP2 and an optimizer
+load the last two, for two seconds of processor time in each process that has not got them."""
 LIMIT_S = 100.0
 """How long a process that was killed may take to be gone, on a slow machine."""
 ORDER_BYTES_MAX = 1 << 17
@@ -117,15 +119,20 @@ def _forker() -> tuple[socket.socket, subprocess.Popen[bytes]]:
 
 def main() -> None:
     """Serve orders; in a forked process, run what was ordered as python's own `-m` does."""
+    gc.disable()
     for name in LOADED:
         importlib.import_module(name)
     import torch
+
+    gc.enable()
+    gc.collect()
+    gc.freeze()  # Else each process's collector touches, and so copies, all that was imported.
 
     words, environ = _serve(socket.socket(fileno=int(sys.argv[1])))
     os.environ.clear()
     os.environ.update(environ)
     warnings.resetwarnings()
-    warnings.simplefilter("error" if environ.get("PYTHONWARNINGS") == "error" else "default")
+    warnings.simplefilter(environ.get("PYTHONWARNINGS") or "default")  # type: ignore[arg-type]  # One word, if any.
     random.seed()
     torch.seed()
     sys.argv = words

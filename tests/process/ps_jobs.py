@@ -21,7 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 100.0
 """How long anything may take on a slow machine: each process imports torch."""
 PUPPET = ("-m", "tests.process.ps_puppet")
-"""Puppets are forked from a process that has torch; anything else is what a user starts, and python runs it."""
+SYNC = ("-m", "tests.process.ps_sync")
+FORKED = (PUPPET, SYNC)
+"""These are forked from a process that has torch; anything else is what a user starts, and python runs it."""
 
 
 def _plain(command: tuple[str, ...], environ: Mapping[str, str]) -> subprocess.Popen[str]:
@@ -42,7 +44,7 @@ class Process:
     def __init__(self, name: str, command: tuple[str, ...], environ: Mapping[str, str]) -> None:
         self.name = name
         self.said: list[str] = []
-        self.popen = Forked(command[1:], environ) if command[:2] == PUPPET else _plain(command, environ)
+        self.popen = Forked(command[1:], environ) if command[:2] in FORKED else _plain(command, environ)
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

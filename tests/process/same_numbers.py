@@ -1,4 +1,4 @@
-"""Train a small network on digits in float64 under a schedule of worlds, and print how far it ends from one world.
+"""Train a small network in float64 under a schedule of worlds, and print how far it ends from one world.
 
 Each world is a set of fresh processes with DDP over gloo. What a checkpoint holds is carried from one to the next in a
 file. Each world also takes steps that it does not save, as a job does before a loss. With "sharded" it is one world of
@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits
 from torch.distributed.fsdp import fully_shard
 from torch.multiprocessing.spawn import start_processes
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 import elastic
+from tests.process.samples import digits
 
 SCHEDULE = ((3, 7), (2, 6), (1, 5), (3, 9), (2, 100))
 """World, and the steps that it saves; the last one goes to the end."""
@@ -29,11 +29,6 @@ EPOCHS, SAMPLES, TOTAL, MOST = 2, 700, 47, 19
 """47 is not divided by 2 or 3; a world of 3 holds its shares of 16 and 15, those of 2 and 1 need several takes."""
 
 LOST = 2
-
-
-def data() -> TensorDataset:
-    pixels, digits = load_digits(return_X_y=True)
-    return TensorDataset(torch.tensor(pixels[:SAMPLES] / 16, dtype=torch.float64), torch.tensor(digits[:SAMPLES]))
 
 
 def worker(rank: int, world: int, steps: int, saved: str, meeting: str, sharded: bool) -> None:
@@ -52,7 +47,7 @@ def train(rank: int, world: int, steps: int, saved: str, sharded: bool) -> None:
         fully_shard(network)
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
     batch = elastic.batch(total=TOTAL, most=MOST)
-    dataset = data()
+    dataset = digits(SAMPLES)
     sampler = elastic.ElasticSampler(dataset, seed=11, batch=batch)
     loader = DataLoader(dataset, batch_size=batch.size, sampler=sampler)
     parts: dict[str, Any] = {"network": network, "optimizer": optimizer, "sampler": sampler, "batch": batch}

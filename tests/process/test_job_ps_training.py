@@ -2,18 +2,71 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
 from tests.process.jobs import QUICK_TTL_S, Job, story
 from tests.process.nodes import Node
 
 REGRESSION = ("-m", "elastic.examples.ps_regression")
+QUICK = ("--lr", "0.005")
+"""Five times the example's own, and so a fifth of its epochs: a step costs 6 ms of processor time."""
 FINAL_LOSS_MAX = 0.55
 """The linear regression ends at 0.48; without training it is at 1 or more."""
 
+HELD_SCRIPT = """
+import fcntl, functools, itertools, runpy
+import elastic
+from elastic.train import ps
+from elastic.train.ps.snapshot import Snapshots
 
-async def start(job: Job, nodes: int, *more: str) -> tuple[dict[str, Node], list[Node]]:
-    """Nodes by their first seat, and the spares."""
-    flags = ("--np", "2", "--server_num", "1", "--worker_num", "1")
-    started = [await job.node(*flags, ttl_s=QUICK_TTL_S, script=(*REGRESSION, *more)) for _ in range(nodes)]
+def wait(name):
+    with open("../" + name) as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+
+if elastic.env().role == "server":
+    first = open("../first", "w")
+    fcntl.flock(first, fcntl.LOCK_EX)
+    write = Snapshots.write
+
+    def write_and_go(*what):
+        write(*what)
+        first.close()
+
+    Snapshots.write = write_and_go
+    ps.Server = functools.partial(ps.Server, snapshot_every_s=0.5)
+else:
+    step, steps = ps.Worker.step, itertools.count()
+
+    def wait_and_step(worker):
+        if name := {170: "first", 300: "second"}.get(next(steps)):
+            wait(name)
+        step(worker)
+
+    ps.Worker.step = wait_and_step
+runpy.run_module("elastic.examples.ps_regression", run_name="__main__", alter_sys=True)
+"""
+"""The example, whose workers wait at two steps, however slow or fast the machine is. Before the fourth epoch they wait
+for a snapshot of the server. Two epochs later they wait for the story: what it does until then comes while steps run.
+"""
+AFTER_SNAPSHOT = r"^Epoch: 3, Batch: 9,"
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Workers stay before their second step until the end of this block."""
+    with (folder / "second").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+async def start(job: Job, nodes: int) -> tuple[dict[str, Node], list[Node]]:
+    """Nodes by their first seat, and the spares. Each runs one process, which is as soon there without a nursery."""
+    script = (str(job.write("held.py", HELD_SCRIPT)), *QUICK, "--epochs", "9")
+    flags = ("--np", "2", "--server_num", "1", "--worker_num", "1", "--no_warm")
+    started = [await job.node(*flags, ttl_s=QUICK_TTL_S, script=script) for _ in range(nodes)]
     seated: dict[str, Node] = {}
     spares = []
     for node in started:
@@ -31,7 +84,7 @@ async def final_loss(node: Node) -> float:
 
 @story
 async def test_the_quick_starts_two_servers_and_two_workers_train_on_one_machine(job: Job) -> None:
-    node = await job.node("--server_num", "2", "--worker_num", "2", script=(*REGRESSION, "--epochs", "30"))
+    node = await job.node("--server_num", "2", "--worker_num", "2", script=(*REGRESSION, *QUICK, "--epochs", "6"))
     await node.shows(r"^Epoch: 0, Batch: 9, loss: [0-9.]+$")
     assert await final_loss(node) < FINAL_LOSS_MAX
     assert await node.exits() == 0
@@ -39,11 +92,12 @@ async def test_the_quick_starts_two_servers_and_two_workers_train_on_one_machine
 
 @story
 async def test_a_lost_server_comes_back_from_its_snapshot_and_the_workers_go_on(job: Job) -> None:
-    seated, (spare,) = await start(job, 4, "--epochs", "60")
-    first = seated["worker 0"]
-    await first.shows(r"^Epoch: 3, Batch: 9,")
-    await job.told.until(lambda: list((job.folder / "checkpoints").glob("ps/server-0/snapshot-*")), "a first snapshot")
-    await seated["server 0"].killed()
+    with held(job.folder):
+        seated, (spare,) = await start(job, 4)
+        first = seated["worker 0"]
+        await first.shows(AFTER_SNAPSHOT)
+        assert list((job.folder / "checkpoints").glob("ps/server-0/snapshot-*"))
+        await seated["server 0"].killed()
     await first.says(r"server 0 at \S+ is back")
     assert await final_loss(first) < FINAL_LOSS_MAX
     for node in (first, seated["worker 1"], spare):
@@ -53,10 +107,11 @@ async def test_a_lost_server_comes_back_from_its_snapshot_and_the_workers_go_on(
 
 @story
 async def test_a_lost_worker_stops_neither_the_servers_nor_the_other_worker(job: Job) -> None:
-    seated, _ = await start(job, 3, "--epochs", "60")
-    first = seated["worker 0"]
-    await first.shows(r"^Epoch: 2, Batch: 9,")
-    await seated["worker 1"].killed()
+    with held(job.folder):
+        seated, _ = await start(job, 3)
+        first = seated["worker 0"]
+        await first.shows(AFTER_SNAPSHOT)
+        await seated["worker 1"].killed()
     assert await final_loss(first) < FINAL_LOSS_MAX
     assert await first.exits() == 0
     assert await seated["server 0"].exits() == 0

@@ -10,7 +10,7 @@ from tests.process.nodes import Node
 DIGITS = ("--checkpoint_every", "20", "--print_every", "10", "--epochs", "20")
 
 TORCHRUN_SCRIPT = """
-import os
+import gc, os
 import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -19,6 +19,11 @@ from torch.nn.parallel import DistributedDataParallel
 @record
 def main():
     dist.init_process_group("gloo")
+    train()
+    gc.collect()  # DDP goes before the group: torch 2.13 may hang where DDP is the last to hold it.
+    dist.destroy_process_group()
+
+def train():
     local_rank, rank, world = int(os.environ["LOCAL_RANK"]), dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
@@ -36,7 +41,6 @@ def main():
     if rank == 0:
         print(f"world {world} loss {loss.item():.6f}", flush=True)
     dist.barrier()
-    dist.destroy_process_group()
 
 main()
 """
@@ -50,7 +54,7 @@ async def test_a_node_killed_and_another_joined_while_steps_run_cost_no_accuracy
 
         async def start() -> Node:
             script = (*gate.words, *DIGITS, "--step_log", str(log))
-            return await job.node("--np", "3", ttl_s=QUICK_TTL_S, script=script)
+            return await job.node("--np", "3", "--preload", "sklearn.datasets", ttl_s=QUICK_TTL_S, script=script)
 
         nodes = [await start() for _ in range(3)]
         first = await rank_0(nodes, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import select
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,26 +11,9 @@ import pytest
 from elastic.channel import Formed, Joining, Preparing, Progress, Ready, Said, clock
 from elastic.channelserver import ChannelServer, Connection
 from elastic.segments import Segments
-from tests.process.scripts import LIMIT_S, finish, start_with
+from tests.process.forker import Forked
+from tests.process.scripts import LIMIT_S, environment
 from tests.store.servers import free_ports
-
-SCRIPT = """
-import os, sys, elastic
-import torch.distributed
-for word in sys.argv[1:]:
-    name, _, text = word.partition("=")
-    if name == "wait":
-        sys.stdin.readline()
-    elif name == "preparing":
-        elastic.preparing(text)
-    elif name == "ready":
-        elastic.ready()
-    elif name == "init":
-        context = elastic.init(timeout_s=float(text) if text else None)
-        print(context.rank, context.world_size, flush=True)
-    elif name == "report":
-        elastic.report(int(text), loss=0.5)
-"""
 
 
 class World:
@@ -39,9 +21,8 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "train.py").write_text(SCRIPT)
         self.heard: list[tuple[int, Said]] = []
-        self.ranks: dict[int, subprocess.Popen[str]] = {}
+        self.ranks: dict[int, Forked] = {}
         self.server = ChannelServer(
             folder / "channel", self._hear, segments=Segments(limit_bytes=1 << 20), detail=self._complain
         )
@@ -55,15 +36,20 @@ class World:
         self.heard.append((connection.hello.rank, message))
 
     def start(self, rank: int, *words: str, size: int = 2) -> None:
-        environ = {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(size),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": self.port,
-            "ELASTIC_CHANNEL": self.server.path,
-        }
-        self.ranks[rank] = start_with(subprocess.PIPE, ["train.py", *words], self.folder, environ)
+        environ = environment(
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            WORLD_SIZE=str(size),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=self.port,
+            ELASTIC_CHANNEL=self.server.path,
+            PYTHONWARNINGS="ignore",  # Python's own start shows none of a socket that is left open.
+        )
+        with self._errors(rank).open("w") as errors:
+            self.ranks[rank] = Forked(("tests.process.meeting_puppet", *words), environ, errors=errors.fileno())
+
+    def _errors(self, rank: int) -> Path:
+        return self.folder / f"errors.{rank}"
 
     def until(self, look: Callable[[int, Said], bool]) -> Said:
         """Hear the workers until one says this."""
@@ -80,12 +66,15 @@ class World:
         self.until(lambda who, message: who == rank and message == Joining(text))
 
     def end(self, rank: int) -> tuple[int, str, str]:
-        return finish(self.ranks.pop(rank))
+        """Its exit code, and all that it wrote to stdout and stderr."""
+        out = self.ranks[rank].output(LIMIT_S)
+        code = self.ranks.pop(rank).returncode
+        assert code is not None
+        return code, out, self._errors(rank).read_text()
 
     def close(self) -> None:
         for process in self.ranks.values():
             process.kill()
-            process.communicate()
         self.server.close()
 
 
@@ -123,7 +112,6 @@ def test_a_worker_that_prepares_is_named_with_its_reason_and_nobody_gives_up_mea
         world.heard.clear()
     stdin = world.ranks[1].stdin
     assert world.ranks[0].poll() is None
-    assert stdin is not None
     stdin.write("go on\n")
     stdin.flush()
     world.until(lambda who, message: message == Ready())
@@ -139,7 +127,6 @@ def test_rank_0_may_prepare_too(world: World) -> None:
         world.until_waiting(1, "rank 0 (downloading)")
         world.heard.clear()
     stdin = world.ranks[0].stdin
-    assert stdin is not None
     stdin.write("go on\n")
     stdin.flush()
     assert world.end(0)[:2] == (0, "0 2\n")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.process import ps_sync
-from tests.process.ps_jobs import ROOT, Job, Process, job
+from tests.process.ps_jobs import ROOT, SYNC, Job, Process, job
 from tests.store.servers import free_ports
 
 pytestmark = pytest.mark.timeout(300)
@@ -116,7 +116,7 @@ class TestAsync:
 
 class TestSync:
     def test_two_workers_compute_what_one_machine_computes_on_the_joined_batch(self, tmp_path: Path) -> None:
-        with job(tmp_path, command=("-m", "tests.process.ps_sync")) as made:
+        with job(tmp_path, command=SYNC) as made:
             servers = [made.server(0), made.server(1)]
             workers = [made.worker(0, str(tmp_path / "model.pt")), made.worker(1)]
             assert codes([*workers, *servers]) == [0, 0, 0, 0]

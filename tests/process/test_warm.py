@@ -29,6 +29,15 @@ def warmly(folder: Path, *preload: str, **wishes: str) -> Recipe:
     return Recipe("", preload, str(folder), tuple(wishes.items()))
 
 
+def bare(folder: Path) -> Path:
+    """A torch that has nothing but its name, beside the script: for what is no matter of torch, whose import is long.
+
+    The nursery goes on without what a version of torch does not have.
+    """
+    (folder / "torch.py").write_text("def __getattr__(name):\n    raise ImportError(f'no torch.{name}')\n")
+    return folder
+
+
 async def run(it: Nest, g: int, *argv: str, way: str = "", more: dict[str, str] | None = None) -> tuple[int, str]:
     """One worker from its start to its end: its exit code, and what it wrote."""
     environ = {**os.environ, "PYTHONUNBUFFERED": "1", "RANK": "3", "FOLDER": str(it.folder), "WAY": way, **(more or {})}
@@ -66,6 +75,13 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ends, Ends]:
             for words in PACKAGES:
                 found[words] = await run(it, len(found), *words.split(), "--more", way=way)
             found["missing"] = await run(it, len(found), "not-there.py", way=way)
+            if way == "warm":
+                for again in ("first", "second"):
+                    found[f"{again} numbers"] = await run(it, len(found), "-c", NUMBERS)
+                for threads in ("3", "2"):
+                    found[f"{threads} threads"] = await run(
+                        it, len(found), "-c", THREADS, more={"OMP_NUM_THREADS": threads}
+                    )
         return found
 
     os.environ["ONLY_AGENT"] = "1"
@@ -75,15 +91,18 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ends, Ends]:
         del os.environ["ONLY_AGENT"]
 
 
+NUMBERS = "import random, numpy, torch; print(random.random(), numpy.random.rand(), torch.rand(1).item())"
+THREADS = "import torch; print(torch.get_num_threads())"
 PACKAGES = ("packed", "./packed/", "packed.zip", "-m packed", "-m packed.nothing", "empty", "link.py")
 """What python can run beside a plain script; the last is a link to a script in another folder."""
 
 
 def packages(folder: Path) -> None:
-    """Write what `PACKAGES` names."""
+    """Write what `PACKAGES` names, and what a script imports."""
     (folder / "packed").mkdir()
     (folder / "packed" / "__main__.py").write_text(PACKAGED)
     (folder / "empty").mkdir()
+    (folder / "launcher.py").write_text("mine = True")
     with zipfile.ZipFile(folder / "packed.zip", "w") as archive:
         archive.writestr("__main__.py", PACKAGED)
     (folder / "other").mkdir()
@@ -124,15 +143,9 @@ def plain(end: tuple[int, str]) -> tuple[int, str]:
 
 
 class TestTheStateOfAFork:
-    def test_random_numbers_differ_between_workers_and_starts(self, tmp_path: Path) -> None:
-        code = "import random, numpy, torch; print(random.random(), numpy.random.rand(), torch.rand(1).item())"
-
-        async def main() -> None:
-            async with nest(tmp_path, recipe=warmly(tmp_path)) as it:
-                drawn = [(await run(it, g, "-c", code))[1].split() for g in range(2)]
-                assert len({number for numbers in drawn for number in numbers}) == 6
-
-        asyncio.run(main())
+    def test_random_numbers_differ_between_workers_and_starts(self, both: tuple[Ends, Ends]) -> None:
+        drawn = [both[0][f"{again} numbers"][1].split() for again in ("first", "second")]
+        assert len({number for numbers in drawn for number in numbers}) == 6
 
     def test_what_imports_write_is_in_no_workers_log_and_the_nursery_says_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -155,17 +168,8 @@ class TestTheStateOfAFork:
 
         asyncio.run(main())
 
-    def test_a_worker_may_have_another_number_of_threads(self, tmp_path: Path) -> None:
-        async def main() -> None:
-            async with nest(tmp_path, recipe=warmly(tmp_path)) as it:
-                for threads in ("3", "2"):
-                    more = {"OMP_NUM_THREADS": threads}
-                    assert await run(it, 1, "-c", "import torch; print(torch.get_num_threads())", more=more) == (
-                        0,
-                        threads,
-                    )
-
-        asyncio.run(main())
+    def test_a_worker_may_have_another_number_of_threads(self, both: tuple[Ends, Ends]) -> None:
+        assert [both[0][f"{threads} threads"] for threads in ("3", "2")] == [(0, "3"), (0, "2")]
 
     def test_openblas_has_the_threads_of_a_fresh_process(self, tmp_path: Path) -> None:
         code = (
@@ -211,21 +215,25 @@ SCIENCE = installed("pandas", "sklearn.linear_model")
 
 class TestUnfit:
     @pytest.mark.parametrize(
-        ("text", "why"),
+        ("text", "why", "real"),
         [
             (
                 "import threading; threading.Thread(target=threading.Event().wait, name='pump', daemon=True).start()",
                 r"--preload mine left a thread running \(pump\)",
+                True,
             ),
-            ("import subprocess; subprocess.Popen(['sleep', '100'])", "--preload mine left a process running"),
-            ("raise ValueError('a\\nb')", r"--preload mine cannot be imported \(ValueError: a b\)"),
-            ("raise SystemExit(3)", r"--preload mine cannot be imported \(SystemExit: 3\)"),
+            ("import subprocess; subprocess.Popen(['sleep', '100'])", "--preload mine left a process running", False),
+            ("raise ValueError('a\\nb')", r"--preload mine cannot be imported \(ValueError: a b\)", False),
+            ("raise SystemExit(3)", r"--preload mine cannot be imported \(SystemExit: 3\)", False),
         ],
     )
     def test_a_nursery_that_must_not_fork_says_why_and_starts_cold_in_the_same_process(
-        self, tmp_path: Path, text: str, why: str
+        self, tmp_path: Path, text: str, why: str, real: bool
     ) -> None:
+        """With torch itself, and, for the other reasons, without what its import takes."""
         (tmp_path / "mine.py").write_text(text)
+        if not real:
+            bare(tmp_path)
         lock = tmp_path / "n.lock"
 
         async def main() -> None:
@@ -238,23 +246,22 @@ class TestUnfit:
 
         asyncio.run(main())
 
-    def test_a_file_beside_the_script_with_the_name_of_a_loaded_module_is_the_scripts(self, tmp_path: Path) -> None:
+    def test_a_file_beside_the_script_with_the_name_of_a_loaded_module_is_the_scripts(
+        self, tmp_path: Path, both: tuple[Ends, Ends]
+    ) -> None:
+        assert both[0]["beside"] == (0, "True"), "our own modules are in nobody's way"
         (tmp_path / "signal.py").write_text("mine = True")
-        (tmp_path / "launcher.py").write_text("mine = True")
 
         async def main() -> None:
             async with nest(tmp_path, recipe=warmly(tmp_path)) as it:
                 assert "signal.py has the name of a module that the launcher uses" in it.cold
-            (tmp_path / "signal.py").unlink()
-            async with nest(tmp_path, recipe=warmly(tmp_path)) as it:
-                assert it.cold == ""
-                assert await run(it, 1, "-c", "import launcher; print(launcher.mine)") == (0, "True")
 
         asyncio.run(main())
 
     def test_a_program_that_is_not_this_python_and_one_with_other_variables_are_executed(self, tmp_path: Path) -> None:
         async def main() -> None:
-            async with nest(tmp_path, recipe=warmly(tmp_path)) as it:
+            async with nest(tmp_path, recipe=warmly(bare(tmp_path))) as it:
+                assert it.cold == ""
                 for argv, env, why in (
                     (("sh", "-c", "echo ran"), {}, "sh is not run by this python"),
                     ((sys.executable, "-u", "-c", "print('ran')"), {}, "python has flags of its own"),
@@ -292,6 +299,7 @@ class TestTheNurserysOwnLife:
 
         async def main() -> None:
             async with nest(tmp_path, recipe=warmly(tmp_path, "mine"), lock=tmp_path / "n.lock") as it:
+                assert it.cold == ""
                 before = it.workers.pid
                 assert await run(it, 1, "-c", "import mine; print(mine.word)") == (0, "old")
                 mine.write_text("word = 'newer'")

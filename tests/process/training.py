@@ -1,6 +1,6 @@
 """Scripts that train with the library: what the tests of State and of its tiers run as replicas.
 
-The data is scikit-learn's digits in float64, the model a small network without dropout or BatchNorm.
+The data is in float64, the model a small network without dropout or BatchNorm.
 """
 
 from __future__ import annotations
@@ -8,21 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 import elastic
 from elastic.testing import reached, record
+from tests.process.samples import digits as samples
 
 SAMPLES = 500
-
-
-def data() -> TensorDataset:
-    """The first digits: pixels in [0, 1], shape (SAMPLES, 64), and their numbers."""
-    pixels, digits = load_digits(return_X_y=True)
-    return TensorDataset(torch.tensor(pixels[:SAMPLES] / 16), torch.tensor(digits[:SAMPLES]))
 
 
 def network(seed: int = 0) -> torch.nn.Module:
@@ -34,7 +28,7 @@ def network(seed: int = 0) -> torch.nn.Module:
 def ddp(epochs: int, every: int, memory_every: int = 0, most: int | None = None, workers: int = 0) -> Any:
     """Train with DDP and a fixed total batch; the parameters at the end, and all that was committed on the way."""
     here = elastic.init()
-    dataset = data()
+    dataset = samples(SAMPLES)
     model = network(seed=here.rank)  # DDP brings them together.
     wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(wrapped.parameters(), lr=1e-3)
@@ -67,7 +61,7 @@ def fsdp(steps: int, every: int, memory_every: int = 0) -> Any:
     from torch.distributed.tensor import DTensor
 
     here = elastic.init()
-    dataset = data()
+    dataset = samples(SAMPLES)
     model = network()
     fully_shard(model, mesh=init_device_mesh("cpu", (here.world_size,)))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

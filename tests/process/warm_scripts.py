@@ -181,6 +181,7 @@ SCRIPTS = {
     "syntax": "x = (\n",
     "cookie": "# -*- coding: latin-1 -*-\nprint('\xe4' == chr(228))\n",
     "text": "import sys\nprint('before')\nsys.exit('the text')\n",
+    "beside": "import launcher\nprint(launcher.mine)\n",
     "none": "raise SystemExit\n",
     "big": "raise SystemExit(300)\n",
     "interrupt": "raise KeyboardInterrupt\n",
