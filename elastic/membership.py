@@ -207,7 +207,7 @@ def _first(q: Question) -> tuple[Decision, Memory]:
 
 def _at_once(q: Question, first: Decision) -> Decision:
     """A first generation with its go: nobody can still run an older world, so it needs no gate."""
-    if not isinstance(first, Form) or first.generation.before is not None:
+    if not isinstance(first, Form):
         return first
     opening, _ = _open(q, first.generation, None, None)
     return replace(first, go=opening.go) if isinstance(opening, Open) else first

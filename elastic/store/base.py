@@ -219,7 +219,10 @@ class More:
         self._take = take
 
     async def add(self, ranges: Sequence[Range], from_revision: int) -> None:
-        """Watch these too, from that revision on. They must not overlap what is watched; errors end the watch."""
+        """Watch these too, from that revision on. They must not overlap what is watched; errors end the watch.
+
+        What has happened to them before now may come after newer changes of the others.
+        """
         if self._take is None:
             self._waiting.append((ranges, from_revision))
         else:

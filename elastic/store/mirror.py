@@ -181,7 +181,7 @@ class Mirror:
         watching = asyncio.create_task(self._watch(self._watched, from_revision, more), name="mirror")
         watching.add_done_callback(lambda _: self._woken.set())
         try:
-            if from_revision == NOW and await self._list() is None:
+            if from_revision == NOW and (await self._list() is None or self._never_stood(watching)):
                 return
             while not self._scope_changed or await self._take_on(more):
                 if not watching.done():
@@ -198,6 +198,14 @@ class Mirror:
             if not self._scope_changed and not self._stale:
                 self._woken.clear()  # That was the end of the watch: nobody asks for a listing.
 
+    def _never_stood(self, watching: asyncio.Task[None]) -> bool:
+        """Tell whether the watch was refused where the listing was answered, by another server or with another token.
+
+        Then a watch that begins where the listing ended is all that is missing.
+        """
+        begun = self._beginning is None or self._beginning.stood_at is not None
+        return not begun and watching.done() and isinstance(watching.exception(), StoreError)
+
     async def _take_on(self, more: More) -> bool:
         """Go on with the watch that runs although the ranges have changed; False if that cannot be."""
         wanted, watched = self._ranges, self._watched
@@ -205,7 +213,8 @@ class Mirror:
         new = [span for span in wanted if not _inside(span, watched)]
         apart = not any(span.start < other.end and other.start < span.end for span in new for other in watched)
         spare = all(span in wanted or span == Range.key(span.start) for span in watched)
-        if not (kept and apart and spare) or self._stale or len(watched) + len(new) > WATCHED_MAX:
+        unheard = any(_inside(span, watched) and not _inside(span, self._followed) for span in wanted)
+        if not (kept and apart and spare) or unheard or self._stale or len(watched) + len(new) > WATCHED_MAX:
             return False
         self._woken.clear()
         self._scope_changed = False
@@ -260,11 +269,11 @@ class Mirror:
             self._take(_by_key(result.entries), result.revision, fresh=True)
             raise WatchLost(f"the store was replaced: revision {result.revision} after {floor}")
         listed = _by_key(result.entries)
+        listed_at = [(span, one.revision) for span, one in zip(spans, listings, strict=True)]
         if kept:
-            return self._add(listed, kept, [(span, one.revision) for span, one in zip(spans, listings, strict=True)])
+            return self._add(listed, kept, listed_at)
         for key, held in self.entries.items():  # what the watch brought while the listing was under way
-            newer = held.mod_revision > (listed[key].mod_revision if key in listed else result.revision)
-            if newer and any(key in span for span in ranges):
+            if any(held.mod_revision > at and key in span for span, at in listed_at):
                 listed[key] = held
         self._graves = {key: revision for key, revision in self._graves.items() if revision > result.revision}
         for key, revision in self._graves.items():
@@ -273,7 +282,7 @@ class Mirror:
         self._trouble(None)
         self.listed = True
         self.listings += 1
-        self._listed_at = [(span, one.revision) for span, one in zip(spans, listings, strict=True)]
+        self._listed_at = listed_at
         self._take(listed, max(self.revision, result.revision), fresh=True)
         if self._beginning is not None:
             self._beginning.listed = True
@@ -290,6 +299,8 @@ class Mirror:
         self._beginning = None
         for batch in beginning.batches:
             self._apply(batch)
+        if self._untold:  # The watch may be waiting for its next batch already.
+            self._tell()
 
     def _add(self, listed: dict[str, Entry], kept: Sequence[Range], listed_at: list[tuple[Range, int]]) -> int:
         """Put ranges that were just listed beside those that are kept.

@@ -16,7 +16,10 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from elastic import agentevents as ae
-from tests.bench.crowd import Crowd, raise_limits
+from tests.bench.crowd import LIMIT_S, Crowd, raise_limits
+
+CLOSE_LIMIT_S = 10.0
+"""A process that has nothing to do ends at once."""
 
 
 class Met(NamedTuple):
@@ -95,10 +98,12 @@ class Part:
             agent.apply()
             await asyncio.sleep(0)  # The streams of the others go on meanwhile.
         at = await self.crowd.wait("run")
-        for agent in agents:
-            await agent.pictured.wait()
+        async with asyncio.timeout(LIMIT_S):
+            for agent in agents:
+                await agent.pictured.wait()
         costs = [agent.apply_s for agent in agents if agent.apply_s]
-        return Ran(at, max(agent.runs for agent in agents), agents[0].document_bytes, costs)
+        generation = max((agent.runs for agent in agents), default=0)
+        return Ran(at, generation, max((agent.document_bytes for agent in agents), default=0), costs)
 
     async def close(self) -> None:
         """End all of them."""
@@ -131,6 +136,8 @@ class Parts:
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
+            process.join(CLOSE_LIMIT_S)
+            process.terminate()  # It waits for something that does not come.
             process.join()
 
     async def make(self, endpoint: str, job: str, count: int, slots: int) -> None:
@@ -146,16 +153,20 @@ class Parts:
     async def kill(self, number: int) -> Victim:
         """See `Part.kill`."""
         pipe = self._pipes[number % len(self._pipes)]
-        pipe.send(("kill", number))
-        return await _answer(pipe)  # type: ignore[no-any-return]
+        return await _asked(pipe, ("kill", number))  # type: ignore[no-any-return]
 
     async def _all(self, command: str, args: Callable[[int], tuple[Any, ...]]) -> list[Any]:
-        for at, pipe in enumerate(self._pipes):
-            pipe.send((command, *args(at)))
-        return list(await asyncio.gather(*map(_answer, self._pipes)))
+        """Every answer is awaited before the first error is raised: a pipe has one reader at a time."""
+        asked = (_asked(pipe, (command, *args(at))) for at, pipe in enumerate(self._pipes))
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+        return found
 
 
-async def _answer(pipe: Connection[Any, Any]) -> Any:
+async def _asked(pipe: Connection[Any, Any], command: tuple[Any, ...]) -> Any:
+    pipe.send(command)
     found = await asyncio.to_thread(pipe.recv)
     if isinstance(found, BaseException):
         raise found

@@ -140,7 +140,7 @@ async def one_round(parts: Parts, endpoint: str, job: str, size: int, slots: int
             meet=meet,
             lost=change,
             generations=max(part.generation for part in first),
-            document_bytes=next_one[0].document_bytes,
+            document_bytes=max(part.document_bytes for part in next_one),
         )
     finally:
         await parts.all("close")

@@ -28,7 +28,10 @@ async def _story(size: int) -> tuple[Calls, Calls, Calls, int]:
             await part.meet()
             met = (await part.run()).generation
             meeting = await calls()
-            victim = await part.kill(size // 2)
+            agents = part.crowd.agents
+            # One that another follows: not the last in line.
+            followed = {following[1] for agent in agents if (following := agent.core.facts.following) is not None}
+            victim = await part.kill(next(one.number for one in agents if one.node in followed and not one.proposes))
             await part.expect()
             await part.prove(victim)
             await part.heard()

@@ -18,6 +18,8 @@ class Watched:
 
     def __init__(self, store: Store, *prefixes: str, relist_every_s: float = 30.0) -> None:
         self.told = 0
+        self.shown: dict[str, bytes] = {}
+        """What was there when it was told last."""
         self.troubles: list[StoreError | None] = []
         self._changed = asyncio.Event()
         self.mirror = Mirror(
@@ -29,6 +31,7 @@ class Watched:
     def _on_change(self, mirror: Mirror) -> None:
         assert mirror is self.mirror
         self.told += 1
+        self.shown = self.values
         self._changed.set()
 
     def _on_trouble(self, error: StoreError | None) -> None:

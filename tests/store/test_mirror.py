@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
-from elastic.errors import StoreUnavailable
+from elastic.errors import StoreUnavailable, WatchLost
 from elastic.store.base import NOW, Batch, Delete, Listing, More, Put, Range, Store
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
@@ -20,7 +20,7 @@ from tests.store.test_contract_txn import on
 
 
 class FaultyStore(MemoryStore):
-    """A store that can be out of reach, and whose watch can be deaf, repeat what it said, or begin late.
+    """A store that can be out of reach, and whose watch can be deaf, repeat what it said, begin late, or be refused.
 
     It counts listings, and keeps from where watches were to tell.
     """
@@ -28,8 +28,16 @@ class FaultyStore(MemoryStore):
     out_of_reach = False
     deaf = False
     repeats = False
+    refused = 0
+    """So many watches end at once."""
     begin: asyncio.Event | None = None
     """Watches begin when it is set."""
+    ask: asyncio.Event | None = None
+    """Listings of keys from "/b" on are asked for when it is set."""
+    arrive: asyncio.Event | None = None
+    """Listings that were answered arrive when it is set."""
+    tell: asyncio.Event | None = None
+    """Deletions are told when it is set."""
 
     def __init__(self) -> None:
         super().__init__(MemoryCore(), time.monotonic)
@@ -37,6 +45,10 @@ class FaultyStore(MemoryStore):
         self.watched: list[int] = []
         self.asked = asyncio.Event()
         """Set when a watch was asked for."""
+        self.answered = asyncio.Event()
+        """Set when a listing was answered."""
+        self.taken = asyncio.Event()
+        """Set when a change was told, and the reader waits for the next."""
 
     async def list(
         self,
@@ -50,15 +62,24 @@ class FaultyStore(MemoryStore):
         if self.out_of_reach:
             raise StoreUnavailable("nobody is there")
         self.listings += 1
-        return await super().list(
+        if self.ask is not None and range.start >= "/b":
+            await self.ask.wait()
+        listing = await super().list(
             range, keys_only=keys_only, limit=limit, created_before=created_before, newest_first=newest_first
         )
+        self.answered.set()
+        if self.arrive is not None:
+            await self.arrive.wait()
+        return listing
 
     async def watch(
         self, ranges: Sequence[Range], from_revision: int, more: More | None = None
     ) -> AsyncGenerator[Batch, None]:
         self.watched.append(from_revision)
         self.asked.set()
+        if self.refused:
+            self.refused -= 1
+            raise WatchLost("nobody watches here")
         if self.begin is not None:
             await self.begin.wait()
         told: list[Batch] = []
@@ -66,8 +87,12 @@ class FaultyStore(MemoryStore):
             if self.deaf:
                 continue
             told.append(batch)
+            if self.tell is not None and any(change.deleted for change in batch.changes):
+                await self.tell.wait()
             for each in told if self.repeats else [batch]:
                 yield each
+            if batch.changes:
+                self.taken.set()
 
 
 def test_a_mirror_shows_what_is_there_and_then_every_change(bench: Bench) -> None:
@@ -109,6 +134,84 @@ def test_what_came_between_the_listing_and_the_beginning_of_the_watch_is_listed_
             assert (store.watched, store.listings, watched.mirror.listings) == ([NOW], *[1 + meanwhile] * 2)
             await store.txn((), [Put("/b", b"4")])
             await watched.until(lambda: watched.values == {**expected, "/b": b"4"})
+
+    asyncio.run(story())
+
+
+def test_what_the_watch_told_before_the_first_listing_arrived_is_told_with_it() -> None:
+    async def story() -> None:
+        store = FaultyStore()
+        store.arrive = asyncio.Event()
+        await store.txn((), [Put("/a", b"1")])
+        async with Watched(store, "/") as watched:
+            await store.answered.wait()
+            await store.txn((), [Put("/b", b"2")])
+            await store.taken.wait()
+            store.arrive.set()
+            await watched.until(lambda: watched.shown == {"/a": b"1", "/b": b"2"})
+
+    asyncio.run(story())
+
+
+def test_a_watch_that_is_refused_where_the_listing_is_answered_begins_again_at_once_where_that_ended() -> None:
+    """Another server answered, or a new token was fetched; nothing is listed again, and nobody hears of trouble."""
+
+    async def story() -> None:
+        store = FaultyStore()
+        store.refused = 1
+        put = await store.txn((), [Put("/a", b"1")])
+        async with Watched(store, "/") as watched:
+            await watched.mirror.standing.wait()
+            await store.txn((), [Put("/a", b"2")])
+            await watched.until(lambda: watched.values == {"/a": b"2"})
+            assert (store.watched, store.listings, watched.troubles) == ([NOW, put.revision], 1, [])
+
+    asyncio.run(story())
+
+
+def test_a_key_that_was_put_and_deleted_between_the_listings_of_two_ranges_does_not_come_back() -> None:
+    async def story() -> None:
+        store = FaultyStore()
+        await store.txn((), [Put("/a/1", b"1")])
+        async with Watched(store, "/a/", "/b/") as watched:
+            await watched.mirror.standing.wait()
+            store.ask, store.tell = asyncio.Event(), asyncio.Event()
+            store.answered.clear()
+            watched.mirror.refresh_soon()
+            await store.answered.wait()
+            await store.txn((), [Put("/b/k", b"1")])
+            await watched.until(lambda: "/b/k" in watched.values)
+            await store.txn((), [Delete(Range.key("/b/k"))])
+            store.ask.set()
+            await watched.until(lambda: watched.mirror.listings == 2)
+            assert watched.values == {"/a/1": b"1"}
+            store.tell.set()
+            await store.txn((), [Put("/a/2", b"2")])
+            await watched.until(lambda: "/a/2" in watched.values)
+            assert watched.values == {"/a/1": b"1", "/a/2": b"2"}
+
+    asyncio.run(story())
+
+
+def test_what_happens_to_a_key_while_it_is_listed_to_be_followed_again_is_not_missed() -> None:
+    async def story() -> None:
+        store = FaultyStore()
+        await store.txn((), [Put("/a/1", b"1"), Put("/k", b"1")])
+        both = (Range.prefix("/a/"), Range.key("/k"))
+        async with Watched(store, "/a/") as watched:
+            await watched.mirror.standing.wait()
+            watched.mirror.follow(both)
+            await watched.until(lambda: "/k" in watched.values)
+            watched.mirror.follow(both[:1])
+            await watched.until(lambda: "/k" not in watched.values)
+            store.arrive = asyncio.Event()
+            store.answered.clear()
+            watched.mirror.follow(both)
+            await store.answered.wait()
+            await store.txn((), [Put("/k", b"2"), Put("/a/2", b"2")])
+            store.arrive.set()
+            await watched.until(lambda: len(watched.values) == 3)
+            assert watched.values == {"/a/1": b"1", "/a/2": b"2", "/k": b"2"}
 
     asyncio.run(story())
 
@@ -410,8 +513,7 @@ def test_of_a_key_that_is_known_as_it_was_only_what_became_of_it_is_asked_for(
             await watched.until(
                 lambda: watched.values == {a: b"2" if overtaken else b"1"} | ({b: becomes} if becomes else {})
             )
-            # What comes out of order ends a watch, and then everything is listed.
-            assert overtaken or watched.mirror.listings == listings
+            assert watched.mirror.listings == listings
             await store.txn((), [Put(a, b"3"), Put(b, b"3")])
             await watched.until(lambda: watched.values == {a: b"3", b: b"3"})
 

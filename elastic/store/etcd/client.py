@@ -123,9 +123,10 @@ class EtcdStore:
         if from_revision < NOW:
             raise ValueError(f"a watch from revision {from_revision}; the first is 1")
         await self._servers.authenticated()
-        stream = WatchStream(self._servers.usable(), merged(ranges), from_revision, self._servers.options.try_s)
+        seen = self.revision_seen if from_revision == NOW else from_revision - 1
+        stream = WatchStream(self._servers.usable(), merged(ranges), from_revision, seen, self._servers.options.try_s)
         self._servers.streams.add(stream)
-        arriving = stream.batches(self._servers.metadata(), lambda: self._check_same(from_revision - 1), more)
+        arriving = stream.batches(self._servers.metadata(), lambda: self._check_same(seen), more)
         try:
             async with aclosing(arriving):
                 async for batch in arriving:

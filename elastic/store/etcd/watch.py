@@ -2,7 +2,8 @@
 
 etcd's own order holds within one range. With several ranges on a stream it holds too, except while a watch catches up
 with the past. So what arrives together is sorted; and if a change comes that is older than one already delivered, the
-watch ends with `WatchLost`, and the reader lists again. What is delivered is therefore always in order.
+watch ends with `WatchLost`, and the reader lists again. What is delivered is therefore always in order, but for ranges
+that were taken on later from a revision of the past: their past comes when it comes.
 
 A stream says nothing when its server is frozen. Therefore whoever owns it calls `lose` as soon as a request to that
 server gets no answer.
@@ -14,7 +15,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
@@ -37,13 +38,16 @@ Metadata = Sequence[tuple[str, str]]
 class WatchStream:
     """A watch over `ranges` (disjoint) from `from_revision` on (`NOW` is etcd's 0), at `endpoint`."""
 
-    def __init__(self, endpoint: Endpoint, ranges: Sequence[Range], from_revision: int, create_limit_s: float) -> None:
-        """Remember what to watch; `batches` opens the stream."""
+    def __init__(
+        self, endpoint: Endpoint, ranges: Sequence[Range], from_revision: int, seen: int, create_limit_s: float
+    ) -> None:
+        """Remember what to watch; `batches` opens the stream. The store was `seen` at that revision before."""
         self.endpoint = endpoint
         self.broken = False
         """Whether the stream itself failed: the server closed it, or did not take it in time."""
         self._ranges = tuple(ranges)
         self._from_revision = from_revision
+        self._seen = seen
         self._create_limit_s = create_limit_s
         self._arrived: list[Any] = []
         """Responses, and at last the error that ends the watch."""
@@ -73,8 +77,8 @@ class WatchStream:
     ) -> AsyncGenerator[Batch, None]:
         """Open the stream and yield what comes, one batch for each revision, first an empty one.
 
-        `check` is awaited if the server was behind the asked revision when it took the watch; it raises if the server
-        is not only late but another store.
+        `check` is awaited if the server was behind what was seen when it took the watch; it raises if the server is not
+        only late but another store.
         """
         call = self.endpoint.watcher.Watch(metadata=metadata)
         pump = asyncio.create_task(self._pump(call), name=f"watch at {self.endpoint}")
@@ -88,12 +92,14 @@ class WatchStream:
                 self.broken = True
                 text = f"etcd at {self.endpoint} did not take the watch within {self._create_limit_s:g} s"
                 raise StoreUnavailable(text) from None
-            if min(revisions) < self._from_revision - 1:
+            if min(revisions) < self._seen:
                 await check()
+            begins_after = max(revisions) if self._from_revision == NOW else self._from_revision - 1
+            early = self._ranges
             if more is not None:
                 await more.offer(partial(self._take_on, call))
-            yield Batch(max(revisions) if self._from_revision == NOW else self._from_revision - 1, ())
-            async with aclosing(self._deliver(held)) as delivered:
+            yield Batch(begins_after, ())
+            async with aclosing(self._deliver(held, begins_after, early)) as delivered:
                 async for batch in delivered:
                     yield batch
         finally:
@@ -173,9 +179,13 @@ class WatchStream:
                     held.append(response)
         return held, revisions
 
-    async def _deliver(self, held: list[Any]) -> AsyncGenerator[Batch, None]:
-        """Yield batches in the order of their revisions until an error ends it."""
-        delivered = max(self._from_revision - 1, 0)
+    async def _deliver(self, held: list[Any], after: int, early: Sequence[Range]) -> AsyncGenerator[Batch, None]:
+        """Yield batches in the order of their revisions until an error ends it.
+
+        Nothing up to the revision `after` is told of the ranges that were taken first: of a watch from now, one range
+        may begin a little sooner than another.
+        """
+        delivered = after
         responses = held
         while True:
             end: StoreError | None = None
@@ -184,15 +194,20 @@ class WatchStream:
             changes: list[Change] = []
             for response in responses:
                 try:
-                    changes += map(change, self._opened(response).events)
+                    changes += [
+                        found
+                        for found in map(change, self._opened(response).events)
+                        if found.entry.mod_revision > after or not any(found.entry.key in span for span in early)
+                    ]
                 except StoreError as error:
                     end = error
                     break
             changes.sort(key=lambda each: each.entry.mod_revision)  # stable: the order within a revision stays
-            if changes and changes[0].entry.mod_revision < delivered:
+            late = takewhile(lambda each: each.entry.mod_revision < delivered, changes)  # noqa: B023
+            if any(each.entry.key in span for each in late for span in early):
                 raise WatchLost("changes came out of order")
             for revision, group in groupby(changes, key=lambda each: each.entry.mod_revision):
-                delivered = revision
+                delivered = max(delivered, revision)
                 yield Batch(revision, tuple(group))
             if end is not None:
                 raise end
