@@ -59,6 +59,9 @@ FOLLOWS_MAX = 12
 class World(Nurseries):
     """The nodes with their cores, the links between them, and what a person can do to them."""
 
+    _verdict_looked_at: tuple[int, int] | None = None
+    _verdict_found = False
+
     def run_to(self, until: float, *, stop: Callable[[], bool] = lambda: False) -> None:
         """Run events up to a moment, or until `stop` says so."""
         while self._queue and self._queue[0][0] <= until and not stop():
@@ -306,5 +309,9 @@ class World(Nurseries):
         return all(not node.alive or node.exit_code is not None for node in self.nodes.values())
 
     def verdict_there(self) -> bool:
-        """Whether the job has its verdict."""
-        return bool(self.store.list(Range.key(KEYS.verdict)).entries)
+        """Whether the job has its verdict. It is asked after every event."""
+        at = (self.store_number, self.store.revision)
+        if at != self._verdict_looked_at:
+            self._verdict_looked_at = at
+            self._verdict_found = bool(self.store.list(Range.key(KEYS.verdict)).entries)
+        return self._verdict_found
