@@ -21,7 +21,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Stories of real processes mostly wait, so several run at once; the simulation takes every core by itself.
+# A story of real processes waits now and then, so more run at once than there are cores; the simulation takes every core.
 test: lint
 	$(BIN)/python -m pytest tests/sim
 	$(BIN)/python -m pytest tests/unit tests/store tests/process -m "not hosts" -n 3 --dist loadscope

@@ -142,9 +142,7 @@ class Parts:
 
     async def make(self, endpoint: str, job: str, count: int, slots: int) -> None:
         """A crowd, dealt out to the processes."""
-        await self._all(
-            "make", lambda at: (endpoint, job, count, slots, range(at, count, len(self._pipes)))
-        )  # fmt: skip
+        await self._all("make", lambda at: (endpoint, job, count, slots, range(at, count, len(self._pipes))))
 
     async def all(self, command: str, *args: Any) -> list[Any]:
         """Have every part do this; their answers."""

@@ -193,7 +193,6 @@ class Calm(Observer):
     def __init__(self) -> None:
         self.lost: tuple[Node, float] | None = None
         self.outage: dict[str, WorkerSet] | None = None
-        self._known_at = 0.0
         self.back: tuple[Node, float] | None = None
 
     def expect_notice(self, world: World, node: Node) -> None:
@@ -209,7 +208,6 @@ class Calm(Observer):
         steady = all(not workers.stopping for workers in running.values()) and newest == set(running)
         if running and steady and all(node.links and node.hears for node in world.nodes.values() if node.alive):
             self.outage = running
-            self._known_at = world.now + world.spec.lease_ttl_s
 
     @staticmethod
     def _newest(world: World) -> tuple[Place, ...]:
@@ -227,21 +225,13 @@ class Calm(Observer):
             world.counts["promise 7 was looked at"] += 1
         self.outage = None
 
-    def _stops(self, world: World, name: str) -> None:
-        """Only a change that was due before anybody could know who does not reach the store may stop workers."""
-        generation = Promises().view(world).generation
-        if generation is None or generation.value.why not in PLANNED or world.now >= self._known_at:
-            world.fail("7", f"the store is away and {name} stops its workers")
-        self.outage = None
-
     def after_event(self, world: World) -> None:
         """Look at what was expected."""
         if self.outage is not None:
             for name, workers in self.outage.items():
                 node = world.nodes[name]
                 if workers.stopping and node.workers is workers:
-                    self._stops(world, name)
-                    break
+                    world.fail("7", f"the store is away and {name} stops its workers")
         if self.back is not None:
             node, limit = self.back
             if node.core.facts.registered is not None or node.exit_code is not None or world.verdict_there():

@@ -474,7 +474,8 @@ def _calm(world: World, rng: random.Random) -> None:
             calm.expect_notice(world, node)
             world.kill_node(node)
         elif kind == "astray" and node is not None and world.links:
-            calm.expect_nothing(world)
+            if node.workers is not None:  # A spare may be taken before anybody knows: it asks nobody for a vouch.
+                calm.expect_nothing(world)
             seconds = rng.uniform(1.0, world.spec.store_outage_limit_s * 0.8)
             _astray_for(world, node, seconds, then=lambda: calm.store_is_back(world))
         elif kind == "return" and node is not None:
