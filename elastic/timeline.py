@@ -17,24 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from elastic.agentevents import (
-    Action,
-    Answered,
-    Event,
-    Gone,
-    Hung,
-    ProvenDead,
-    ProvenGone,
-    Send,
-    StartWorkers,
-    StopWorkers,
-    ViewChanged,
-)
+from elastic.agentevents import Action, Event, Gone, Send, StartWorkers, StopWorkers
 from elastic.agentfacts import Facts
-from elastic.decisions import Form
-from elastic.model import PLANNED, Ended, Generation, Why
-from elastic.proposals import Transaction
+from elastic.model import PLANNED, Generation, Why
 from elastic.recovery import Mark, Recovery, phases
+from elastic.signs import Proposed, Proposing, Signs, proposer
 
 LINGER_S: Final = 0.05
 """After its last moment: the other workers of this node may say something of the same moment."""
@@ -44,9 +31,6 @@ START_PATIENCE_S: Final = 60.0
 """The same in a first start, whose first step may be slow to come, and until workers say their first word."""
 
 ORDER: Final = {mark: index for index, mark in enumerate(Mark)}
-
-Sign = tuple[str, str]
-"""What is wrong ("lost", "failed"), and with which node."""
 
 
 @dataclass
@@ -99,11 +83,9 @@ class Timeline:
         self._node = node
         self._command_at = command_at
         self._seen = (0, 0)
-        self._signs: dict[Sign, float] = {}
-        self._proposal: tuple[Transaction, float, float] | None = None
+        self._signs = Signs(node)
+        self._proposing = Proposing(node)
         self._open: _Record | None = None
-        self._wanted_at: float | None = None
-        self._published_at: float | None = None
         self._last: tuple[int, float] | None = None
         self._gone_at: float | None = None
         self._level: Mark | None = None
@@ -115,19 +97,10 @@ class Timeline:
 
     def observe(self, facts: Facts, event: Event, actions: Sequence[Action], *, arrived: float, now: float) -> None:
         """Note what an event brought. It came at `arrived`; the core has just answered with `actions`, at `now`."""
-        self._notice(facts, event, arrived)
+        self._signs.notice(facts, event, arrived, settled=self._open is None)
         if isinstance(event, Gone):
             self._gone(event.g, arrived)
-        if not isinstance(facts.decision, Form):
-            self._wanted_at = None
-        elif self._wanted_at is None:
-            self._wanted_at = arrived  # It may have to wait for the answer to another transaction.
-        for action in actions:
-            if isinstance(action, Send) and action.transaction.kind == "form":
-                self._proposal = (action.transaction, self._wanted_at or arrived, now)
-        answer = event if isinstance(event, Answered) else None
-        if answer is not None and self._proposal is not None and answer.transaction is self._proposal[0]:
-            self._answered(answer, arrived)
+        self._proposing.observe(facts, event, actions, arrived=arrived, now=now)
         self._look(facts, arrived)
         record = self._open
         if record is None:
@@ -146,13 +119,6 @@ class Timeline:
         if not record.member and go is not None and go.value.g >= record.generation.g:
             self._open = None  # Who runs in it sees the rest.
 
-    def _answered(self, answer: Answered, arrived: float) -> None:
-        assert self._proposal is not None
-        if answer.succeeded:
-            self._published_at = arrived
-        elif answer.succeeded is False:
-            self._proposal = None
-
     def _gone(self, g: int, at: float) -> None:
         self._gone_at = at
         if self._open is not None and g < self._open.generation.g:
@@ -167,10 +133,10 @@ class Timeline:
             record.mark(Mark.SPAWNED, at)
             self._plan(at)
 
-    def failed(self, g: int, at: float) -> None:
+    def failed(self, g: int, at: float, now: float) -> None:
         """A worker of this node ended by itself, and not well; `at` is when it did, before anybody knew."""
         if self._open is None or self._open.generation.g == g:
-            self._signs.setdefault(("failed", self._node), at)
+            self._signs.failed(at, now)
 
     def grouped(self, g: int, local_rank: int, at: float, now: float) -> None:
         """A worker is in the process group since `at`, as it says at `now`."""
@@ -264,39 +230,7 @@ class Timeline:
             restored_step=record.restored_step,
         )
 
-    # --- signs, and the generation that answers them --------------------------------------------------------------
-
-    def _notice(self, facts: Facts, event: Event, arrived: float) -> None:
-        """Note since when something is wrong with a member of the generation."""
-        match event:
-            case ProvenGone() if (event.node, event.create_revision) in facts.memory.gone:
-                self._sign(facts, "lost", event.node, min(event.closed_at or arrived, arrived))
-            case ProvenDead():
-                self._sign(facts, "lost", event.node, arrived)
-            case Hung():
-                self._sign(facts, "failed", self._node, arrived)
-            case ViewChanged():
-                self._compare(facts, arrived)
-
-    def _compare(self, facts: Facts, arrived: float) -> None:
-        view, generation, memory = facts.view, facts.generation, facts.memory
-        proven = {node for node, _ in memory.gone} | memory.dead
-        for what, node in tuple(self._signs):
-            if what == "lost" and node in view.members and node not in proven:
-                del self._signs[what, node]  # It was a false alarm.
-        if view.complete:
-            for node in memory.absent_since:
-                self._sign(facts, "lost", node, arrived)
-        elif view.follows is not None and view.follows not in view.members:
-            self._sign(facts, "lost", view.follows, arrived)
-        if view.complete and generation is not None and self._open is None:
-            for (g, node), stored in view.outcomes.items():
-                if g == generation.g and stored.value.ended is not Ended.OK:
-                    self._sign(facts, "failed", node, arrived)
-
-    def _sign(self, facts: Facts, what: str, node: str, at: float) -> None:
-        if facts.generation is not None and facts.generation.index(node) is not None:
-            self._signs.setdefault((what, node), at)
+    # --- the generation that answers the signs -----------------------------------------------------------------------
 
     def _look(self, facts: Facts, arrived: float) -> None:
         """A new generation answers the signs so far; it begins a recovery, or goes on with one that came to nothing."""
@@ -307,36 +241,33 @@ class Timeline:
         old = self._open
         if old is not None and old.reached is not None and (old.start or old.reached in (Mark.STEPPED, self._level)):
             self._over = self.end()
-        mine = self._proposal if _proposer(generation) == self._node else None
+        mine = self._proposing.of(generation)
+        published_at = self._proposing.published_at(arrived)
         record = self._record(facts, generation, arrived, mine)
         if record is not None:
-            record.mark(Mark.PUBLISHED, self._published_at or arrived)
+            record.mark(Mark.PUBLISHED, published_at)
             if facts.workers_gone and self._gone_at is not None:
                 record.mark(Mark.STOPPED, self._gone_at)
             if self._open is not None and known[0] == generation.run:
                 self._follow_on(record, self._open)
         self._open, self._due_at = record, None
-        self._signs = {
-            (what, node): at
-            for (what, node), at in self._signs.items()
-            if what == "lost" and generation.index(node) is not None
-        }
-        self._proposal = self._published_at = None
+        self._signs.keep([place.node for place in generation.members])
 
     def _record(
         self,
         facts: Facts,
         generation: Generation,
         arrived: float,
-        mine: tuple[Transaction, float, float] | None,
+        mine: Proposed | None,
     ) -> _Record | None:
         """Begin the notes about a generation; None where there is nothing to tell of it."""
         if not generation.members or any(place.seats for place in generation.members) or facts.joined_at is None:
             return None
         nodes = [place.node for place in generation.members]
-        proposer = _proposer(generation)
-        evidence_at = mine[1] if mine is not None else arrived
-        wrong = [at for (what, node), at in self._signs.items() if what == "failed" or node not in nodes]
+        teller = proposer(generation) if proposer(generation) in nodes else nodes[0]
+        evidence_at = mine.evidence_at if mine is not None else arrived
+        signs = self._signs.found.items()
+        wrong = [noticed.at for (what, node), noticed in signs if what == "failed" or node not in nodes]
         fresh = generation.why is Why.FIRST or (self._gone_at is None and generation.why is Why.REFORMED)
         record = _Record(
             generation=generation,
@@ -345,7 +276,7 @@ class Timeline:
             planned=generation.why in PLANNED,
             before=0 if generation.why is Why.FIRST else generation.g - 1,
             text=generation.reason,
-            tells=(proposer if proposer in nodes else nodes[0]) == self._node,
+            tells=teller == self._node,
             member=self._node in nodes,
         )
         if fresh:
@@ -354,7 +285,7 @@ class Timeline:
         if mine is not None:
             if not fresh:
                 record.mark(Mark.NOTICED, evidence_at)
-            record.mark(Mark.DECIDED, mine[2])
+            record.mark(Mark.DECIDED, mine.sent_at)
         return record
 
     def _follow_on(self, record: _Record, old: _Record) -> None:
@@ -368,11 +299,6 @@ class Timeline:
             record.marks |= {mark: old.marks[mark] for mark in (Mark.JOINED, Mark.MET) if mark in old.marks}
         elif begins > record.began:
             record.mark(Mark.EARLIER, begins)
-
-
-def _proposer(generation: Generation) -> str:
-    """The node that proposed a generation: its tag begins with it."""
-    return generation.tag.partition("/")[0]
 
 
 def _believed(record: _Record, at: float, now: float) -> float:

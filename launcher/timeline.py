@@ -57,7 +57,7 @@ class TimelineTeller:
                 self._timeline.spawned(event.g, self._clock())
                 self._plan()
             case Exited() if event.code and not event.stopped:
-                self._timeline.failed(event.g, min(event.at_s, self._clock()))
+                self._timeline.failed(event.g, min(event.at_s, self._clock()), self._clock())
 
     def close(self) -> None:
         """Tell what is known of a recovery that nobody will see the end of: this agent ends."""

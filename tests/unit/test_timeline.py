@@ -129,7 +129,7 @@ def test_a_link_that_closed_is_where_the_loss_began() -> None:
 def test_the_moment_of_a_workers_end_counts_and_not_the_moment_in_which_it_is_heard() -> None:
     noted = Noted()
     noted.started()
-    noted.timeline.failed(1, 1.93)
+    noted.timeline.failed(1, 1.93, 2.0)
     noted.agent.now = 2.0
     noted.agent.exit(3)
     noted.lose_a(2.1)
@@ -317,7 +317,7 @@ def test_no_order_of_words_raises() -> None:
     timeline.grouped(1, 0, 0.0, 1.0)
     timeline.restored(1, -1, 0.0, 1.0)
     timeline.spawned(2, 1.0)
-    timeline.failed(2, 1.0)
+    timeline.failed(2, 1.0, 1.0)
     assert timeline.take(9.0) is None
     assert timeline.end() is None
     noted = Noted()
