@@ -22,6 +22,8 @@ PACKET_MAX = 64 << 10
 """Bytes of one message."""
 METRICS_MAX = 64
 VARIABLE = "ELASTIC_CHANNEL"
+SERVERS_FROM = 1 << 20
+"""Servers have no rank. Among those who speak they count from here."""
 
 TEXT_MAX = 4096
 """Characters of a text. An agent hangs up on who says more."""
@@ -80,6 +82,12 @@ class Restored(msgspec.Struct, frozen=True, tag="restored"):
 
 class Committed(msgspec.Struct, frozen=True, tag="committed"):
     """The first commit of this generation was made, at `at`."""
+
+    at: Moment = 0.0
+
+
+class Standing(msgspec.Struct, frozen=True, tag="standing"):
+    """A process of a parameter-server job does its work since `at`: a server listens, a worker has made a step."""
 
     at: Moment = 0.0
 
@@ -156,8 +164,8 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 Said = (
-    Hello | Preparing | Ready | Joining | Formed | Listening | Restored | Committed | Progress | Saved | Left | Hopeless
-    | Note | Wanted
+    Hello | Preparing | Ready | Joining | Formed | Listening | Restored | Committed | Standing | Progress | Saved | Left
+    | Hopeless | Note | Wanted
 )  # fmt: skip
 """What a worker says."""
 Told = Stop | Segment | Refused
@@ -316,8 +324,9 @@ _ends: dict[int, WorkerEnd | None] = {}
 
 def hello(environ: Mapping[str, str], *, stacks_signal: int) -> Hello:
     """Who this process is."""
+    server = environ.get("ELASTIC_ROLE") == "server"
     return Hello(
-        rank=int(environ.get("RANK") or 0),
+        rank=SERVERS_FROM + int(environ.get("ELASTIC_INDEX") or 0) if server else int(environ.get("RANK") or 0),
         local_rank=int(environ.get("ELASTIC_SLOT") or environ.get("LOCAL_RANK") or 0),
         pid=os.getpid(),
         generation=int(environ.get("ELASTIC_GENERATION") or 0),

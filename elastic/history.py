@@ -1,8 +1,9 @@
 """The history of a job for people, in the store: who changed the world, when, and why (pure).
 
-The proposer writes one short event for each generation, go and verdict, after its proposal was carried out, and one for
-each recovery, once it is over. Nothing depends on it, and an event can be missing: its writer may be gone, or not know
-that its proposal held.
+The proposer writes one short event for each generation, go and verdict, after its proposal was carried out, and who
+tells of a recovery one for it, once it is over. In a parameter-server job the proposer adds how the recovery of seats
+began that start on another node. Nothing depends on it, and an event can be missing: its writer may be gone, or not
+know that its proposal held.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from elastic.model import Cause, Generation, Go, Verdict
 from elastic.naming import failed_words
 from elastic.proposals import Transaction
 from elastic.recovery import Recovery
+from elastic.seattimeline import Beginning
 from elastic.store.base import Delete, Entry, Operation, Put, Range
 
 KEPT: Final = 200
@@ -38,12 +40,14 @@ class What(StrEnum):
     VERDICT = "verdict"
     START = "start"
     RECOVERY = "recovery"
+    SEATS = "seats"
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One event: `node` wrote it, `at` is that node's wall clock (seconds since the epoch), `text` says why.
 
-    `phases` are those of a start or a recovery, in seconds, in their order.
+    `phases` are those of a start or a recovery, in seconds, in their order. `rev` is the revision of the roster in
+    which seats start.
     """
 
     at: Annotated[float, msgspec.Meta(ge=0, le=AT_MAX)]
@@ -52,6 +56,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     g: int
     text: Annotated[str, msgspec.Meta(max_length=TEXT_MAX)] = ""
     phases: Annotated[Mapping[str, float], msgspec.Meta(max_length=PHASES_MAX)] = msgspec.field(default_factory=dict)
+    rev: int = 0
 
 
 def events_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> list[Event]:
@@ -79,7 +84,19 @@ def of_recovery(found: Recovery, node: str, at: float) -> Event:
     """The event of a recovery, or of a first start."""
     lengths = {str(name): round(length, 4) for name, length in found.phases}
     what = What.START if found.start else What.RECOVERY
-    return msgspec.structs.replace(_event(what, found.g, found.line, node, at), phases=lengths)
+    return msgspec.structs.replace(_event(what, found.g, found.line, node, at), phases=lengths, rev=found.rev)
+
+
+def of_beginning(found: Beginning, node: str, at: float) -> Event:
+    """The event of seats that start on other nodes, by the one that proposed it."""
+    lengths = {str(name): round(length, 4) for name, length in found.phases}
+    return msgspec.structs.replace(_event(What.SEATS, found.g, found.text, node, at), phases=lengths, rev=found.rev)
+
+
+def beginning(events: Iterable[Event], found: Recovery) -> Event | None:
+    """What the proposer noted of how a recovery began, None if it is not there."""
+    at = (What.SEATS, found.g, found.rev)
+    return next((event for event in events if (event.what, event.g, event.rev) == at), None)
 
 
 def remember(keys: JobKeys, event: Event, present: Sequence[str]) -> tuple[Operation, ...]:

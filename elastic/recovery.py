@@ -8,6 +8,7 @@ earlier  another recovery that had begun and came to nothing
 join     the command until this node is registered (of a first start only)
 meet     until the nodes that were needed are there (of a first start only)
 notice   from the first sign until the one that decided
+seat     until the seats of a lost or failed node can start again (of parameter-server jobs only)
 decide   until the proposal is sent
 publish  until the store has it
 tell     until this node stops its workers
@@ -17,6 +18,7 @@ go       until this node hears the go
 spawn    until its workers run
 group    until all of them are in the process group
 restore  until they have their state (`state.restore`)
+serve    until its servers listen (of a node that has only servers)
 step     until the first step is done
 ======== ==============================================================================================
 """
@@ -24,7 +26,7 @@ step     until the first step is done
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -43,6 +45,7 @@ class Mark(StrEnum):
     JOINED = "join"
     MET = "meet"
     NOTICED = "notice"
+    SEATED = "seat"
     DECIDED = "decide"
     PUBLISHED = "publish"
     TOLD = "tell"
@@ -52,21 +55,29 @@ class Mark(StrEnum):
     SPAWNED = "spawn"
     GROUPED = "group"
     RESTORED = "restore"
+    SERVED = "serve"
     STEPPED = "step"
 
 
-LESSER: Final = frozenset({Mark.TOLD, Mark.OPENED, Mark.HEARD_GO})
+_MOVED: Final = (Mark.SEATED, Mark.DECIDED, Mark.PUBLISHED)
+_LATER: Final = tuple(mark for mark in Mark if mark not in _MOVED)
+_AFTER_STOP: Final = _LATER.index(Mark.STOPPED) + 1
+ROSTER_ORDER: Final = (*_LATER[:_AFTER_STOP], *_MOVED, *_LATER[_AFTER_STOP:])
+"""In a parameter-server job the processes of a node are gone before its seats start again."""
+LESSER: Final = frozenset({Mark.SEATED, Mark.TOLD, Mark.OPENED, Mark.HEARD_GO})
 """Phases that a reader of the line misses only when they are long."""
 ENDS: Final = {
     Mark.SPAWNED: "workers run again in",
     Mark.GROUPED: "process group up again in",
     Mark.RESTORED: "state restored in",
+    Mark.SERVED: "back in",
     Mark.STEPPED: "back in",
 }
 STARTS: Final = {
     Mark.SPAWNED: "workers run",
     Mark.GROUPED: "process group up",
     Mark.RESTORED: "state restored",
+    Mark.SERVED: "serves",
     Mark.STEPPED: "first step",
 }
 """What is known of the end: a script that says nothing of its steps is seen no further than its process group."""
@@ -78,7 +89,8 @@ class Recovery:
 
     `before` is the generation that was lost, 0 of a first start, `g` the one that came of it. `text` says what
     happened, in words. `began` is on the clock of the node that tells it. `between_steps`: it is counted from the last
-    step. `last_step` and `restored_step` are None where nobody told them.
+    step. `last_step` and `restored_step` are None where nobody told them. In a parameter-server job `rev` is the
+    revision that started the seats, and `foreign` says that another node proposed it and knows how it began.
     """
 
     why: Why
@@ -91,6 +103,8 @@ class Recovery:
     start: bool = False
     last_step: int | None = None
     restored_step: int | None = None
+    rev: int = 0
+    foreign: bool = False
 
     @property
     def total_s(self) -> float:
@@ -153,13 +167,25 @@ class Recovery:
         }
 
 
-def phases(began: float, marks: Mapping[Mark, float]) -> tuple[tuple[Mark, float], ...]:
+def begun(found: Recovery, text: str, lengths: Mapping[str, float]) -> Recovery:
+    """A recovery with the beginning that its proposer noted: `text` says what happened, `lengths` are its phases."""
+    known = tuple((mark, lengths[mark]) for mark in ROSTER_ORDER if mark in lengths)
+    marks = [mark for mark, _ in found.phases]
+    if not known or Mark.PUBLISHED not in marks:
+        return found
+    rest = found.phases[marks.index(Mark.PUBLISHED) + 1 :]
+    return replace(found, text=text or found.text, phases=(*known, *rest), start=False, foreign=False)
+
+
+def phases(
+    began: float, marks: Mapping[Mark, float], order: Sequence[Mark] = tuple(Mark)
+) -> tuple[tuple[Mark, float], ...]:
     """The time between the marks, in their order.
 
     One that was over before its turn came took no time and is left out, but for the last, which says how far it came.
     """
     found, at = [], began
-    present = [mark for mark in Mark if mark in marks]
+    present = [mark for mark in order if mark in marks]
     for mark in present:
         if marks[mark] >= at or mark is present[-1]:
             found.append((mark, max(marks[mark] - at, 0.0)))

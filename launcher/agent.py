@@ -52,6 +52,8 @@ REVOKE_AGAIN_S = 0.5
 """Before a store that did not answer is asked again to end a lease."""
 PROOF_EVERY_S = 1.0
 """How often this machine is asked whether nodes that vanished without a word were its own and are dead."""
+PROOF_FIRST_S = 0.02
+"""The second time it is asked after this pause, and then after twice the one before: they are usually about to be."""
 
 
 def run(config: Config) -> int:
@@ -133,6 +135,7 @@ class Agent:
         self._wake: asyncio.TimerHandle | None = None
         self._exit_code: int | None = None
         self._proofs_at = 0.0
+        self._proofs_pause_s = PROOF_FIRST_S
         self._started: ae.StartWorkers | None = None
         self._damaged: set[str] = set()
         self._troubled: set[str] = set()
@@ -168,7 +171,13 @@ class Agent:
             )
             self._history = History(store, self._keys, self._node, self._narrator)
             self._timeline = TimelineTeller(
-                self._node, self._workers.talk, self._narrator, self._event_log, self._history, boottime
+                self._node,
+                self._workers.talk,
+                self._narrator,
+                self._event_log,
+                self._history,
+                boottime,
+                seats=self._config.run_mode != "collective",
             )
             self._workers.watch = self._timeline.worker
             self._saved = SavedSteps(store, self._keys, self._host, self._narrator)
@@ -237,7 +246,7 @@ class Agent:
             self._failures.after_event()
             self._event_log.observe(self._core.facts, event, actions, self._core.taken)
             if self._exit_code is not None:
-                self._timeline.close()
+                await self._timeline.close(CLOSING_LIMIT_S)
                 await asyncio.gather(self._history.settle(CLOSING_LIMIT_S), self._saved.settle(CLOSING_LIMIT_S))
                 raise _Finished
             self._plan_wake()
@@ -266,9 +275,11 @@ class Agent:
         if facts.decision.code is Reason.UNPROVEN and generation.before is not None:
             nodes += [node for node in generation.before.nodes if node not in nodes]
         if not nodes:
+            self._proofs_pause_s = PROOF_FIRST_S
             return
-        self._proofs_at = boottime() + PROOF_EVERY_S
-        asyncio.get_running_loop().call_later(PROOF_EVERY_S, self._events.put_nowait, ae.Tick())
+        pause_s = self._proofs_pause_s
+        self._proofs_at, self._proofs_pause_s = boottime() + pause_s, min(2 * pause_s, PROOF_EVERY_S)
+        asyncio.get_running_loop().call_later(pause_s, self._events.put_nowait, ae.Tick())
         for node in nodes:
             vanished = node not in facts.view.members and node not in facts.memory.dead
             if vanished and locks.proven_dead(locks.lock_path(self._config.job_id, node)):

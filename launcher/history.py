@@ -52,6 +52,14 @@ class History:
             finally:
                 self._events.task_done()
 
+    async def read(self) -> list[history.Event]:
+        """What is there, oldest first; nothing if the store does not answer."""
+        try:
+            return await read(self._store, self._keys)
+        except StoreError as error:
+            self._narrator.detail(f"the history cannot be read: {error}")
+            return []
+
     async def settle(self, limit_s: float) -> None:
         """Wait until everything is written, at most so long."""
         with suppress(TimeoutError):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from elastic.agentevents import Event, Exited, Gone, Hung, Listens, Prepared, StartWorkers
-from elastic.channel import Listening, Said
+from elastic.channel import SERVERS_FROM, Listening, Said
 from elastic.errors import NurseryLost
 from elastic.model import Cause, Generation, Role, WorkerExit
 from elastic.naming import process_name
@@ -173,7 +173,7 @@ class NodeWorkers:
                 os.unlink(spec.env["TORCHELASTIC_ERROR_FILE"])
         self._running = self._newest = _Running(generation.g, specs, set(specs))
         self._teller.begin()
-        self.talk.begin(generation.g, {local: int(spec.env.get("RANK", 0)) for local, spec in specs.items()})
+        self.talk.begin(generation.g, {local: _number(spec) for local, spec in specs.items()})
         self._hangs.begin(generation.g, {local: spec.log for local, spec in specs.items()})
         self._nursery.run_until(run_until_s)
         try:
@@ -362,6 +362,11 @@ class NodeWorkers:
             return int(Path(spec.env["ELASTIC_PROGRESS_FILE"]).read_text())
         except (OSError, ValueError):
             return -1
+
+
+def _number(spec: workers.WorkerSpec) -> int:
+    """As what a worker speaks: its rank, or a number that no worker has."""
+    return SERVERS_FROM + spec.rank if spec.role is Role.SERVER else int(spec.env.get("RANK", 0))
 
 
 def _endpoints(generation: Generation) -> tuple[list[str], list[str]]:

@@ -87,6 +87,7 @@ def ps_environment(told: Told, *, place: Place, seat_index: int, roster_file: st
         "ELASTIC_ROLE": str(seat.role),
         "ELASTIC_INDEX": str(seat.index),
         "ELASTIC_ROSTER_FILE": roster_file,
+        "ELASTIC_SLOT": str(seat_index),
         "PADDLE_TRAINING_ROLE": PADDLE_ROLES[seat.role],
         "TRAINING_ROLE": PADDLE_ROLES[seat.role],
         "PADDLE_TRAINERS": str(_count(workers)),
@@ -100,9 +101,7 @@ def ps_environment(told: Told, *, place: Place, seat_index: int, roster_file: st
     made |= short(_lists(serving, workers, heters))
     if seat.role is Role.SERVER:
         made["PADDLE_CURRENT_IP"] = place.host
-        made.pop("ELASTIC_CHANNEL", None)  # Servers make no steps.
     else:
-        made["ELASTIC_SLOT"] = str(seat_index)
         made |= _ranks(generation, place, seat_index, _cards(told.base))
         made |= _meeting(generation, master)
     made |= told.proxies

@@ -26,6 +26,7 @@ from elastic.channel import (
     Ready,
     Said,
     Saved,
+    Standing,
     Stop,
 )
 from elastic.channelserver import ChannelServer, Connection
@@ -182,6 +183,8 @@ class WorkerTalk:
                 heard.listening, heard.hopeless = True, None
             case Committed():
                 heard.committed, heard.hopeless = True, None
+            case Standing():
+                heard.hopeless = None
             case Hopeless():
                 heard.hopeless = message
             case Preparing():

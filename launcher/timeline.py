@@ -11,8 +11,9 @@ from pathlib import Path
 from elastic import history
 from elastic.agentevents import Action, Event
 from elastic.agentfacts import Facts
-from elastic.channel import Committed, Formed, Progress, Restored, Said
-from elastic.recovery import Recovery
+from elastic.channel import Committed, Formed, Progress, Restored, Said, Standing
+from elastic.recovery import Recovery, begun
+from elastic.seattimeline import SeatTimeline
 from elastic.timeline import Timeline
 from launcher.events import EventLog
 from launcher.history import History
@@ -32,9 +33,11 @@ class TimelineTeller:
         log: EventLog,
         store: History,
         clock: Callable[[], float],
+        *,
+        seats: bool,
     ) -> None:
-        """`clock` is the agent's, which its workers share (CLOCK_BOOTTIME)."""
-        self._timeline = Timeline(node, started_at() or clock())
+        """`clock` is the agent's, which its workers share (CLOCK_BOOTTIME). `seats`: of a parameter-server job."""
+        self._timeline = (SeatTimeline if seats else Timeline)(node, started_at() or clock())
         self._node = node
         self._talk = talk
         self._narrator = narrator
@@ -43,11 +46,15 @@ class TimelineTeller:
         self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._asking: set[asyncio.Task[None]] = set()
         talk.followers.append(self._heard)
 
     def observe(self, facts: Facts, event: Event, actions: Sequence[Action], arrived: float) -> None:
         """Note an event that came at `arrived`, before its actions are performed."""
         self._timeline.observe(facts, event, actions, arrived=arrived, now=self._clock())
+        if isinstance(self._timeline, SeatTimeline):
+            for found in self._timeline.beginnings:
+                self._store.note(history.of_beginning(found, self._node, time.time()))
         self._plan()
 
     def worker(self, event: WorkerEvent) -> None:
@@ -59,13 +66,17 @@ class TimelineTeller:
             case Exited() if event.code and not event.stopped:
                 self._timeline.failed(event.g, min(event.at_s, self._clock()), self._clock())
 
-    def close(self) -> None:
-        """Tell what is known of a recovery that nobody will see the end of: this agent ends."""
+    async def close(self, limit_s: float) -> None:
+        """Tell what is known of a recovery that nobody will see the end of: this agent ends, within `limit_s`."""
         if self._timer is not None:
             self._timer.cancel()
         for found in (self._timeline.take(self._clock()), self._timeline.end()):
             if found is not None:
                 self._tell(found)
+        if self._asking:
+            _, late = await asyncio.wait(self._asking, timeout=limit_s)
+            for task in late:
+                task.cancel()
 
     def _heard(self, heard: Heard, message: Said) -> None:
         timeline, g, now = self._timeline, self._talk.g, self._clock()
@@ -74,9 +85,11 @@ class TimelineTeller:
                 timeline.grouped(g, heard.local_rank, message.at, now)
             case Restored():
                 timeline.restored(g, message.step, message.at, now)
-            case Committed():
+            case Committed() | Progress() | Standing() if isinstance(timeline, SeatTimeline):
+                timeline.stood(g, heard.local_rank, message.at, now)
+            case Committed() if isinstance(timeline, Timeline):
                 timeline.stepped(g, None, message.at, now)
-            case Progress():
+            case Progress() if isinstance(timeline, Timeline):
                 timeline.stepped(g, message.step, message.at, now)
             case _:
                 return
@@ -103,6 +116,23 @@ class TimelineTeller:
         self._plan()
 
     def _tell(self, found: Recovery) -> None:
+        if not found.foreign:
+            self._say(found)
+            return
+        task = asyncio.get_running_loop().create_task(self._ask(found))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _ask(self, found: Recovery) -> None:
+        """Another node knows how it began, and has put that into the history."""
+        try:
+            noted = history.beginning(await self._store.read(), found)
+            if noted is not None:
+                found = begun(found, noted.text, noted.phases)
+        finally:  # This agent may end before there is an answer.
+            self._say(found)
+
+    def _say(self, found: Recovery) -> None:
         self._log.write("start" if found.start else "recovery", found.g, found.fields)
         self._store.note(history.of_recovery(found, self._node, time.time()))
         (self._narrator.detail if found.start else self._narrator.say)(found.line)

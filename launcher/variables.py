@@ -199,10 +199,8 @@ SET_BY_ROLE: Final[tuple[Variables, ...]] = (
         "own machine",
         "workers, heterogeneous",
     ),
-    Variables(("ELASTIC_CHANNEL",), "as in a worker of a collective job", "workers, heterogeneous"),
-    Variables(
-        ("ELASTIC_SLOT",), "the place among the processes of its node, servers included", "workers, heterogeneous"
-    ),
+    Variables(("ELASTIC_CHANNEL",), "as in a worker of a collective job", "all"),
+    Variables(("ELASTIC_SLOT",), "the place among the processes of its node, servers included", "all"),
     Variables(("ELASTIC_JOB_ID", "TORCHELASTIC_RUN_ID"), "the job id", "all"),
     Variables(
         (

@@ -147,8 +147,8 @@ def _whole(step: Any) -> int | None:
 
 
 def connect() -> WorkerEnd | None:
-    """The channel of this process, which can then be asked for its stacks."""
-    if not os.environ.get("ELASTIC_CHANNEL"):
+    """The channel of this process, which can then be asked for its stacks. A parameter server makes no steps."""
+    if not os.environ.get("ELASTIC_CHANNEL") or os.environ.get("ELASTIC_ROLE") == "server":
         return None
     return worker_end(os.environ, stacks_signal=stacks.register())
 

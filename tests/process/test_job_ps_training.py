@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.process.jobs import QUICK_TTL_S, Job, story
 from tests.process.nodes import Node
+from tests.process.recoveries import adds_up, recoveries, told
 
 REGRESSION = ("-m", "elastic.examples.ps_regression")
 QUICK = ("--lr", "0.005")
@@ -99,10 +100,18 @@ async def test_a_lost_server_comes_back_from_its_snapshot_and_the_workers_go_on(
         assert list((job.folder / "checkpoints").glob("ps/server-0/snapshot-*"))
         await seated["server 0"].killed()
     await first.says(r"server 0 at \S+ is back")
+    line = await spare.says(r"\(server 0\) was lost.*: back in ([\d.]+) s: ")
+    assert {"notice", "seat", "decide", "publish", "spawn", "restore", "serve"} <= set(adds_up(line.string, line[1]))
+    (event,) = recoveries(spare)
+    assert (event["complete"], list(event["phases"])[-1]) == (True, "serve")
     assert await final_loss(first) < FINAL_LOSS_MAX
     for node in (first, seated["worker 1"], spare):
         assert await node.exits() == 0
     assert "server 0 is back from its snapshot" in spare.text("serverlog.0")
+    (kept,) = await told(job)
+    assert kept.text in line.string
+    (began,) = await told(job, "seats")
+    assert (began.rev, dict(began.phases).items() <= dict(kept.phases).items()) == (kept.rev, True)
 
 
 @story

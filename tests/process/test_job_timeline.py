@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from signal import SIGTERM
-from typing import Any
 
-from elastic.history import Event
-from elastic.keys import JobKeys
-from elastic.store.etcd import EtcdStore
-from launcher import history
 from tests.process.jobs import QUICK_TTL_S, Job, story
 from tests.process.nodes import Node
+from tests.process.recoveries import adds_up, recoveries, told
 
 TRAINS = """
 import time
@@ -51,23 +46,6 @@ while True:
 """
 """It knows nothing of our library; the first lines stand for what a warm start does before any script."""
 
-NUMBER = r"(\w+) (\d+)(?: ms)?"
-
-
-def recoveries(node: Node) -> list[dict[str, Any]]:
-    """The recoveries in the events of a node's folder."""
-    return [event for event in map(json.loads, node.text("events.jsonl").splitlines()) if event["what"] == "recovery"]
-
-
-async def told(job: Job) -> list[Event]:
-    """The recoveries in the store."""
-    store = EtcdStore([job.etcd.endpoint])
-    try:
-        events = await history.read(store, JobKeys(job.job_id, "/elastic"))
-    finally:
-        await store.close()
-    return [event for event in events if event.what == "recovery"]
-
 
 async def rank_0(nodes: list[Node], generation: int, size: int) -> Node:
     """The node that has rank 0 in a generation; each of `nodes` is told its place."""
@@ -75,11 +53,25 @@ async def rank_0(nodes: list[Node], generation: int, size: int) -> Node:
     return nodes[[one[1] for one in found].index("0")]
 
 
-def adds_up(line: str, total: str) -> list[str]:
-    """The names of the phases of a line; they make up its total, within rounding."""
-    phases = re.findall(NUMBER, line.rpartition(": ")[2].partition(";")[0])
-    assert abs(sum(int(length) for _, length in phases) - float(total) * 1000) <= 5 + len(phases)
-    return [name for name, _ in phases]
+SERVES = """
+import os, sys, time
+from pathlib import Path
+import elastic
+from elastic.channel import Standing, clock, worker_end
+
+if os.environ["ELASTIC_ROLE"] == "server":
+    worker_end(os.environ).send(Standing(clock()))
+    time.sleep(1000)
+first = not Path("again").exists()
+Path("again").touch()
+for step in range(1, 4):
+    elastic.report(step)
+    time.sleep(0.2)
+if first:
+    sys.exit("it fails once")
+time.sleep(1000)
+"""
+"""A server and a worker without torch: they say what those of our library say."""
 
 
 @story
@@ -147,3 +139,15 @@ async def test_a_first_start_is_a_detail_and_an_event(job: Job) -> None:
     assert adds_up(found.string, found[1])[-1] == "step"
     (event,) = [one for one in map(json.loads, node.text("events.jsonl").splitlines()) if one["what"] == "start"]
     assert event["before"] is None
+
+
+@story
+async def test_seats_that_failed_and_start_again_are_told_by_the_node_that_has_them(job: Job) -> None:
+    flags = ("--server_num", "1", "--worker_num", "1", "--no_warm", "--verbose")
+    node = await job.node(*flags, script=(str(job.write("serves.py", SERVES)),))
+    await node.says(r"first step [\d.]+ s after the command: join ")
+    line = await node.says(r"failed and starts again.*: back in ([\d.]+) s: ")
+    assert adds_up(line.string, line[1])[0] == "notice"
+    assert {"stop", "decide", "publish", "spawn", "step"} <= set(adds_up(line.string, line[1]))
+    (event,) = recoveries(node)
+    assert (event["complete"], event["why"]) == (True, "failure")

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from elastic import environ
+from elastic.channel import VARIABLE, Restored, Standing, clock, worker_end
 from elastic.errors import CheckpointError, ConfigError
 from elastic.relaunch import mistakes_told
 from elastic.train.ps.holdings import Holdings
@@ -114,7 +115,7 @@ class Server:
             replaced=bool(self.env.roster_file),
             lost_after_s=self._lost_after_s,
         )
-        self._restore(holdings, service)
+        _say(Restored(self._restore(holdings, service), clock()))
         told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if threading.current_thread() is threading.main_thread():
             for signum in (signal.SIGTERM, signal.SIGINT):
@@ -129,6 +130,7 @@ class Server:
                 "machine; free it, or name another one"
             ) from error
         await server.start()
+        _say(Standing(clock()))
         log.info(
             "server %d of %d listens on %s for %d workers",
             self.env.index,
@@ -182,10 +184,11 @@ class Server:
         workers, step = service.kept()
         return {"holdings": service.holdings.state(), "workers": workers, "step": step}
 
-    def _restore(self, holdings: Holdings, service: Service) -> None:
+    def _restore(self, holdings: Holdings, service: Service) -> int:
+        """Take over the newest snapshot; its step, -1 without one."""
         found = self._snapshots.load() if self._snapshots is not None else None
         if found is None:
-            return
+            return -1
         state, meta = found
         holdings.load(state["holdings"])
         service.restored(state["workers"], state["step"])
@@ -195,6 +198,14 @@ class Server:
             max(0.0, time.time() - meta.written_at),
             state["step"],
         )
+        return int(state["step"])
+
+
+def _say(word: Restored | Standing) -> None:
+    """Tell the agent of this node how far this server is, if there is one."""
+    end = worker_end(os.environ) if os.environ.get(VARIABLE) else None
+    if end is not None:
+        end.send(word)
 
 
 def _tell(told: asyncio.Future[int], signum: int) -> None:

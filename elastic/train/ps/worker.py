@@ -16,9 +16,10 @@ from typing import Any
 import torch
 
 from elastic import environ
+from elastic.channel import Restored, Standing, clock
 from elastic.errors import ConfigError, MessageError
 from elastic.relaunch import mistakes_told
-from elastic.train import durable
+from elastic.train import durable, progress
 from elastic.train.ps import messages as m
 from elastic.train.ps.background import Background
 from elastic.train.ps.dense import Dense
@@ -105,6 +106,7 @@ class Worker:
         except BaseException:
             self.abandon()
             raise
+        _say(Restored(self._step, clock()))
         atexit.register(self._at_exit)
 
     def pull(self) -> None:
@@ -225,6 +227,8 @@ class Worker:
         if pull:
             self._dense.take([values for _, values in answers])
             self._lives = lives
+        if self._number == 1:
+            _say(Standing(clock()))
 
     def _gradients(
         self, server: int, tables: Sequence[tuple[torch.Tensor, torch.Tensor]], weight: float, pull: bool
@@ -324,3 +328,10 @@ class Worker:
             self.abandon()
         else:
             self.close()
+
+
+def _say(word: Restored | Standing) -> None:
+    """Tell the agent of this node how far this worker is, if there is one."""
+    end = progress.end()
+    if end is not None:
+        end.send(word)

@@ -1,0 +1,318 @@
+"""What one node of a parameter-server job notes of each recovery, moment by moment (pure).
+
+There a loss disturbs nobody who keeps its seats, so that a recovery is that of seats: from the first sign that
+something is wrong with who had them, to the moment in which the processes of who has them now do their work. It is
+told by the node that starts them. The node that proposed that start knows how it began, often better: what it noted is
+a `Beginning`, which it puts into the job's history, and which the other one reads there.
+
+Like `elastic.timeline`, it is told of every event and never asks for anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from elastic.agentevents import Action, Event, Gone, StartWorkers
+from elastic.agentfacts import Facts
+from elastic.model import Generation, Place, Role, Seat, Why
+from elastic.recovery import ROSTER_ORDER, Mark, Recovery, phases
+from elastic.signs import Noticed, Proposed, Proposing, Signs, proposer
+from elastic.timeline import PATIENCE_S, START_PATIENCE_S
+
+
+class _Vacancy(NamedTuple):
+    """Since when a seat has nobody who does its work, and why."""
+
+    since: Noticed
+    text: str
+
+
+class Beginning(NamedTuple):
+    """How the recovery began whose seats start in revision `rev`; `phases` end when the store has it."""
+
+    g: int
+    rev: int
+    text: str
+    phases: tuple[tuple[Mark, float], ...]
+
+
+@dataclass
+class _Start:
+    """A start of this node's seats on its way. `stood` are the processes that do their work, by local rank."""
+
+    generation: Generation
+    since: int
+    began: float
+    text: str
+    seats: tuple[Seat, ...]
+    start: bool = False
+    foreign: bool = False
+    tells: bool = True
+    marks: dict[Mark, float] = field(default_factory=dict)
+    formed: dict[int, float] = field(default_factory=dict)
+    stood: dict[int, float] = field(default_factory=dict)
+    restored_step: int | None = None
+
+    @property
+    def workers(self) -> int:
+        """Its processes that are no servers."""
+        return sum(seat.role is not Role.SERVER for seat in self.seats)
+
+    @property
+    def over(self) -> bool:
+        """Whether all its processes do their work."""
+        return len(self.stood) >= len(self.seats)
+
+
+class SeatTimeline:
+    """The notes of one node. Nothing here raises on any order of events."""
+
+    def __init__(self, node: str, command_at: float) -> None:
+        """`command_at`: when this agent was started."""
+        self._node = node
+        self._command_at = command_at
+        self._signs = Signs(node)
+        self._proposing = Proposing(node)
+        self._known: Generation | None = None
+        self._vacant: dict[Seat, _Vacancy] = {}
+        self._open: _Start | None = None
+        self._started = (0, 0)
+        self._gone_at: float | None = None
+        self._beginnings: list[Beginning] = []
+        self._stand: set[Role] = set()
+        self._due_at: float | None = None
+
+    # --- what the agent does --------------------------------------------------------------------------------------
+
+    def observe(self, facts: Facts, event: Event, actions: Sequence[Action], *, arrived: float, now: float) -> None:
+        """Note what an event brought. It came at `arrived`; the core has just answered with `actions`, at `now`."""
+        self._signs.notice(facts, event, arrived, settled=True)
+        if isinstance(event, Gone):
+            self._gone_at = arrived
+        self._proposing.observe(facts, event, actions, arrived=arrived, now=now)
+        self._look(facts, arrived)
+        start = self._open
+        for action in actions:
+            if start is not None and isinstance(action, StartWorkers) and action.generation.g == start.generation.g:
+                start.marks.setdefault(Mark.HEARD_GO, now)
+
+    @property
+    def beginnings(self) -> list[Beginning]:
+        """What this node noted of starts that it proposed for others; they are given once."""
+        found, self._beginnings = self._beginnings, []
+        return found
+
+    # --- what the processes do ------------------------------------------------------------------------------------
+
+    def spawned(self, g: int, at: float) -> None:
+        """This node's processes of `g` run."""
+        start = self._of(g)
+        if start is not None:
+            start.marks.setdefault(Mark.SPAWNED, at)
+            self._plan(at)
+
+    def failed(self, g: int, at: float, now: float) -> None:
+        """A process of this node ended by itself, and not well; `at` is when it did, before anybody knew."""
+        if self._known is not None and self._known.g == g:
+            self._signs.failed(at, now)
+
+    def grouped(self, g: int, local_rank: int, at: float, now: float) -> None:
+        """A worker is in the process group of the workers since `at`, as it says at `now`."""
+        start = self._of(g)
+        if start is not None:
+            start.formed.setdefault(local_rank, _believed(start, at, now))
+            if len(start.formed) == start.workers:
+                start.marks[Mark.GROUPED] = max(start.formed.values())
+            self._plan(now)
+
+    def restored(self, g: int, step: int, at: float, now: float) -> None:
+        """A server has its tables, or a worker has what they hold, of this step (-1: from the beginning)."""
+        start = self._of(g)
+        if start is not None:
+            start.restored_step = step if start.restored_step is None else max(step, start.restored_step)
+            start.marks[Mark.RESTORED] = max(_believed(start, at, now), start.marks.get(Mark.RESTORED, 0.0))
+            self._plan(now)
+
+    def stood(self, g: int, local_rank: int, at: float, now: float) -> None:
+        """A process does its work since `at`: a server listens, a worker has made a step."""
+        start = self._of(g)
+        if start is None or not 0 <= local_rank < len(start.seats):
+            return
+        start.stood.setdefault(local_rank, _believed(start, at, now))
+        self._stand.add(start.seats[local_rank].role)
+        if start.over:
+            start.marks.setdefault(Mark.STEPPED if start.workers else Mark.SERVED, max(start.stood.values()))
+        self._plan(now)
+
+    def _of(self, g: int) -> _Start | None:
+        start = self._open
+        return start if start is not None and start.generation.g == g and Mark.HEARD_GO in start.marks else None
+
+    # --- what becomes of it ---------------------------------------------------------------------------------------
+
+    @property
+    def due_at(self) -> float | None:
+        """When `take` is to be called, None while nothing can be told."""
+        return self._due_at
+
+    def take(self, now: float) -> Recovery | None:
+        """The recovery, if it is over and this node is the one to tell it. Its notes are closed."""
+        return self.end() if self._due_at is not None and now >= self._due_at else None
+
+    def end(self) -> Recovery | None:
+        """The same, whether it is over or not: this agent ends."""
+        start, self._open, self._due_at = self._open, None, None
+        if start is None or Mark.SPAWNED not in start.marks or not start.tells:
+            return None
+        return Recovery(
+            why=start.generation.why,
+            text=start.text,
+            before=start.generation.g if start.since else start.generation.g - 1,
+            g=start.generation.g,
+            began=start.began,
+            phases=phases(start.began, start.marks, ROSTER_ORDER),
+            start=start.start,
+            restored_step=start.restored_step,
+            rev=start.since,
+            foreign=start.foreign,
+        )
+
+    def _plan(self, now: float) -> None:
+        """Work out when this start can be told: at once, or when nothing more is heard of it."""
+        start = self._open
+        if start is None or Mark.SPAWNED not in start.marks:
+            self._due_at = None
+        elif start.over:
+            self._due_at = now
+        elif start.stood or Mark.RESTORED in start.marks or self._stand & {seat.role for seat in start.seats}:
+            self._due_at = None  # What says so much of itself says the rest as well.
+        else:
+            early = start.start or Mark.GROUPED not in start.marks
+            self._due_at = now + (START_PATIENCE_S if early else PATIENCE_S)
+
+    # --- the revisions that answer the signs ----------------------------------------------------------------------
+
+    def _look(self, facts: Facts, arrived: float) -> None:
+        """Another revision, or generation, takes seats away from some, and gives some."""
+        generation, old = facts.generation, self._known
+        if generation is None or generation is old:
+            return
+        self._known = generation
+        if old is None or old.run != generation.run:
+            old = None
+            self._vacant.clear()
+        elif (old.g, old.rev) == (generation.g, generation.rev):
+            return
+        mine = self._proposing.of(generation)
+        evidence_at = mine.evidence_at if mine is not None else arrived
+        published_at = self._proposing.published_at(arrived)
+        if old is not None:
+            self._vacate(old, generation, evidence_at)
+        given = [place for place in generation.members if not place.leaving and _fresh(place, generation, old)]
+        mended = {place.node: self._taken(place.seats) for place in given}
+        if mine is not None:
+            self._note_beginning(generation, mended, mine, published_at)
+        for place in given:
+            self._signs.forget(place.node)
+            if place.node == self._node and (generation.g, place.since) > self._started:
+                self._started = (generation.g, place.since)
+                start = self._begin(facts, generation, place, mended[place.node], evidence_at)
+                start.marks[Mark.PUBLISHED] = published_at
+                if mine is not None:
+                    start.marks[Mark.DECIDED] = mine.sent_at
+                self._follow_on(start)
+                self._open, self._due_at = start, None
+        self._forget_strangers(generation)
+
+    def _vacate(self, old: Generation, new: Generation, evidence_at: float) -> None:
+        """Note which seats have nobody any more who does their work: since the first sign of it."""
+        places = {place.node: place for place in new.members} if old.g == new.g else {}
+        for place in old.members:
+            now = places.get(place.node)
+            kept = now.seats if now is not None and not now.leaving and now.since == place.since else ()
+            if place.leaving or kept == place.seats:
+                continue
+            since = self._signs.of(place.node) or Noticed(evidence_at, evidence_at)
+            for seat in place.seats:
+                if seat not in kept:
+                    self._vacant.setdefault(seat, _Vacancy(since, new.reason))
+
+    def _taken(self, seats: Collection[Seat]) -> list[_Vacancy]:
+        """The vacancies that end with a start of these seats."""
+        return [self._vacant.pop(seat) for seat in seats if seat in self._vacant]
+
+    def _note_beginning(
+        self,
+        generation: Generation,
+        mended: dict[str, list[_Vacancy]],
+        mine: Proposed,
+        published_at: float,
+    ) -> None:
+        """This node proposed the starts of others: nobody else knows as well how they began."""
+        found = [vacancy for node, vacancies in mended.items() for vacancy in vacancies if node != self._node]
+        if not found:
+            return
+        first = min(found)
+        marks = {Mark.NOTICED: first.since.known_at, Mark.SEATED: mine.evidence_at}
+        marks |= {Mark.DECIDED: mine.sent_at, Mark.PUBLISHED: published_at}
+        text = _text(found, generation.reason)
+        self._beginnings.append(
+            Beginning(generation.g, generation.rev, text, phases(first.since.at, marks, ROSTER_ORDER))
+        )
+
+    def _begin(
+        self, facts: Facts, generation: Generation, place: Place, mended: list[_Vacancy], evidence_at: float
+    ) -> _Start:
+        """Begin the notes of a start of this node's seats."""
+        nodes = [one.node for one in generation.members]
+        made_by = proposer(generation)
+        start = _Start(generation, place.since, evidence_at, generation.reason, place.seats)
+        if not place.since:
+            start.tells = (made_by if made_by in nodes else nodes[0]) == self._node
+        if mended:
+            first = min(mended)
+            start.began, start.text = first.since.at, _text(mended, generation.reason)
+            start.marks[Mark.NOTICED] = first.since.known_at
+            if made_by == self._node:
+                start.marks[Mark.SEATED] = evidence_at
+        elif self._gone_at is None or generation.why is Why.FIRST:
+            start.start, start.began = True, self._command_at
+            start.marks[Mark.MET] = evidence_at
+            if facts.joined_at is not None:
+                start.marks[Mark.JOINED] = facts.joined_at
+        again = bool(mended) and self._gone_at is not None and self._gone_at >= start.began
+        if again and self._gone_at is not None:
+            start.marks[Mark.STOPPED] = self._gone_at
+        start.foreign = bool(place.since) and made_by != self._node and not again
+        return start
+
+    def _follow_on(self, start: _Start) -> None:
+        """A start that came to nothing, and the one that follows it, are one recovery."""
+        old = self._open
+        if old is not None and not old.over and not old.start and old.generation.g == start.generation.g:
+            if start.began > old.began:
+                start.marks[Mark.EARLIER], start.began = start.began, old.began
+            start.text = f"{old.text}; {start.text}"
+
+    def _forget_strangers(self, generation: Generation) -> None:
+        nodes = {place.node for place in generation.members}
+        for _, node in tuple(self._signs.found):
+            if node not in nodes:
+                self._signs.forget(node)
+
+
+def _fresh(place: Place, generation: Generation, old: Generation | None) -> bool:
+    """Tell whether the seats of a place start since the generation, or revision, that was known before."""
+    return old is None or old.g != generation.g or place.since > old.rev
+
+
+def _text(mended: Collection[_Vacancy], reason: str) -> str:
+    """What happened, in the order in which it did."""
+    return "; ".join(dict.fromkeys([*(vacancy.text for vacancy in sorted(mended)), reason]))
+
+
+def _believed(start: _Start, at: float, now: float) -> float:
+    """A process's moment: between the go and now, or now if it says none."""
+    return min(max(at, start.marks.get(Mark.HEARD_GO, at)), now) if at > 0 else now
