@@ -154,7 +154,7 @@ class Recovery:
     @property
     def fields(self) -> dict[str, object]:
         """For programs."""
-        return {
+        found: dict[str, object] = {
             "why": str(self.why),
             "reason": self.text,
             "before": self.before or None,
@@ -165,6 +165,7 @@ class Recovery:
             "last_step": self.last_step,
             "restored_step": self.restored_step,
         }
+        return {**found, "revision": self.rev} if self.rev else found
 
 
 def begun(found: Recovery, text: str, lengths: Mapping[str, float]) -> Recovery:
