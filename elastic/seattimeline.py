@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from elastic.agentevents import Action, Event, Gone, StartWorkers
+from elastic.agentevents import Action, Event, Exited, Gone, StartWorkers, StopWorkers
 from elastic.agentfacts import Facts
 from elastic.model import Generation, Place, Role, Seat, Why
 from elastic.recovery import ROSTER_ORDER, Mark, Recovery, phases
@@ -91,12 +91,17 @@ class SeatTimeline:
         self._signs.notice(facts, event, arrived, settled=True)
         if isinstance(event, Gone):
             self._gone_at = arrived
+        if isinstance(event, Exited) and event.own and event.exit.code:
+            self._signs.failed(arrived, arrived)
         self._proposing.observe(facts, event, actions, arrived=arrived, now=now)
         self._look(facts, arrived)
         start = self._open
         for action in actions:
-            if start is not None and isinstance(action, StartWorkers) and action.generation.g == start.generation.g:
-                start.marks.setdefault(Mark.HEARD_GO, now)
+            match action:
+                case StartWorkers() if start is not None and action.generation.g == start.generation.g:
+                    start.marks.setdefault(Mark.HEARD_GO, now)
+                case StopWorkers():
+                    self._signs.failed(arrived, arrived)  # From now on nobody does the work of its seats.
 
     @property
     def beginnings(self) -> list[Beginning]:

@@ -126,6 +126,23 @@ def test_processes_that_failed_and_start_again_are_counted_from_the_first_ones_e
     ]  # fmt: skip
 
 
+def test_seats_that_had_to_stop_are_counted_from_their_stop() -> None:
+    noted = Noted("1", ONE_MACHINE)
+    noted.agent.at(50.0)
+    assert noted.agent.stops, "the right to run has ended"
+    noted.agent.now = 50.2
+    noted.agent.gone()
+    noted.agent.now = 51.0
+    noted.agent.refreshed()
+    assert noted.agent.starts == [1, 1]
+    noted.timeline.spawned(1, 51.1)
+    found = noted.timeline.end()
+    assert found is not None
+    assert (found.began, found.foreign) == (50.0, False)
+    assert found.text == "b (server 0, worker 0) had to stop and starts again"
+    assert milliseconds(found.phases)["stop"] == 200
+
+
 def test_who_proposes_notes_how_the_recovery_began_of_seats_that_start_elsewhere() -> None:
     noted = trains()
     noted.agent.others("c")
