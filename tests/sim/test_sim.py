@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from elastic import membership, revision
+from elastic import gate, revision
 from elastic.agentstate import TABLE
 from elastic.membership import Reason
 from tests.sim import faults
@@ -94,7 +94,7 @@ def test_a_seed_finds_the_defect(defect: str) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_seed_finds_a_gate_that_is_always_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "_closed", lambda *_: None)
+    monkeypatch.setattr(gate, "_closed", lambda *_: None)
     found = _first_violation("")
     assert "promise 1" in found
     print(found)

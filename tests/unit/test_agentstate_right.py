@@ -14,8 +14,8 @@ from elastic.agentevents import (
 from elastic.agentfacts import Phase
 from elastic.agentlinks import vouch_s
 from elastic.decisions import Reason
-from elastic.membership import GONE_MAX
 from elastic.model import Before, Status, Why
+from elastic.observing import GONE_MAX
 from elastic.right import margin_s
 from tests.unit.bench import Bench, gated, running, spare, stopping
 from tests.unit.documents import KEYS

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic import errors, keys, membership, model, question, revision, roster
+from elastic import errors, forming, gate, keys, membership, model, question, revision, roster
 from elastic.agentstate import TABLE
 from elastic.errors import ElasticError
 from elastic.membership import Reason
@@ -31,8 +31,9 @@ DOCS = ROOT / "docs"
 REWRITE = os.environ.get("REWRITE_DOCS") == "1"
 MADE = re.compile(r"(<!-- made: (?P<name>[a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
-DECIDED = {"Wait": "wait", "Form": "next generation", "_form": "next generation", "Open": "go", "Conclude": "verdict"}
-"""The calls in `elastic.membership` that make a decision, and what each is."""
+DECIDED = {"Wait": "wait", "Form": "next generation", "form": "next generation", "Open": "go", "Conclude": "verdict"}
+"""The calls in `DECIDE` that make a decision, and what each is."""
+DECIDE = (membership, gate, forming, question, revision, roster)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -71,7 +72,7 @@ def reasons() -> str:
 def decisions() -> dict[str, list[str]]:
     """Which kinds of decision carry each reason, by the calls in the source."""
     found: dict[str, list[str]] = {}
-    sources = [Path(module.__file__ or "").read_text() for module in (membership, question, revision, roster)]
+    sources = [Path(module.__file__ or "").read_text() for module in DECIDE]
     for call in (part for source in sources for part in ast.walk(ast.parse(source))):
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id not in DECIDED:
             continue

@@ -1,0 +1,73 @@
+"""The next generation: who is in it, in which order, and why it is made, in words (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from elastic import hostlist
+from elastic.decisions import Decision, Form, Reason, Wait
+from elastic.model import Outcome, Place, Why
+from elastic.naming import failed_words
+from elastic.question import Question, counted, named, place_of, settling
+
+
+def reform(q: Question, gone: str, lost: Iterable[str] = ()) -> Decision:
+    """Nobody of the newest world can go on: start again with whoever is there, after a settling window."""
+    nodes = q.newcomers()
+    if not nodes:
+        if q.generation is not None and q.generation.members:
+            return replace(
+                form(q, Reason.DRAINED, Why.DRAIN, gone, []), lost=tuple(lost)
+            )  # An empty world: it tells everybody to stop.
+        return Wait(Reason.MISSING, "nobody is here who could go on; waiting for nodes")
+    if len(nodes) < q.spec.np.low:
+        missing = hostlist.awaited(q.spec.ips, q.hosts(nodes), q.spec.np.low - len(nodes)) if q.spec.ips else "more"
+        text = f"{counted(len(nodes), q.spec.np.low)} here, the least that may run; waiting for {missing}"
+        return Wait(Reason.BELOW_MIN, text)
+    until = q.settled_at(nodes)
+    if len(nodes) < q.spec.np.high and q.now < until:
+        whom = hostlist.others(q.spec.ips, q.hosts(nodes))
+        return Wait(Reason.SETTLING, settling(len(nodes), q.spec.np.high, until - q.now, whom), until)
+    return replace(form(q, Reason.REFORMED, Why.REFORMED, gone, []), lost=tuple(lost))
+
+
+def form(q: Question, code: Reason, why: Why, reason: str, staying: list[Place], *, planned: bool = False) -> Form:
+    """The next generation: who stays, in order, then newcomers by age, at most as many as are wanted.
+
+    With --ips they are put into its order.
+    """
+    high = q.spec.np.high
+    members = staying[:high]
+    inside = {place.node for place in staying}
+    for node in q.newcomers():
+        if len(members) >= high:
+            break
+        stored = q.member(node)
+        if node not in inside and stored is not None:
+            members.append(place_of(node, stored.value))
+    if q.spec.ips:
+        members = hostlist.in_order(q.spec.ips, members)
+    return Form(code, reason, q.successor(members, why, reason), planned=planned)
+
+
+def lost_words(q: Question, lost: Iterable[str]) -> str:
+    """Say who was lost, and how that was noticed."""
+    return ", ".join(
+        f"{node} was lost ({'its process is gone' if node in q.view.members else 'its lease ended'})" for node in lost
+    )
+
+
+def is_echo(outcome: Outcome) -> bool:
+    """Tell whether every worker that failed says that it lost a peer: perhaps a node was lost."""
+    return all(worker.consequence for worker in outcome.exits)
+
+
+def failure_words(q: Question, g: int, nodes: Iterable[str]) -> str:
+    """Say which ranks failed, where, and in which log that stands."""
+    found = [outcome for node in nodes if (outcome := q.outcome(g, node)) is not None and outcome.exits]
+    if not found:
+        return f"a worker failed on {named(nodes)}"
+    own = [outcome for outcome in found if not outcome.exits[0].consequence] or found
+    hosts = ", ".join(dict.fromkeys(outcome.host for outcome in own))
+    return failed_words([worker for outcome in own for worker in outcome.exits], hosts)

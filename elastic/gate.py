@@ -1,0 +1,175 @@
+"""The gate before a generation's start: what keeps it closed, what is judged when it opens, what comes instead (pure).
+
+Nobody starts while a node may still run an older world. `elastic.membership` has the rules before this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from elastic import hostlist
+from elastic.budget import HEALTHY_S, Judgement, judge
+from elastic.decisions import Conclude, Decision, Form, Memory, Open, Reason, Wait
+from elastic.forming import failure_words, form, lost_words, reform
+from elastic.model import PLANNED, Before, Ended, Generation, Go, Outcome, Place, Status, Verdict, Why
+from elastic.question import BATCH_S, Question, completed, counted, earliest, join_endpoint, named, node_count, told
+from elastic.right import CLOCK_ERROR
+
+
+def at_gate(q: Question, generation: Generation) -> tuple[Decision, Memory]:
+    """What becomes of a generation that has no go yet."""
+    nodes = [place.node for place in generation.members]
+    staying = q.staying(generation)
+    before = generation.before
+    outcomes = {} if before is None else {node: q.outcome(before.g, node) for node in before.nodes}
+    if outcomes and all(o is not None and o.ended is Ended.OK and o.over for o in outcomes.values()) and before:
+        return completed(q, before.g), q.memory
+    lost = [node for node in nodes if not q.here(node)]
+    draining = [node for node in nodes if q.draining(node)]
+    newcomers = q.newcomers()[: max(q.spec.np.high - len(staying), 0)]
+    if not staying:
+        return reform(q, f"{named(nodes)} left before the start" if nodes else "nobody is in this world"), q.memory
+    if lost:
+        return form(q, Reason.GATE_LOST, Why.LOSS, lost_words(q, lost) + " before the start", staying), q.memory
+    if before is not None and (aborted := _aborted(q, generation, before, staying)) is not None:
+        return aborted, q.memory
+    if draining:
+        return form(q, Reason.GATE_DRAINED, Why.DRAIN, told(draining, "drain"), staying), q.memory
+    if newcomers:
+        until = max(q.memory.ready_since[node] for node in newcomers) + BATCH_S
+        if q.now >= until or _not_dead(q, before, newcomers):
+            return form(q, Reason.GATE_JOINED, Why.JOINED, told(newcomers, "join"), staying), q.memory
+    else:
+        until = None
+    if len(nodes) < q.spec.np.low:
+        hosts = [place.host for place in generation.members]
+        more = hostlist.awaited(q.spec.ips, hosts, q.spec.np.low - len(nodes))
+        text = f"{counted(len(nodes), q.spec.np.low)} here, the least that may run; waiting for {more}"
+        return Wait(Reason.BELOW_MIN, text, until), q.memory
+    closed = _closed(q, generation, before, outcomes)
+    if closed is not None:
+        return replace(closed, until=earliest(closed.until, until)), q.memory
+    return opening(q, generation, before, until)
+
+
+def _not_dead(q: Question, before: Before | None, newcomers: list[str]) -> bool:
+    """Tell whether a member of the world before was taken for dead and is back: it costs no restart of its own."""
+    back = [node for node in newcomers if before is not None and node in before.nodes]
+    return any(host in q.memory.distrusted for host in q.hosts(back))
+
+
+def _aborted(q: Question, generation: Generation, before: Before, staying: list[Place]) -> Form | None:
+    """A planned stop in which a node was lost or a worker failed is no plan any more: the others need not wait.
+
+    Whoever still tries to finish a step in the broken group is stopped by a generation that is not planned.
+    """
+    if generation.why not in PLANNED:
+        return None
+    outcomes = {node: q.outcome(before.g, node) for node in before.nodes}
+    busy = [node for node, outcome in outcomes.items() if q.here(node) and (outcome is None or not outcome.over)]
+    if not busy:
+        return None
+    lost = [node for node, outcome in outcomes.items() if outcome is None and not q.here(node)]
+    if lost:
+        return form(q, Reason.GATE_LOST, Why.LOSS, lost_words(q, lost) + " while workers were being stopped", staying)
+    failed = [node for node, outcome in outcomes.items() if outcome is not None and outcome.ended is Ended.FAILED]
+    if failed:
+        return form(q, Reason.GATE_FAILED, Why.FAILURE, failure_words(q, before.g, failed), staying)
+    return None
+
+
+def _closed(
+    q: Question, generation: Generation, before: Before | None, outcomes: Mapping[str, Outcome | None]
+) -> Wait | None:
+    """Why the gate must stay closed: somebody may still run the older world `before`."""
+    if before is None:
+        return None
+    ended = {node for node, outcome in outcomes.items() if outcome is not None and outcome.over}
+    running = [node for node in before.nodes if node not in ended and (node in q.view.members or q.vouched(node))]
+    if running:
+        times = [q.memory.absent_since[node] for node in running if node in q.memory.absent_since]
+        until = min(times) + 2 * q.spec.lease_ttl_s if times else None
+        return Wait(
+            Reason.STOPPING,
+            f"waiting for {named(running)} to stop {'their' if len(running) > 1 else 'its'} old workers",
+            until,
+        )
+    if any(place.node in ended for place in generation.members):
+        return None  # A survivor has stopped, so no collective of the old world can go on.
+    unproven = [node for node in before.nodes if node not in ended and node not in q.memory.dead]
+    if not unproven:
+        return None
+    since = max(q.memory.absent_since.get(node, q.now) for node in unproven)
+    longest = q.spec.store_outage_limit_s + q.spec.lease_ttl_s
+    until = since + longest * (1 + CLOCK_ERROR) + q.policy.kill_s
+    if q.now >= until:
+        return None
+    text = (
+        f"{named(unproven)} vanished without a word and may still run for {until - q.now:.0f} s "
+        f"(--store_outage_limit {q.spec.store_outage_limit_s:g})"
+    )
+    return Wait(Reason.UNPROVEN, text, until)
+
+
+def opening(
+    q: Question, generation: Generation, before: Before | None, newcomers_at: float | None, *, charge: bool = True
+) -> tuple[Decision, Memory]:
+    """The gate can open: judge what ended the world before, then go, pause, or end the job."""
+    gate_since = q.memory.gate_since
+    if gate_since is None or gate_since[0] != generation.g:
+        gate_since = (generation.g, q.now)
+    memory = replace(q.memory, gate_since=gate_since)
+    judgement = Judgement(generation.budget)
+    absent: tuple[str, ...] = ()
+    if before is not None:
+        absent = tuple(node for node in before.nodes if node not in q.view.members)
+    if before is not None and charge:
+        known = {node: stored for (g, node), stored in q.view.outcomes.items() if g == before.g}
+        lost = frozenset(node for node in before.nodes if node not in known)
+        healthy = max((stored.value.ran_s for stored in known.values()), default=0.0) >= HEALTHY_S
+        judgement = judge(before, known, lost, generation.budget, q.spec, healthy=healthy)
+    if judgement.fatal:
+        verdict = Verdict(
+            status=Status.FAILED,
+            reason=judgement.fatal,
+            run=q.spec.run,
+            g=generation.g,
+            tag="",
+            at=0.0,
+            cause=judgement.cause,
+        )
+        return Conclude(Reason.EXHAUSTED, judgement.fatal, verdict), memory
+    opens_at = gate_since[1] + judgement.pause_s
+    if q.now < opens_at:
+        text = f"pause of {judgement.pause_s:g} s after {judgement.budget.fruitless} failures without progress"
+        return Wait(Reason.BACKOFF, text, earliest(opens_at, newcomers_at)), memory
+    master = _master(q, generation)
+    if master is None:
+        first = generation.members[0].node
+        until = q.memory.absent_since.get(first, q.now) + 2 * q.spec.lease_ttl_s
+        return Wait(
+            Reason.MISSING, f"waiting for {first}, where the others are to meet, to register again", until
+        ), memory
+    go = Go(
+        g=generation.g,
+        tag="",
+        master=master,
+        budget=judgement.budget,
+        cause=judgement.cause,
+        note=judgement.note,
+    )
+    return Open(
+        Reason.OPENED, f"generation {generation.g}: {node_count(len(generation.members))} ready", go, absent
+    ), memory
+
+
+def _master(q: Question, generation: Generation) -> str | None:
+    """Where torch's workers meet: a port of M_id 0, another one in each generation.
+
+    The document may not have its ports where it became M_id 0 while it was not registered; None if nobody knows them.
+    """
+    first = generation.members[0]
+    stored = q.view.members.get(first.node)
+    masters = first.masters or (stored.value.masters if stored is not None else ())
+    return join_endpoint(first.host, masters[generation.g % len(masters)]) if masters else None

@@ -1,0 +1,90 @@
+"""What the proposer remembers of what it sees: since when a node is ready, drains or is away (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from elastic.decisions import Memory, Policy
+from elastic.keys import Stored, View
+from elastic.model import Member, MemberState, Why
+from elastic.question import LINK_PATIENCE_S
+
+GONE_MAX = 64
+"""Proofs of death that are kept after their keys are gone, the newest; an older one that was wrong may happen again."""
+
+
+def remember(view: View, memory: Memory, now: float) -> Memory:
+    """Note when the job last grew. Every agent does this."""
+    if view.generation is None:
+        return memory
+    generation = view.generation.value
+    grown_at = memory.grown_at
+    if generation.g > memory.generation_seen and generation.why is Why.GROWTH:
+        grown_at = now
+    return replace(memory, grown_at=grown_at, generation_seen=generation.g)
+
+
+def observe(view: View, memory: Memory, policy: Policy, now: float) -> Memory:
+    """Bring the memory up to date: when was each node first seen ready, draining, or absent."""
+    run = view.spec.value.run if view.spec is not None else 0
+    generation = view.generation.value if view.generation is not None and view.generation.value.run == run else None
+    inside = {place.node for place in generation.members} if generation else set()
+    before = set(generation.before.nodes) if generation and generation.before else set()
+    members = view.members
+    memory = replace(memory, since_revision=memory.since_revision or view.revision)
+    outside = {
+        node: stored
+        for node, stored in members.items()
+        if node not in inside and stored.value.state is MemberState.READY
+    }
+    unlinked = {
+        node: memory.seen_since.get(node, now)
+        for node, stored in outside.items()
+        if node not in memory.ready_since and not _linked(view, memory, policy, node, stored)
+    }
+    unlinked = {node: since for node, since in unlinked.items() if now < since + LINK_PATIENCE_S}
+    return replace(
+        remember(view, memory, now),
+        seen_since=unlinked,
+        gone=_still_gone(members, memory),
+        absent_since={
+            node: memory.absent_since.get(node, now) for node in sorted(inside | before) if node not in members
+        },
+        ready_since={node: memory.ready_since.get(node, now) for node in outside if node not in unlinked},
+        draining_since={
+            node: memory.draining_since.get(node, now)
+            for node, stored in members.items()
+            if stored.value.state is MemberState.DRAINING
+        },
+        ended_since={
+            node: memory.ended_since.get(node, now)
+            for (g, node), stored in view.outcomes.items()
+            if generation is not None and g == generation.g and stored.value.over
+        },
+    )
+
+
+def _still_gone(members: Mapping[str, Stored[Member]], memory: Memory) -> frozenset[tuple[str, int]]:
+    """The proofs of death that nothing speaks against yet.
+
+    They outlive the key: a node that is registered anew after its proof shows that the proof was wrong.
+    """
+    if not memory.gone:
+        return memory.gone
+    kept = {key for key in memory.gone if key[0] in members and members[key[0]].create_revision == key[1]}
+    absent = sorted((created, node) for node, created in memory.gone if node not in members)
+    return frozenset(kept.union((node, created) for created, node in absent[-GONE_MAX:]))
+
+
+def _linked(view: View, memory: Memory, policy: Policy, node: str, stored: Stored[Member]) -> bool:
+    """Tell whether a node outside the generation has arrived: its agent is linked, or was, or no link would count.
+
+    One that was there before the newest generation was made, or before this agent began to propose in a running job,
+    had its time: it is needed at once, to take the place of the proposer that is lost.
+    """
+    known = max(view.generation.mod_revision - 1, memory.since_revision) if view.generation is not None else 0
+    before = stored.create_revision <= known
+    if not stored.value.link or stored.value.host in memory.distrusted:
+        return True
+    return node in memory.linked or node == policy.node or before
