@@ -1,50 +1,23 @@
-"""What one agent knows, and how each event changes it (pure)."""
+"""What one agent knows (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from msgspec import Struct
 
 from elastic.agentevents import (
     Action,
-    Answered,
-    Drain,
-    Event,
-    Exited,
-    Gone,
-    Granted,
-    GrantFailed,
-    Hung,
-    Linked,
-    LinksAnswered,
     LinkTarget,
-    Listens,
-    Older,
-    Prepared,
-    ProvenDead,
-    ProvenGone,
-    Refreshed,
-    Say,
-    SessionLost,
-    Tick,
-    ViewChanged,
-    VouchAsked,
-    Vouched,
 )
 from elastic.keys import JobKeys, View
-from elastic.membership import Decision, Memory, Policy, remember
+from elastic.membership import Decision, Memory, Policy
 from elastic.model import Generation, Member, Outcome, Place, Seat, Spec, WorkerExit
 from elastic.proposals import Transaction
 from elastic.right import Right
 from elastic.store.base import Entry
-
-GRANT_RETRY_S = 0.5
-SEEN_BY_ITS_WRITER = ("register", "say", "form", "go", "verdict")
-"""Transactions that change what every agent follows: the next one waits until the view shows them."""
-
 
 Stamp = tuple[int, int]
 """One start of a node's processes: the generation, and the revision of its roster that gave the node its seats."""
@@ -259,204 +232,3 @@ class DrainAsked(Struct, frozen=True):
     at: float
     signal: int
     reason: str
-
-
-def absorb(f: Facts, event: Event) -> None:
-    """Take in one event."""
-    match event:
-        case ViewChanged():
-            _view(f, event)
-        case Granted():
-            f.granting = False
-            f.lease, f.lease_ttl_s = event.lease, event.ttl_s
-            f.right = replace(f.right, outage_limit_s=_spec(f).store_outage_limit_s)
-            f.right = f.right.refreshed(event.sent_at, event.ttl_s)
-        case GrantFailed():
-            f.granting = False
-            f.grant_again_at = f.now + GRANT_RETRY_S
-        case Refreshed():
-            if event.lease == f.lease:
-                f.right = replace(f.right, outage_limit_s=_spec(f).store_outage_limit_s)
-                f.right = f.right.refreshed(event.sent_at, event.ttl_s)
-        case SessionLost():
-            if event.lease == f.lease:
-                _session_lost(f)
-        case Answered():
-            _answered(f, event)
-        case Older():
-            _older(f, event)
-        case Exited():
-            if event.g == f.workers_g and not f.workers_gone and (event.own or event.also):
-                (f.own_exits if event.own else f.also_exits).append(event.exit)
-        case Hung():
-            if event.g == f.workers_g and not f.workers_gone:
-                f.own_exits.extend(event.exits)
-                f.hung = True
-        case Listens():
-            if event.g == f.workers_g and not f.workers_gone:
-                f.memory = replace(f.memory, listening=event.g)
-        case Gone():
-            if event.g == f.workers_g:
-                f.workers_gone = True
-                f.step = max(f.step, event.step)
-        case Prepared():
-            f.prepared = True
-        case Drain():
-            if f.drain is None:
-                f.drain = DrainAsked(f.now, event.signal, event.reason)
-        case Linked():
-            f.links_up = event.nodes
-            f.silent &= event.nodes
-            f.memory = replace(f.memory, linked=f.links_up - f.silent)
-        case LinksAnswered():
-            _heard(f, event)
-        case VouchAsked():
-            recent = {node: times for node, times in f.yielding.items() if f.now <= times[1] + f.right.ttl_s / 2}
-            first, _ = recent.get(event.node, (f.now, f.now))
-            f.yielding = {**recent, event.node: (first, f.now)}
-        case Vouched():
-            if event.g == f.workers_g and not f.workers_gone:
-                f.right = f.right.vouched(event.until)
-        case ProvenGone():
-            if event.host not in f.memory.distrusted:
-                f.memory = replace(f.memory, gone=f.memory.gone | {(event.node, event.create_revision)})
-        case ProvenDead():
-            f.memory = replace(f.memory, dead=f.memory.dead | {event.node})
-        case Tick():
-            pass
-
-
-def _heard(f: Facts, event: LinksAnswered) -> None:
-    """Who did not answer the newest question is not heard, until it answers another one or is linked anew."""
-    if event.number != f.asked:
-        return
-    f.awaiting = False
-    f.heard_at = f.asked_at
-    f.silent = f.links_up - event.nodes
-    f.memory = replace(f.memory, linked=f.links_up - f.silent, answered_g=max(f.memory.answered_g, f.asked_about))
-
-
-def _spec(f: Facts) -> Spec:
-    return f.view.spec.value if f.view.spec is not None else f.me.spec
-
-
-def _view(f: Facts, event: ViewChanged) -> None:
-    f.view = event.view
-    f.looks += 1
-    if event.listing != f.listing:
-        f.relist_wanted = False
-    f.listing = event.listing
-    if not f.first_revision:
-        f.first_revision = max(event.view.revision, 1)
-    incarnation = event.view.incarnation.value if event.view.incarnation is not None else None
-    # A key that a person damaged or deleted is not another store; one that is empty has no spec either.
-    known = f.keys.incarnation not in event.view.damaged and (incarnation is not None or event.view.spec is None)
-    if known and f.incarnation is not None and incarnation != f.incarnation:
-        f.floor = 0
-        f.lease = None
-        f.right = f.right.lost()
-        f.unregister()
-        if f.workers_gone:
-            f.forget_store()
-        else:
-            f.another_store = True
-    if known and (incarnation is not None or f.workers_gone):
-        f.incarnation = incarnation
-    _own_key(f)
-    f.memory = remember(f.view, f.memory, f.now)
-    _distrust(f)
-
-
-def _distrust(f: Facts) -> None:
-    """A node that speaks again after its "death" switches link proofs off for its host; the generation says so too."""
-    told = frozenset(f.generation.distrusted if f.generation is not None else ()) - f.memory.distrusted
-    if told:
-        f.memory = replace(f.memory, distrusted=f.memory.distrusted | told)
-    for node, created in f.memory.gone:
-        stored = f.view.members.get(node)
-        if stored is None or stored.create_revision == created or stored.value.host in f.memory.distrusted:
-            continue
-        host = stored.value.host
-        f.memory = replace(f.memory, distrusted=f.memory.distrusted | {host})
-        text = f"{node} is there again, although its connection had shown that its process was gone (a firewall?); "
-        if f.phase is not Phase.ENDED:
-            f.act(Say(f"{text}from now on only the leases of {host} count", warn=True))
-
-
-def _own_key(f: Facts) -> None:
-    """Learn from the store whether this node is registered; it knows better than any answer.
-
-    One revision may arrive in parts, so only a later one without the key shows that it is gone.
-    """
-    own = f.view.members.get(f.me.node)
-    if f.registered is not None and own is None and f.view.revision > f.registered_at_revision:
-        _session_lost(f)
-    elif own is not None and own.lease == f.lease and f.lease is not None:
-        f.registered = own.create_revision
-        f.registered_at_revision = max(f.registered_at_revision, own.create_revision)
-
-
-def _session_lost(f: Facts) -> None:
-    f.lease = None
-    f.right = f.right.lost()
-    f.unregister()
-
-
-def _answered(f: Facts, event: Answered) -> None:
-    transaction = event.transaction
-    if f.inflight is transaction:
-        f.inflight = None
-    if event.succeeded is False and transaction.kind == "register":
-        _came_second(f)
-        return
-    if event.succeeded is None:
-        f.listing_wanted = f.listing + 1
-        f.relist_wanted = True
-        return
-    if not event.succeeded or transaction.kind in SEEN_BY_ITS_WRITER:
-        f.floor = max(f.floor, event.revision)
-    if transaction.kind == "leave":
-        f.left = True
-    if not event.succeeded:
-        f.somebody_lives = None
-        f.relist_wanted = True
-        if transaction.outcome is not None and not transaction.outcome[1].over:
-            if transaction.outcome == f.outcome_refused:
-                f.outcome_written = transaction.outcome  # An earlier try, whose answer was lost, stands there.
-            f.outcome_refused = transaction.outcome  # The first time it may be the incarnation that did not fit.
-        return
-    if transaction.kind == "register" and f.lease is not None and transaction.lease == f.lease:
-        own = f.view.members.get(f.me.node)
-        f.registered = own.create_revision if own is not None else event.revision
-        f.registered_at_revision = event.revision
-        if f.phase is Phase.RUNNING:
-            f.act(Say("registered again; the workers have run on"))
-        if event.older is not None and event.older.key != f.keys.member(f.me.node):
-            f.older_cursor, f.older_node = f.registered, event.older.key.removeprefix(f.keys.members)
-            f.older_known = event.older if event.older.mod_revision else None
-    elif transaction.kind == "record":
-        f.outcome_written = transaction.outcome
-    elif transaction.kind == "say":
-        f.drain_said = True
-
-
-def _came_second(f: Facts) -> None:
-    """Something that the registration compared has changed: try again as soon as the watch shows what.
-
-    Where a thousand nodes begin a job together, all but one come second. None of them lists for that.
-    """
-    f.somebody_lives = None
-    f.outdated = f.sent_at
-
-
-def _older(f: Facts, event: Older) -> None:
-    if event.before_revision == 0:
-        f.older_asked = None
-        if not event.failed:
-            f.somebody_lives = event.node is not None
-        return
-    if f.older_asked == event.before_revision:
-        f.older_asked = None
-        if not event.failed:
-            f.older_node = event.node
-            f.older_cursor = event.create_revision if event.node is not None else 0

@@ -1,6 +1,6 @@
 """One agent's life as a table: which phase follows which, when, and what is done on the way (pure).
 
-The agent is a set of facts. An event changes facts and nothing else (`elastic.agentfacts`). Then the rows of the
+The agent is a set of facts. An event changes facts and nothing else (`elastic.agentabsorb`). Then the rows of the
 current phase are asked in order; the first whose guard holds is taken, again and again until none holds. Then the
 duties are looked at: what should be asked of the store and has not been (`elastic.agentduties`). So it does not matter
 in which order, how late or how often events come: only what is known counts.
@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from elastic.agentabsorb import absorb
 from elastic.agentduties import announce, perform, wake
 from elastic.agentevents import (
     Action,
@@ -35,7 +36,7 @@ from elastic.agentevents import (
     StartWorkers,
     StopWorkers,
 )
-from elastic.agentfacts import Facts, Phase, absorb
+from elastic.agentfacts import Facts, Phase
 from elastic.model import PLANNED, Ended, Generation, Outcome, Place, Role, Status
 from elastic.naming import failed_words, process_name
 from elastic.seatwords import seats_in_words
