@@ -344,8 +344,7 @@ def _propose(f: Facts) -> None:
     if isinstance(decision, Wait) or f.inflight is not None or _behind(f):
         return
     f.decided += 1
-    tag = f"{f.me.node}/{f.registered}/{f.decided}"
-    _send(f, propose(f.keys, f.view, f.me.node, f.registered, decision, tag, f.wall_at_zero + f.now))
+    _send(f, propose(f.keys, f.view, f.me.node, f.registered, decision, f.tag, f.wall_at_zero + f.now))
 
 
 PROPOSALS = ("form", "go", "verdict")

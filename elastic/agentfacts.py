@@ -198,6 +198,11 @@ class Facts:
             and (self.somebody_lives is not True or self.now < self.entered_at + 2 * self.me.spec.lease_ttl_s)
         )
 
+    @property
+    def tag(self) -> str:
+        """What this node's newest proposal is called."""
+        return f"{self.me.node}/{self.registered}/{self.decided}"
+
     def act(self, action: Action) -> None:
         """Ask the shell for something."""
         self.actions.append(action)

@@ -176,6 +176,11 @@ told = msgspec.json.Decoder(Told)
 _encoder = msgspec.json.Encoder()
 
 
+def who(rank: int) -> str:
+    """A process that speaks, in words."""
+    return f"server {rank - SERVERS_FROM}" if rank >= SERVERS_FROM else f"rank {rank}"
+
+
 clock: Final[Callable[[], float]] = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 """Seconds of the clock that all processes of a machine share. It is asked in every step."""
 

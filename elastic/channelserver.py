@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elastic.channel import PACKET_MAX, Hello, Refused, Said, Segment, Told, Wanted, encode, said
+from elastic.channel import PACKET_MAX, Hello, Refused, Said, Segment, Told, Wanted, encode, said, who
 from elastic.errors import ConfigError
 from elastic.segments import SegmentRefused, Segments
 
@@ -63,7 +63,7 @@ class Connection:
     @property
     def name(self) -> str:
         """Who it is, for people."""
-        return f"rank {self.hello.rank} (pid {self.pid})" if self.hello is not None else f"pid {self.pid}"
+        return f"{who(self.hello.rank)} (pid {self.pid})" if self.hello is not None else f"pid {self.pid}"
 
     def show_stacks(self) -> bool:
         """Have the process write the stacks of its threads to its stderr; False if it cannot."""
@@ -283,7 +283,7 @@ class ChannelServer:
             if (other.hello.generation, other.hello.local_rank) == (message.generation, message.local_rank):
                 self._read(other, int(BURST))  # The program before this one in a shell script may have just ended.
                 if other.open:
-                    self.hang_up(connection, f"says that it is rank {message.rank}, and so does pid {other.pid}")
+                    self.hang_up(connection, f"says that it is {who(message.rank)}, and so does pid {other.pid}")
                     return
         try:
             connection.pidfd = os.pidfd_open(connection.pid)

@@ -43,11 +43,11 @@ class What(StrEnum):
     SEATS = "seats"
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True):
     """One event: `node` wrote it, `at` is that node's wall clock (seconds since the epoch), `text` says why.
 
     `phases` are those of a start or a recovery, in seconds, in their order. `rev` is the revision of the roster in
-    which seats start.
+    which seats start, and `of` the node that starts them, where another one writes.
     """
 
     at: Annotated[float, msgspec.Meta(ge=0, le=AT_MAX)]
@@ -57,6 +57,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: Annotated[str, msgspec.Meta(max_length=TEXT_MAX)] = ""
     phases: Annotated[Mapping[str, float], msgspec.Meta(max_length=PHASES_MAX)] = msgspec.field(default_factory=dict)
     rev: int = 0
+    of: Annotated[str, msgspec.Meta(max_length=300)] = ""
 
 
 def events_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> list[Event]:
@@ -88,15 +89,16 @@ def of_recovery(found: Recovery, node: str, at: float) -> Event:
 
 
 def of_beginning(found: Beginning, node: str, at: float) -> Event:
-    """The event of seats that start on other nodes, by the one that proposed it."""
+    """The event of seats that start on another node than `node`, which proposed it."""
     lengths = {str(name): round(length, 4) for name, length in found.phases}
-    return msgspec.structs.replace(_event(What.SEATS, found.g, found.text, node, at), phases=lengths, rev=found.rev)
+    event = _event(What.SEATS, found.g, found.text, node, at)
+    return msgspec.structs.replace(event, phases=lengths, rev=found.rev, of=found.node)
 
 
-def beginning(events: Iterable[Event], found: Recovery) -> Event | None:
-    """What the proposer noted of how a recovery began, None if it is not there."""
-    at = (What.SEATS, found.g, found.rev)
-    return next((event for event in events if (event.what, event.g, event.rev) == at), None)
+def beginning(events: Iterable[Event], found: Recovery, node: str) -> Event | None:
+    """What the proposer noted of how a recovery of `node` began, None if it is not there."""
+    at = (What.SEATS, found.g, found.rev, node)
+    return next((event for event in events if (event.what, event.g, event.rev, event.of) == at), None)
 
 
 def remember(keys: JobKeys, event: Event, present: Sequence[str]) -> tuple[Operation, ...]:

@@ -34,6 +34,8 @@ from elastic.model import Why
 
 NOTICEABLE_S: Final = 0.01
 """A lesser phase that is shorter is counted in the next one, in the line for people; the numbers have it."""
+ROUNDING_S: Final = 1e-6
+"""Sums of phases are the moments between them but for this."""
 TEXT_MAX: Final = 300
 """Characters of what happened, in the line."""
 
@@ -90,7 +92,8 @@ class Recovery:
     `before` is the generation that was lost, 0 of a first start, `g` the one that came of it. `text` says what
     happened, in words. `began` is on the clock of the node that tells it. `between_steps`: it is counted from the last
     step. `last_step` and `restored_step` are None where nobody told them. In a parameter-server job `rev` is the
-    revision that started the seats, and `foreign` says that another node proposed it and knows how it began.
+    revision that started the seats; `foreign` says that another node proposed it and knows how it began, and
+    `asked_at` is when this node heard of it.
     """
 
     why: Why
@@ -105,6 +108,7 @@ class Recovery:
     restored_step: int | None = None
     rev: int = 0
     foreign: bool = False
+    asked_at: float = 0.0
 
     @property
     def total_s(self) -> float:
@@ -169,13 +173,45 @@ class Recovery:
 
 
 def begun(found: Recovery, text: str, lengths: Mapping[str, float]) -> Recovery:
-    """A recovery with the beginning that its proposer noted: `text` says what happened, `lengths` are its phases."""
-    known = tuple((mark, lengths[mark]) for mark in ROSTER_ORDER if mark in lengths)
-    marks = [mark for mark, _ in found.phases]
-    if not known or Mark.PUBLISHED not in marks:
+    """A recovery with what its proposer noted of how it began: `text` says what happened, `lengths` are its phases.
+
+    Who proposed it saw a loss before the node that takes over, which may have come later. A failure was seen first by
+    the node itself, whose processes it stopped: there only the proposer's last phases are not known.
+    """
+    known = [(mark, lengths[mark]) for mark in ROSTER_ORDER if mark in lengths]
+    before, after = _cut(found, found.asked_at)
+    marks = [mark for mark, _ in before]
+    if Mark.STOPPED not in marks:
+        if {mark for mark, _ in known} & {mark for mark, _ in after} or (after[:1] and after[0][0] is Mark.EARLIER):
+            more = [length for mark, length in after if mark is Mark.EARLIER]
+            known, after = [(Mark.EARLIER, _total(known) + sum(more))], after[len(more) :]
+        return replace(found, text=text or found.text, phases=(*known, *after), start=False)
+    last = [(mark, length) for mark, length in known if mark in (Mark.DECIDED, Mark.PUBLISHED)]
+    at = marks.index(Mark.SEATED) if Mark.SEATED in marks else -1
+    if at < 0 or before[at][1] < _total(last):
         return found
-    rest = found.phases[marks.index(Mark.PUBLISHED) + 1 :]
-    return replace(found, text=text or found.text, phases=(*known, *rest), start=False, foreign=False)
+    waited = (Mark.SEATED, before[at][1] - _total(last))
+    return replace(found, phases=(*before[:at], waited, *last, *before[at + 1 :], *after))
+
+
+def _cut(found: Recovery, at: float) -> tuple[list[tuple[Mark, float]], list[tuple[Mark, float]]]:
+    """The phases until a moment, and those after it; one that goes on over it is in both, in parts."""
+    before, after, begins = list[tuple[Mark, float]](), list[tuple[Mark, float]](), found.began
+    for mark, length in found.phases:
+        ends = begins + length
+        if ends <= at + ROUNDING_S:
+            before.append((mark, length))
+        elif begins >= at - ROUNDING_S:
+            after.append((mark, length))
+        else:
+            before.append((mark, at - begins))
+            after.append((mark, ends - at))
+        begins = ends
+    return before, after
+
+
+def _total(found: Sequence[tuple[Mark, float]]) -> float:
+    return sum(length for _, length in found)
 
 
 def phases(

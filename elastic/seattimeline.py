@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from elastic.agentevents import Action, Event, Exited, Gone, StartWorkers, StopWorkers
 from elastic.agentfacts import Facts
-from elastic.model import Generation, Place, Role, Seat, Why
+from elastic.model import PLANNED, Generation, MemberState, Place, Role, Seat
 from elastic.recovery import ROSTER_ORDER, Mark, Recovery, phases
 from elastic.signs import Noticed, Proposed, Proposing, Signs, proposer
 from elastic.timeline import PATIENCE_S, START_PATIENCE_S
@@ -30,23 +30,29 @@ class _Vacancy(NamedTuple):
 
 
 class Beginning(NamedTuple):
-    """How the recovery began whose seats start in revision `rev`; `phases` end when the store has it."""
+    """How the recovery of `node` began, whose seats start in revision `rev`; `phases` end when the store has it."""
 
     g: int
     rev: int
+    node: str
     text: str
     phases: tuple[tuple[Mark, float], ...]
 
 
 @dataclass
 class _Start:
-    """A start of this node's seats on its way. `stood` are the processes that do their work, by local rank."""
+    """A start of this node's seats on its way. `stood` are the processes that do their work, by local rank.
+
+    `asked_rev` and `asked_at`: the revision whose proposer knows how it began, and when this node heard of it.
+    """
 
     generation: Generation
     since: int
     began: float
     text: str
     seats: tuple[Seat, ...]
+    asked_rev: int
+    asked_at: float
     start: bool = False
     foreign: bool = False
     tells: bool = True
@@ -74,34 +80,35 @@ class SeatTimeline:
         self._node = node
         self._command_at = command_at
         self._signs = Signs(node)
-        self._proposing = Proposing(node)
+        self._proposing = Proposing()
         self._known: Generation | None = None
         self._vacant: dict[Seat, _Vacancy] = {}
         self._open: _Start | None = None
         self._started = (0, 0)
         self._gone_at: float | None = None
         self._beginnings: list[Beginning] = []
-        self._stand: set[Role] = set()
+        self._speak: set[Seat] = set()
         self._due_at: float | None = None
+        self._over: list[Recovery] = []
 
     # --- what the agent does --------------------------------------------------------------------------------------
 
     def observe(self, facts: Facts, event: Event, actions: Sequence[Action], *, arrived: float, now: float) -> None:
         """Note what an event brought. It came at `arrived`; the core has just answered with `actions`, at `now`."""
         self._signs.notice(facts, event, arrived, settled=True)
+        self._proposing.observe(facts, event, actions, arrived=arrived, now=now)
         if isinstance(event, Gone):
             self._gone_at = arrived
-        if isinstance(event, Exited) and event.own and event.exit.code:
-            self._signs.failed(arrived, arrived)
-        self._proposing.observe(facts, event, actions, arrived=arrived, now=now)
+        if isinstance(event, Exited) and event.own:
+            self._exited(event, arrived)
+        for action in actions:
+            if isinstance(action, StopWorkers):  # From now on nobody does the work of its seats.
+                self.failed(action.g, arrived, arrived)
         self._look(facts, arrived)
         start = self._open
         for action in actions:
-            match action:
-                case StartWorkers() if start is not None and action.generation.g == start.generation.g:
-                    start.marks.setdefault(Mark.HEARD_GO, now)
-                case StopWorkers():
-                    self._signs.failed(arrived, arrived)  # From now on nobody does the work of its seats.
+            if start is not None and isinstance(action, StartWorkers) and action.generation.g == start.generation.g:
+                start.marks.setdefault(Mark.HEARD_GO, now)
 
     @property
     def beginnings(self) -> list[Beginning]:
@@ -126,11 +133,12 @@ class SeatTimeline:
     def grouped(self, g: int, local_rank: int, at: float, now: float) -> None:
         """A worker is in the process group of the workers since `at`, as it says at `now`."""
         start = self._of(g)
-        if start is not None:
-            start.formed.setdefault(local_rank, _believed(start, at, now))
-            if len(start.formed) == start.workers:
-                start.marks[Mark.GROUPED] = max(start.formed.values())
-            self._plan(now)
+        if start is None or not _has(start, local_rank) or start.seats[local_rank].role is Role.SERVER:
+            return
+        start.formed.setdefault(local_rank, _believed(start, at, now))
+        if len(start.formed) >= start.workers:
+            start.marks[Mark.GROUPED] = max(start.formed.values())
+        self._plan(now)
 
     def restored(self, g: int, step: int, at: float, now: float) -> None:
         """A server has its tables, or a worker has what they hold, of this step (-1: from the beginning)."""
@@ -143,10 +151,22 @@ class SeatTimeline:
     def stood(self, g: int, local_rank: int, at: float, now: float) -> None:
         """A process does its work since `at`: a server listens, a worker has made a step."""
         start = self._of(g)
-        if start is None or not 0 <= local_rank < len(start.seats):
+        if start is not None and _has(start, local_rank):
+            self._speak.add(start.seats[local_rank])
+            self._stands(start, local_rank, _believed(start, at, now), now)
+
+    def _exited(self, event: Exited, at: float) -> None:
+        """A process that ended well has done its work; one that failed does it no more."""
+        if event.exit.code:
+            self.failed(event.g, at, at)
             return
-        start.stood.setdefault(local_rank, _believed(start, at, now))
-        self._stand.add(start.seats[local_rank].role)
+        start = self._of(event.g)
+        seat = Seat(event.exit.role, event.exit.rank)
+        if start is not None and seat in start.seats:
+            self._stands(start, start.seats.index(seat), at, at)
+
+    def _stands(self, start: _Start, local_rank: int, at: float, now: float) -> None:
+        start.stood.setdefault(local_rank, at)
         if start.over:
             start.marks.setdefault(Mark.STEPPED if start.workers else Mark.SERVED, max(start.stood.values()))
         self._plan(now)
@@ -160,28 +180,31 @@ class SeatTimeline:
     @property
     def due_at(self) -> float | None:
         """When `take` is to be called, None while nothing can be told."""
-        return self._due_at
+        return self._due_at if not self._over else 0.0
 
     def take(self, now: float) -> Recovery | None:
-        """The recovery, if it is over and this node is the one to tell it. Its notes are closed."""
+        """A recovery that is over, if this node is the one to tell it. Its notes are closed."""
+        if self._over:
+            return self._over.pop(0)
         return self.end() if self._due_at is not None and now >= self._due_at else None
 
     def end(self) -> Recovery | None:
-        """The same, whether it is over or not: this agent ends."""
+        """The one that is on its way, whether it is over or not: this agent ends."""
         start, self._open, self._due_at = self._open, None, None
         if start is None or Mark.SPAWNED not in start.marks or not start.tells:
             return None
         return Recovery(
             why=start.generation.why,
             text=start.text,
-            before=start.generation.g if start.since else start.generation.g - 1,
+            before=0 if start.start else start.generation.g if start.since else start.generation.g - 1,
             g=start.generation.g,
             began=start.began,
             phases=phases(start.began, start.marks, ROSTER_ORDER),
             start=start.start,
             restored_step=start.restored_step,
-            rev=start.since,
+            rev=start.asked_rev,
             foreign=start.foreign,
+            asked_at=start.asked_at,
         )
 
     def _plan(self, now: float) -> None:
@@ -191,8 +214,8 @@ class SeatTimeline:
             self._due_at = None
         elif start.over:
             self._due_at = now
-        elif start.stood or Mark.RESTORED in start.marks or self._stand & {seat.role for seat in start.seats}:
-            self._due_at = None  # What says so much of itself says the rest as well.
+        elif all(seat in self._speak for at, seat in enumerate(start.seats) if at not in start.stood):
+            self._due_at = None  # They spoke at their last start on this node.
         else:
             early = start.start or Mark.GROUPED not in start.marks
             self._due_at = now + (START_PATIENCE_S if early else PATIENCE_S)
@@ -211,101 +234,117 @@ class SeatTimeline:
         elif (old.g, old.rev) == (generation.g, generation.rev):
             return
         mine = self._proposing.of(generation)
-        evidence_at = mine.evidence_at if mine is not None else arrived
-        published_at = self._proposing.published_at(arrived)
         if old is not None:
-            self._vacate(old, generation, evidence_at)
-        given = [place for place in generation.members if not place.leaving and _fresh(place, generation, old)]
-        mended = {place.node: self._taken(place.seats) for place in given}
-        if mine is not None:
-            self._note_beginning(generation, mended, mine, published_at)
-        for place in given:
+            self._vacate(facts, old, generation, mine.evidence_at if mine is not None else arrived)
+        for place in generation.members:
+            if place.leaving or not _fresh(place, generation, old):
+                continue
+            mended = [self._vacant.pop(seat) for seat in place.seats if seat in self._vacant]
             self._signs.forget(place.node)
-            if place.node == self._node and (generation.g, place.since) > self._started:
+            if place.node != self._node:
+                self._note_beginning(generation, place, mended, mine, arrived)
+            elif (generation.g, place.since) > self._started:
                 self._started = (generation.g, place.since)
-                start = self._begin(facts, generation, place, mended[place.node], evidence_at)
-                start.marks[Mark.PUBLISHED] = published_at
-                if mine is not None:
-                    start.marks[Mark.DECIDED] = mine.sent_at
-                self._follow_on(start)
-                self._open, self._due_at = start, None
+                self._begin(facts, generation, place, mended, mine, arrived)
         self._forget_strangers(generation)
 
-    def _vacate(self, old: Generation, new: Generation, evidence_at: float) -> None:
-        """Note which seats have nobody any more who does their work: since the first sign of it."""
+    def _vacate(self, facts: Facts, old: Generation, new: Generation, evidence_at: float) -> None:
+        """Note which seats have nobody any more who does their work: since the first sign of it.
+
+        A worker that leaves by a plan is not missed.
+        """
         places = {place.node: place for place in new.members} if old.g == new.g else {}
         for place in old.members:
             now = places.get(place.node)
             kept = now.seats if now is not None and not now.leaving and now.since == place.since else ()
             if place.leaving or kept == place.seats:
                 continue
+            stored = facts.view.members.get(place.node)
+            draining = stored is not None and stored.value.state is MemberState.DRAINING
+            planned = old.g == new.g and (draining or new.why in PLANNED) and (now is None or now.since == place.since)
             since = self._signs.of(place.node) or Noticed(evidence_at, evidence_at)
             for seat in place.seats:
-                if seat not in kept:
+                if seat not in kept and (seat.role is Role.SERVER or not planned):
                     self._vacant.setdefault(seat, _Vacancy(since, new.reason))
 
-    def _taken(self, seats: Collection[Seat]) -> list[_Vacancy]:
-        """The vacancies that end with a start of these seats."""
-        return [self._vacant.pop(seat) for seat in seats if seat in self._vacant]
-
     def _note_beginning(
-        self,
-        generation: Generation,
-        mended: dict[str, list[_Vacancy]],
-        mine: Proposed,
-        published_at: float,
+        self, generation: Generation, place: Place, mended: list[_Vacancy], mine: Proposed | None, arrived: float
     ) -> None:
-        """This node proposed the starts of others: nobody else knows as well how they began."""
-        found = [vacancy for node, vacancies in mended.items() for vacancy in vacancies if node != self._node]
-        if not found:
+        """If this node proposed the start of another one, nobody else knows as well how it began."""
+        if mine is None or not mended or not place.since:
             return
-        first = min(found)
-        marks = {Mark.NOTICED: first.since.known_at, Mark.SEATED: mine.evidence_at}
-        marks |= {Mark.DECIDED: mine.sent_at, Mark.PUBLISHED: published_at}
-        text = _text(found, generation.reason)
+        since = min(mended).since
+        marks = {Mark.NOTICED: since.known_at, Mark.SEATED: mine.evidence_at}
+        marks |= {Mark.DECIDED: mine.sent_at, Mark.PUBLISHED: mine.published_at or arrived}
+        lengths = phases(since.at, marks, ROSTER_ORDER)
         self._beginnings.append(
-            Beginning(generation.g, generation.rev, text, phases(first.since.at, marks, ROSTER_ORDER))
+            Beginning(generation.g, place.since, place.node, _text(mended, generation.reason), lengths)
         )
 
     def _begin(
-        self, facts: Facts, generation: Generation, place: Place, mended: list[_Vacancy], evidence_at: float
-    ) -> _Start:
+        self,
+        facts: Facts,
+        generation: Generation,
+        place: Place,
+        mended: list[_Vacancy],
+        mine: Proposed | None,
+        arrived: float,
+    ) -> None:
         """Begin the notes of a start of this node's seats."""
         nodes = [one.node for one in generation.members]
         made_by = proposer(generation)
-        start = _Start(generation, place.since, evidence_at, generation.reason, place.seats)
+        evidence_at = mine.evidence_at if mine is not None else arrived
+        text = _text(mended, generation.reason)
+        start = _Start(generation, place.since, evidence_at, text, place.seats, place.since, arrived)
         if not place.since:
             start.tells = (made_by if made_by in nodes else nodes[0]) == self._node
+        start.foreign = bool(place.since) and made_by != self._node
         if mended:
-            first = min(mended)
-            start.began, start.text = first.since.at, _text(mended, generation.reason)
-            start.marks[Mark.NOTICED] = first.since.known_at
-            if made_by == self._node:
-                start.marks[Mark.SEATED] = evidence_at
-        elif self._gone_at is None or generation.why is Why.FIRST:
+            since = min(mended).since
+            start.began = since.at
+            start.marks |= {Mark.NOTICED: since.known_at, Mark.SEATED: evidence_at}
+            if self._gone_at is not None and self._gone_at >= since.at:
+                start.marks[Mark.STOPPED] = self._gone_at
+        elif self._gone_at is None:
             start.start, start.began = True, self._command_at
             start.marks[Mark.MET] = evidence_at
             if facts.joined_at is not None:
                 start.marks[Mark.JOINED] = facts.joined_at
-        again = bool(mended) and self._gone_at is not None and self._gone_at >= start.began
-        if again and self._gone_at is not None:
-            start.marks[Mark.STOPPED] = self._gone_at
-        start.foreign = bool(place.since) and made_by != self._node and not again
-        return start
+        else:
+            start.marks[Mark.SEATED] = evidence_at
+        if mine is not None:
+            start.marks |= {Mark.DECIDED: mine.sent_at, Mark.PUBLISHED: mine.published_at or arrived}
+        self._follow_on(start)
+        self._open, self._due_at = start, None
 
     def _follow_on(self, start: _Start) -> None:
-        """A start that came to nothing, and the one that follows it, are one recovery."""
+        """A start that came to nothing, and the one that follows it, are one recovery; one that is over is told."""
         old = self._open
-        if old is not None and not old.over and not old.start and old.generation.g == start.generation.g:
-            if start.began > old.began:
-                start.marks[Mark.EARLIER], start.began = start.began, old.began
-            start.text = f"{old.text}; {start.text}"
+        if old is None or old.generation.run != start.generation.run:
+            return
+        if old.over:
+            told = self.end()
+            self._over += [told] if told is not None else []
+            return
+        begins = start.began
+        start.began, start.text = min(begins, old.began), f"{old.text}; {start.text}"
+        start.start = old.start
+        if old.foreign:
+            start.foreign, start.asked_rev, start.asked_at = True, old.asked_rev, old.asked_at
+        if old.start:
+            start.marks |= {mark: old.marks[mark] for mark in (Mark.JOINED, Mark.MET) if mark in old.marks}
+        elif begins > start.began:
+            start.marks.setdefault(Mark.EARLIER, begins)
 
     def _forget_strangers(self, generation: Generation) -> None:
         nodes = {place.node for place in generation.members}
         for _, node in tuple(self._signs.found):
             if node not in nodes:
                 self._signs.forget(node)
+
+
+def _has(start: _Start, local_rank: int) -> bool:
+    return 0 <= local_rank < len(start.seats)
 
 
 def _fresh(place: Place, generation: Generation, old: Generation | None) -> bool:

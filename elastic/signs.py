@@ -6,11 +6,12 @@ Both timelines begin with these (`elastic.timeline` and `elastic.seattimeline`).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from elastic.agentevents import Action, Answered, Event, Hung, ProvenDead, ProvenGone, Send, ViewChanged
 from elastic.agentfacts import Facts
-from elastic.decisions import Form
+from elastic.decisions import Decision, Form
 from elastic.model import Ended, Generation
 from elastic.proposals import Transaction
 
@@ -75,55 +76,60 @@ class Signs:
         if view.complete and generation is not None and settled:
             for (g, node), stored in view.outcomes.items():
                 if g == generation.g and stored.value.ended is not Ended.OK:
-                    self._add(facts, "failed", node, arrived, arrived)
+                    at = generation.index(node)
+                    if at is not None and generation.members[at].since == stored.value.since:
+                        self._add(facts, "failed", node, arrived, arrived)
 
     def _add(self, facts: Facts, what: str, node: str, at: float, known_at: float) -> None:
         if facts.generation is not None and facts.generation.index(node) is not None:
             self.found.setdefault((what, node), Noticed(at, known_at))
 
 
-class Proposed(NamedTuple):
-    """This node's proposal: the transaction, when it was called for, and when it was sent."""
+@dataclass(slots=True)
+class Proposed:
+    """A proposal of this node: when it was called for and sent, and when the store had it, if that is known."""
 
     transaction: Transaction
     evidence_at: float
     sent_at: float
+    published_at: float | None = None
 
 
 class Proposing:
-    """The newest generation that this node proposed, until it is seen."""
+    """The generations that this node proposed and has not seen yet, by their tags."""
 
-    def __init__(self, node: str) -> None:
-        """`node` is this one."""
-        self._node = node
+    def __init__(self) -> None:
         self._wanted_at: float | None = None
-        self._proposal: Proposed | None = None
-        self._published_at: float | None = None
+        self._sent: Decision | None = None
+        self._proposals: dict[str, Proposed] = {}
 
     def observe(self, facts: Facts, event: Event, actions: Sequence[Action], *, arrived: float, now: float) -> None:
         """Note what the core makes of an event: that it wants another generation, sends it, and is answered."""
-        if not isinstance(facts.decision, Form):
+        if isinstance(event, Answered):
+            self._answered(event, arrived)
+        if not isinstance(facts.decision, Form) or facts.decision is self._sent:
             self._wanted_at = None
         elif self._wanted_at is None:
             self._wanted_at = arrived  # It may have to wait for the answer to another transaction.
         for action in actions:
             if isinstance(action, Send) and action.transaction.kind == "form":
-                self._proposal = Proposed(action.transaction, self._wanted_at or arrived, now)
-        proposal = self._proposal
-        if isinstance(event, Answered) and proposal is not None and event.transaction is proposal.transaction:
-            if event.succeeded:
-                self._published_at = arrived
-            elif event.succeeded is False:
-                self._proposal = None
+                self._proposals[facts.tag] = Proposed(action.transaction, self._wanted_at or arrived, now)
+                self._wanted_at, self._sent = None, facts.decision
+
+    def _answered(self, answer: Answered, arrived: float) -> None:
+        for tag, proposed in tuple(self._proposals.items()):
+            if answer.transaction is proposed.transaction:
+                if answer.succeeded:
+                    proposed.published_at = arrived
+                elif answer.succeeded is False:
+                    del self._proposals[tag]
 
     def of(self, generation: Generation) -> Proposed | None:
-        """This node's proposal that became this generation, None if another node made it."""
-        return self._proposal if proposer(generation) == self._node else None
-
-    def published_at(self, arrived: float) -> float:
-        """When the store had the generation that is seen since `arrived`. What was noted of it is forgotten."""
-        at, self._proposal, self._published_at = self._published_at, None, None
-        return at or arrived
+        """This node's proposal that became this generation, None if another node made it. It is given once."""
+        found = self._proposals.pop(generation.tag, None)
+        for tag in tuple(self._proposals)[:-1]:
+            del self._proposals[tag]  # Only the newest can still become one.
+        return found
 
 
 def proposer(generation: Generation) -> str:

@@ -84,7 +84,7 @@ class Timeline:
         self._command_at = command_at
         self._seen = (0, 0)
         self._signs = Signs(node)
-        self._proposing = Proposing(node)
+        self._proposing = Proposing()
         self._open: _Record | None = None
         self._last: tuple[int, float] | None = None
         self._gone_at: float | None = None
@@ -242,10 +242,9 @@ class Timeline:
         if old is not None and old.reached is not None and (old.start or old.reached in (Mark.STEPPED, self._level)):
             self._over = self.end()
         mine = self._proposing.of(generation)
-        published_at = self._proposing.published_at(arrived)
         record = self._record(facts, generation, arrived, mine)
         if record is not None:
-            record.mark(Mark.PUBLISHED, published_at)
+            record.mark(Mark.PUBLISHED, (mine.published_at if mine is not None else None) or arrived)
             if facts.workers_gone and self._gone_at is not None:
                 record.mark(Mark.STOPPED, self._gone_at)
             if self._open is not None and known[0] == generation.run:

@@ -178,6 +178,7 @@ class Agent:
                 self._history,
                 boottime,
                 seats=self._config.run_mode != "collective",
+                begin=lambda coroutine: self._group.create_task(coroutine),
             )
             self._workers.watch = self._timeline.worker
             self._saved = SavedSteps(store, self._keys, self._host, self._narrator)

@@ -11,7 +11,8 @@ Every line has `time` (UTC), `job`, `node`, `what` and `generation` (null before
     lease lost    `reason`
     recovery      training goes on after a change: `why`, `reason`, `before` (the generation that ended), `total_s`,
                   `phases` (seconds, in their order), `between_steps` (counted from the last step before), `complete`,
-                  `last_step`, `restored_step` (null: nobody told it); on one node of the job
+                  `last_step`, `restored_step` (null: nobody told it); on one node of the job. With parameter servers
+                  `before` is the generation itself, and `revision` the one that started this node's seats
     start         the same of the first start, counted from this node's command
     verdict       `status`, `reason`, `late` (this node came after the end)
     left          `exit_code`

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 from elastic import history
 from elastic.agentevents import Action, Event
@@ -20,6 +21,9 @@ from launcher.history import History
 from launcher.logs import Narrator
 from launcher.talk import Heard, WorkerTalk
 from launcher.worker import Exited, Spawned, WorkerEvent
+
+ASK_AFTER_S = (0.0, 0.1, 0.3, 0.6)
+"""When the history is read for what another node noted, each after the one before: it is written beside other work."""
 
 
 class TimelineTeller:
@@ -35,8 +39,13 @@ class TimelineTeller:
         clock: Callable[[], float],
         *,
         seats: bool,
+        begin: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
-        """`clock` is the agent's, which its workers share (CLOCK_BOOTTIME). `seats`: of a parameter-server job."""
+        """`clock` is the agent's, which its workers share (CLOCK_BOOTTIME). `seats`: of a parameter-server job.
+
+        `begin` begins a task that ends with the agent.
+        """
+        self._begin = begin
         self._timeline = (SeatTimeline if seats else Timeline)(node, started_at() or clock())
         self._node = node
         self._talk = talk
@@ -70,13 +79,15 @@ class TimelineTeller:
         """Tell what is known of a recovery that nobody will see the end of: this agent ends, within `limit_s`."""
         if self._timer is not None:
             self._timer.cancel()
-        for found in (self._timeline.take(self._clock()), self._timeline.end()):
-            if found is not None:
-                self._tell(found)
+        while (found := self._timeline.take(self._clock())) is not None:
+            self._tell(found)
+        if (found := self._timeline.end()) is not None:
+            self._tell(found)
         if self._asking:
             _, late = await asyncio.wait(self._asking, timeout=limit_s)
             for task in late:
                 task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     def _heard(self, heard: Heard, message: Said) -> None:
         timeline, g, now = self._timeline, self._talk.g, self._clock()
@@ -119,16 +130,19 @@ class TimelineTeller:
         if not found.foreign:
             self._say(found)
             return
-        task = asyncio.get_running_loop().create_task(self._ask(found))
+        task = self._begin(self._ask(found))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
     async def _ask(self, found: Recovery) -> None:
         """Another node knows how it began, and has put that into the history."""
         try:
-            noted = history.beginning(await self._store.read(), found)
-            if noted is not None:
-                found = begun(found, noted.text, noted.phases)
+            for pause_s in ASK_AFTER_S:
+                await asyncio.sleep(pause_s)
+                noted = history.beginning(await self._store.read(), found, self._node)
+                if noted is not None:
+                    found = begun(found, noted.text, noted.phases)
+                    break
         finally:  # This agent may end before there is an answer.
             self._say(found)
 

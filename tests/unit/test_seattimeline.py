@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
-from elastic.agentevents import Action, Event, Gone, ProvenGone, Send
+from elastic.agentevents import Action, Answered, Event, Gone, ProvenGone, Send, Tick
 from elastic.agentfacts import Facts, Phase
+from elastic.decisions import Form, Reason
 from elastic.history import What, beginning, of_beginning, of_recovery
-from elastic.model import Before, Generation, Mode, Place, Role, Roles, Seat, Why
+from elastic.model import Before, Ended, Generation, Mode, Outcome, Place, Role, Roles, Seat, Why
+from elastic.proposals import Transaction
 from elastic.recovery import Mark, Recovery, begun
 from elastic.seattimeline import Beginning, SeatTimeline
+from elastic.signs import Proposing
 from elastic.timeline import START_PATIENCE_S
 from tests.unit.bench import Bench
 from tests.unit.documents import KEYS
@@ -46,14 +51,23 @@ class Noted:
         assert self.bench is not None
         return self.bench
 
-    def publishes(self, rev: int, places: dict[str, Any], *, by: str, g: int = 1, reason: str = "because") -> None:
+    def publishes(
+        self,
+        rev: int,
+        places: dict[str, Any],
+        *,
+        by: str,
+        g: int = 1,
+        reason: str = "because",
+        why: Why = Why.LOSS,
+    ) -> None:
         """Another node publishes a revision: seats by node, with the revision that gave them and whether it leaves."""
         members = tuple(
             Place(node, f"host-{node}", (7000,), (8000, 8001)[: len(seats)], tuple(seats), since, leaving)
             for node, (seats, since, leaving) in places.items()
         )
         before = Before(g - 1, ("a", "b"), Why.REFORMED, (0, 0)) if g > 1 else None
-        why = Why.REFORMED if g > 1 else Why.LOSS if rev else Why.FIRST
+        why = Why.REFORMED if g > 1 else why if rev else Why.FIRST
         generation = Generation(
             g=g, run=1, tag=f"{by}/1/{rev}", why=why, reason=reason, members=members, slots=2, rev=rev, before=before
         )
@@ -128,6 +142,10 @@ def test_processes_that_failed_and_start_again_are_counted_from_the_first_ones_e
 
 def test_seats_that_had_to_stop_are_counted_from_their_stop() -> None:
     noted = Noted("1", ONE_MACHINE)
+    noted.timeline.spawned(1, 0.1)
+    noted.timeline.stood(1, 0, 0.2, 0.2)
+    noted.timeline.stood(1, 1, 0.4, 0.4)
+    assert noted.told(0.4).start
     noted.agent.at(50.0)
     assert noted.agent.stops, "the right to run has ended"
     noted.agent.now = 50.2
@@ -187,18 +205,17 @@ def test_who_starts_the_seats_tells_and_the_proposer_knows_how_it_began() -> Non
     found = noted.told(5.12)
     assert (found.foreign, found.rev, found.end, found.began) == (True, 2, Mark.SERVED, 2.0)
     assert found.line.startswith("a was lost; b joins: back in 3.12 s: ")
-    noted_there = Beginning(
-        1, 2, "a died; b joins", ((Mark.NOTICED, 0.004), (Mark.SEATED, 2.9), (Mark.PUBLISHED, 0.003))
-    )
-    events = [of_beginning(noted_there, "c", 1.0), of_recovery(found, "b", 2.0)]
-    assert (events[0].what, events[0].rev) == (What.SEATS, 2)
-    there = beginning(events, found)
+    lengths = ((Mark.NOTICED, 0.004), (Mark.SEATED, 3.09), (Mark.PUBLISHED, 0.003))
+    another, mine = Beginning(1, 2, "d", "another's", lengths), Beginning(1, 2, "b", "a died; b joins", lengths)
+    events = [of_beginning(another, "c", 1.0), of_beginning(mine, "c", 1.0), of_recovery(found, "b", 2.0)]
+    assert (events[1].what, events[1].rev, events[1].of, events[1].node) == (What.SEATS, 2, "b", "c")
+    there = beginning(events, found, "b")
     assert there is not None
     whole = begun(found, there.text, there.phases)
     assert whole.line == (
-        "a died; b joins: back in 3.03 s: notice 4 ms · seat 2900 · publish 3 · spawn 20 · restore 80 · serve 20"
+        "a died; b joins: back in 3.22 s: notice 4 ms · seat 3090 · publish 3 · spawn 20 · restore 80 · serve 20"
     )
-    assert beginning(events[1:], found) is None
+    assert beginning(events, found, "c") is None
 
 
 def test_a_newcomer_whose_seat_nobody_had_is_a_start_and_counted_from_its_command() -> None:
@@ -226,9 +243,171 @@ def test_a_start_that_fails_before_it_is_done_is_one_recovery_with_the_next() ->
     noted.timeline.stood(1, 0, 2.6, 2.6)
     found = noted.told(2.6)
     assert found.text.startswith("a was lost, b joins; b (server 0) failed and starts again")
-    assert (found.began, found.foreign) == (2.0, False)
+    assert (found.began, found.foreign, found.rev, found.asked_at) == (2.0, True, 1, 2.0)
     assert milliseconds(found.phases)["earlier"] == 300
     assert found.total_s == pytest.approx(0.6)
+    whole = begun(found, "a died; again", {"notice": 0.01, "seat": 1.0, "decide": 0.01, "publish": 0.01})
+    assert milliseconds(whole.phases)["earlier"] == 1330
+    assert whole.total_s == pytest.approx(0.6 + 1.03)
+
+
+def test_a_newcomer_whose_first_try_fails_is_counted_from_the_loss_that_the_proposer_saw() -> None:
+    noted = spare()
+    noted.agent.now = 2.0
+    reason = "a (server 0) is gone and its seats are free, b (server 0) joins"
+    noted.publishes(1, {"c": has(WORKER), "b": has(SERVER, since=1)}, by="c", reason=reason)
+    noted.timeline.spawned(1, 2.1)
+    noted.agent.now = 2.3
+    noted.agent.exits(1)
+    noted.agent.now = 2.4
+    noted.publishes(2, {"c": has(WORKER), "b": has(SERVER, since=2)}, by="c", reason="b failed and starts again")
+    noted.timeline.spawned(1, 2.5)
+    noted.timeline.stood(1, 0, 2.6, 2.6)
+    found = noted.told(2.6)
+    assert (found.foreign, found.rev, found.asked_at) == (True, 1, 2.0)
+    whole = begun(found, "a was lost; b joins", {"notice": 0.004, "seat": 2.0, "decide": 0.001, "publish": 0.002})
+    assert not whole.start
+    assert whole.total_s == pytest.approx(0.6 + 2.007)
+
+
+def test_a_first_start_that_fails_stays_a_start_until_it_is_done() -> None:
+    noted = Noted("1", ONE_MACHINE)
+    noted.timeline.spawned(1, 0.1)
+    noted.agent.now = 0.5
+    noted.agent.exits(1)
+    noted.timeline.spawned(1, 0.7)
+    for local_rank in (0, 1):
+        noted.timeline.stood(1, local_rank, 1.0, 1.0)
+    found = noted.told(1.0)
+    assert found.start
+    assert found.total_s == pytest.approx(2.0), "from the command"
+
+
+def test_a_node_that_failed_and_did_not_propose_its_start_has_the_wait_under_seat() -> None:
+    noted = trains()
+    noted.timeline.failed(1, 2.0, 2.004)
+    noted.agent.now = 2.004
+    noted.agent.exit(1)
+    noted.agent.now = 2.05
+    noted.agent.gone()
+    noted.agent.now = 4.0
+    noted.agent.refreshed()
+    noted.agent.now = 6.0
+    noted.agent.refreshed()
+    places = {"a": has(SERVER), "b": has(WORKER, since=1)}
+    noted.publishes(1, places, by="a", reason="b failed and starts again")
+    assert noted.agent.starts == [1, 1]
+    noted.timeline.spawned(1, 6.1)
+    noted.timeline.stood(1, 0, 6.3, 6.3)
+    found = noted.told(6.3)
+    assert milliseconds(found.phases)["seat"] == 3950
+    whole = begun(found, "", {"notice": 0.0, "seat": 3.5, "decide": 0.002, "publish": 0.008})
+    assert whole.line == (
+        "b failed and starts again: back in 4.30 s: notice 4 ms · stop 46 · seat 3940 · decide 2 · publish 8 · "
+        "spawn 100 · step 200"
+    )
+    assert whole.began == 2.0
+    assert whole.total_s == pytest.approx(4.3)
+
+
+def test_the_word_of_an_older_start_is_no_sign_against_a_newer_one() -> None:
+    noted = trains()
+    noted.agent.others("c d")
+    noted.agent.shelf.delete(KEYS.member("a"))
+    noted.agent.now = 1.0
+    noted.agent.look()
+    stale = Outcome(ended=Ended.STOPPED, over=True, host="host-c")
+    noted.agent.shelf.put(KEYS.outcome(1, "c"), stale)
+    noted.publishes(5, {"b": has(WORKER), "c": has(SERVER, since=5)}, by="b")
+    noted.agent.now = 2.0
+    noted.agent.refreshed()
+    noted.agent.look()
+    assert noted.timeline._signs.of("c") is None
+
+
+def test_a_recovery_that_is_over_is_told_although_the_next_revision_is_there_before() -> None:
+    noted = spare()
+    noted.agent.now = 2.0
+    noted.publishes(1, {"c": has(WORKER), "b": has(SERVER, since=1)}, by="c", reason="first")
+    noted.timeline.spawned(1, 2.1)
+    noted.timeline.stood(1, 0, 2.2, 2.2)
+    noted.agent.now = 2.2
+    noted.agent.exits(1)
+    noted.publishes(2, {"c": has(WORKER), "b": has(SERVER, since=2)}, by="c", reason="second")
+    assert noted.timeline.due_at == 0.0
+    first = noted.timeline.take(2.2)
+    assert first is not None
+    assert (first.text, first.end) == ("first", Mark.SERVED)
+    assert noted.timeline.take(2.2) is None
+
+
+def test_a_worker_that_left_by_a_plan_is_not_missed_and_a_server_is() -> None:
+    noted = spare()
+    noted.agent.now = 2.0
+    leaving = {"a": has(SERVER, leaving=True), "c": has(WORKER, leaving=True)}
+    noted.publishes(1, leaving, by="a", reason="both drain", why=Why.DRAIN)
+    noted.agent.now = 3.0
+    noted.publishes(2, {"b": has(SERVER, WORKER, since=2)}, by="d", reason="b joins")
+    noted.timeline.spawned(1, 3.1)
+    found = noted.timeline.end()
+    assert found is not None
+    assert (found.began, found.text) == (2.0, "both drain; b joins")
+    again = spare()
+    again.agent.now = 2.0
+    again.publishes(1, {"a": has(SERVER), "c": has(WORKER, leaving=True)}, by="a", reason="c drains", why=Why.DRAIN)
+    again.publishes(2, {"a": has(SERVER), "b": has(WORKER, since=2)}, by="a", reason="b joins")
+    again.timeline.spawned(1, 2.1)
+    newcomer = again.timeline.end()
+    assert newcomer is not None
+    assert newcomer.start
+
+
+def test_two_proposals_after_each_other_have_each_its_own_moments() -> None:
+    proposing = Proposing()
+    bench = spare().agent
+    facts, wanted = bench.facts, Form(Reason.LOST, "", bench.facts.generation)  # type: ignore[arg-type]
+    first, second = (Transaction("form", (), ()) for _ in range(2))
+    facts.decision, facts.decided = wanted, 1
+    proposing.observe(facts, Tick(), [Send(first)], arrived=1.0, now=1.1)
+    facts.decision, facts.decided = replace(wanted), 2
+    proposing.observe(facts, Tick(), [Send(second)], arrived=2.0, now=2.1)
+    proposing.observe(facts, Answered(first, True), [], arrived=2.2, now=2.2)
+    tags = [f"b/{facts.registered}/{number}" for number in (1, 2)]
+    generations = [msgspec.structs.replace(wanted.generation, tag=tag) for tag in tags]
+    found = [proposing.of(generation) for generation in generations]
+    assert [(one.evidence_at, one.sent_at, one.published_at) for one in found if one is not None] == [
+        (1.0, 1.1, 2.2),
+        (2.0, 2.1, None),
+    ]
+    assert proposing.of(generations[0]) is None, "it is given once"
+
+
+def test_a_start_of_which_one_process_says_nothing_is_told_after_some_patience() -> None:
+    noted = Noted("1", ONE_MACHINE)
+    noted.timeline.spawned(1, 0.1)
+    noted.timeline.stood(1, 1, 0.4, 0.4)
+    assert noted.timeline.due_at == pytest.approx(0.4 + START_PATIENCE_S), "the server says nothing of itself"
+    assert noted.told(99.0).end is Mark.SPAWNED
+
+
+def test_a_process_that_ended_well_has_done_its_work() -> None:
+    noted = Noted("1", ONE_MACHINE)
+    noted.timeline.spawned(1, 0.1)
+    noted.timeline.stood(1, 0, 0.2, 0.2)
+    noted.agent.now = 0.4
+    noted.agent.exit(0)
+    assert noted.told(0.4).end is Mark.STEPPED
+
+
+def test_a_server_in_a_process_group_is_no_worker() -> None:
+    noted = Noted("1", ONE_MACHINE)
+    noted.timeline.spawned(1, 0.1)
+    noted.timeline.grouped(1, 0, 0.2, 0.2)
+    noted.timeline.grouped(1, 1, 0.5, 0.5)
+    found = noted.timeline.end()
+    assert found is not None
+    assert found.end is Mark.GROUPED
+    assert found.total_s == pytest.approx(1.5)
 
 
 def test_a_generation_that_follows_one_of_which_nobody_was_left_is_a_recovery() -> None:
