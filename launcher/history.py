@@ -11,11 +11,15 @@ from elastic import history
 from elastic.errors import StoreError
 from elastic.keys import JobKeys
 from elastic.proposals import Transaction
+from elastic.recovery import Recovery
 from elastic.store.base import Range, Store
 from launcher.logs import Narrator, clean
 
 WAITING_MAX = 100
 """Events that wait for a store that does not answer; further ones are left out."""
+
+LOOK_AFTER_S = (0.0, 0.1, 0.3, 0.6)
+"""When it is read for what another node noted, each after the one before: that one writes it beside other work."""
 
 
 class History:
@@ -52,13 +56,18 @@ class History:
             finally:
                 self._events.task_done()
 
-    async def read(self) -> list[history.Event]:
-        """What is there, oldest first; nothing if the store does not answer."""
-        try:
-            return await read(self._store, self._keys)
-        except StoreError as error:
-            self._narrator.detail(f"the history cannot be read: {error}")
-            return []
+    async def beginning(self, found: Recovery) -> history.Event | None:
+        """What another node noted of how a recovery of this one began; None if it is not there in a second."""
+        for pause_s in LOOK_AFTER_S:
+            await asyncio.sleep(pause_s)
+            try:
+                events = await read(self._store, self._keys)
+            except StoreError as error:
+                self._narrator.detail(f"the history cannot be read: {error}")
+                continue
+            if (noted := history.beginning(events, found, self._node)) is not None:
+                return noted
+        return None
 
     async def settle(self, limit_s: float) -> None:
         """Wait until everything is written, at most so long."""

@@ -22,9 +22,6 @@ from launcher.logs import Narrator
 from launcher.talk import Heard, WorkerTalk
 from launcher.worker import Exited, Spawned, WorkerEvent
 
-ASK_AFTER_S = (0.0, 0.1, 0.3, 0.6)
-"""When the history is read for what another node noted, each after the one before: it is written beside other work."""
-
 
 class TimelineTeller:
     """One agent's: it is told what happens, and speaks once for each recovery, on one node of the job."""
@@ -137,12 +134,9 @@ class TimelineTeller:
     async def _ask(self, found: Recovery) -> None:
         """Another node knows how it began, and has put that into the history."""
         try:
-            for pause_s in ASK_AFTER_S:
-                await asyncio.sleep(pause_s)
-                noted = history.beginning(await self._store.read(), found, self._node)
-                if noted is not None:
-                    found = begun(found, noted.text, noted.phases)
-                    break
+            noted = await self._store.beginning(found)
+            if noted is not None:
+                found = begun(found, noted.text, noted.phases)
         finally:  # This agent may end before there is an answer.
             self._say(found)
 

@@ -1,0 +1,71 @@
+"""The history of a job in a store: one node writes how a recovery began, another one reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from elastic.history import of_beginning
+from elastic.keys import JobKeys
+from elastic.model import Why
+from elastic.recovery import Mark, Recovery
+from elastic.seattimeline import Beginning
+from elastic.store.base import Listing
+from elastic.store.memory import MemoryCore
+from elastic.store.memory_store import MemoryStore
+from launcher.console import Console
+from launcher.history import LOOK_AFTER_S, History
+from launcher.logs import Narrator
+
+KEYS = JobKeys("j")
+FOUND = Recovery(Why.LOSS, "b joins", 1, 1, 0.0, ((Mark.SEATED, 0.1), (Mark.SPAWNED, 0.1)), rev=2, foreign=True)
+NOTE = of_beginning(Beginning(1, 2, "b", "a was lost; b joins", ((Mark.NOTICED, 0.004),)), "a", 1.0)
+
+
+class Counted(MemoryStore):
+    """Counts how often it was listed."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryCore(), time.monotonic)
+        self.listed = 0
+        self.again = asyncio.Event()
+
+    async def list(self, *args: Any, **options: Any) -> Listing:
+        self.listed += 1
+        self.again.set()
+        return await super().list(*args, **options)
+
+
+@pytest.fixture
+def narrator() -> Iterator[Narrator]:
+    console = Console(2)
+    yield Narrator("b", console)
+    console.close()
+
+
+def test_what_another_node_notes_a_moment_later_is_found(narrator: Narrator) -> None:
+    async def run() -> None:
+        store = Counted()
+        ours = History(store, KEYS, "b", narrator)
+        asking = asyncio.create_task(ours.beginning(FOUND))
+        await store.again.wait()
+        theirs = History(store, KEYS, "a", narrator)
+        writing = asyncio.create_task(theirs.run())
+        theirs.note(NOTE)
+        assert await asking == NOTE
+        writing.cancel()
+
+    asyncio.run(run())
+
+
+def test_what_nobody_noted_is_asked_for_a_few_times_and_not_for_ever(narrator: Narrator) -> None:
+    async def run() -> int:
+        store = Counted()
+        assert await History(store, KEYS, "b", narrator).beginning(FOUND) is None
+        return store.listed
+
+    assert asyncio.run(run()) == len(LOOK_AFTER_S)
