@@ -136,7 +136,7 @@ def main() -> None:
     random.seed()
     torch.seed()
     sys.argv = words
-    sys.stdin = open(0)  # noqa: SIM115  # It lives as long as the process.
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115  # As python does: no warning at its end.
     runpy.run_module(words[0], run_name="__main__", alter_sys=True)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from tests.process.jobs import QUICK_TTL_S, Job, story
 from tests.process.nodes import Node
 
-REGRESSION = ("-m", "elastic.examples.ps_regression")
 QUICK = ("--lr", "0.005")
 """Five times the example's own, and so a fifth of its epochs: a step costs 6 ms of processor time."""
 FINAL_LOSS_MAX = 0.55
@@ -80,14 +79,6 @@ async def start(job: Job, nodes: int) -> tuple[dict[str, Node], list[Node]]:
 
 async def final_loss(node: Node) -> float:
     return float((await node.shows(r"^final loss: ([0-9.]+)$"))[1])
-
-
-@story
-async def test_the_quick_starts_two_servers_and_two_workers_train_on_one_machine(job: Job) -> None:
-    node = await job.node("--server_num", "2", "--worker_num", "2", script=(*REGRESSION, *QUICK, "--epochs", "6"))
-    await node.shows(r"^Epoch: 0, Batch: 9, loss: [0-9.]+$")
-    assert await final_loss(node) < FINAL_LOSS_MAX
-    assert await node.exits() == 0
 
 
 @story
