@@ -66,7 +66,8 @@ def test_a_run_killed_while_steps_run_goes_on_with_two_workers_and_reaches_the_s
 
     torchrun = [sys.executable, "-W", "default", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     env = environment(tmp_path) | {"PYTHONWARNINGS": "default"}
-    second = subprocess.run([*torchrun, *DIGITS], env=env, capture_output=True, text=True, timeout=100, check=False)
+    words = [*torchrun, *DIGITS, "--epochs", "15"]
+    second = subprocess.run(words, env=env, capture_output=True, text=True, timeout=100, check=False)
     assert second.returncode == 0, second.stderr
     assert accuracy(second.stdout) >= 96
     resumed = [line for line in steplog.read(log) if line.world == 2]
