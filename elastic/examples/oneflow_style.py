@@ -13,12 +13,6 @@ from __future__ import annotations
 
 import argparse
 
-import torch
-import torch.distributed as dist
-from sklearn.datasets import load_digits
-from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
-
 import elastic
 from elastic import oneflow as flow
 
@@ -39,35 +33,30 @@ def config_distributed(args: argparse.Namespace) -> None:
         flow.launch()
 
 
-def mlp() -> torch.nn.Module:
-    """A network of one hidden layer."""
-    return torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+def train(args: argparse.Namespace) -> None:
+    """What a worker does; rank 0 shows the loss and the accuracy.
 
+    What it needs is imported here: the process that the user starts becomes the launcher, and that loads no torch.
+    """
+    import torch
+    import torch.distributed as dist
+    from sklearn.datasets import load_digits
+    from torch.nn.functional import cross_entropy
+    from torch.nn.parallel import DistributedDataParallel
 
-def main() -> None:
-    """Train; show the loss and the accuracy on rank 0."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", default="", help="the addresses of all nodes, with commas; without, this machine")
-    parser.add_argument("--gpu_device_num", type=int, default=1)
-    parser.add_argument("--ctrl_port", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--model", default="mlp.pt", help="where the first node saves the model")
-    args = parser.parse_args()
-
-    config_distributed(args)
     here = elastic.init()
 
     pixels, digits = load_digits(return_X_y=True)
     images = torch.tensor(pixels / 16, dtype=torch.float32, device=here.device)
     labels = torch.tensor(digits, device=here.device)
     shuffled = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-    test, train = shuffled[:360], shuffled[360:]
+    test, known = shuffled[:360], shuffled[360:]
     # DDP sends the weights of rank 0 to the others, and averages the gradients of all in each step.
-    network = mlp().to(here.device)
+    network = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(here.device)
     model = DistributedDataParallel(network)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for epoch in range(1, args.epochs + 1):
-        order = train[torch.randperm(len(train), generator=torch.Generator().manual_seed(epoch))]
+        order = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(epoch))]
         for first in range(0, len(order), BATCH_SIZE):
             mine = order[first : first + BATCH_SIZE][here.rank :: here.world_size]
             optimizer.zero_grad()
@@ -84,6 +73,20 @@ def main() -> None:
         print(f"test accuracy {100 * right:.1f} %; the model is in {args.model}", flush=True)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def main() -> None:
+    """Say what the job is, and train in its workers."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", default="", help="the addresses of all nodes, with commas; without, this machine")
+    parser.add_argument("--gpu_device_num", type=int, default=1)
+    parser.add_argument("--ctrl_port", type=int, default=0)
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--model", default="mlp.pt", help="where the first node saves the model")
+    args = parser.parse_args()
+
+    config_distributed(args)
+    train(args)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 
 import torch
-from sklearn.datasets import load_diabetes
 
 import elastic
 from elastic.train import ps
@@ -39,13 +38,19 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def train(args: argparse.Namespace, index: int) -> None:
-    """What a worker does."""
+def samples() -> tuple[torch.Tensor, torch.Tensor]:
+    """The features and the target, each with mean 0 and deviation 1."""
+    from sklearn.datasets import load_diabetes  # Not above: servers need no data, and start sooner without.
+
     features, target = load_diabetes(return_X_y=True, scaled=False)
     x = torch.tensor(features, dtype=torch.float32)
     y = torch.tensor(target, dtype=torch.float32).unsqueeze(1)
-    x, y = (x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std()
+    return (x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std()
 
+
+def train(args: argparse.Namespace, index: int) -> None:
+    """What a worker does."""
+    x, y = samples()
     torch.manual_seed(index)
     model = torch.nn.Linear(10, 1)
     worker = ps.Worker(model, lr=args.lr, mode=args.mode)

@@ -22,7 +22,8 @@ LIMIT_S = 100.0
 """How long anything may take on a slow machine: each process imports torch."""
 PUPPET = ("-m", "tests.process.ps_puppet")
 SYNC = ("-m", "tests.process.ps_sync")
-FORKED = (PUPPET, SYNC)
+EMBEDDING = ("-m", "elastic.examples.ps_embedding")
+FORKED = (PUPPET, SYNC, EMBEDDING)
 """These are forked from a process that has torch; anything else is what a user starts, and python runs it."""
 
 

@@ -65,6 +65,9 @@ def alone() -> dict[str, torch.Tensor]:
 
 
 def main() -> None:
+    if sys.argv[2:] == ["alone"]:
+        torch.save(alone(), sys.argv[1])
+        return
     env = elastic.env()
     if env.role == "server":
         ps.Server().run()

@@ -11,6 +11,9 @@ from pathlib import Path
 LIMIT_S = 90.0
 """How long a script may take on a slow machine."""
 
+WARM = {"ELASTIC_NO_WARM": "0"}
+"""For a run with several workers on a node, or several starts: what they import is then loaded once."""
+
 LEFT_OUT = frozenset(
     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TRAINING_ROLE", "PYTHONUNBUFFERED"}
 )
@@ -36,7 +39,7 @@ def start_with(stdin: int, words: Sequence[str], cwd: Path, environ: Mapping[str
     return subprocess.Popen(
         [sys.executable, *words],
         cwd=cwd,
-        env=environment(**{"ELASTIC_NO_WARM": "1", **environ}),  # One start each: loading torch ahead saves nothing.
+        env=environment(**{"ELASTIC_NO_WARM": "1", **environ}),  # One worker and one start: nothing to save.
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

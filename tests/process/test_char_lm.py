@@ -5,15 +5,21 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.process.scripts import completed
+from tests.process.forker import LIMIT_S, Forked
+from tests.process.scripts import WARM, completed, environment
 
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-SCRIPT = ("-m", "elastic.examples.char_lm", "--files", "2")
+MODULE = "elastic.examples.char_lm"
+WORDS = ("--files", "2", "--steps")
 
 
 def test_the_sharded_example_goes_on_in_another_world_and_learns(tmp_path: Path) -> None:
-    first = completed([*TORCHRUN, *SCRIPT, "--steps", "20"], tmp_path)
-    second = completed([*SCRIPT, "--steps", "40"], tmp_path)
+    """Two workers under elastic-launch, then one without any launcher."""
+    kept = str(tmp_path / "checkpoints")
+    launch = ("-m", "launcher", "--nproc_per_node", "2", "--checkpoint_dir", kept)
+    first = completed([*launch, "-m", MODULE, *WORDS, "20"], tmp_path, **WARM)
+    alone = Forked((MODULE, *WORDS, "40"), environment(ELASTIC_CHECKPOINT_DIR=kept))
+    second = alone.output(LIMIT_S).splitlines()
+    assert alone.wait(0) == 0, second
     found = [re.fullmatch(r"step (\d+)  loss (\S+)  world (\d)", line) for line in [*first, *second]]
     steps = [(int(one[1]), int(one[3]), float(one[2])) for one in found if one]
     assert [(step, world) for step, world, _ in steps] == [(10, 2), (20, 2), (30, 1), (40, 1)]

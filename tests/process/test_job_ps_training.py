@@ -11,15 +11,16 @@ from tests.process.jobs import QUICK_TTL_S, Job, story
 from tests.process.nodes import Node
 from tests.process.recoveries import adds_up, recoveries, told
 
-REGRESSION = ("-m", "elastic.examples.ps_regression")
 QUICK = ("--lr", "0.005")
 """Five times the example's own, and so a fifth of its epochs: a step costs 6 ms of processor time."""
-FINAL_LOSS_MAX = 0.55
-"""The linear regression ends at 0.48; without training it is at 1 or more."""
+FINAL_LOSS_MAX = 0.5
+"""The linear regression ends at 0.44; without training it is at 1 or more."""
 
 HELD_SCRIPT = """
-import fcntl, functools, itertools, runpy
+import fcntl, functools, itertools
+import torch
 import elastic
+from elastic.examples import ps_regression
 from elastic.train import ps
 from elastic.train.ps.snapshot import Snapshots
 
@@ -47,10 +48,18 @@ else:
         step(worker)
 
     ps.Worker.step = wait_and_step
-runpy.run_module("elastic.examples.ps_regression", run_name="__main__", alter_sys=True)
+def samples():
+    torch.manual_seed(0)
+    x = torch.randn(442, 10)
+    y = x @ torch.randn(10, 1) + 3.0 * torch.randn(442, 1)
+    return x, (y - y.mean()) / y.std()
+
+ps_regression.samples = samples
+ps_regression.main()
 """
 """The example, whose workers wait at two steps, however slow or fast the machine is. Before the fourth epoch they wait
 for a snapshot of the server. Two epochs later they wait for the story: what it does until then comes while steps run.
+Its samples are as many, and need no scikit-learn.
 """
 AFTER_SNAPSHOT = r"^Epoch: 3, Batch: 9,"
 
@@ -81,14 +90,6 @@ async def start(job: Job, nodes: int) -> tuple[dict[str, Node], list[Node]]:
 
 async def final_loss(node: Node) -> float:
     return float((await node.shows(r"^final loss: ([0-9.]+)$"))[1])
-
-
-@story
-async def test_the_quick_starts_two_servers_and_two_workers_train_on_one_machine(job: Job) -> None:
-    node = await job.node("--server_num", "2", "--worker_num", "2", script=(*REGRESSION, *QUICK, "--epochs", "6"))
-    await node.shows(r"^Epoch: 0, Batch: 9, loss: [0-9.]+$")
-    assert await final_loss(node) < FINAL_LOSS_MAX
-    assert await node.exits() == 0
 
 
 @story

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.process import ps_sync
-from tests.process.ps_jobs import ROOT, SYNC, Job, Process, job
+from tests.process.ps_jobs import EMBEDDING, ROOT, SYNC, Job, Process, job
 from tests.store.servers import free_ports
 
 pytestmark = pytest.mark.timeout(300)
@@ -49,7 +48,7 @@ def test_the_quick_start_s_four_command_lines_train_the_regression(tmp_path: Pat
 
 
 def test_the_example_with_a_sparse_table_learns(tmp_path: Path) -> None:
-    with job(tmp_path, command=("-m", "elastic.examples.ps_embedding")) as made:
+    with job(tmp_path, command=EMBEDDING) as made:
         servers = [made.server(0), made.server(1)]
         workers = [made.worker(0, "--steps", "150"), made.worker(1, "--steps", "150")]
         assert codes([*workers, *servers]) == [0, 0, 0, 0]
@@ -120,8 +119,8 @@ class TestSync:
             servers = [made.server(0), made.server(1)]
             workers = [made.worker(0, str(tmp_path / "model.pt")), made.worker(1)]
             assert codes([*workers, *servers]) == [0, 0, 0, 0]
-        together = torch.load(tmp_path / "model.pt", weights_only=True)
-        alone = ps_sync.alone()
+            assert made.worker(0, str(tmp_path / "alone.pt"), "alone").end() == 0
+        together, alone = (torch.load(tmp_path / name, weights_only=True) for name in ("model.pt", "alone.pt"))
         assert together.keys() == alone.keys()
         for name, value in alone.items():
             assert value.dtype == torch.float64

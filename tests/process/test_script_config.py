@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.scripts import completed, finish, run, start
+from tests.process.scripts import WARM, completed, finish, run, start
 from tests.store.servers import Server, free_ports
 
 SCRIPT = """
@@ -190,7 +190,7 @@ def accuracy(line: str) -> float:
 
 
 def test_the_example_trains_with_two_workers_and_rank_0_alone_shows_and_saves(tmp_path: Path) -> None:
-    said = completed([*EXAMPLE, "--gpu_device_num", "2"], tmp_path)
+    said = completed([*EXAMPLE, "--gpu_device_num", "2"], tmp_path, ELASTIC_PRELOAD="sklearn.datasets", **WARM)
     assert [line.partition("  loss")[0] for line in said[:-1]] == ["epoch 10", "epoch 20"]
     assert all(line.endswith("world 2") for line in said[:-1])
     assert accuracy(said[-1]) >= 94

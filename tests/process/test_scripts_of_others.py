@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.jobs import Job, story
-from tests.process.scripts import completed
+from tests.process.scripts import WARM, completed
 
 DDP_SCRIPT = Path(__file__).with_name("ddp_script.py")
 
@@ -29,7 +29,7 @@ def test_a_script_of_torchrun_gives_the_same_result_under_both_launchers_and_aft
         folder = tmp_path / launcher[1]
         folder.mkdir()
         shutil.copy(DDP_SCRIPT, folder / "train.py")
-        said.append(completed(launcher, folder))
+        said.append(completed(launcher, folder, **WARM))
     assert (folder / "failed-once").exists()
     of_torchrun, ours = said
     assert [line.split()[:4] for line in ours] == [["epoch", str(epoch), "world", "2"] for epoch in range(6)]
@@ -43,7 +43,7 @@ async def test_what_a_recorded_script_says_when_it_fails_is_in_the_report(job: J
         "from torch.distributed.elastic.multiprocessing.errors import record\n"
         "@record\ndef main():\n    raise RuntimeError('no more disk')\nmain()\n",
     )
-    node = await job.node("--max_restarts", "0", script=(str(script),))
+    node = await job.node("--max_restarts", "0", "--no_warm", script=(str(script),))
     assert await node.exits() == 1
     assert any("RuntimeError: no more disk" in line for line in node.lines)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.scripts import completed
+from tests.process.scripts import WARM, completed
 
 MODULE = ("-m", "elastic.examples.torchrun_script")
 EXAMPLE = Path(__file__).parents[2] / "elastic" / "examples" / "torchrun_script.py"
@@ -23,7 +23,8 @@ def test_the_script_resumes_under_plain_python_torchrun_and_elastic_launch(tmp_p
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     assert epochs(completed(["-W", "error", *MODULE, "--epochs", "2"], tmp_path)) == [1, 2]
     assert epochs(completed([*torchrun, *MODULE, "--epochs", "4"], tmp_path)) == [3, 4]
-    ours = completed(["-m", "launcher", "--local_nodes", "2", *MODULE, "--epochs", "12"], tmp_path)
+    launch = ["-m", "launcher", "--nproc_per_node", "2", "--preload", "sklearn.datasets"]
+    ours = completed([*launch, *MODULE, "--epochs", "12"], tmp_path, **WARM)
     assert epochs(ours) == list(range(5, 13))
     accuracy = re.search(r"test accuracy (\d+\.\d) % after 12 epochs", "\n".join(ours))
     assert accuracy is not None

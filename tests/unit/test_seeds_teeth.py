@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
+from tests.bytecode import PACKAGES
 from tests.unit.test_seeds import ROOT, by_id
 
 COPIED: Final = ("elastic", "launcher", "tests", "docs", "pyproject.toml", "README.md")
@@ -243,6 +244,11 @@ class Tree:
                 shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy(ROOT / name, folder / name)
+        for name in PACKAGES:  # Their bytecode fits the copy, and only what is changed there is compiled anew.
+            for compiled in (ROOT / name).rglob("__pycache__/*.pyc"):
+                target = folder / compiled.relative_to(ROOT)
+                target.parent.mkdir(exist_ok=True)
+                shutil.copy2(compiled, target)
 
     @contextmanager
     def without(self, mutation: Mutation) -> Iterator[None]:
