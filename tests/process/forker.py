@@ -37,13 +37,18 @@ ORDER_BYTES_MAX = 1 << 17
 class Forked:
     """A process that was forked: what `subprocess.Popen` offers, as far as stories use it."""
 
-    def __init__(self, words: Sequence[str], environ: Mapping[str, str], *, errors: int | None = None) -> None:
-        """`words` are a module's name and its arguments; stderr goes to the file `errors`, or where stdout goes."""
+    def __init__(
+        self, words: Sequence[str], environ: Mapping[str, str], *, cwd: Path = ROOT, errors: int | None = None
+    ) -> None:
+        """`words` are a module's name or a script (.py), and its arguments.
+
+        stderr goes to the file `errors`, or where stdout goes.
+        """
         control, _ = _forker()
         stdin, stdin_end = os.pipe()
         stdout_end, stdout = os.pipe()
         self._report, report = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        order = json.dumps({"words": list(words), "environ": dict(environ)}).encode()
+        order = json.dumps({"words": list(words), "environ": dict(environ), "cwd": str(cwd)}).encode()
         with report:
             fds = (stdin, stdout, stdout if errors is None else errors, report.fileno())
             socket.send_fds(control, [order], fds)
@@ -118,17 +123,17 @@ def _forker() -> tuple[socket.socket, subprocess.Popen[bytes]]:
 
 
 def main() -> None:
-    """Serve orders; in a forked process, run what was ordered as python's own `-m` does."""
+    """Serve orders; in a forked process, run what was ordered as python does."""
     gc.disable()
     for name in LOADED:
         importlib.import_module(name)
     import torch
 
-    gc.enable()
-    gc.collect()
     gc.freeze()  # Else each process's collector touches, and so copies, all that was imported.
+    gc.enable()
 
-    words, environ = _serve(socket.socket(fileno=int(sys.argv[1])))
+    words, environ, cwd = _serve(socket.socket(fileno=int(sys.argv[1])))
+    os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environ)
     warnings.resetwarnings()
@@ -136,11 +141,15 @@ def main() -> None:
     random.seed()
     torch.seed()
     sys.argv = words
-    sys.stdin = open(0)  # noqa: SIM115  # It lives as long as the process.
-    runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115  # As python has it.
+    if words[0].endswith(".py"):
+        sys.path.insert(0, str(Path(words[0]).resolve().parent))
+        runpy.run_path(words[0], run_name="__main__")
+    else:
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
 
 
-def _serve(control: socket.socket) -> tuple[list[str], dict[str, str]]:
+def _serve(control: socket.socket) -> tuple[list[str], dict[str, str], str]:
     """Fork for each order and report each end; returns in the forked processes only."""
     running: dict[int, tuple[int, socket.socket]] = {}
     with selectors.DefaultSelector() as selector:
@@ -171,7 +180,7 @@ def _serve(control: socket.socket) -> tuple[list[str], dict[str, str]]:
                         os.close(fd)
                     control.close()
                     order = json.loads(text)
-                    return order["words"], order["environ"]
+                    return order["words"], order["environ"], order["cwd"]
                 for fd in (stdin, stdout, errors):
                     os.close(fd)
                 report = socket.socket(fileno=told)

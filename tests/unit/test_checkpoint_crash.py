@@ -18,7 +18,6 @@ from elastic.train.checkpoint import Checkpoints
 from elastic.train.saver import Saver
 
 torch.set_num_threads(1)
-gc.collect()
 gc.freeze()  # Else the collector of each child touches, and so copies, all that was imported.
 for words in sys.argv[2:]:
     if not (child := os.fork()):
