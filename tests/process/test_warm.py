@@ -16,6 +16,7 @@ import pytest
 from launcher import locks, warm
 from launcher.warm import Recipe
 from launcher.workers import Exited, Gone, NurseryDied, Prepared, Spawned, Workers
+from tests.process.lighttorch import bare
 from tests.process.nest import LIMIT_S, Nest, nest, watch_end
 from tests.process.warm_scripts import PACKAGED, SCRIPTS
 
@@ -27,18 +28,6 @@ Ends = dict[str, tuple[int, str]]
 
 def warmly(folder: Path, *preload: str, **wishes: str) -> Recipe:
     return Recipe("", preload, str(folder), tuple(wishes.items()))
-
-
-def bare(folder: Path) -> Path:
-    """A torch with nothing but a seed, beside the script: for what is no matter of torch, whose import is long.
-
-    The nursery goes on without what a version of torch does not have.
-    """
-    (folder / "torch.py").write_text(
-        "class default_generator:\n    def seed(): ...\n"
-        "def __getattr__(name):\n    raise ImportError(f'no torch.{name}')\n"
-    )
-    return folder
 
 
 async def run(it: Nest, g: int, *argv: str, way: str = "", more: dict[str, str] | None = None) -> tuple[int, str]:
