@@ -2,7 +2,8 @@
 
     python -m tests.bench.recovery [--kinds node,agent,...] [--rounds 7] [--peer_rounds 3] [--only ours|peer]
 
-Three nodes on this machine, one worker each, gloo. Steps pause 10 ms, so a figure has at most that of them in it.
+Three nodes (`--nodes`) on this machine, one worker each, gloo. Steps pause 10 ms, so a figure has at most that of them
+in it.
 
     node      SIGKILL of one node (agent and all below it): ours, torchrun tuned, torchrun by default
     state     the same with 100 MB of state, restored from the memory tier (--state_mb)
@@ -22,6 +23,7 @@ import argparse
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -89,7 +91,7 @@ class Bench:
             for figure in self._ours(kind):
                 self._keep(figure)
         if self.args.only != "ours" and kind.name == "node":
-            for name, contender in jobs.peers(NODES).items():
+            for name, contender in jobs.peers(self.args.nodes).items():
                 rounds = self.measure(kind, contender, self.args.peer_rounds)
                 self._keep(self._figure(kind.what, name, kind, contender, rounds, None))
             self._compare(kind)
@@ -109,14 +111,16 @@ class Bench:
         return found
 
     def _command(self, kind: Kind) -> jobs.Command:
-        np = f"2:{NODES}" if kind.newcomer else str(NODES)
+        np = f"{kind.nodes}:{self.args.nodes}" if kind.newcomer else str(self.args.nodes)
         if not kind.planned and kind.name != "state":
             return jobs.ours(np)
         size_mb = self.args.state_mb if kind.name == "state" else SMALL_MB
         return jobs.ours(np, script=partial(jobs.with_state, size_mb=size_mb, every=SCRIPT_EVERY, memory_every=1))
 
     def _silent(self, kind: Kind, ttl_s: int) -> results.Figure:
-        contender = Contender("elastic-launch", jobs.etcd_store, jobs.ours(str(NODES), "--lease_ttl", str(ttl_s)))
+        contender = Contender(
+            "elastic-launch", jobs.etcd_store, jobs.ours(str(self.args.nodes), "--lease_ttl", str(ttl_s))
+        )
         rounds = self.measure(kind, contender, self.args.rounds)
         what = f"{kind.what}, --lease_ttl {ttl_s}"
         return self._figure(what, results.OURS, kind, contender, rounds, ttl_s + SILENT_GOAL_S)
@@ -182,14 +186,17 @@ def main() -> int:
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--peer_rounds", type=int, default=3)
+    parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--only", choices=("ours", "peer"))
     parser.add_argument("--state_mb", type=float, default=100.0)
     parser.add_argument("--ttls", default="2,5", help="of the kind silent")
     parser.add_argument("--results", type=Path, default=results.FOLDER)
     bench = Bench(parser.parse_args())
     bytecode.write()
+    fewer = NODES - bench.args.nodes
     for name in bench.args.kinds.split(","):
-        bench.run(KINDS[name])
+        kind = KINDS[name]
+        bench.run(replace(kind, world=kind.world - fewer, nodes=kind.nodes - fewer))
     return 0 if all(one.kept is not False for one in bench.figures) else 1
 
 

@@ -1,6 +1,6 @@
 """Seconds from the command to every rank's first step: ours against torchrun's, turn by turn in one run.
 
-    python -m tests.bench.start [--rounds 7] [--nodes 1,3] [--only ours|peer]
+    python -m tests.bench.start [--rounds 7] [--uncounted 1] [--nodes 1,3] [--only ours|peer]
 
 All commands of a job start in the same moment on this machine, one worker each. The stores are up already: etcd for
 ours; for torchrun's three nodes c10d's store, in a process of its own (its one node has `--standalone`). One start of
@@ -65,12 +65,13 @@ def measure(count: int, args: argparse.Namespace) -> list[results.Figure]:
         stores = {one.name: stack.enter_context(one.store()) for one in found}
         for one in found:
             print(f"\n{one.name}, {count} nodes\n  {one.shown()}", flush=True)
-        for number in range(args.rounds + 1):
+        for number in range(1 - args.uncounted, args.rounds + 1):
             for one in found:
                 folder = Path(scratch) / f"{one.name}{number}"
                 seconds = one_start(one, count, stores[one.name], f"start{number}", folder)
-                print(f"  round {number}: {one.name} {seconds:.3f} s{'' if number else ' (not counted)'}", flush=True)
-                if number:
+                counted = number > 0
+                print(f"  round {number}: {one.name} {seconds:.3f} s{'' if counted else ' (not counted)'}", flush=True)
+                if counted:
                     took_s[one.name].append(seconds)
     figures: dict[str, results.Figure] = {}
     for one in reversed(found):
@@ -90,6 +91,7 @@ def measure(count: int, args: argparse.Namespace) -> list[results.Figure]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--uncounted", type=int, default=1, help="starts of each before the rounds")
     parser.add_argument("--nodes", default="1,3")
     parser.add_argument("--only", choices=("ours", "peer"))
     parser.add_argument("--results", type=Path, default=results.FOLDER)

@@ -39,13 +39,18 @@ ORDER_BYTES_MAX = 1 << 17
 class Forked:
     """A process that was forked: what `subprocess.Popen` offers, as far as stories use it."""
 
-    def __init__(self, words: Sequence[str], environ: Mapping[str, str], *, errors: int | None = None) -> None:
-        """`words` are a module's name and its arguments; stderr goes to the file `errors`, or where stdout goes."""
+    def __init__(
+        self, words: Sequence[str], environ: Mapping[str, str], *, cwd: Path = ROOT, errors: int | None = None
+    ) -> None:
+        """`words` are a module's name or a script (.py), and its arguments.
+
+        stderr goes to the file `errors`, or where stdout goes.
+        """
         control, _ = _forker()
         stdin, stdin_end = os.pipe()
         stdout_end, stdout = os.pipe()
         self._report, report = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        order = json.dumps({"words": list(words), "environ": dict(environ)}).encode()
+        order = json.dumps({"words": list(words), "environ": dict(environ), "cwd": str(cwd)}).encode()
         with report:
             fds = (stdin, stdout, stdout if errors is None else errors, report.fileno())
             socket.send_fds(control, [order], fds)
@@ -120,17 +125,17 @@ def _forker() -> tuple[socket.socket, subprocess.Popen[bytes]]:
 
 
 def main() -> None:
-    """Serve orders; in a forked process, run what was ordered as python's own `-m` does."""
+    """Serve orders; in a forked process, run what was ordered as python does."""
     gc.disable()
     for name in LOADED:
         importlib.import_module(name)
     import torch
 
-    gc.enable()
-    gc.collect()
     gc.freeze()  # Else each process's collector touches, and so copies, all that was imported.
+    gc.enable()
 
-    words, environ = _serve(socket.socket(fileno=int(sys.argv[1])))
+    words, environ, cwd = _serve(socket.socket(fileno=int(sys.argv[1])))
+    os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environ)
     warnings.resetwarnings()
@@ -142,11 +147,15 @@ def main() -> None:
     _leave(_ran(words[0]))
 
 
-def _ran(module: str) -> int:
-    """Run a module to its end; the exit code. What nobody catches is told as python tells it."""
+def _ran(what: str) -> int:
+    """Run a module, or a script, to its end; the exit code. What nobody catches is told as python tells it."""
     try:
         try:
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
+            if what.endswith(".py"):
+                sys.path.insert(0, str(Path(what).resolve().parent))
+                runpy.run_path(what, run_name="__main__")
+            else:
+                runpy.run_module(what, run_name="__main__", alter_sys=True)
         except Exception as error:  # noqa: BLE001  # Any may end a script.
             sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
             sys.excepthook(type(error), error, error.__traceback__)
@@ -171,7 +180,7 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _serve(control: socket.socket) -> tuple[list[str], dict[str, str]]:
+def _serve(control: socket.socket) -> tuple[list[str], dict[str, str], str]:
     """Fork for each order and report each end; returns in the forked processes only."""
     running: dict[int, tuple[int, socket.socket]] = {}
     with selectors.DefaultSelector() as selector:
@@ -202,7 +211,7 @@ def _serve(control: socket.socket) -> tuple[list[str], dict[str, str]]:
                         os.close(fd)
                     control.close()
                     order = json.loads(text)
-                    return order["words"], order["environ"]
+                    return order["words"], order["environ"], order["cwd"]
                 for fd in (stdin, stdout, errors):
                     os.close(fd)
                 report = socket.socket(fileno=told)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import charts, results, table
+from tests.bench import charts, checkpoint, results, table
 from tests.bench.results import OURS, Figure
 from tests.process.scripts import environment
 
@@ -24,11 +24,11 @@ def run(bench: str, folder: Path, *flags: str) -> dict[str, Figure]:
     return {one.what: one for one in figures if one.who == OURS}
 
 
-@pytest.mark.parametrize(("kind", "world"), [("node", 2), ("newcomer", 3)])
+@pytest.mark.parametrize(("kind", "world"), [("node", 1), ("newcomer", 2)])
 def test_the_recovery_benchmark_measures_how_long_another_world_took(
     kind: str, world: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ("--kinds", kind, "--rounds", "1", "--only", "ours", "--state_mb", "1", "--ttls", "2")
+    flags = ("--kinds", kind, "--rounds", "1", "--only", "ours", "--nodes", "2")
     figure, *others = run("recovery", tmp_path, *flags).values()
     assert [one.value for one in others] == [0] * (kind == "newcomer")  # No finished step is lost.
     assert figure.value > 0
@@ -37,7 +37,7 @@ def test_the_recovery_benchmark_measures_how_long_another_world_took(
 
 
 def test_the_start_benchmark_measures_the_first_step(tmp_path: Path) -> None:
-    figures = run("start", tmp_path, "--rounds", "1", "--nodes", "1", "--only", "ours")
+    figures = run("start", tmp_path, "--rounds", "1", "--uncounted", "0", "--nodes", "1", "--only", "ours")
     assert figures["command to first step, one node"].value > 0
 
 
@@ -55,13 +55,14 @@ def test_the_idle_benchmark_measures_memory_processor_and_messages_and_all_is_dr
     assert table.written(written, table.table(figures.values())) == written
 
 
-def test_the_checkpoint_benchmark_runs_and_prints_a_line_for_each_way_to_keep_a_state() -> None:
-    command = [sys.executable, "-m", "tests.bench.checkpoint", "--quick", "--recoveries", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=100)
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
+def test_the_checkpoint_benchmark_runs_and_prints_a_line_for_each_way_to_keep_a_state(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert checkpoint.main(["--quick", "--recoveries", "0"]) == 0
+    said = capfd.readouterr().out
+    lines = said.splitlines()
     for name in ("memory tier", "disk tier", "torch.save + fsync", "dcp.save", "dcp.async_save", "one memory copy"):
-        assert sum(line.startswith(f"{name}  ") for line in lines) == 1, done.stdout
-    assert "memory tier: blocks for" in done.stdout
-    assert "with an agent: commit" in done.stdout
-    assert "without an agent: commit" in done.stdout
+        assert sum(line.startswith(f"{name}  ") for line in lines) == 1, said
+    assert "memory tier: blocks for" in said
+    assert "with an agent: commit" in said
+    assert "without an agent: commit" in said

@@ -24,6 +24,7 @@ from elastic.store.base import Put
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
 from launcher import ctl
+from tests.process import lighttorch
 from tests.store.servers import free_ports, one_server
 
 LIMIT_S = 30.0
@@ -201,7 +202,7 @@ def test_a_real_job_is_shown_while_it_runs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
     argv = [sys.executable, "-P", "-m", "launcher", "--local_nodes", "2", "--nproc_per_node", "1"]
     argv += ["--console", "all", "--grace", "0.1", "train.py"]
-    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(tmp_path)}
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(tmp_path), "ELASTIC_NO_WARM": "1"}
     with subprocess.Popen(
         argv, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -245,9 +246,9 @@ def test_the_doctor_needs_no_job_and_checks_this_machine(tmp_path: Path) -> None
 
 def test_a_failed_check_of_the_doctor_is_exit_1_and_dead_variables_are_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    ran = doctor(
-        tmp_path, "--log-dir", "file/log", "--nic", "nope0", FLAGS_sync_nccl_allreduce="1", NCCL_SOCKET_IFNAME="nope1"
-    )
+    dead = {"FLAGS_sync_nccl_allreduce": "1", "NCCL_SOCKET_IFNAME": "nope1"}
+    path = lighttorch.path(tmp_path)
+    ran = doctor(tmp_path, "--log-dir", "file/log", "--nic", "nope0", PYTHONPATH=path, **dead)
     assert (ran.returncode, ran.stderr) == (1, "")
     assert re.search(r"^fail  log folder: .*/file is a file; name another one with --log_dir", ran.stdout, re.MULTILINE)
     assert re.search(r"^fail  address: --nic nope0: there is no such interface here", ran.stdout, re.MULTILINE)
@@ -265,13 +266,15 @@ def test_a_torch_that_cannot_be_imported_fails_with_the_linkers_error_and_the_me
 
 def test_the_doctor_says_that_a_server_does_not_answer_and_asks_no_further(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    ran = doctor(tmp_path, "--elastic_server", f"127.0.0.1:{port}", "--job_id", "j1")
+    path = lighttorch.path(tmp_path)
+    ran = doctor(tmp_path, "--elastic_server", f"127.0.0.1:{port}", "--job_id", "j1", PYTHONPATH=path)
     assert (ran.returncode, ran.stderr) == (1, "")
     assert re.search(rf"^fail  etcd: 127.0.0.1:{port} does not answer", ran.stdout.splitlines()[-1])
 
 
 def test_the_doctor_of_a_job_compares_its_members_and_says_who_did_not_answer(server: str, tmp_path: Path) -> None:
-    ran = doctor(tmp_path, "--elastic_server", server, "--job_id", "j1")
+    path = lighttorch.path(tmp_path)
+    ran = doctor(tmp_path, "--elastic_server", server, "--job_id", "j1", PYTHONPATH=path)
     assert ran.returncode == 0
     assert (
         "ok    job: j1: 1 node is registered; about to make the next generation: 10.0.0.2-bbbb was lost" in ran.stdout

@@ -14,7 +14,12 @@ from typing import Any
 from elastic.channel import VARIABLE, Formed, Hello, Said
 from elastic.channelserver import ChannelServer, Connection
 from elastic.segments import Segments
+from tests.process.forker import Forked
 from tests.process.scripts import environment
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 60.0
+"""How long a script may take on a slow machine."""
 
 LOOKS = """
 import inspect, json, pickle, sys
@@ -101,7 +106,7 @@ class Agent:
             self._seen.append(connection)
         self.heard.append((self._seen.index(connection), message))
 
-    async def runs(self, folder: Path, script: str) -> str:
+    async def runs(self, folder: Path, script: str, *, fresh: bool) -> str:
         """Run a worker to its end; its stdout."""
         path = folder / "script.py"
         path.write_text(script)
@@ -109,28 +114,39 @@ class Agent:
         loop.add_reader(self.server.fileno(), self.server.serve)
         try:
             more = {VARIABLE: self.server.path, "RANK": "0", "LOCAL_RANK": "0", "ELASTIC_GENERATION": "1"}
-            here = str(Path(__file__).parents[2])
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, str(path)),
-                env=environment(**more, PYTHONPATH=here, WORLD_SIZE="1"),
-                stdout=asyncio.subprocess.PIPE,
-            )
-            out, _ = await process.communicate()
-            assert process.returncode == 0
+            environ = environment(**more, PYTHONPATH=str(ROOT), WORLD_SIZE="1")
+            out = await asyncio.to_thread(_python if fresh else _forked, path, environ)
             self.server.catch_up()
         finally:
             loop.remove_reader(self.server.fileno())
             self.server.close()
-        return out.decode()
+        return out
 
 
-def run(folder: Path, script: str) -> tuple[Agent, str]:
+def _python(path: Path, environ: dict[str, str]) -> str:
+    return subprocess.run(
+        [sys.executable, path], env=environ, stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT_S
+    ).stdout
+
+
+def _forked(path: Path, environ: dict[str, str]) -> str:
+    process = Forked([str(path)], environ, errors=2)
+    try:
+        out = process.output(LIMIT_S)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    return out
+
+
+def run(folder: Path, script: str, *, fresh: bool = False) -> tuple[Agent, str]:
+    """Run a worker that finds torch loaded, or a `fresh` python."""
     agent = Agent(folder)
-    return agent, asyncio.run(agent.runs(folder, script))
+    return agent, asyncio.run(agent.runs(folder, script, fresh=fresh))
 
 
 def test_ours_looks_like_torchs_and_connects_nothing(tmp_path: Path) -> None:
-    agent, out = run(tmp_path, LOOKS)
+    agent, out = run(tmp_path, LOOKS, fresh=True)
     found: dict[str, Any] = json.loads(out)
     assert found.pop("before") is False, "torch was not loaded yet: nothing was done"
     assert found.pop("library") is False
@@ -163,21 +179,26 @@ def test_who_comes_before_rank_0_waits_until_it_listens_and_is_not_refused(tmp_p
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
         meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(held.getsockname()[1]), "WORLD_SIZE": "2"}
-        more = {VARIABLE: agent.server.path, "PYTHONPATH": str(Path(__file__).parents[2]), **meet}
-
-        def start(rank: int) -> subprocess.Popen[str]:
-            environ = environment(**more, RANK=str(rank), LOCAL_RANK=str(rank))
-            return subprocess.Popen(
-                [sys.executable, script], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-
-        with start(1) as early:
-            assert early.stdout is not None
-            assert early.stdout.readline() == "connects\n"
-            with start(0) as late:
-                assert late.communicate(timeout=60)[1] == ""
-            assert early.communicate(timeout=60)[1] == ""
-            assert (early.returncode, late.returncode) == (0, 0)
+        more = {VARIABLE: agent.server.path, "PYTHONPATH": str(ROOT), **meet}
+        environs = [environment(**more, RANK=rank, LOCAL_RANK=rank) for rank in ("0", "1")]
+        with (tmp_path / "errors").open("w+") as errors:
+            early = Forked([str(script)], environs[1], errors=errors.fileno())
+            try:
+                assert early.stdout.readline() == "connects\n"
+                late = subprocess.run(
+                    [sys.executable, script],
+                    env=environs[0],
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                    timeout=LIMIT_S,
+                )
+                assert late.stderr == ""
+                assert early.wait(LIMIT_S) == 0
+            finally:
+                early.kill()
+            errors.seek(0)
+            assert errors.read() == ""
     agent.server.close()
 
 

@@ -18,17 +18,22 @@ from elastic.probe import Probe
 from elastic.probe import encode as encode_probe
 from elastic.store.base import Put, Range
 from elastic.store.etcd import EtcdStore
+from tests.process import lighttorch
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import Job, story
 from tests.store.servers import free_ports
 
 
 async def doctor(job: Job, *flags: str) -> tuple[int, str]:
-    """`elastic-ctl doctor` of this job, run to its end: exit code and what it prints."""
+    """`elastic-ctl doctor` of this job, run to its end: exit code and what it prints.
+
+    That it imports torch, and what it says of it, is no matter of these stories.
+    """
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(("ELASTIC_", "PADDLE_"))}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "launcher.ctl", "doctor", "--elastic_server", job.etcd.endpoint),
         *("--job_id", job.job_id, "--log_dir", str(job.folder), "--checkpoint_dir", str(job.folder), *flags),
-        env={name: text for name, text in os.environ.items() if not name.startswith(("ELASTIC_", "PADDLE_"))},
+        env={**kept, "PYTHONPATH": lighttorch.path(job.folder)},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

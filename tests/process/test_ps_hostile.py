@@ -96,7 +96,7 @@ def framed(header: object, body: bytes) -> bytes:
     return wire._LENGTH.pack(len(raw)) + raw + bytes(-(wire._LENGTH.size + len(raw)) % 8) + body
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_message_with_any_field_changed_is_refused_or_is_a_message(
     target: Target, caplog: pytest.LogCaptureFixture, data: st.DataObject
@@ -112,7 +112,7 @@ def test_a_message_with_any_field_changed_is_refused_or_is_a_message(
     target.works()
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(method=st.sampled_from([*METHODS, "Close"]), frames=st.lists(st.binary(max_size=64), max_size=4))
 def test_noise_is_refused(target: Target, caplog: pytest.LogCaptureFixture, method: str, frames: list[bytes]) -> None:
     code, back = target.run(target.bench.raw(method, *frames))
@@ -122,7 +122,7 @@ def test_noise_is_refused(target: Target, caplog: pytest.LogCaptureFixture, meth
     target.works()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_hello_that_is_wrong_opens_no_session(
     target: Target, caplog: pytest.LogCaptureFixture, data: st.DataObject

@@ -16,6 +16,7 @@ import pytest
 from launcher import locks, warm
 from launcher.warm import Recipe
 from launcher.workers import Exited, Gone, NurseryDied, Prepared, Spawned, Workers
+from tests.process.lighttorch import bare
 from tests.process.nest import LIMIT_S, Nest, nest, watch_end
 from tests.process.warm_scripts import PACKAGED, SCRIPTS
 
@@ -27,15 +28,6 @@ Ends = dict[str, tuple[int, str]]
 
 def warmly(folder: Path, *preload: str, **wishes: str) -> Recipe:
     return Recipe("", preload, str(folder), tuple(wishes.items()))
-
-
-def bare(folder: Path) -> Path:
-    """A torch that has nothing but its name, beside the script: for what is no matter of torch, whose import is long.
-
-    The nursery goes on without what a version of torch does not have.
-    """
-    (folder / "torch.py").write_text("def __getattr__(name):\n    raise ImportError(f'no torch.{name}')\n")
-    return folder
 
 
 async def run(it: Nest, g: int, *argv: str, way: str = "", more: dict[str, str] | None = None) -> tuple[int, str]:
@@ -158,7 +150,7 @@ class TestTheStateOfAFork:
 
         async def main() -> None:
             events: asyncio.Queue[object] = asyncio.Queue()
-            workers = Workers(events.put_nowait, recipe=warmly(tmp_path, "loud"))
+            workers = Workers(events.put_nowait, recipe=warmly(bare(tmp_path), "loud"))
             await workers.start()
             it = Nest(workers, events, tmp_path, [])  # type: ignore[arg-type]
             said = (await it.prepared()).said
@@ -186,7 +178,8 @@ class TestTheStateOfAFork:
         try:
             os.environ.clear()
             os.environ.update(environ)
-            found = [asyncio.run(main(recipe)) for recipe in (warmly(tmp_path, PYTHONUNBUFFERED="1"), None)]
+            recipes = (warmly(bare(tmp_path), "numpy", PYTHONUNBUFFERED="1"), None)
+            found = [asyncio.run(main(recipe)) for recipe in recipes]
         finally:
             os.environ.clear()
             os.environ.update(before)
@@ -298,7 +291,7 @@ class TestTheNurserysOwnLife:
         (tmp_path / "below.py").write_text("")
 
         async def main() -> None:
-            async with nest(tmp_path, recipe=warmly(tmp_path, "mine"), lock=tmp_path / "n.lock") as it:
+            async with nest(tmp_path, recipe=warmly(bare(tmp_path), "mine"), lock=tmp_path / "n.lock") as it:
                 assert it.cold == ""
                 before = it.workers.pid
                 assert await run(it, 1, "-c", "import mine; print(mine.word)") == (0, "old")
@@ -329,7 +322,7 @@ class TestTheNurserysOwnLife:
         async def main() -> None:
             events: asyncio.Queue[object] = asyncio.Queue()
             os.chdir(tmp_path)
-            workers = Workers(events.put_nowait, lock=lock, recipe=warmly(tmp_path, "mine"))
+            workers = Workers(events.put_nowait, lock=lock, recipe=warmly(bare(tmp_path), "mine"))
             await workers.start()
             assert workers.pid is not None
             ended = watch_end(workers.pid)
@@ -355,7 +348,7 @@ class TestTheNurserysOwnLife:
 
         async def main() -> None:
             events: asyncio.Queue[object] = asyncio.Queue()
-            workers = Workers(events.put_nowait, recipe=warmly(tmp_path, "mine"))
+            workers = Workers(events.put_nowait, recipe=warmly(bare(tmp_path), "mine"))
             await workers.start()
             it = Nest(workers, events, tmp_path, [])  # type: ignore[arg-type]
             it.run_for(100)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -25,6 +28,15 @@ SEEDS = 2_000
 ROSTERS = range(1_000_000, 1_000_500)
 """Seeds of parameter-server jobs; from the first of them on, every seed is one."""
 TEETH_SEEDS = 1_500
+DEFECTS = ("no mod-revision compare", "no create-revision compare", "no nursery deadline")
+"""What the store and the nursery of a simulated job may lack."""
+PATCHES: dict[str, tuple[object, str, Callable[..., Any]]] = {
+    "a gate that is always open": (gate, "_closed", lambda *_: None),
+    "seats that are free too early": (revision, "free_at", lambda q, node: q.now),
+    "servers that do not start again": (revision.Change, "servers_again", lambda _: None),
+}
+"""What the core may lack."""
+OF_ROSTERS = ("seats that are free too early", "servers that do not start again")
 STEPS_OF_A_PROPOSAL = ("register", "form", "go", "record", "verdict")
 
 
@@ -36,6 +48,20 @@ def _one(seed: int) -> tuple[Counter[str], int, str]:
     return world.counts, world.steps, ""
 
 
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    """A process for each core."""
+    with ProcessPoolExecutor(os.cpu_count()) as made:
+        yield made
+        made.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(scope="module")
+def teeth(pool: ProcessPoolExecutor) -> dict[str, Future[str]]:
+    """The first violation that each defect causes. Each is looked for by one process; the others have the seeds."""
+    return {defect: pool.submit(_first_violation, defect) for defect in (*DEFECTS, *PATCHES)}
+
+
 @pytest.mark.timeout(600)
 def test_every_seed_keeps_every_promise_and_everything_is_taken(
     request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
@@ -44,15 +70,16 @@ def test_every_seed_keeps_every_promise_and_everything_is_taken(
     if one is not None:
         _replay(one)
         return
+    request.getfixturevalue("teeth")  # They begin first.
+    pool: ProcessPoolExecutor = request.getfixturevalue("pool")
     counts: Counter[str] = Counter()
     steps = 0
     violations = []
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for taken, made, violation in pool.map(_one, [*range(SEEDS), *ROSTERS], chunksize=25):
-            counts.update(taken)
-            steps += made
-            if violation:
-                violations.append(violation)
+    for taken, made, violation in pool.map(_one, [*range(SEEDS), *ROSTERS], chunksize=25):
+        counts.update(taken)
+        steps += made
+        if violation:
+            violations.append(violation)
     expected = [f"row {row.name}" for row in TABLE]
     expected += [f"reason {reason.name}" for reason in Reason]
     expected += [f"fault {fault.__name__}" for fault in FAULTS]
@@ -85,47 +112,33 @@ def _replay(seed: int) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("defect", ["no mod-revision compare", "no create-revision compare", "no nursery deadline"])
-def test_a_seed_finds_the_defect(defect: str) -> None:
-    found = _first_violation(defect)
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_seed_finds_the_defect(teeth: dict[str, Future[str]], defect: str) -> None:
+    found = teeth[defect].result()
     assert found, f"{TEETH_SEEDS} seeds do not see it: {defect}"
     print(found)
 
 
 @pytest.mark.timeout(300)
-def test_a_seed_finds_a_gate_that_is_always_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "_closed", lambda *_: None)
-    found = _first_violation("")
-    assert "promise 1" in found
+@pytest.mark.parametrize(
+    ("defect", "promise"), list(zip(PATCHES, ("promise 1", "promise 1", "liveness"), strict=True)), ids=PATCHES
+)
+def test_a_seed_finds_what_is_wrong_in_the_core(teeth: dict[str, Future[str]], defect: str, promise: str) -> None:
+    found = teeth[defect].result()
+    assert promise in found
     print(found)
 
 
 def _first_violation(defect: str) -> str:
-    for seed in range(TEETH_SEEDS):
-        try:
-            run_seed(seed, defect=defect)
-        except Violation as violation:
-            return str(violation)
-    return ""
-
-
-@pytest.mark.timeout(300)
-def test_a_seed_finds_seats_that_are_free_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(revision, "free_at", lambda q, node: q.now)
-    assert "promise 1" in _first_violation_of_a_roster()
-
-
-@pytest.mark.timeout(300)
-def test_a_seed_finds_servers_that_do_not_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(revision.Change, "servers_again", lambda _: None)
-    assert "liveness" in _first_violation_of_a_roster()
-
-
-def _first_violation_of_a_roster() -> str:
-    for seed in ROSTERS:
-        try:
-            run_roster_seed(seed)
-        except Violation as violation:
-            print(violation)
-            return str(violation)
+    """In a process that has the core as it is before and after."""
+    with pytest.MonkeyPatch.context() as patch:
+        if defect in PATCHES:
+            patch.setattr(*PATCHES[defect])
+        seeds = ROSTERS if defect in OF_ROSTERS else range(TEETH_SEEDS)
+        run = run_roster_seed if defect in OF_ROSTERS else partial(run_seed, defect=defect)
+        for seed in seeds:
+            try:
+                run(seed)
+            except Violation as violation:
+                return str(violation)
     return ""

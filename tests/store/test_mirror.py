@@ -435,7 +435,7 @@ def test_mirrors_that_are_ended_in_the_middle_of_a_listing_do_not_harm_the_store
         keys = [f"{bench.prefix}{number:03d}" for number in range(100)]
         await store.txn((), [Put(key, b"x" * 5_000) for key in keys])
         ranges = [Range.key(key) for key in keys[::2]]
-        for turns in range(400):
+        for turns in range(200):
             mirror = Mirror(store, on_change=lambda _: None, on_trouble=lambda _: None)
             mirror.follow(ranges)
             following = asyncio.create_task(mirror.run())

@@ -155,7 +155,7 @@ agents = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(agents, timed(events, 0))
 def test_an_agents_core_raises_nothing_whatever_it_is_told(
     agent: Watched, told: list[tuple[Event | Unsent, float]]
@@ -165,7 +165,7 @@ def test_an_agents_core_raises_nothing_whatever_it_is_told(
         agent.tell(event)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(agents, timed(steady, 8), timed(events, 0))
 def test_a_registered_agents_core_raises_nothing_whatever_it_is_told(
     agent: Watched,
@@ -232,7 +232,7 @@ def ran(bench: Bench) -> Before | None:
     return view.generation.value.before
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from([phase for phase in Phase if phase is not Phase.ENDED]),
     st.lists(st.sampled_from(sorted(HAPPENINGS)), min_size=3, max_size=25),

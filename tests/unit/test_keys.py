@@ -98,14 +98,14 @@ def test_outcomes_below_a_generation_are_those_of_every_older_one() -> None:
 # --- documents ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(keyed)
 def test_every_document_survives_being_written_and_read(document: tuple[str, Document]) -> None:
     key, value = document
     assert decode(KEYS, key, encode(value)) == value
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.sampled_from(all_keys(KEYS)), st.binary(max_size=200))
 def test_any_bytes_are_a_document_or_a_document_error(key: str, value: bytes) -> None:
     reads_or_names(key, value)
@@ -125,7 +125,7 @@ def spots(value: Any) -> list[tuple[Any, Any]]:
     return [(value, name) for name, _ in inner] + below
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(keyed.filter(lambda document: document[0] != KEYS.incarnation), st.data())
 def test_a_valid_document_with_something_changed_is_a_document_or_a_document_error(
     document: tuple[str, Document], data: st.DataObject
@@ -149,7 +149,7 @@ def test_a_valid_document_with_something_changed_is_a_document_or_a_document_err
     reads_or_names(key, json.dumps(tree).encode())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(keyed, st.data())
 def test_a_valid_document_cut_short_or_with_wrong_bytes_is_a_document_or_a_document_error(
     document: tuple[str, Document], data: st.DataObject
@@ -334,7 +334,7 @@ def test_a_document_that_was_only_refreshed_by_its_owner_has_its_new_revision() 
         assert view.spec.mod_revision == revision
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from([*all_keys(KEYS), KEYS.outcomes + "x", KEYS.root + "stray", KEYS.members]),

@@ -16,13 +16,13 @@ ACTS_MAX = 4
 """So many decisions in a row, at one moment, bring every job to rest."""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(views(complete=True), memories, times)
 def test_decide_raises_nothing_on_any_documents(view: View, memory: Memory, now: float) -> None:
     assert decide(view, memory, POLICY, now)[0].reason
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(job_views(complete=True), st.just(Memory()) | memories, st.integers(0, 300).map(float))
 def test_decide_raises_nothing_on_documents_that_contradict_each_other(view: View, memory: Memory, now: float) -> None:
     first, after = decide(view, memory, POLICY, now)
@@ -34,7 +34,7 @@ STEPS = ("join", "join", "vanish", "drain", "proof", "ok", "failed", "failing", 
 step = st.tuples(st.sampled_from(STEPS), st.integers(0, 5))
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(["1", "2", "3", "2:2", "1:3", "2:4", "1:5"]),
     st.sampled_from([1, 100]),
