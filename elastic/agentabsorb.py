@@ -33,6 +33,8 @@ from elastic.membership import remember
 from elastic.model import Spec
 
 GRANT_RETRY_S = 0.5
+ASK_AGAIN_S = 0.5
+"""A question to the store that led to nothing is asked again after this pause."""
 SEEN_BY_ITS_WRITER = ("register", "say", "form", "go", "verdict")
 """Transactions that change what every agent follows: the next one waits until the view shows them."""
 
@@ -233,6 +235,8 @@ def _older(f: Facts, event: Older) -> None:
         return
     if f.older_asked == event.before_revision:
         f.older_asked = None
-        if not event.failed:
+        if event.failed:
+            f.older_again_at = f.now + ASK_AGAIN_S
+        else:
             f.older_node = event.node
             f.older_cursor = event.create_revision if event.node is not None else 0

@@ -11,6 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from elastic import agentlinks
+from elastic.agentabsorb import ASK_AGAIN_S
 from elastic.agentevents import (
     FindOlder,
     Follow,
@@ -28,9 +29,6 @@ from elastic.joining import join
 from elastic.membership import Wait, decide
 from elastic.model import Ended, MemberState, Outcome
 from elastic.proposals import Transaction, leave, propose, record, say
-
-ASK_AGAIN_S = 0.5
-"""A question to the store that led to nothing is asked again after this pause."""
 
 
 def announce(f: Facts) -> None:
@@ -95,6 +93,7 @@ def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
         times.append(max(f.grant_again_at, f.now + ASK_AGAIN_S))
     if f.behind_since is not None:
         times.append(f.behind_since + _patience_s(f))
+    times.append(f.older_again_at)
     times += agentlinks.wakes(f)
     later = [time for time in times if time > f.now]
     f.wake_at = min(later) if later else None
@@ -296,7 +295,7 @@ def _place_in_line(f: Facts) -> tuple[bool, str | None] | None:
         return (True, None)
     if f.inflight is not None and f.inflight.kind == "register":
         return None  # The watch came before the answer, which knows who.
-    if f.older_asked is None and f.older_cursor is not None:
+    if f.older_asked is None and f.older_cursor is not None and f.now >= f.older_again_at:
         f.older_asked = f.older_cursor
         f.act(FindOlder(f.older_cursor))
     return None

@@ -112,6 +112,7 @@ class Facts:
     older_cursor: int | None = None
     older_asked: int | None = None
     older_node: str | None = None
+    older_again_at: float = float("-inf")
     older_known: Entry | None = None
     # links
     targets: Mapping[str, LinkTarget] = field(default_factory=dict)

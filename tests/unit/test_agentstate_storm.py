@@ -6,7 +6,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from elastic.agentevents import Action, Answered, FindOlder, Follow, Granted, Relist, Send, Tick, ViewChanged
+from elastic.agentevents import (
+    Action,
+    Answered,
+    FindOlder,
+    Follow,
+    Granted,
+    Older,
+    Relist,
+    Send,
+    Tick,
+    ViewChanged,
+)
 from elastic.agentfacts import Facts, Limits, Me
 from elastic.agentstate import AgentCore
 from elastic.keys import Stored, View
@@ -89,3 +100,11 @@ def test_where_the_one_before_is_not_there_any_more_it_searches(core: AgentCore)
     me = Stored(member("h"), 9, 9, 7)
     view = View(revision=9, incarnation=WHOLE.incarnation, spec=WHOLE.spec, members={"n": me}, follows="m")
     assert FindOlder(9) in core.handle(ViewChanged(view, 2), 0.3)
+
+
+def test_a_search_that_the_store_does_not_answer_is_made_again_after_a_pause(core: AgentCore) -> None:
+    (first,) = sent(core.handle(Granted(7, 5.0, 0.0), 0.1))
+    assert FindOlder(9) in core.handle(Answered(first, True, 9), 0.2)
+    assert FindOlder(9) not in core.handle(Older(9, None, failed=True), 0.3)
+    assert core.wake_at == pytest.approx(0.8)
+    assert FindOlder(9) in core.handle(Tick(), 0.8)

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.agentevents import Action, Answered, Event, Gone, ProvenGone, Send, Tick
-from elastic.agentfacts import Facts, Phase
+from elastic.agentevents import Answered, Gone, ProvenGone, Send, Tick
+from elastic.agentfacts import Phase
 from elastic.decisions import Form, Reason
 from elastic.history import What, beginning, of_beginning, of_recovery
 from elastic.model import Before, Ended, Generation, Mode, Outcome, Place, Role, Roles, Seat, Why
@@ -20,36 +20,22 @@ from elastic.signs import Proposing
 from elastic.timeline import START_PATIENCE_S
 from tests.unit.bench import Bench
 from tests.unit.documents import KEYS
+from tests.unit.noted import NotedAgent
 
-THINKS_S = 0.001
-"""What the core takes to answer."""
-STORE_S = 0.002
-"""What the store takes to answer."""
 SERVER, WORKER, SECOND = Seat(Role.SERVER, 0), Seat(Role.WORKER, 0), Seat(Role.WORKER, 1)
 APART = Roles(server_num=1, worker_num=1, apart=True)
 ONE_MACHINE = Roles(server_num=1, worker_num=1)
 
 
-class Noted:
+class Noted(NotedAgent[SeatTimeline]):
     """The agent of node b in a job with parameter servers, with the notes of its timeline."""
 
     def __init__(self, np: str, roles: Roles, after: str = "") -> None:
-        self.timeline = SeatTimeline("b", -1.0)
-        self.bench: Bench | None = None
-        self.bench = Bench(np=np, after=after, slots=2, watch=self._watch, mode=Mode.PS, roles=roles)
+        super().__init__(SeatTimeline("b", -1.0))
+        self.bench = Bench(np=np, after=after, slots=2, watch=self.watch, mode=Mode.PS, roles=roles)
         if not after:
             self.bench.others("")
             self.bench.look()
-
-    def _watch(self, facts: Facts, event: Event, actions: list[Action]) -> None:
-        self.timeline.observe(facts, event, actions, arrived=facts.now, now=facts.now + THINKS_S)
-        if self.bench is not None and any(isinstance(action, Send) for action in actions):
-            self.bench.now += THINKS_S + STORE_S
-
-    @property
-    def agent(self) -> Bench:
-        assert self.bench is not None
-        return self.bench
 
     def publishes(
         self,

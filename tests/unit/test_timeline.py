@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from elastic.agentevents import Action, Event, Gone, ProvenGone, Send
+from elastic.agentevents import Action, Event, Gone, ProvenGone
 from elastic.agentfacts import Facts, Phase
 from elastic.history import What, of_recovery
 from elastic.model import Before, Ended, Outcome, Why
@@ -14,32 +14,17 @@ from elastic.recovery import Mark, Recovery, phases, shown
 from elastic.timeline import LINGER_S, PATIENCE_S, START_PATIENCE_S, Timeline
 from tests.unit.bench import Bench, running
 from tests.unit.documents import KEYS
-
-THINKS_S = 0.001
-"""What the core takes to answer."""
-STORE_S = 0.002
-"""What the store takes to answer."""
+from tests.unit.noted import NotedAgent
 
 
-class Noted:
+class Noted(NotedAgent[Timeline]):
     """The agent of node b with the notes of its timeline; its workers of generation 1 run, together with a's."""
 
     def __init__(self, **options: Any) -> None:
-        self.timeline = Timeline("b", -1.0)
-        self.bench: Bench | None = None
+        super().__init__(Timeline("b", -1.0))
         self.now = 0.0
-        self.bench = running(watch=self._watch, **options)
+        self.bench = running(watch=self.watch, **options)
         self.timeline.spawned(1, 0.01)
-
-    def _watch(self, facts: Facts, event: Event, actions: list[Action]) -> None:
-        self.timeline.observe(facts, event, actions, arrived=facts.now, now=facts.now + THINKS_S)
-        if self.bench is not None and any(isinstance(action, Send) for action in actions):
-            self.bench.now += THINKS_S + STORE_S
-
-    @property
-    def agent(self) -> Bench:
-        assert self.bench is not None
-        return self.bench
 
     def trains(self, g: int, at: float, step: int) -> None:
         """A worker says that it made a step."""
