@@ -43,6 +43,28 @@ print(json.dumps({
 }), flush=True)
 """
 
+ENDS = """
+import gc, os
+import torch
+import torch.distributed as dist
+from launcher import groupwatch
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+def end():
+    dist.init_process_group(backend="gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.all_reduce(torch.ones(1))
+    before = threads()
+    dist.destroy_process_group()
+    gc.collect()
+    return threads() - before
+
+alone = end()
+groupwatch.install()
+print(alone, end(), flush=True)
+"""
+
 GROUPS = """
 import os
 import torch
@@ -163,6 +185,14 @@ def test_a_script_that_does_not_know_us_says_once_that_its_group_stands_and_hang
     assert formed.at > 0
     assert hello.stacks_signal == 0
     assert agent.lines == []
+
+
+def test_a_group_that_the_script_ends_is_taken_apart_by_nobody(tmp_path: Path) -> None:
+    """Its threads live on. To take it apart can hang where a DDP model is the last to hold it."""
+    _, out = run(tmp_path, ENDS)
+    alone, watched = map(int, out.split())
+    assert alone < 0, "left alone it ends its threads"
+    assert watched == 0
 
 
 def test_a_script_may_do_with_its_environment_what_it_likes_before_it_makes_its_group(tmp_path: Path) -> None:
