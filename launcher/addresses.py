@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import psutil
 
@@ -31,12 +31,14 @@ __all__ = [
     "candidates",
     "interface",
     "interface_among",
+    "interface_of",
     "is_loopback",
     "join_host_port",
     "nic_address",
     "only_here",
     "own",
     "owned",
+    "owned_by",
     "parse_endpoint",
     "resolve",
     "resolves",
@@ -93,7 +95,21 @@ def resolves(host: str) -> bool:
 
 def interface(host: str) -> str | None:
     """The network interface that owns an address of `host`, None if it is not one of this machine's."""
-    wanted = {str(address) for address in resolve(host)}
+    return interface_of(resolve(host))
+
+
+def owned_by(interface: str | None) -> frozenset[Address]:
+    """Every address of this network interface now."""
+    return frozenset(
+        ipaddress.ip_address(address.address.partition("%")[0])
+        for address in psutil.net_if_addrs().get(interface or "", ())
+        if address.family in (socket.AF_INET, socket.AF_INET6)
+    )
+
+
+def interface_of(found: Iterable[Address]) -> str | None:
+    """The network interface that has one of these addresses now, None if there is none."""
+    wanted = {str(address) for address in found}
     for name, owned in psutil.net_if_addrs().items():
         for address in owned:
             if address.family in (socket.AF_INET, socket.AF_INET6) and address.address.partition("%")[0] in wanted:
@@ -127,12 +143,7 @@ def interface_among(host: str, peers: Sequence[str]) -> str | None:
 
 def owned() -> frozenset[Address]:
     """Every address of this machine's interfaces."""
-    return frozenset(
-        ipaddress.ip_address(address.address.partition("%")[0])
-        for addresses in psutil.net_if_addrs().values()
-        for address in addresses
-        if address.family in (socket.AF_INET, socket.AF_INET6)
-    )
+    return frozenset().union(*(owned_by(name) for name in psutil.net_if_addrs()))
 
 
 def own(hosts: Sequence[str]) -> tuple[str, ...]:

@@ -43,10 +43,13 @@ class Specs:
         self._private = folder
         self._roster_file = roster_file
         self._interface = config.nic or addresses.interface_among(host, static_hosts(config))
+        self._owned = addresses.owned_by(self._interface)
 
     def make(self, action: StartWorkers, learned: Learned) -> dict[int, WorkerSpec]:
         """The processes of a generation on this node, by local rank: its workers, or its seats with servers."""
         generation = action.generation
+        if not self._config.nic:  # A card that was taken out and put back may have another name.
+            self._interface = addresses.interface_of(self._owned) or self._interface
         if seats := generation.members[action.m_id].seats:
             return {at: self._seat(action, learned, at) for at in range(len(seats))}
         told = self._told(action, learned, os.environ, action.go.master, action.go.budget.charged)

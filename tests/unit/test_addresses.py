@@ -20,10 +20,12 @@ from launcher.addresses import (
     candidates,
     interface,
     interface_among,
+    interface_of,
     is_loopback,
     nic_address,
     only_here,
     own,
+    owned_by,
     same,
 )
 from launcher.endpoints import join_host_port, parse_endpoint
@@ -238,6 +240,18 @@ def test_the_address_of_an_interface_is_its_ipv4_one_unless_the_servers_speak_ip
     assert nic_address("eth0", ["[fd00::1]:2379"]) == "fd00::7"
     assert nic_address("eth0", ["[fd00::1]:2379", "h:2379"]) == "10.0.0.7"
     assert nic_address("net1", REMOTE) == "fd00::9"
+
+
+def test_an_interface_that_came_back_under_another_name_is_found_by_its_addresses(
+    interfaces: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned, cards = owned_by("eth0"), dict(psutil.net_if_addrs())
+    assert interface_of(owned) == "eth0"
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth1": cards.pop("eth0")} | cards)
+    assert interface_of(owned) == "eth1"
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: cards)
+    assert interface_of(owned) is None
+    assert owned_by("eth0") == owned_by(None) == frozenset()
 
 
 @pytest.mark.usefixtures("interfaces")

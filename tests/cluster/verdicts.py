@@ -1,0 +1,115 @@
+"""What must be true of a job, whatever struck it: judged by what its workers wrote down."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from elastic.train import layout
+from tests.cluster import engine
+
+APART_MAX = 1e-9
+REFERENCE_S = 120.0
+CRASH = re.compile(r'File "[^"]*/launcher/(?!child|warmrun|worker)|never retrieved|Fatal Python error')
+"""What an agent or a nursery says that broke. Workers whose peers are gone have tracebacks, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diary:
+    """What one worker wrote down: its generation, its name and, for each step, the time."""
+
+    generation: int
+    name: str
+    steps: tuple[tuple[int, float], ...]
+
+
+class Verdicts:
+    """Looks at the folder of a job."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def check(self, goal: int, lines: list[str]) -> None:
+        """All of it, after the job has ended."""
+        diaries = self.diaries()
+        assert second_worlds(diaries) == []
+        assert holes(diaries, goal) == []
+        self._numbers(goal)
+        self._checkpoints()
+        assert [line for line in lines if CRASH.search(line)] == []
+
+    def diaries(self) -> list[Diary]:
+        """Those that have a step."""
+        found = []
+        for path in sorted((self._folder / "steps").iterdir()):
+            steps = tuple(_entries(path.read_text()))
+            if steps:
+                found.append(Diary(int(path.name.partition("-")[0]), path.name, steps))
+        return found
+
+    def _numbers(self, goal: int) -> None:
+        """The same as those of one process that nothing disturbed."""
+        alone = self._folder / "undisturbed"
+        (alone / "steps").mkdir(parents=True)
+        (alone / "goal").write_text(str(goal))
+        subprocess.run(
+            [sys.executable, "-m", "tests.cluster.training", str(alone), "--fast"],
+            check=True, cwd=alone, timeout=REFERENCE_S, capture_output=True,
+            env={**os.environ, "PYTHONPATH": str(engine.ROOT), "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        import torch
+
+        ended, undisturbed = (torch.load(folder / "end.pt") for folder in (self._folder, alone))
+        assert ended["step"] == undisturbed["step"] == goal
+        pairs = [(ended["network"][name], undisturbed["network"][name]) for name in undisturbed["network"]]
+        apart = max(float((one - other).abs().max()) for one, other in pairs)
+        assert apart < APART_MAX, f"the numbers are {apart:.1e} from those of an undisturbed run"
+
+    def _checkpoints(self) -> None:
+        """Each of them is whole: every file is as long as it was written, and has its checksum."""
+        entries = layout.entries(self._folder / "disk")
+        assert entries
+        for entry in entries:
+            for name, part in layout.read_meta(entry).files.items():
+                content = (entry.folder / name).read_bytes()
+                assert (len(content), f"{zlib.crc32(content):08x}") == (part.size, part.crc32), (
+                    f"{entry.folder / name} is damaged"
+                )
+
+
+def second_worlds(diaries: list[Diary]) -> list[str]:
+    """Steps that an older generation made after the first step of a newer one."""
+    found = []
+    first: dict[int, float] = {}
+    for diary in diaries:
+        first[diary.generation] = min(diary.steps[0][1], first.get(diary.generation, float("inf")))
+    for diary in diaries:
+        step, at = diary.steps[-1]
+        newer = [generation for generation, began in first.items() if generation > diary.generation and began < at]
+        if newer:
+            found.append(f"{diary.name} made step {step} after generation {min(newer)} had begun")
+    return found
+
+
+def holes(diaries: list[Diary], goal: int) -> list[str]:
+    """Steps up to the goal that nobody made, and generations that begin beyond what was made before."""
+    found, done = [], 0
+    for generation in sorted({diary.generation for diary in diaries}):
+        mine = [diary for diary in diaries if diary.generation == generation]
+        began = min(diary.steps[0][0] for diary in mine)
+        if began > done + 1:
+            found.append(f"generation {generation} begins with step {began}, and only {done} were made")
+        done = max(done, *(diary.steps[-1][0] for diary in mine))
+    return found if done == goal else [*found, f"the last step is {done}, not {goal}"]
+
+
+def _entries(text: str) -> list[tuple[int, float]]:
+    """The steps of a diary. A last line that was cut off does not count."""
+    whole = text[: text.rfind("\n") + 1]
+    return [(step, at) for step, at in map(json.loads, whole.splitlines())]
