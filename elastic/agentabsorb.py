@@ -141,7 +141,7 @@ def _view(f: Facts, event: ViewChanged) -> None:
     if known and (incarnation is not None or f.workers_gone):
         f.incarnation = incarnation
     _own_key(f)
-    f.memory = remember(f.view, f.memory, f.now)
+    f.memory = remember(f.view, f.memory, f.me.node, f.now)
     _distrust(f)
 
 

@@ -31,6 +31,7 @@ class Reason(StrEnum):
     GROW_SETTLING = "newcomers settle"
     GROW_LATER = "too soon after the last growth"
     OUT_OF_REACH = "a member that works on does not reach the store"
+    RETURNING = "members may be about to register again"
     GROWN = "newcomers join"
     TRAINING = "training"
     GATE_LOST = "a member was lost before the start"
@@ -109,13 +110,13 @@ class Memory:
     """What is remembered from call to call, all on this agent's clock.
 
     `linked`: members that can be heard at this moment. `astray`: nodes that have just said that they do not reach the
-    store. `gone`: members (with their create revision) whose process was
-    proven dead over the link, which can be wrong. `dead`: nodes whose process was seen dead on this very machine.
-    `distrusted`: hosts that spoke after such a proof; it is not believed again. `listening`: the newest generation
-    whose workers on this node can be asked to finish a step and to save before they leave. `seen_since`: when each
-    node that is not linked yet was first seen. `answered_g`: the newest generation of which, after a worker had failed,
-    every linked member was asked whether it is still there. `since_revision`: what was in the store when this agent
-    began to decide.
+    store. `gone`: members (with their create revision) whose process was proven dead over the link, which can be
+    wrong. `dead`: nodes whose process was seen dead on this very machine. `distrusted`: hosts that spoke after such a
+    proof; it is not believed again. `listening`: the newest generation whose workers on this node can be asked to
+    finish a step and to save before they leave. `back_at`: when this node was
+    registered, if that was after the newest generation, with the create revision `own_created`. `seen_since`: when each node that is not linked yet was
+    first seen. `answered_g`: the newest generation of which, after a worker had failed, every linked member was asked
+    whether it is still there. `since_revision`: what was in the store when this agent began to decide.
     """
 
     linked: frozenset[str] = frozenset()
@@ -134,3 +135,5 @@ class Memory:
     listening: int = 0
     answered_g: int = 0
     since_revision: int = 0
+    own_created: int = 0
+    back_at: float | None = None

@@ -126,7 +126,9 @@ def _running(q: Question, generation: Generation) -> tuple[Decision, Memory]:
         return completed(q, generation.g), q.memory
     failed = [node for node, outcome in outcomes.items() if outcome.ended is Ended.FAILED]
     stopped = [node for node, outcome in outcomes.items() if outcome.ended is Ended.STOPPED]
-    lost = [node for node in nodes if node not in outcomes and not q.working(node)]
+    away = [node for node in nodes if node not in outcomes and not q.working(node)]
+    returning = {node: until for node in away if (until := q.returns_until(node)) is not None}
+    lost = [node for node in away if node not in returning]
     if lost or failed or stopped:
         staying = q.staying(generation)
         if not staying:
@@ -141,6 +143,10 @@ def _running(q: Question, generation: Generation) -> tuple[Decision, Memory]:
                 return Wait(Reason.ASKING, text), q.memory
             return form(q, Reason.FAILED, Why.FAILURE, failure_words(q, generation.g, failed), staying), q.memory
         return form(q, Reason.STOPPED, Why.STOPPED, f"{named(stopped)} stopped its workers", staying), q.memory
+    if returning:
+        until = max(returning.values())
+        text = f"the store was away; waiting {until - q.now:.0f} s more for {named(returning)} to register again"
+        return Wait(Reason.RETURNING, text, until), q.memory
     if done:
         return Wait(Reason.FINISHING, f"{len(done)} of {node_count(len(nodes))} done; waiting for the others"), q.memory
     return _planned(q, generation, nodes), q.memory

@@ -14,11 +14,19 @@ GONE_MAX = 64
 """Proofs of death that are kept after their keys are gone, the newest; an older one that was wrong may happen again."""
 
 
-def remember(view: View, memory: Memory, now: float) -> Memory:
-    """Note when the job last grew. Every agent does this."""
+def remember(view: View, memory: Memory, node: str, now: float) -> Memory:
+    """Note when the job last grew, and whether `node`, whose agent this is, was registered after the newest generation.
+
+    Every agent does this.
+    """
+    own = view.members.get(node)
+    created = own.create_revision if own is not None else memory.own_created
     if view.generation is None:
-        return memory
+        return replace(memory, own_created=created)
     generation = view.generation.value
+    if created != memory.own_created:
+        after = created > view.generation.mod_revision
+        memory = replace(memory, own_created=created, back_at=now if after else None)
     grown_at = memory.grown_at
     if generation.g > memory.generation_seen and generation.why is Why.GROWTH:
         grown_at = now
@@ -45,7 +53,7 @@ def observe(view: View, memory: Memory, policy: Policy, now: float) -> Memory:
     }
     unlinked = {node: since for node, since in unlinked.items() if now < since + LINK_PATIENCE_S}
     return replace(
-        remember(view, memory, now),
+        remember(view, memory, policy.node, now),
         seen_since=unlinked,
         gone=_still_gone(members, memory),
         absent_since={

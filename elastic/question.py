@@ -73,6 +73,18 @@ class Question:
         in_time = absent is not None and self.now < absent + self.spec.store_outage_limit_s
         return in_time and node in self.memory.linked
 
+    def returns_until(self, node: str) -> float | None:
+        """Until when a member without a key may register again; None if nothing speaks for it.
+
+        A store that stood still has ended every lease when it is back. Whoever is the first to be registered again
+        gives the others the time of a lease, too.
+        """
+        back_at, memory = self.memory.back_at, self.memory
+        if back_at is None or node in memory.dead or any(node == gone for gone, _ in memory.gone):
+            return None
+        until = back_at + self.spec.lease_ttl_s
+        return until if self.now < until else None
+
     def here(self, node: str) -> bool:
         """Tell whether the node counts as present."""
         return self.member(node) is not None or self.vouched(node)

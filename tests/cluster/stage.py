@@ -120,9 +120,13 @@ class Stage:
             elif step >= first[0] + steps:
                 return step, generation
 
+    def heal(self) -> None:
+        """All faults of this moment are over."""
+        self._struck.clear()
+
     async def all_here(self, *, limit_s: float = RECOVERS_S) -> tuple[int, int]:
         """Start agents on machines that have none, and wait until all train together; a step, and its generation."""
-        self._struck.clear()
+        self.heal()
         for machine in self.machines:
             if self._agents[machine.name].returncode is not None:
                 await self.agent(machine)

@@ -2,10 +2,10 @@
 
     python -m tests.cluster.training FOLDER
 
-`FOLDER/goal` holds the last step, once the test knows it. Every rank writes `FOLDER/steps/<generation>-<rank>`, a line
-for each step with the time of this machine's clock, which all containers share. At the end rank 0 writes the parameters
-to `FOLDER/end.pt`. The numbers are float64 and do not depend on the world. `FOLDER/eat-<host>` makes a worker of that
-host use up memory.
+`FOLDER/goal` holds the last step, once the test knows it. Every rank writes a diary in `FOLDER/steps`: its name begins
+with its world's, and each line has a step and the time on this machine's clock, which all containers share. At the end
+rank 0 writes the parameters to `FOLDER/end.pt`. The numbers are float64 and do not depend on the world.
+`FOLDER/eat-<host>` makes a worker of that host use up memory.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def train(folder: Path, pause_s: float) -> None:
     state = elastic.State(model=model, optimizer=optimizer, sampler=sampler, batch=batch)
     state.restore()
     hungry = folder / f"eat-{socket.gethostname()}"
-    name = f"{here.generation:06}-{here.rank}-{socket.gethostname()}-{os.getpid()}"
+    world = os.environ.get("ELASTIC_FENCE", "alone").replace("/", "~")
+    name = f"{world} {here.rank} {socket.gethostname()} {os.getpid()}"
     with (folder / "steps" / name).open("a", buffering=1) as diary:
         for _ in elastic.epochs(state, ENDLESS):
             for x, y in loader:

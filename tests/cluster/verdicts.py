@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zlib
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from elastic.train import layout
@@ -22,11 +23,22 @@ CRASH = re.compile(r'File "[^"]*/launcher/(?!child|warmrun|worker)|never retriev
 
 @dataclass(frozen=True, slots=True)
 class Diary:
-    """What one worker wrote down: its generation, its name and, for each step, the time."""
+    """What one worker wrote down: its world, its own name and, for each step, the time."""
 
-    generation: int
+    world: str
     name: str
     steps: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The first and the last step of one generation, by any of its workers, with their times."""
+
+    name: str
+    first: int
+    last: int
+    began: float
+    ended: float
 
 
 class Verdicts:
@@ -37,9 +49,9 @@ class Verdicts:
 
     def check(self, goal: int, lines: list[str]) -> None:
         """All of it, after the job has ended."""
-        diaries = self.diaries()
-        assert second_worlds(diaries) == []
-        assert holes(diaries, goal) == []
+        worlds = worlds_of(self.diaries())
+        assert second_worlds(worlds) == []
+        assert holes(worlds, goal) == []
         self._numbers(goal)
         self._checkpoints()
         assert [line for line in lines if CRASH.search(line)] == []
@@ -50,7 +62,7 @@ class Verdicts:
         for path in sorted((self._folder / "steps").iterdir()):
             steps = tuple(_entries(path.read_text()))
             if steps:
-                found.append(Diary(int(path.name.partition("-")[0]), path.name, steps))
+                found.append(Diary(path.name.partition(" ")[0], path.name, steps))
         return found
 
     def _numbers(self, goal: int) -> None:
@@ -83,29 +95,32 @@ class Verdicts:
                 )
 
 
-def second_worlds(diaries: list[Diary]) -> list[str]:
-    """Steps that an older generation made after the first step of a newer one."""
+def worlds_of(diaries: list[Diary]) -> list[World]:
+    """The worlds that made steps, in the order of their first ones."""
     found = []
-    first: dict[int, float] = {}
-    for diary in diaries:
-        first[diary.generation] = min(diary.steps[0][1], first.get(diary.generation, float("inf")))
-    for diary in diaries:
-        step, at = diary.steps[-1]
-        newer = [generation for generation, began in first.items() if generation > diary.generation and began < at]
-        if newer:
-            found.append(f"{diary.name} made step {step} after generation {min(newer)} had begun")
-    return found
+    for name in {diary.world for diary in diaries}:
+        steps = [step for diary in diaries if diary.world == name for step in diary.steps]
+        numbers, times = [number for number, _ in steps], [at for _, at in steps]
+        found.append(World(name, min(numbers), max(numbers), min(times), max(times)))
+    return sorted(found, key=lambda world: world.began)
 
 
-def holes(diaries: list[Diary], goal: int) -> list[str]:
-    """Steps up to the goal that nobody made, and generations that begin beyond what was made before."""
+def second_worlds(worlds: list[World]) -> list[str]:
+    """Worlds that made a step after the first step of the next one."""
+    return [
+        f"{one.name} made step {one.last} {one.ended - other.began:.3f} s after {other.name} had begun"
+        for one, other in pairwise(worlds)
+        if one.ended > other.began
+    ]
+
+
+def holes(worlds: list[World], goal: int) -> list[str]:
+    """Steps up to the goal that nobody made: worlds that begin beyond what was made before."""
     found, done = [], 0
-    for generation in sorted({diary.generation for diary in diaries}):
-        mine = [diary for diary in diaries if diary.generation == generation]
-        began = min(diary.steps[0][0] for diary in mine)
-        if began > done + 1:
-            found.append(f"generation {generation} begins with step {began}, and only {done} were made")
-        done = max(done, *(diary.steps[-1][0] for diary in mine))
+    for world in worlds:
+        if world.first > done + 1:
+            found.append(f"{world.name} begins with step {world.first}, and only {done} were made")
+        done = max(done, world.last)
     return found if done == goal else [*found, f"the last step is {done}, not {goal}"]
 
 

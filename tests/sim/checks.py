@@ -193,6 +193,7 @@ class Calm(Observer):
     def __init__(self) -> None:
         self.lost: tuple[Node, float] | None = None
         self.outage: dict[str, WorkerSet] | None = None
+        self.outage_until = float("inf")
         self.back: tuple[Node, float] | None = None
 
     def expect_notice(self, world: World, node: Node) -> None:
@@ -220,10 +221,8 @@ class Calm(Observer):
             self.back = (node, world.now + RETURN_S)
 
     def store_is_back(self, world: World) -> None:
-        """Look whether the outage stopped anything."""
-        if self.outage is not None:
-            world.counts["promise 7 was looked at"] += 1
-        self.outage = None
+        """Look a while longer: everybody registers again, and nothing restarts."""
+        self.outage_until = world.now + RETURN_S
 
     def after_event(self, world: World) -> None:
         """Look at what was expected."""
@@ -231,7 +230,10 @@ class Calm(Observer):
             for name, workers in self.outage.items():
                 node = world.nodes[name]
                 if workers.stopping and node.workers is workers:
-                    world.fail("7", f"the store is away and {name} stops its workers")
+                    world.fail("7", f"the store is away, or just back, and {name} stops its workers")
+            if world.now > self.outage_until:
+                world.counts["promise 7 was looked at"] += 1
+                self.outage = None
         if self.back is not None:
             node, limit = self.back
             if node.core.facts.registered is not None or node.exit_code is not None or world.verdict_there():

@@ -17,6 +17,7 @@ from tests.sim.nodes import KEYS, KILL_S, Node, Observer
 from tests.sim.world import World
 
 CHAOS_S = 70.0
+RECONNECT_S = 1.5
 HEALED_S = 900.0
 """After all faults are over the job ends within this time, the longest wait for an old world included."""
 EVENTS_MIN = 200
@@ -183,20 +184,27 @@ def lease_lost_while_alive(world: World, rng: random.Random) -> None:
 
 def leader_change(world: World, rng: random.Random) -> None:
     """The store does not answer for a moment; then every lease counts anew."""
-    _outage(world, rng.uniform(0.3, 2.5))
+    _outage(world, rng, rng.uniform(0.3, 2.5))
 
 
 def outage_short(world: World, rng: random.Random) -> None:
     """The store is away for less than the limit."""
-    _outage(world, rng.uniform(3.0, world.spec.store_outage_limit_s * 0.8))
+    _outage(world, rng, rng.uniform(3.0, world.spec.store_outage_limit_s * 0.8))
 
 
 def outage_long(world: World, rng: random.Random) -> None:
     """The store is away for longer than the limit."""
-    _outage(world, world.spec.store_outage_limit_s + rng.uniform(8.0, 20.0))
+    _outage(world, rng, world.spec.store_outage_limit_s + rng.uniform(8.0, 20.0))
 
 
-def _outage(world: World, seconds: float, then: Callable[[], None] = lambda: None) -> None:
+def store_stands_still(world: World, rng: random.Random) -> None:
+    """The store stands still for longer than a lease; when it goes on, every lease has ended."""
+    _outage(world, rng, rng.uniform(1.0, 4.0) * world.spec.lease_ttl_s, prolong=False)
+
+
+def _outage(
+    world: World, rng: random.Random, seconds: float, then: Callable[[], None] = lambda: None, *, prolong: bool = True
+) -> None:
     if not world.store_up:
         return
     world.store_up = False
@@ -204,13 +212,23 @@ def _outage(world: World, seconds: float, then: Callable[[], None] = lambda: Non
 
     def back() -> None:
         world.store_up = True
-        world.store.prolong(world.now)
+        if prolong:
+            world.store.prolong(world.now)
+        else:
+            _reached_one_by_one(world, rng)
         world.log("the store is back")
         for node in _alive(world):
             world.relist(node)
         then()
 
     world.after(seconds, back)
+
+
+def _reached_one_by_one(world: World, rng: random.Random) -> None:
+    """A node connects again a moment after the store is back, each after one of its own."""
+    for node in _alive(world):
+        if not node.astray:
+            _astray_for(world, node, rng.uniform(0.0, RECONNECT_S))
 
 
 def store_empty(world: World, rng: random.Random) -> None:
@@ -401,7 +419,8 @@ def _operator_writes(world: World, key: str, value: bytes) -> None:
 FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
     crash_agent, power_off, restart_on_same_host, freeze_agent, freeze_node, clock_runs_wrong, cut_off, astray,
     unlinkable, deaf_watch, late_writes, lease_lost_while_alive, leader_change, outage_short, outage_long,
-    store_empty, join_storm, leave_and_join, drain, false_proof, worker_fails, worker_asks_restart, worker_fatal,
+    store_stands_still, store_empty, join_storm, leave_and_join, drain, false_proof, worker_fails,
+    worker_asks_restart, worker_fatal,
     crash_loop, proposer_lost, drain_as_a_worker_fails, proposal_outlives_its_proposer, wrong_slots,
     impatient_node, late_drain, scale, operator_stops, damaged_document, spec_deleted,
 )  # fmt: skip
@@ -484,8 +503,10 @@ def _calm(world: World, rng: random.Random) -> None:
             calm.expect_nothing(world)
             _outage(
                 world,
+                rng,
                 rng.uniform(1.0, world.spec.store_outage_limit_s * 0.8),
                 then=lambda: calm.store_is_back(world),
+                prolong=rng.random() < 0.5,
             )
 
     world.after(rng.uniform(12.0, 25.0), strike)

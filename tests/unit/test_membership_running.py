@@ -197,6 +197,39 @@ def test_a_member_that_is_heard_but_does_not_register_again_works_on_until_the_o
     job.form(70, Reason.LOST)
 
 
+def test_a_proposer_whose_own_lease_has_ended_gives_the_others_a_lease_time_to_register_again() -> None:
+    job = Job("3", lease_ttl_s=5.0)
+    job.run("a b c")
+    job.wait(1, Reason.TRAINING)
+    job.vanish("a b c")
+    job.join("a")
+    wait = job.wait(20, Reason.RETURNING)
+    assert (wait.reason, wait.until) == ("the store was away; waiting 5 s more for b, c to register again", 25.0)
+    job.join("b")
+    assert "for c to register" in job.wait(22, Reason.RETURNING).reason
+    assert nodes_of(job.form(25, Reason.LOST)) == ["a", "b"]
+
+
+def test_after_that_time_a_loss_is_acted_on_at_once_again() -> None:
+    job = Job("3", lease_ttl_s=5.0)
+    job.run("a b c")
+    job.vanish("a")
+    job.join("a")
+    job.wait(20, Reason.TRAINING)
+    job.vanish("c")
+    job.wait(24, Reason.RETURNING)
+    job.form(26, Reason.LOST)
+
+
+def test_a_proven_death_does_not_wait_for_a_return() -> None:
+    job = Job("3", lease_ttl_s=5.0)
+    job.run("a b c")
+    job.prove_gone("c")
+    job.vanish("a c")
+    job.join("a")
+    job.form(20, Reason.LOST)
+
+
 def test_who_does_not_reach_the_store_is_not_left_alone_by_a_growth_or_a_shrinking() -> None:
     job = Job("1:3", lease_ttl_s=5.0, settle_s=1.0)
     job.run("a b")
@@ -589,11 +622,11 @@ def test_a_member_that_registered_again_goes_on_with_its_newest_ports() -> None:
 def test_every_agent_remembers_when_the_job_last_grew() -> None:
     job = Job("1:3")
     job.run("a b")
-    memory = remember(job.view, Memory(), 100)
+    memory = remember(job.view, Memory(), "a", 100)
     assert memory.grown_at is None
     job.join("c")
     job.form(10, Reason.GROWN)
-    assert remember(job.view, memory, 300).grown_at == 300
+    assert remember(job.view, memory, "a", 300).grown_at == 300
 
 
 def test_an_outcome_without_any_exit_is_still_a_failure() -> None:
