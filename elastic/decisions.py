@@ -113,9 +113,9 @@ class Memory:
     store. `gone`: members (with their create revision) whose process was proven dead over the link, which can be
     wrong. `dead`: nodes whose process was seen dead on this very machine. `distrusted`: hosts that spoke after such a
     proof; it is not believed again. `listening`: the newest generation whose workers on this node can be asked to
-    finish a step and to save before they leave. `back_at`: when this node was
-    registered, if that was after the newest generation, with the create revision `own_created`. `seen_since`: when each node that is not linked yet was
-    first seen. `answered_g`: the newest generation of which, after a worker had failed, every linked member was asked
+    finish a step and to save before they leave. `back_at`: when this node was registered, if that was after the newest
+    generation, with the create revision `own_created`. `seen_since`: when each node that is not linked yet was first
+    seen. `answered_g`: the newest generation of which, after a worker had failed, every linked member was asked
     whether it is still there. `since_revision`: what was in the store when this agent began to decide.
     """
 
