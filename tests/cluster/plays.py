@@ -17,7 +17,7 @@ import pytest
 
 from tests.cluster import engine
 from tests.cluster.faults import FAULTS, Heal
-from tests.cluster.stage import Stage, stage
+from tests.cluster.stage import MACHINES, Stage, stage
 
 REASON = engine.missing()
 MARKS = [
@@ -75,6 +75,18 @@ class Play:
 
         self.act(name, story)
 
+    def is_survived(self, name: str, *, struck: str) -> None:
+        """When the fault has struck, which a line tells, it is healed, and all machines train again."""
+
+        async def story(on: Stage) -> None:
+            since = on.now
+            heal = await self.strike(name)
+            await on.says(struck, since=since)
+            await heal()
+            await on.all_here()
+
+        self.act(name, story)
+
     def costs_nothing(self, name: str, *, steps: int) -> None:
         """While the fault lasts, and afterwards, the same generation trains; it makes so many steps meanwhile."""
 
@@ -91,10 +103,10 @@ class Play:
 
 
 @contextmanager
-def play(folder: Path, *flags: str, etcd: str = "3.5") -> Iterator[Play]:
+def play(folder: Path, *flags: str, machines: int = MACHINES, etcd: str = "3.5") -> Iterator[Play]:
     """A play whose job trains on all machines."""
     with asyncio.Runner() as runner:
-        context = stage(folder, *flags, etcd=etcd)
+        context = stage(folder, *flags, machines=machines, etcd=etcd)
         on = runner.run(context.__aenter__())
         try:
             runner.run(on.begin())

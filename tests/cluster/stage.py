@@ -162,7 +162,7 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def stage(folder: Path, *flags: str, etcd: str = "3.5") -> AsyncIterator[Stage]:
+async def stage(folder: Path, *flags: str, machines: int = MACHINES, etcd: str = "3.5") -> AsyncIterator[Stage]:
     """A stage whose job has not begun. `flags` are added to those of each agent; `etcd` is its version."""
     engine.images()
     engine.sweep()
@@ -170,11 +170,11 @@ async def stage(folder: Path, *flags: str, etcd: str = "3.5") -> AsyncIterator[S
         (folder / name).mkdir()
     with _disk(folder / "disk"), engine.network() as (network, prefix):
         members = Members(prefix, network, etcd)
-        machines = [
+        nodes = [
             Machine(f"node{number}", f"{prefix}.{FIRST_ADDRESS + number}", network, folder)
-            for number in range(MACHINES)
+            for number in range(machines)
         ]
-        made = Stage(folder, members, machines, flags)
+        made = Stage(folder, members, nodes, flags)
         try:
             members.until_led()
             yield made
