@@ -123,7 +123,8 @@ class FailureReports:
             async with asyncio.timeout(LISTING_S):
                 listing = await self._store.list(Range.prefix(self._keys.outcome(g, "")))
         except (StoreError, TimeoutError) as error:
-            self._narrator.detail(f"the outcomes of generation {g} cannot be read now: {error}")
+            why = str(error) or f"etcd did not answer within {LISTING_S:g} s"
+            self._narrator.detail(f"the outcomes of generation {g} cannot be read now: {why}")
         else:
             revision = listing.revision
             entries = {entry.key: entry for entry in listing.entries}
