@@ -29,7 +29,7 @@ class KillAtStep(Observer):
         self.kind = kind
         self.power = power
         self.armed = True
-        world.observers.append(self)
+        world.observe(self)
 
     def after_commit(self, world: World, node: Node, transaction: Transaction) -> None:
         """The proposal is in the store, its answer is on the way."""
@@ -419,7 +419,7 @@ def run_seed(seed: int, *, defect: str = "") -> World:
 def make(seed: int, *, defect: str = "") -> World:
     """A world before anything has happened, watched by every promise."""
     world = World(seed, defect=defect)
-    world.observers.append(Promises())
+    world.observe(Promises())
     return world
 
 
@@ -465,7 +465,7 @@ def _calm(world: World, rng: random.Random) -> None:
     """One fault in an otherwise healthy run, with tight expectations."""
     calm = Calm()
     world.watch_faults = False
-    world.observers.append(calm)
+    world.observe(calm)
 
     def strike() -> None:
         node = _pick(world, rng)
@@ -496,7 +496,7 @@ def _heal(world: World) -> None:
     world.log("everything is healed")
     world.late_answers = 0.0
     world.store_up = True
-    world.observers = [observer for observer in world.observers if not isinstance(observer, KillAtStep)]
+    world.dismiss(KillAtStep)
     for node in _alive(world):
         node.cut = node.deaf = node.astray = node.unlinkable = False
         node.silent_at = 1e9

@@ -11,7 +11,7 @@ from elastic.keys import View
 from elastic.proposals import Transaction, registered_before
 from elastic.store.base import Change, Range
 from tests.sim.clockwork import Clockwork
-from tests.sim.nodes import DEADLINE_S, KEYS, RELIST_EVERY_S, Node, Observer
+from tests.sim.nodes import DEADLINE_S, KEYS, NEVER, RELIST_EVERY_S, Node, Observer
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -23,6 +23,21 @@ class Network(Clockwork):
     def __init__(self, seed: int, *, defect: str = "") -> None:
         super().__init__(seed, defect=defect)
         self.observers: list[Observer] = []
+        self._looks: list[Callable[[World], None]] = []
+        self._expiry_at = NEVER
+        """No lease ends before this."""
+
+    def observe(self, *observers: Observer) -> None:
+        """Let these look at everything that happens from now on."""
+        self._watched_by([*self.observers, *observers])
+
+    def dismiss(self, kind: type[Observer]) -> None:
+        """Let observers of this kind look no longer."""
+        self._watched_by([observer for observer in self.observers if not isinstance(observer, kind)])
+
+    def _watched_by(self, observers: list[Observer]) -> None:
+        self.observers = observers
+        self._looks = [one.after_event for one in observers if type(one).after_event is not Observer.after_event]
 
     @property
     def whole(self) -> World:
@@ -43,6 +58,7 @@ class Network(Clockwork):
                     observer.after_expiry(self.whole, [node for node in holders if node.lease in over])
                 self.deliver()
                 due = self.store.next_expiry()
+            self._expiry_at = due if due is not None else NEVER
 
     def ask(self, node: Node, call: Callable[[], Callable[[], None]], lost: Callable[[], None]) -> None:
         """Send a request: `call` runs at the store and gives what the node does with the answer; or `lost`."""
@@ -210,6 +226,7 @@ class Network(Clockwork):
 
         def call() -> Callable[[], None]:
             lease = self.store.grant(ttl_s, self.now)
+            self._expiry_at = min(self._expiry_at, self.now + lease.ttl_s)
             number = self.store_number
 
             def answer() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from elastic.agentevents import Event
 from elastic.agentstate import AgentCore
 from elastic.decisions import Decision
-from elastic.keys import JobKeys, ViewReader
+from elastic.keys import JobKeys, Stored, ViewReader
 from elastic.model import Generation
 from elastic.proposals import Transaction
 from elastic.store.base import Entry, Range
@@ -21,7 +22,20 @@ KILL_S = 0.25
 DEADLINE_S = 1.0
 """A call to the store that has no answer by then is given up."""
 RELIST_EVERY_S = 30.0
+NEVER = float("inf")
 KEYS = JobKeys("sim")
+
+
+class SharedReader(ViewReader):
+    """Decodes a document once for everybody who reads it: the work is the same, and a run has many readers."""
+
+    def _decode(self, entry: Entry) -> Stored[Any] | None:
+        return _decoded(entry)
+
+
+@lru_cache(maxsize=512)
+def _decoded(entry: Entry) -> Stored[Any] | None:
+    return ViewReader(KEYS)._decode(entry)
 
 
 class Violation(AssertionError):
@@ -86,7 +100,7 @@ class Node:
     follows: tuple[int, int] = (0, 0)
     graves: dict[str, int] = field(default_factory=dict)
     store_number: int = 0
-    reader: ViewReader = field(default_factory=lambda: ViewReader(KEYS))
+    reader: ViewReader = field(default_factory=lambda: SharedReader(KEYS))
     # links
     targets: dict[str, int] = field(default_factory=dict)
     linked: frozenset[str] = frozenset()
@@ -95,6 +109,9 @@ class Node:
     # nursery
     workers: WorkerSet | None = None
     run_until: float = -1e9
+    # what is planned for it in the queue
+    wake_planned: float = NEVER
+    deadline_planned: float = NEVER
     last_decision: Decision | None = None
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from elastic.agentevents import Exited, Gone, Listens, StartWorkers, StopWorkers
 from elastic.model import Generation, WorkerExit
 from tests.sim.network import Network
-from tests.sim.nodes import KILL_S, Node, WorkerSet
+from tests.sim.nodes import KILL_S, NEVER, Node, WorkerSet
 
 SAVE_LIMIT_S = 120.0
 """So long may workers that listen take to save; most do it in a moment."""
@@ -110,9 +110,20 @@ class Nurseries(Network):
         self.after(delay, lambda: self._vanish(node, workers))
 
     def _plan_deadline(self, node: Node) -> None:
+        """See to it that the nursery looks at its clock in time; a look that comes too early plans the next one."""
         if node.workers is not None:
-            delay = max((node.run_until - self.local(node)) / node.rate, 0.0)
-            self.after(delay, lambda: self._deadline(node))
+            due = self.now + max((node.run_until - self.local(node)) / node.rate, 0.0)
+            if due < node.deadline_planned:
+                node.deadline_planned = due
+                self.after(due - self.now, lambda: self._look_at_clock(node, due))
+
+    def _look_at_clock(self, node: Node, due: float) -> None:
+        if node.deadline_planned == due:
+            node.deadline_planned = NEVER
+            if node.workers is not None and self.local(node) < node.run_until - 1e-6:
+                self._plan_deadline(node)
+            else:
+                self._deadline(node)
 
     def _deadline(self, node: Node) -> None:
         """The nursery looks at its clock; it does so also while its agent is frozen."""

@@ -284,7 +284,7 @@ def run_roster_seed(seed: int) -> World:
 def make_roster(seed: int) -> RosterWorld:
     """A world before anything has happened, watched by every promise of a roster."""
     world = RosterWorld(seed)
-    world.observers.append(RosterPromises())
+    world.observe(RosterPromises())
     return world
 
 

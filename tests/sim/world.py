@@ -45,13 +45,15 @@ from elastic.decisions import Policy
 from elastic.model import Member
 from elastic.store.base import Range
 from elastic.store.memory import MemoryCore
-from tests.sim.nodes import KEYS, KILL_S, Node
+from tests.sim.nodes import KEYS, KILL_S, NEVER, Node
 from tests.sim.nurseries import Nurseries
 
 ANSWER_S = 0.1
 """Who has not answered over a link by then is not waited for."""
 KERNEL_S = 6.0
 """So long the kernel believes in a connection whose other end is gone without a word."""
+STOP_LOOKS = 16
+"""After so many events it is asked again whether the run is over."""
 FOLLOWS_MAX = 12
 """A walk along a line of seven, and a registration, need fewer."""
 
@@ -59,18 +61,19 @@ FOLLOWS_MAX = 12
 class World(Nurseries):
     """The nodes with their cores, the links between them, and what a person can do to them."""
 
-    _verdict_looked_at: tuple[int, int] | None = None
-    _verdict_found = False
-
     def run_to(self, until: float, *, stop: Callable[[], bool] = lambda: False) -> None:
         """Run events up to a moment, or until `stop` says so."""
-        while self._queue and self._queue[0][0] <= until and not stop():
-            self.now, _, call = heapq.heappop(self._queue)
-            self._expire()
+        queue = self._queue
+        while queue and queue[0][0] <= until:
+            if self.steps % STOP_LOOKS == 0 and stop():
+                return
+            self.now, _, call = heapq.heappop(queue)
+            if self.now >= self._expiry_at:
+                self._expire()
             call()
             self.steps += 1
-            for observer in self.observers:
-                observer.after_event(self)
+            for look in self._looks:
+                look(self)
         if not stop():
             self.now = until
 
@@ -118,20 +121,22 @@ class World(Nurseries):
         if not node.hears:
             node.inbox.append(event)
             return
-        phase = node.core.phase
-        actions = node.core.handle(event, self.local(node))
-        for row in node.core.taken:
+        core = node.core
+        phase = core.phase
+        actions = core.handle(event, self.local(node))
+        for row in core.taken:
             self.counts[f"row {row}"] += 1
             self.log(f"{node.name}: {row}")
-        decision = node.core.facts.decision
-        if decision is not None:
+        decision = core.facts.decision
+        if decision is not None and decision is not node.last_decision:
             if node.last_decision is None or node.last_decision.code is not decision.code:
                 self.counts[f"reason {decision.code.name}"] += 1
                 self.log(f"{node.name} decides {decision.code.name}: {decision.reason}")
             node.last_decision = decision
-        if phase is not node.core.phase:
-            self.log(f"{node.name}: {phase} -> {node.core.phase}")
-        self._perform(node, actions)
+        if core.taken and phase is not core.phase:
+            self.log(f"{node.name}: {phase} -> {core.phase}")
+        if actions:
+            self._perform(node, actions)
         self._plan_wake(node)
 
     def thaw(self, node: Node) -> None:
@@ -179,14 +184,25 @@ class World(Nurseries):
             self._later(node, 0.01, ProvenDead(dead.name))
 
     def _plan_wake(self, node: Node) -> None:
+        """See to it that the agent is called when it wants to be; a call that comes too early plans the next."""
         at = node.core.wake_at
         if at is not None:
-            delay = max((at - self.local(node)) / node.rate, 0.0) + 1e-6
-            self.after(delay, lambda: self._wake(node, at))
+            due = self.now + max((at - self.local(node)) / node.rate, 0.0) + 1e-6
+            if due < node.wake_planned:
+                node.wake_planned = due
+                self.after(due - self.now, lambda: self._wake(node, due))
 
-    def _wake(self, node: Node, at: float) -> None:
-        if node.hears and node.core.wake_at == at:
+    def _wake(self, node: Node, due: float) -> None:
+        if node.wake_planned != due:
+            return
+        node.wake_planned = NEVER
+        at = node.core.wake_at
+        if not node.hears or at is None:
+            return  # It is called when it goes on.
+        if self.local(node) >= at:
             self.feed(node, Tick())
+        else:
+            self._plan_wake(node)
 
     def _perform(self, node: Node, actions: list[Action]) -> None:
         for action in actions:
@@ -309,9 +325,5 @@ class World(Nurseries):
         return all(not node.alive or node.exit_code is not None for node in self.nodes.values())
 
     def verdict_there(self) -> bool:
-        """Whether the job has its verdict. It is asked after every event."""
-        at = (self.store_number, self.store.revision)
-        if at != self._verdict_looked_at:
-            self._verdict_looked_at = at
-            self._verdict_found = bool(self.store.list(Range.key(KEYS.verdict)).entries)
-        return self._verdict_found
+        """Whether the job has its verdict."""
+        return bool(self.store.list(Range.key(KEYS.verdict)).entries)
