@@ -52,6 +52,8 @@ ANSWER_S = 0.1
 """Who has not answered over a link by then is not waited for."""
 KERNEL_S = 6.0
 """So long the kernel believes in a connection whose other end is gone without a word."""
+EVENTS_MAX = 150_000
+"""A run has a few thousand events, the longest that was seen a third of this; more would be a storm."""
 STOP_LOOKS = 16
 """After so many events it is asked again whether the run is over."""
 FOLLOWS_MAX = 12
@@ -65,8 +67,11 @@ class World(Nurseries):
         """Run events up to a moment, or until `stop` says so."""
         queue = self._queue
         while queue and queue[0][0] <= until:
-            if self.steps % STOP_LOOKS == 0 and stop():
-                return
+            if self.steps % STOP_LOOKS == 0:
+                if stop():
+                    return
+                if self.steps > EVENTS_MAX:
+                    self.fail("effort", f"{self.steps} events, and no end")
             self.now, _, call = heapq.heappop(queue)
             if self.now >= self._expiry_at:
                 self._expire()
