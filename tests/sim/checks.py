@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from elastic.budget import INFRA_MAX
 from elastic.keys import View
 from elastic.model import Ended, Generation, Place, Status, Why
 from elastic.proposals import Transaction
@@ -22,6 +23,11 @@ NOTICE_S = 2.5
 """A loss that the store shows is acted on within this time, when nothing else is wrong."""
 RETURN_S = 3.0
 """A node that reaches the store again is registered within this time."""
+
+
+def chargeable(world: World) -> int:
+    """How many restarts may have been charged at most."""
+    return world.job.failures + max(0, world.job.machine_failures - INFRA_MAX)
 
 
 class Promises(Observer):
@@ -133,7 +139,7 @@ class Promises(Observer):
             world.fail("1", f"go for {view.go.value.g}, the newest generation is {generation.g}")
         if view.spec and len(generation.members) < view.spec.value.np.low:
             world.fail("2", f"go with {len(generation.members)} nodes, below {view.spec.value.np.low}")
-        if view.go.value.budget.charged > world.job.failures:
+        if view.go.value.budget.charged > chargeable(world):
             world.fail("10", f"{view.go.value.budget.charged} charged, {world.job.failures} failures of scripts")
         if generation.before is not None:
             g = generation.before.g

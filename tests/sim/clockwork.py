@@ -53,7 +53,7 @@ class Clockwork:
             fatal_exit_codes=(9,),
             ips=tuple(rng.sample([f"h{number}" for number in range(size)], size)) if seed % 5 == 3 else (),
         )
-        self.job = Job(work_s=rng.uniform(35.0, 70.0))
+        self.job = Job(work_s=rng.uniform(35.0, 70.0), listens=rng.random() < 0.6)
 
     def after(self, delay: float, call: Callable[[], None]) -> None:
         """Call later; calls of the same moment keep their order."""

@@ -13,13 +13,15 @@ from elastic.model import Generation, Np, Status, Verdict
 from elastic.proposals import Transaction
 from elastic.store.base import Delete, Put, Range
 from tests.sim.checks import OPERATOR, Calm, Promises
-from tests.sim.nodes import KEYS, KILL_S, Node, Observer
+from tests.sim.nodes import HOPELESS, KEYS, KILL_S, Node, Observer
 from tests.sim.world import World
 
 CHAOS_S = 70.0
 HEALED_S = 900.0
 """After all faults are over the job ends within this time, the longest wait for an old world included."""
 EVENTS_MIN = 200
+STORES_MAX = 4
+"""The store is not replaced more often in one run."""
 
 
 class KillAtStep(Observer):
@@ -40,6 +42,22 @@ class KillAtStep(Observer):
 
     def after_start(self, world: World, node: Node, generation: Generation) -> None:
         """Nothing to do."""
+
+
+class EmptyAtStep(Observer):
+    """Replaces the store by an empty one in the moment in which something was written."""
+
+    def __init__(self, world: World, kind: str, seconds: float) -> None:
+        self.kind = kind
+        self.seconds = seconds
+        world.observe(self)
+
+    def after_commit(self, world: World, node: Node, transaction: Transaction) -> None:
+        """It is in the store, and will not be there any more."""
+        if self.kind and transaction.kind == self.kind:
+            world.counts[f"fault store empty after {self.kind}"] += 1
+            self.kind = ""
+            world.after(0.0, lambda: _empty(world, self.seconds))
 
 
 def _alive(world: World) -> list[Node]:
@@ -215,14 +233,46 @@ def _outage(world: World, seconds: float, then: Callable[[], None] = lambda: Non
 
 def store_empty(world: World, rng: random.Random) -> None:
     """The store comes back without anything in it."""
-    if world.store_up and world.counts["fault store_empty"] <= 1:
+    _empty(world, rng.uniform(0.2, 3.0))
+
+
+def _empty(world: World, seconds: float) -> None:
+    if world.store_up and world.store_number < STORES_MAX:
         world.store_up = False
 
         def back() -> None:
             world.replace_store()
             world.store_up = True
 
-        world.after(rng.uniform(0.2, 3.0), back)
+        world.after(seconds, back)
+
+
+def store_empty_again(world: World, rng: random.Random) -> None:
+    """The store comes back empty, and soon once more."""
+    _empty(world, rng.uniform(0.0, 1.0))
+    world.after(rng.uniform(1.0, 10.0), lambda: _empty(world, rng.uniform(0.0, 2.0)))
+
+
+def store_empty_for_some(world: World, rng: random.Random) -> None:
+    """The store comes back empty while nodes are cut off; they return to a job that has formed again."""
+    for node in _alive(world):
+        if rng.random() < 0.5 and not node.cut:
+            _cut_for(world, node, rng.uniform(3, 30))
+    world.after(rng.uniform(0.0, 2.0), lambda: _empty(world, rng.uniform(0.2, 3.0)))
+
+
+def store_empty_at_a_step(world: World, rng: random.Random) -> None:
+    """The store is gone in the moment of a write, which was answered or not, and comes back empty."""
+    EmptyAtStep(world, rng.choice(["form", "go", "record", "register"]), rng.uniform(0.0, 1.0))
+    if rng.random() < 0.7:
+        rng.choice([worker_fails, leave_and_join, join_storm])(world, rng)
+
+
+def late_writes_into_an_empty_store(world: World, rng: random.Random) -> None:
+    """Writes linger on their way while the store is replaced, and arrive at the empty one."""
+    late_writes(world, rng)
+    rng.choice([worker_fails, leave_and_join, join_storm])(world, rng)
+    world.after(rng.uniform(0.05, 1.0), lambda: _empty(world, rng.uniform(0.0, 1.0)))
 
 
 def join_storm(world: World, rng: random.Random) -> None:
@@ -272,6 +322,53 @@ def _worker_ends(world: World, rng: random.Random, code: int) -> None:
         world.end_worker(node, node.workers, code)
 
 
+def nursery_dies(world: World, rng: random.Random) -> None:
+    """The nursery of a node dies while its agent lives, and its workers with it; it is started again."""
+    node = _pick(world, rng)
+    if node is not None:
+        world.kill_nursery(node)
+
+
+def everybody_astray(world: World, rng: random.Random) -> None:
+    """No node reaches the store any more, they hear each other, and others come who know none of them."""
+    for node in _alive(world):
+        if node.lease is not None and rng.random() < 0.3:
+            world.store.revoke(node.lease)
+        _astray_for(world, node, rng.uniform(20, 60))
+    world.deliver()
+    for number in range(world.size):
+        world.after(rng.uniform(0, 8.0), lambda number=number: _start(world, f"other{number}"))  # type: ignore[misc]
+
+
+def join_while_astray(world: World, rng: random.Random) -> None:
+    """A member does not reach the store for longer than its lease, and meanwhile nodes come for whom there is room."""
+    node = _pick(world, rng)
+    if node is None or node.astray:
+        return
+    _astray_for(world, node, 2 * world.spec.lease_ttl_s + rng.uniform(5, 15))
+    _scale_to(world, world.size + 1)
+    for number in range(2):
+        at = world.spec.lease_ttl_s * rng.uniform(0.5, 3.0)
+        world.after(at, lambda number=number: _start(world, f"meanwhile{number}"))  # type: ignore[misc]
+
+
+def loss_in_a_planned_stop(world: World, rng: random.Random) -> None:
+    """A node drains, and while the others save another node is lost."""
+    nodes = [node for node in _alive(world) if node.workers is not None]
+    if len(nodes) > 2:
+        leaving, lost = rng.sample(nodes, 2)
+        world.drain(leaving)
+        how = rng.choice([world.kill_agent, world.kill_node, world.kill_nursery])
+        world.after(rng.uniform(0.2, 1.5), lambda: how(lost) if lost.alive else None)
+
+
+def two_operators(world: World, rng: random.Random) -> None:
+    """Two operators want different numbers of nodes in the same moment, or one of them the end."""
+    scale(world, rng)
+    second = scale if rng.random() < 0.8 else operator_stops
+    world.after(rng.uniform(0.0, 0.05), lambda: second(world, rng))
+
+
 def worker_fails(world: World, rng: random.Random) -> None:
     """A script fails by itself."""
     _worker_ends(world, rng, 1)
@@ -292,6 +389,12 @@ def worker_fatal(world: World, rng: random.Random) -> None:
     """A script ends with a code that must not be tried again."""
     if world.steps > EVENTS_MIN:
         _worker_ends(world, rng, 9)
+
+
+def worker_hopeless(world: World, rng: random.Random) -> None:
+    """A script ends because of something that no restart mends, and has said so."""
+    if world.steps > EVENTS_MIN:
+        _worker_ends(world, rng, HOPELESS)
 
 
 def drain_as_a_worker_fails(world: World, rng: random.Random) -> None:
@@ -351,7 +454,12 @@ def scale(world: World, rng: random.Random) -> None:
     """An operator wants another number of nodes."""
     view = Promises().view(world)
     if view.spec is not None and view.verdict is None:
-        high = rng.randint(view.spec.value.np.low, world.size + 1)
+        _scale_to(world, rng.randint(view.spec.value.np.low, world.size + 1))
+
+
+def _scale_to(world: World, high: int) -> None:
+    view = Promises().view(world)
+    if view.spec is not None and view.verdict is None:
         np = Np(low=view.spec.value.np.low, high=high, first=min(view.spec.value.np.first, high))
         world.log(f"scaled to {np}")
         _operator_writes(world, KEYS.spec, encode(msgspec.structs.replace(view.spec.value, np=np)))
@@ -401,11 +509,14 @@ def _operator_writes(world: World, key: str, value: bytes) -> None:
 FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
     crash_agent, power_off, restart_on_same_host, freeze_agent, freeze_node, clock_runs_wrong, cut_off, astray,
     unlinkable, deaf_watch, late_writes, lease_lost_while_alive, leader_change, outage_short, outage_long,
-    store_empty, join_storm, leave_and_join, drain, false_proof, worker_fails, worker_asks_restart, worker_fatal,
-    crash_loop, proposer_lost, drain_as_a_worker_fails, proposal_outlives_its_proposer, wrong_slots,
+    store_empty, store_empty_again, store_empty_for_some, store_empty_at_a_step, late_writes_into_an_empty_store,
+    nursery_dies, everybody_astray, join_while_astray, loss_in_a_planned_stop, two_operators, join_storm,
+    leave_and_join, drain, false_proof, worker_fails, worker_asks_restart, worker_fatal, worker_hopeless, crash_loop,
+    proposer_lost, drain_as_a_worker_fails, proposal_outlives_its_proposer, wrong_slots,
     impatient_node, late_drain, scale, operator_stops, damaged_document, spec_deleted,
 )  # fmt: skip
-RARE = {"outage_long": 0.3, "store_empty": 0.4, "crash_loop": 0.4, "operator_stops": 0.2, "worker_fatal": 0.3}
+RARE = {"outage_long": 0.3, "store_empty": 0.4, "crash_loop": 0.4, "operator_stops": 0.2, "worker_fatal": 0.3,
+        "worker_hopeless": 0.3, "two_operators": 0.5}  # fmt: skip
 WEIGHTS = tuple(RARE.get(fault.__name__, 1.0) for fault in FAULTS)
 
 
@@ -497,6 +608,7 @@ def _heal(world: World) -> None:
     world.late_answers = 0.0
     world.store_up = True
     world.dismiss(KillAtStep)
+    world.dismiss(EmptyAtStep)
     for node in _alive(world):
         node.cut = node.deaf = node.astray = node.unlinkable = False
         node.silent_at = 1e9

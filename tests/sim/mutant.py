@@ -38,7 +38,7 @@ class Broken(MetaPathFinder):
         times = whole.count(mutation.text)
         if times != 1:
             raise LookupError(
-                f"{mutation.file} has {mutation.text!r} {times} times and not once: write mutation {mutation.name!r} anew"
+                f"{mutation.file} has {mutation.text!r} {times} times and not once: write {mutation.name!r} anew"
             )
         self._text = whole.replace(mutation.text, mutation.instead)
 

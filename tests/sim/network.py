@@ -69,7 +69,8 @@ class Network(Clockwork):
         late = self.random.random() < self.late_answers
 
         def arrive() -> None:
-            if not self.store_up or number != self.store_number or (not node.alive and not late):
+            another = number != self.store_number and not late  # What lingers may reach the next store.
+            if not self.store_up or another or (not node.alive and not late):
                 if not late:
                     self.after(DEADLINE_S, lost)
                 return

@@ -24,6 +24,8 @@ DEADLINE_S = 1.0
 RELIST_EVERY_S = 30.0
 NEVER = float("inf")
 KEYS = JobKeys("sim")
+FATAL, HOPELESS = 9, 7
+"""Exit codes: one that must not be tried again, and one of a script that has said that no start would go better."""
 
 
 class SharedReader(ViewReader):
@@ -51,13 +53,18 @@ class Job:
     began: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)
     failures: int = 0
     """Failures that scripts had by themselves; only these may be charged."""
+    machine_failures: int = 0
+    """Failures of machines; of these only what is more than `INFRA_MAX` may be."""
+    listens: bool = False
+    """Whether the script uses the library, so that its workers can be asked to leave."""
 
 
 @dataclass
 class WorkerSet:
     """One node's workers of one generation, as the nursery sees them.
 
-    `listens`: they leave a planned stop by themselves, after they have saved; `failing`: one of them fails in that.
+    `listens`: they leave a planned stop by themselves, after they have saved; `asked`: they were asked to, and not
+    signalled; `failing`: one of them fails in that.
     """
 
     incarnation: str
@@ -65,6 +72,7 @@ class WorkerSet:
     hangs: bool
     listens: bool = False
     stopping: bool = False
+    asked: bool = False
     failing: bool = False
 
 
@@ -107,6 +115,8 @@ class Node:
     # session
     lease: int | None = None
     # nursery
+    nursery: bool = True
+    warm: bool = True
     workers: WorkerSet | None = None
     run_until: float = -1e9
     # what is planned for it in the queue

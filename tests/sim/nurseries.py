@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elastic.agentevents import Exited, Gone, Listens, StartWorkers, StopWorkers
+from elastic.agentevents import Exited, Gone, Listens, Prepared, StartWorkers, StopWorkers
 from elastic.model import Generation, WorkerExit
 from tests.sim.network import Network
-from tests.sim.nodes import KILL_S, NEVER, Node, WorkerSet
+from tests.sim.nodes import HOPELESS, KILL_S, NEVER, Node, WorkerSet
 
 SAVE_LIMIT_S = 120.0
-"""So long may workers that listen take to save; most do it in a moment."""
+"""So long may workers that listen take to save; they do it in less than `SAVE_S` once all of them have heard it."""
+SAVE_S = 3.0
+COLD_S = 5.0
+"""Workers that start cold, and a nursery that is to be warm, import for at most this long."""
 FAIL_IN_SAVE = 0.1
+
+
+def hopeless(code: int) -> str:
+    """What a script says that ends with this code."""
+    return "what is to be restored is not there" if code == HOPELESS else ""
 
 
 class Nurseries(Network):
@@ -21,20 +29,64 @@ class Nurseries(Network):
         generation = action.generation
         if node.workers is not None:
             self.fail("1", f"{node.name} starts generation {generation.g} beside {node.workers.generation.g}")
-        hangs, listens = self.random.random() < 0.5, self.random.random() < 0.5
-        node.workers = WorkerSet(action.incarnation, generation, hangs, listens)
+        hangs, listens = self.random.random() < 0.5, self.random.random() < (0.95 if self.job.listens else 0.05)
+        node.workers = workers = WorkerSet(action.incarnation, generation, hangs, listens)
         if listens:
             self.after(self.random.uniform(0.0, 3.0), lambda: self.feed(node, Listens(generation.g)))
         node.run_until = node.core.facts.run_until
         self._plan_deadline(node)
         for observer in self.observers:
             observer.after_start(self.whole, node, generation)
-        key = (action.incarnation, generation.g)
+        if not node.nursery:  # It has died, and the next one is not there yet.
+            self.after(0.0, lambda: self._lost_with_nursery(node, workers))
+        self.after(self._start_s(node), lambda: self._begin(node, workers))
+
+    def _start_s(self, node: Node) -> float:
+        """How long the workers of a node take to start: from a warm nursery a moment, otherwise their own imports."""
+        self.counts["warm start" if node.warm else "cold start"] += 1
+        return self.random.uniform(0.01, 0.1) if node.warm else self.random.uniform(0.5, COLD_S)
+
+    def _begin(self, node: Node, workers: WorkerSet) -> None:
+        """The workers of a node are there; the training goes on when those of every member are."""
+        if node.workers is not workers or workers.stopping:
+            return
+        generation, key = workers.generation, (workers.incarnation, workers.generation.g)
         began = self.job.began.setdefault(key, {})
         began[node.name] = self.now
         if len(began) == len(generation.members):
             self.after(max(self.job.work_s - self.job.done_s, 0.1), lambda: self._finish(key, generation))
             self.after(1.0, lambda: self._progress(key, generation))
+
+    def kill_nursery(self, node: Node) -> None:
+        """The nursery of a node dies, and its workers with it; the agent starts another one."""
+        self.log(f"{node.name}: its nursery dies")
+        node.nursery = node.warm = False
+        if node.workers is not None:
+            self._lost_with_nursery(node, node.workers)
+        self.after(self.random.uniform(0.02, 0.6), lambda: self._nursery_again(node))
+
+    def _nursery_again(self, node: Node) -> None:
+        node.nursery = True
+        self.after(self.random.uniform(0.01, COLD_S), lambda: self.warmed(node))
+
+    def warmed(self, node: Node) -> None:
+        """The nursery of a node has done its imports."""
+        node.warm = node.nursery
+        self.feed(node, Prepared())
+
+    def _lost_with_nursery(self, node: Node, workers: WorkerSet) -> None:
+        """Every worker of a node is killed with its nursery; its agent blames the machine."""
+        if node.workers is not workers or not node.alive:
+            return
+        node.workers = None
+        self.job.machine_failures += 1
+        g, slots = workers.generation.g, node.core.facts.me.member.slots
+        m_id = workers.generation.index(node.name) or 0
+        for rank in range(m_id * slots, (m_id + 1) * slots):
+            lost = WorkerExit(rank=rank, code=-9, words="killed with its nursery", infra="the nursery died")
+            self.feed(node, Exited(g, lost, own=True))
+        self.feed(node, Gone(g, int(self.job.done_s)))
+        self._break(workers, node)
 
     def running(self, key: tuple[str, int], generation: Generation) -> list[Node]:
         """Nodes whose workers of that generation run."""
@@ -85,7 +137,9 @@ class Nurseries(Network):
         node.workers = None
         slots = node.core.facts.me.member.slots
         for rank in range(m_id * slots, (m_id + 1) * slots):
-            ended = WorkerExit(rank=rank, code=code, words=f"exit {code}", consequence=consequence)
+            ended = WorkerExit(
+                rank=rank, code=code, words=f"exit {code}", consequence=consequence, hopeless=hopeless(code)
+            )
             self.feed(node, Exited(g, ended, own=True))
         self.feed(node, Gone(g, int(self.job.done_s)))
         if code:
@@ -97,7 +151,8 @@ class Nurseries(Network):
             return
         quick = self.random.random() < 0.5
         grace_s = action.grace_s
-        if action.planned and workers.listens and not workers.stopping:
+        asked = action.planned and workers.listens and not workers.stopping
+        if asked:
             self.counts["workers were asked to leave"] += 1
             grace_s += SAVE_LIMIT_S
             workers.failing = self.random.random() < FAIL_IN_SAVE
@@ -106,8 +161,27 @@ class Nurseries(Network):
         elif workers.failing:  # It is signalled before it could fail.
             workers.failing = False
         workers.stopping = True
-        delay = self.random.uniform(0.01, 0.2) if quick else grace_s + self.random.uniform(0.01, KILL_S)
+        workers.asked = asked
+        if asked:
+            self._meet(workers)
+        delay = self.random.uniform(0.01, 0.2) if quick and not asked else grace_s + self.random.uniform(0.01, KILL_S)
         self.after(delay, lambda: self._vanish(node, workers))
+
+    def _meet(self, workers: WorkerSet) -> None:
+        """Workers that are asked to leave do so when all have heard it: they meet at a step, and save it.
+
+        Where a peer is gone, or was signalled, they cannot meet, and try until their time is up.
+        """
+        key = (workers.incarnation, workers.generation.g)
+        nodes = self.running(key, workers.generation)
+        sets = [node.workers for node in nodes if node.workers is not None]
+        if len(nodes) == len(workers.generation.members) and all(one.asked for one in sets):
+            self.counts["workers met at a step"] += 1
+            for node, one in zip(nodes, sets, strict=True):
+                self.after(self.random.choice([0.02, self.random.uniform(0.02, SAVE_S)]), self._leaver(node, one))
+
+    def _leaver(self, node: Node, workers: WorkerSet) -> Callable[[], None]:
+        return lambda: self._vanish(node, workers) if workers.asked else None
 
     def _plan_deadline(self, node: Node) -> None:
         """See to it that the nursery looks at its clock in time; a look that comes too early plans the next one."""

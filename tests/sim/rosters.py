@@ -17,9 +17,10 @@ from elastic.keys import View
 from elastic.model import Ended, Generation, Member, Mode, Np, Place, Role, Roles, Seat, Spec, Status, WorkerExit
 from elastic.proposals import Transaction
 from elastic.seats import servers_wanted, serves, vacant_servers, works
-from tests.sim.checks import OPERATOR, Promises
+from tests.sim.checks import OPERATOR, Promises, chargeable
 from tests.sim.faults import CHAOS_S, HEALED_S, _alive, _chaos, _cut_for, _heal, _over, _start, scale
 from tests.sim.nodes import Node, WorkerSet
+from tests.sim.nurseries import hopeless
 from tests.sim.world import World
 
 PATIENCE_S = 15.0
@@ -111,6 +112,20 @@ class RosterWorld(World):
                 self.feed(node, Exited(g, done, own=True))
         self.feed(node, Gone(g))
 
+    def _lost_with_nursery(self, node: Node, workers: WorkerSet) -> None:
+        """Every process of a node is killed with its nursery."""
+        if node.workers is not workers or not node.alive:
+            return
+        assert isinstance(workers, Processes)
+        node.workers = None
+        self.job.machine_failures += 1
+        g, words = workers.generation.g, "killed with its nursery"
+        for seat in workers.place.seats:
+            if seat.role is Role.SERVER or not workers.done:
+                lost = WorkerExit(rank=seat.index, code=-9, words=words, infra="the nursery died", role=seat.role)
+                self.feed(node, Exited(g, lost, own=True))
+        self.feed(node, Gone(g))
+
     def served(self, incarnation: str) -> bool:
         """Whether every server runs."""
         sets = [node.workers for node in self.nodes.values()]
@@ -136,7 +151,14 @@ class RosterWorld(World):
             seat = workers.place.seats[-1 if consequence else 0]
             node.workers = None
             words = f"exit {code}"
-            ended = WorkerExit(rank=seat.index, code=code, words=words, role=seat.role, consequence=consequence)
+            ended = WorkerExit(
+                rank=seat.index,
+                code=code,
+                words=words,
+                role=seat.role,
+                consequence=consequence,
+                hopeless=hopeless(code),
+            )
             self.feed(node, Exited(g, ended, own=True))
             self.feed(node, Gone(g))
             return
@@ -205,7 +227,7 @@ class RosterPromises(Promises):
         seats = [seat for place in generation.members for seat in place.seats]
         if len(set(seats)) != len(seats):
             world.fail("2", f"a seat is given twice: {generation.members}")
-        if generation.budget.charged > world.job.failures:
+        if generation.budget.charged > chargeable(world):
             world.fail("10", f"{generation.budget.charged} charged, {world.job.failures} failures of scripts")
         at_work = [place for place in generation.members if works(place) and not place.leaving]
         before = [place for place in old.members if works(place) and not place.leaving] if old is not None else []

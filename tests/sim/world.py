@@ -46,7 +46,7 @@ from elastic.model import Member
 from elastic.store.base import Range
 from elastic.store.memory import MemoryCore
 from tests.sim.nodes import KEYS, KILL_S, NEVER, Node
-from tests.sim.nurseries import Nurseries
+from tests.sim.nurseries import COLD_S, Nurseries
 
 ANSWER_S = 0.1
 """Who has not answered over a link by then is not waited for."""
@@ -82,10 +82,13 @@ class World(Nurseries):
         if not stop():
             self.now = until
 
-    def start_node(self, host: str, *, slots: int = 1, elastic_timeout_s: float | None = None) -> Node:
+    def start_node(
+        self, host: str, *, slots: int = 1, elastic_timeout_s: float | None = None, warm: bool = False
+    ) -> Node:
         """Start an agent on a host; each start is another node.
 
-        Where the job has a list of hosts, one that it does not name is the next one of the list.
+        It registers when its nursery is `warm`: at once, or after its imports. Where the job has a list of hosts, one
+        that it does not name is the next one of the list.
         """
         if self.spec.ips and host not in self.spec.ips:
             host = self.spec.ips[len(self.nodes) % len(self.spec.ips)]
@@ -99,6 +102,9 @@ class World(Nurseries):
         facts = Facts(me, KEYS, limits, Policy(node=name, kill_s=KILL_S), now=offset + self.now)
         facts.idle_since = facts.entered_at = facts.now
         node = Node(name, host, AgentCore(facts), self.links, offset=offset)
+        if not warm and self.random.random() < 0.5:
+            facts.prepared = node.warm = False
+            self.after(self.random.uniform(0.01, COLD_S), lambda: self.warmed(node))
         self.nodes[name] = node
         self.log(f"{name} starts")
         self._tick_session(node)
@@ -180,8 +186,16 @@ class World(Nurseries):
         event = ProvenGone(dead.name, created, dead.host)
         for node in self.nodes.values():
             if node.alive and dead.name in node.linked and not node.cut and not dead.cut:
-                self._link(node)
-                self._later(node, self.random.uniform(0.001, 0.05), event)
+                self._notice(node, self.random.uniform(0.001, 0.05), event)
+
+    def _notice(self, node: Node, delay: float, event: ProvenGone) -> None:
+        """The kernel tells of a link that closed a moment later; until then it counts as one that is up."""
+
+        def noticed() -> None:
+            self._link(node)
+            self.feed(node, event)
+
+        self.after(delay, noticed)
 
     def prove_dead_to(self, node: Node, dead: Node) -> None:
         """The machine itself shows a newcomer that nothing is left of an older node there."""
