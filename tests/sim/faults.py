@@ -5,15 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-import msgspec
-
-from elastic.agentevents import ProvenGone
 from elastic.keys import encode
-from elastic.model import Generation, Np, Status, Verdict
+from elastic.model import Generation, Status, Verdict
 from elastic.proposals import Transaction
 from elastic.store.base import Delete, Put, Range
-from tests.sim.checks import OPERATOR, Calm, Promises
+from tests.sim.calm import SITUATIONS, Calm
+from tests.sim.checks import OPERATOR, Promises
 from tests.sim.nodes import HOPELESS, KEYS, KILL_S, Node, Observer
+from tests.sim.rules import Rules
 from tests.sim.world import World
 
 CHAOS_S = 70.0
@@ -305,13 +304,8 @@ def drain(world: World, rng: random.Random) -> None:
 def false_proof(world: World, rng: random.Random) -> None:
     """Links say of a healthy node that its process is gone."""
     node = _pick(world, rng)
-    created = node.core.facts.registered if node is not None else None
-    if node is None or created is None:
-        return
-    world.log(f"{node.name}: falsely proven dead")
-    for other in _alive(world):
-        if other is not node:
-            world.feed(other, ProvenGone(node.name, created, node.host))
+    if node is not None:
+        world.prove_falsely(node)
 
 
 def _worker_ends(world: World, rng: random.Random, code: int) -> None:
@@ -346,7 +340,7 @@ def join_while_astray(world: World, rng: random.Random) -> None:
     if node is None or node.astray:
         return
     _astray_for(world, node, 2 * world.spec.lease_ttl_s + rng.uniform(5, 15))
-    _scale_to(world, world.size + 1)
+    world.scale_to(world.size + 1)
     for number in range(2):
         at = world.spec.lease_ttl_s * rng.uniform(0.5, 3.0)
         world.after(at, lambda number=number: _start(world, f"meanwhile{number}"))  # type: ignore[misc]
@@ -454,15 +448,7 @@ def scale(world: World, rng: random.Random) -> None:
     """An operator wants another number of nodes."""
     view = Promises().view(world)
     if view.spec is not None and view.verdict is None:
-        _scale_to(world, rng.randint(view.spec.value.np.low, world.size + 1))
-
-
-def _scale_to(world: World, high: int) -> None:
-    view = Promises().view(world)
-    if view.spec is not None and view.verdict is None:
-        np = Np(low=view.spec.value.np.low, high=high, first=min(view.spec.value.np.first, high))
-        world.log(f"scaled to {np}")
-        _operator_writes(world, KEYS.spec, encode(msgspec.structs.replace(view.spec.value, np=np)))
+        world.scale_to(rng.randint(view.spec.value.np.low, world.size + 1))
 
 
 def operator_stops(world: World, rng: random.Random) -> None:
@@ -530,7 +516,7 @@ def run_seed(seed: int, *, defect: str = "") -> World:
 def make(seed: int, *, defect: str = "") -> World:
     """A world before anything has happened, watched by every promise."""
     world = World(seed, defect=defect)
-    world.observe(Promises())
+    world.observe(Promises(), Rules())
     return world
 
 
@@ -580,6 +566,13 @@ def _calm(world: World, rng: random.Random) -> None:
 
     def strike() -> None:
         node = _pick(world, rng)
+        situation = rng.choice([None, None, None, None, *SITUATIONS])
+        steady = calm.steady(world)
+        if situation is not None and steady is not None and node is not None:
+            world.counts[f"calm {situation.__name__}"] += 1
+            world.log(f"calm: {situation.__name__} of {node.name}")
+            situation(world, calm, node, steady)
+            return
         kind = rng.choice(["loss", "outage", "return", "astray"])
         if kind == "loss" and node is not None:
             calm.expect_notice(world, node)

@@ -197,6 +197,7 @@ class Network(Clockwork):
 
     def _send(self, node: Node, transaction: Transaction) -> None:
         compares = [c for c in transaction.compares if not self._left_out(c.range.start, c.target.value)]
+        node.sent_view, node.sent_at = node.core.facts.view, self.now
 
         def call() -> Callable[[], None]:
             before = self.store.revision
@@ -209,6 +210,9 @@ class Network(Clockwork):
                 for observer in self.observers:
                     observer.after_commit(self.whole, node, transaction)
                 self.deliver()
+            elif not result.done:
+                for observer in self.observers:
+                    observer.after_refusal(self.whole, node, transaction)
             return lambda: self.feed(
                 node,
                 Answered(transaction, result.done, result.revision, registered_before(KEYS, transaction, result)),

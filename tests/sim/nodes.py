@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from elastic.agentevents import Event
 from elastic.agentstate import AgentCore
 from elastic.decisions import Decision
-from elastic.keys import JobKeys, Stored, ViewReader
+from elastic.keys import JobKeys, Stored, View, ViewReader
 from elastic.model import Generation
 from elastic.proposals import Transaction
 from elastic.store.base import Entry, Range
@@ -123,6 +123,10 @@ class Node:
     wake_planned: float = NEVER
     deadline_planned: float = NEVER
     last_decision: Decision | None = None
+    # what it knew when it sent its last transaction, and who has told it that it does not reach the store
+    sent_view: View | None = None
+    sent_at: float = 0.0
+    heard_astray: dict[str, float] = field(default_factory=dict)
 
     @property
     def hears(self) -> bool:
@@ -138,6 +142,9 @@ class Observer:
 
     def after_commit(self, world: World, node: Node, transaction: Transaction) -> None:
         """A transaction that changed something."""
+
+    def after_refusal(self, world: World, node: Node, transaction: Transaction) -> None:
+        """A transaction that the store refused."""
 
     def after_expiry(self, world: World, nodes: list[Node]) -> None:
         """Leases that ran out."""

@@ -42,8 +42,10 @@ from elastic.agentfacts import Facts, Limits, Me
 from elastic.agentlinks import concerns, vouch_s
 from elastic.agentstate import AgentCore
 from elastic.decisions import Policy
-from elastic.model import Member
-from elastic.store.base import Range
+from elastic.errors import DocumentError
+from elastic.keys import decode, encode
+from elastic.model import Member, Np, Spec
+from elastic.store.base import Put, Range
 from elastic.store.memory import MemoryCore
 from tests.sim.nodes import KEYS, KILL_S, NEVER, Node
 from tests.sim.nurseries import COLD_S, Nurseries
@@ -197,6 +199,29 @@ class World(Nurseries):
 
         self.after(delay, noticed)
 
+    def prove_falsely(self, node: Node) -> None:
+        """Links say to everybody else of a healthy node that its process is gone."""
+        created = node.core.facts.registered
+        if created is None:
+            return
+        self.log(f"{node.name}: falsely proven dead")
+        for other in tuple(self.nodes.values()):
+            if other.alive and other.exit_code is None and other is not node:
+                self.feed(other, ProvenGone(node.name, created, node.host))
+
+    def scale_to(self, high: int) -> None:
+        """An operator wants another number of nodes."""
+        found = self.store.list(Range.key(KEYS.spec)).entries
+        if found and not self.verdict_there():
+            try:
+                spec: Spec = decode(KEYS, KEYS.spec, found[0].value)
+            except DocumentError:
+                return
+            np = Np(low=spec.np.low, high=high, first=min(spec.np.first, high))
+            self.log(f"scaled to {np}")
+            self.store.txn((), (Put(KEYS.spec, encode(msgspec.structs.replace(spec, np=np))),))
+            self.deliver()
+
     def prove_dead_to(self, node: Node, dead: Node) -> None:
         """The machine itself shows a newcomer that nothing is left of an older node there."""
         if not dead.alive and dead.workers is None:
@@ -321,7 +346,9 @@ class World(Nurseries):
                 continue
             granted = vouch_s(other.core.facts, node.name, g, self.local(other))
             if concerns(other.core.facts, node.name):
-                self._later(other, self.latency(), VouchAsked(node.name))
+                delay = self.latency()
+                other.heard_astray[node.name] = self.now + delay
+                self._later(other, delay, VouchAsked(node.name))
             if granted > 0:
                 self.counts["a word was given"] += 1
                 self._later(node, 2 * self.latency(), Vouched(g, asked_at + granted))
