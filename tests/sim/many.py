@@ -15,7 +15,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
-from tests.sim.faults import run_seed
+from tests.sim.life import run_seed
 from tests.sim.nodes import Violation
 from tests.sim.rosters import run_roster_seed
 

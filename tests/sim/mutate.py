@@ -15,7 +15,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from tests.sim.mutant import Found, find
@@ -47,14 +47,14 @@ def fresh(processes: int | None = None) -> ProcessPoolExecutor:
 
 
 def look(mutations: list[Mutation], count: int, processes: int | None) -> Iterator[tuple[Mutation, Found]]:
-    """Look for each mutation; results in their order."""
+    """Look for each mutation; results as they come."""
     known = noted()
     with fresh(processes) as pool:
-        tasks: list[tuple[Mutation, Future[Found]]] = [
-            (one, pool.submit(find, one, seeds_for(one, count, known.get(one.name)))) for one in mutations
-        ]
-        for one, task in tasks:
-            yield one, task.result()
+        tasks: dict[Future[Found], Mutation] = {
+            pool.submit(find, one, seeds_for(one, count, known.get(one.name))): one for one in mutations
+        }
+        for task in as_completed(tasks):
+            yield tasks[task], task.result()
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -528,7 +528,8 @@ MUTATIONS: Final = (
     Mutation(
         "compare: the proposer",
         PROPOSALS,
-        "        Compare.created(keys.member(node), created),\n        *_same_store(keys, view),\n        Compare.modified(keys.generation",
+        "        Compare.created(keys.member(node), created),\n        *_same_store(keys, view),\n        "
+        "Compare.modified(keys.generation",
         "        *_same_store(keys, view),\n        Compare.modified(keys.generation",
         "the proposer is registered as it believes",
     ),
@@ -556,14 +557,16 @@ MUTATIONS: Final = (
     Mutation(
         "compare: spec",
         PROPOSALS,
-        "        Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),\n        Compare.absent(keys.verdict),\n    ]",
+        "        Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),\n"
+        "        Compare.absent(keys.verdict),\n    ]",
         "        Compare.absent(keys.verdict),\n    ]",
         "np is what it was",
     ),
     Mutation(
         "compare: verdict",
         PROPOSALS,
-        "        Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),\n        Compare.absent(keys.verdict),\n    ]",
+        "        Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),\n"
+        "        Compare.absent(keys.verdict),\n    ]",
         "        Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),\n    ]",
         "no verdict is there",
     ),
@@ -584,7 +587,8 @@ MUTATIONS: Final = (
     Mutation(
         "compare: lost keys",
         PROPOSALS,
-        "            if lost not in view.members:\n                compares.append(Compare.absent(keys.member(lost)))\n",
+        "            if lost not in view.members:\n"
+        "                compares.append(Compare.absent(keys.member(lost)))\n",
         "",
         "the lost are not registered",
     ),

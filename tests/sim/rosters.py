@@ -17,8 +17,10 @@ from elastic.keys import View
 from elastic.model import Ended, Generation, Member, Mode, Np, Place, Role, Roles, Seat, Spec, Status, WorkerExit
 from elastic.proposals import Transaction
 from elastic.seats import servers_wanted, serves, vacant_servers, works
+from tests.sim.accidents import alive, cut_for, start
 from tests.sim.checks import OPERATOR, Promises, chargeable
-from tests.sim.faults import CHAOS_S, HEALED_S, _alive, _chaos, _cut_for, _heal, _over, _start, scale
+from tests.sim.faults import scale
+from tests.sim.life import CHAOS_S, HEALED_S, chaos, heal, over
 from tests.sim.nodes import Node, WorkerSet
 from tests.sim.nurseries import hopeless
 from tests.sim.world import World
@@ -313,19 +315,19 @@ def make_roster(seed: int) -> RosterWorld:
 def everybody_goes(world: RosterWorld, rng: random.Random) -> None:
     """Whoever has a seat is gone or cut off in the same moment, and others come."""
     world.counts["fault everybody of a roster goes"] += 1
-    for node in _alive(world):
+    for node in alive(world):
         if node.workers is not None:
             how = rng.choice(["kill", "cut", "cut", "revoke"])
             if how == "kill":
                 world.kill_agent(node)
             elif how == "cut":
-                _cut_for(world, node, rng.uniform(3, 30))
+                cut_for(world, node, rng.uniform(3, 30))
             elif node.lease is not None:
                 world.store.revoke(node.lease)
-                _cut_for(world, node, rng.uniform(3, 30))
+                cut_for(world, node, rng.uniform(3, 30))
     world.deliver()
     for number in range(world.size):
-        world.after(rng.uniform(0, 8.0), lambda number=number: _start(world, f"h{number}"))  # type: ignore[misc]
+        world.after(rng.uniform(0, 8.0), lambda number=number: start(world, f"h{number}"))  # type: ignore[misc]
 
 
 def live_roster(world: RosterWorld) -> None:
@@ -333,18 +335,18 @@ def live_roster(world: RosterWorld) -> None:
     rng = world.random
     for number in range(world.size):
         delay = 0.0 if rng.random() < 0.5 else rng.uniform(0, 6.0)
-        world.after(delay, lambda number=number: _start(world, f"h{number}"))  # type: ignore[misc]
-    _chaos(world, rng)
+        world.after(delay, lambda number=number: start(world, f"h{number}"))  # type: ignore[misc]
+    chaos(world, rng)
     if rng.random() < 0.3:
         world.after(rng.uniform(5.0, CHAOS_S), lambda: everybody_goes(world, rng))
     if rng.random() < 0.3:
         world.after(rng.uniform(5.0, CHAOS_S), lambda: scale(world, rng))
-    world.run_to(CHAOS_S + 40.0, stop=lambda: _over(world))
-    _heal(world)
+    world.run_to(CHAOS_S + 40.0, stop=lambda: over(world))
+    heal(world)
     if not world.verdict_there():
         for number in range(world.size + 1):
-            _start(world, f"h{number}")
-    world.run_to(world.now + HEALED_S, stop=lambda: _over(world))
-    if not _over(world):
-        waiting = {node.name: f"{node.core.phase} {node.core.facts.decision}" for node in _alive(world)}
+            start(world, f"h{number}")
+    world.run_to(world.now + HEALED_S, stop=lambda: over(world))
+    if not over(world):
+        waiting = {node.name: f"{node.core.phase} {node.core.facts.decision}" for node in alive(world)}
         world.fail("liveness", f"the faults are healed and the job does not end: {waiting}")
