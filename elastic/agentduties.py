@@ -232,7 +232,8 @@ def _join(f: Facts) -> None:
             f.told = (*f.told, line)
             f.act(Say(line, warn=line in plan.warnings))
     if plan.refusal:
-        f.refusal = plan.refusal
+        if f.phase is Phase.JOINING:  # Who has workers tries again: what cannot be read may be put right meanwhile.
+            f.refusal = plan.refusal
     elif plan.transaction is not None:
         if f.prepared:  # A node that is in a generation starts its workers at once.
             _send(f, plan.transaction)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from elastic.model import Generation
+from elastic.agentevents import ProvenGone
+from elastic.model import Ended, Generation
 from elastic.proposals import Transaction
 from elastic.store.base import Put
 from tests.sim.nodes import Node, Observer
@@ -35,6 +36,69 @@ class KillAtStep(Observer):
 
     def after_start(self, world: World, node: Node, generation: Generation) -> None:
         """Nothing to do."""
+
+
+class Overtaken(Observer):
+    """Lets one transaction linger on its way, while something happens that it does not know of."""
+
+    def __init__(self, world: World, kind: str, meanwhile: Callable[[Node], None], seconds: float) -> None:
+        self.kind = kind
+        self.meanwhile = meanwhile
+        self.seconds = seconds
+        world.observe(self)
+
+    def after_send(self, world: World, node: Node, transaction: Transaction) -> float:
+        """It is sent, and something else arrives before it."""
+        if not self.kind or transaction.kind != self.kind or not node.alive:
+            return 0.0
+        world.counts[f"fault overtaken {self.kind}"] += 1
+        self.kind = ""
+        world.after(0.001, lambda: self.meanwhile(node))
+        return self.seconds
+
+
+class DoneAndGone(Observer):
+    """Kills the next node that has recorded that its workers ended well; its death is shown before its word is."""
+
+    def __init__(self, world: World) -> None:
+        self.armed = True
+        world.observe(self)
+
+    def after_commit(self, world: World, node: Node, transaction: Transaction) -> None:
+        """Its outcome is in the store."""
+        outcome = transaction.outcome
+        if self.armed and outcome is not None and outcome[1].ended is Ended.OK:
+            self.armed = False
+            world.after(0.0, lambda: self._dies(world, node))
+
+    @staticmethod
+    def _dies(world: World, node: Node) -> None:
+        created = node.core.facts.registered
+        world.kill_agent(node)
+        for other in alive(world) if created is not None else ():
+            world.feed(other, ProvenGone(node.name, created or 0, node.host))
+
+
+class CrashLoop(Observer):
+    """A script fails a moment after each start, or its nursery dies then, so many times."""
+
+    def __init__(self, world: World, times: int, code: int) -> None:
+        self.left = times
+        self.code = code
+        self._g = 0
+        world.observe(self)
+
+    def after_start(self, world: World, node: Node, generation: Generation) -> None:
+        """The first that starts in a generation is the one that fails."""
+        workers = node.workers
+        if self.left <= 0 or generation.g == self._g or workers is None:
+            return
+        self.left, self._g = self.left - 1, generation.g
+        delay = world.random.uniform(0.05, 0.6)
+        if self.code:
+            world.after(delay, lambda: world.end_worker(node, workers, self.code))
+        else:
+            world.after(delay, lambda: world.kill_nursery(node) if node.workers is workers and node.alive else None)
 
 
 class EmptyAtStep(Observer):
@@ -73,38 +137,6 @@ def cut_for(world: World, node: Node, seconds: float, then: Callable[[], None] =
         node.cut, node.silent_at = False, 1e9
         world.log(f"{node.name}: reaches the others again")
         world.relist(node)
-        then()
-
-    world.after(seconds, back)
-
-
-def astray_for(world: World, node: Node, seconds: float, then: Callable[[], None] = lambda: None) -> None:
-    """A node does not reach the store for so long, and is heard by the others."""
-    node.astray = True
-    world.log(f"{node.name}: does not reach the store")
-
-    def back() -> None:
-        node.astray = False
-        world.log(f"{node.name}: reaches the store again")
-        world.relist(node)
-        then()
-
-    world.after(seconds, back)
-
-
-def outage(world: World, seconds: float, then: Callable[[], None] = lambda: None) -> None:
-    """The store is away for so long; then every lease counts anew."""
-    if not world.store_up:
-        return
-    world.store_up = False
-    world.log(f"the store is away for {seconds:.1f} s")
-
-    def back() -> None:
-        world.store_up = True
-        world.store.prolong(world.now)
-        world.log("the store is back")
-        for node in alive(world):
-            world.relist(node)
         then()
 
     world.after(seconds, back)

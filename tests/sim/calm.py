@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from elastic.agentfacts import Phase
 from elastic.keys import View
 from elastic.membership import GROW_EVERY_S
 from elastic.model import Ended, Generation, Go, Place, Why
@@ -196,7 +197,9 @@ def crash(world: World, calm: Calm, node: Node, old: Generation) -> None:
     world.kill_agent(node)
 
     def formed(generation: Generation) -> str:
-        return f"{generation.g} still has {node.name}, which died" if generation.index(node.name) is not None else ""
+        if generation.index(node.name) is not None:
+            return f"{generation.g} still has {node.name}, which died"
+        return "" if generation.why is Why.LOSS else f"{generation.why} after the loss of {node.name}"
 
     calm.expect(
         world,
@@ -375,6 +378,85 @@ def loss_in_plan(world: World, calm: Calm, node: Node, old: Generation) -> None:
     calm.expect(world, Expected("6", text, until, lambda view: went(view) > old.g and lost.name not in inside(view)))
 
 
+def lease_lost_at_gate(world: World, calm: Calm, node: Node, old: Generation) -> None:
+    """A script fails, and while others stop, somebody revokes the lease of one that has stopped: it is soon back."""
+    if node.workers is None or len(old.members) < 2:
+        return
+    world.end_worker(node, node.workers, 1)
+
+    def look() -> None:
+        for one in world.nodes.values():
+            if one.core.phase is Phase.GATED and one.lease is not None and one.alive:
+                world.log(f"{one.name}: its lease is revoked")
+                world.store.revoke(one.lease)
+                world.deliver()
+                world.after(0.1, lambda one=one: calm.expect_return(world, one))  # type: ignore[misc]
+                return
+        if world.now < began + STOP_S:
+            world.after(0.02, look)
+
+    began = world.now
+    look()
+
+
+def walled(world: World, calm: Calm, node: Node, old: Generation) -> None:
+    """A node comes for whom there is room and whom nobody can connect to: it is taken in without a link."""
+    if not world.links or world.spec.ips or set(calm.view(world).members) != {place.node for place in old.members}:
+        return
+    if any(one.core.facts.memory.grown_at is not None for one in world.nodes.values()):
+        return
+    world.scale_to(len(old.members) + 1)
+    fresh = world.start_node("walled", warm=True)
+    fresh.unlinkable = True
+    until = world.now + LINK_PATIENCE_S + world.spec.settle_s + STOP_S
+    calm.expect(world, Expected("3", f"{fresh.name} is not taken in", until, lambda view: fresh.name in inside(view)))
+
+
+def long_outage(world: World, calm: Calm, node: Node, old: Generation) -> None:
+    """The store is away for longer than the limit: all stop, and start again soon after it is back."""
+    seconds = world.spec.store_outage_limit_s + world.spec.lease_ttl_s + 3.0
+    world.away_for(seconds)
+    until = world.now + seconds + 2 * world.spec.lease_ttl_s + world.spec.settle_s + LINK_PATIENCE_S + 2 * STOP_S
+    text = f"the store is back, and nothing starts by {until:.0f}"
+    calm.expect(world, Expected("7", text, until, lambda view: went(view) > old.g))
+
+
+def long_astray(world: World, calm: Calm, node: Node, old: Generation) -> None:
+    """A member does not reach the store for longer than the limit: the others go on without it."""
+    index = old.index(node.name)
+    if not world.links or not index or len(old.members) <= world.spec.np.low:
+        return
+    longest = world.spec.store_outage_limit_s + 2 * world.spec.lease_ttl_s
+    world.astray_for(node, 2 * longest)
+    until = world.now + longest + NOTICE_S + STOP_S
+    text = f"{node.name} is away for longer than the limit, and nobody goes on without it"
+    calm.expect(world, Expected("6", text, until, lambda view: went(view) > old.g and node.name not in inside(view)))
+
+
+def failure_while_astray(world: World, calm: Calm, node: Node, old: Generation) -> None:
+    """A script fails while a member does not reach the store: that one is waited for at the gate, but not for long."""
+    index, ttl_s = old.index(node.name), world.spec.lease_ttl_s
+    if not world.links or not index or len(old.members) <= max(2, world.spec.np.low):
+        return
+    first = world.nodes[old.members[0].node]
+    short = world.random.random() < 0.5
+    world.astray_for(node, ttl_s + 1.0 if short else 5 * ttl_s)
+
+    def fails() -> None:
+        if first.workers is not None:
+            world.end_worker(first, first.workers, 1)
+
+    world.after(0.8 * ttl_s, fails)
+
+    def formed(generation: Generation) -> str:
+        return f"{node.name} counts as lost, and it is heard" if short and generation.why is Why.LOSS else ""
+
+    until = world.now + 4 * ttl_s + 2 * STOP_S
+    text = f"{node.name} does not reach the store, and the others wait for it for too long"
+    calm.expect(world, Expected("6", text, until, lambda view: went(view) > old.g, formed))
+
+
 SITUATIONS: tuple[Callable[[World, Calm, Node, Generation], None], ...] = (
     crash, failure, drains, shrink, growth, false_proof, everybody_starts_again, loss_in_plan,
+    lease_lost_at_gate, walled, long_outage, long_astray, failure_while_astray,
 )  # fmt: skip

@@ -44,7 +44,7 @@ class Clockwork:
         self.links = rng.random() < 0.6
         self.spec = Spec(
             np=self.np,
-            slots=1,
+            slots=rng.choice([1, 1, 2]),
             settle_s=rng.choice([1.0, 3.0]),
             grow_every_s=rng.choice([5.0, 15.0, None]),
             restarts_max=rng.choice([2, 4, 30]),

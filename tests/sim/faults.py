@@ -8,9 +8,11 @@ from elastic.keys import encode
 from elastic.model import Status, Verdict
 from tests.sim.accidents import (
     EVENTS_MIN,
+    CrashLoop,
+    DoneAndGone,
     KillAtStep,
+    Overtaken,
     alive,
-    astray_for,
     cut_for,
     operator_writes,
     pick,
@@ -19,7 +21,7 @@ from tests.sim.accidents import (
     worker_ends,
 )
 from tests.sim.checks import OPERATOR, Promises
-from tests.sim.nodes import HOPELESS, KEYS, KILL_S
+from tests.sim.nodes import HOPELESS, KEYS, KILL_S, Node
 from tests.sim.world import World
 
 
@@ -87,7 +89,7 @@ def astray(world: World, rng: random.Random) -> None:
     """A node does not reach the store, and is still heard by the other nodes."""
     node = pick(world, rng)
     if node is not None and not node.astray:
-        astray_for(world, node, rng.choice([1.0, rng.uniform(3, 40)]))
+        world.astray_for(node, rng.choice([1.0, rng.uniform(3, 40)]))
 
 
 def unlinkable(world: World, rng: random.Random) -> None:
@@ -137,7 +139,7 @@ def everybody_astray(world: World, rng: random.Random) -> None:
     for node in alive(world):
         if node.lease is not None and rng.random() < 0.3:
             world.store.revoke(node.lease)
-        astray_for(world, node, rng.uniform(20, 60))
+        world.astray_for(node, rng.uniform(20, 60))
     world.deliver()
     for number in range(world.size):
         world.after(rng.uniform(0, 8.0), lambda number=number: start(world, f"other{number}"))  # type: ignore[misc]
@@ -148,7 +150,7 @@ def join_while_astray(world: World, rng: random.Random) -> None:
     node = pick(world, rng)
     if node is None or node.astray:
         return
-    astray_for(world, node, 2 * world.spec.lease_ttl_s + rng.uniform(5, 15))
+    world.astray_for(node, 2 * world.spec.lease_ttl_s + rng.uniform(5, 15))
     world.scale_to(world.size + 1)
     for number in range(2):
         at = world.spec.lease_ttl_s * rng.uniform(0.5, 3.0)
@@ -178,14 +180,21 @@ def worker_fails(world: World, rng: random.Random) -> None:
 
 
 def crash_loop(world: World, rng: random.Random) -> None:
-    """A script fails again and again, a moment after each start."""
-    for number in range(12):
-        world.after(number * rng.uniform(0.5, 3.0), lambda: worker_ends(world, rng, 1))
+    """A script fails again and again, a moment after each start, or asks for a restart, or its nursery dies."""
+    CrashLoop(world, rng.choice([5, 12]), rng.choice([1, 1, 101, 0]))
+    worker_ends(world, rng, 1)
 
 
 def worker_asks_restart(world: World, rng: random.Random) -> None:
     """A script asks for a restart."""
     worker_ends(world, rng, 101)
+
+
+def worker_hangs(world: World, rng: random.Random) -> None:
+    """A worker makes no step any more; its agent notices that."""
+    nodes = [node for node in alive(world) if node.workers is not None and not node.workers.stopping]
+    if nodes and world.steps > EVENTS_MIN:
+        world.hang_worker(rng.choice(nodes))
 
 
 def worker_fatal(world: World, rng: random.Random) -> None:
@@ -219,7 +228,7 @@ def proposer_lost(world: World, rng: random.Random) -> None:
 
 def wrong_slots(world: World, rng: random.Random) -> None:
     """A node with another number of cards comes; it is refused."""
-    world.start_node("wide", slots=2)
+    world.start_node("wide", slots=world.spec.slots + 1)
 
 
 def impatient_node(world: World, rng: random.Random) -> None:
@@ -228,16 +237,89 @@ def impatient_node(world: World, rng: random.Random) -> None:
 
 
 def late_drain(world: World, rng: random.Random) -> None:
-    """A node is told to leave in the moment in which it comes."""
+    """A node is told to leave in the moment in which it comes, or before it has reached the store."""
     node = world.start_node("brief")
+    if rng.random() < 0.4:
+        cut_for(world, node, rng.uniform(15, 30))
     world.after(rng.uniform(0.0, 0.01), lambda: world.drain(node))
+
+
+def drain_while_astray(world: World, rng: random.Random) -> None:
+    """A node is told to leave while it does not reach the store, so that nobody takes notice."""
+    node = pick(world, rng)
+    if node is not None and not node.astray:
+        world.astray_for(node, rng.uniform(20, 60))
+        world.after(rng.uniform(0.0, 3.0), lambda: world.drain(node))
+
+
+def hold(world: World, rng: random.Random) -> None:
+    """An operator wants more nodes than there are; the job holds, and a node that does not wait for long is in it."""
+    for number in range(2):
+        world.start_node(f"brisk{number}", elastic_timeout_s=rng.uniform(2.0, 6.0), warm=True)
+    high = len(alive(world)) + 2
+    world.after(rng.uniform(0.2, 4.0), lambda: world.scale_to(high, low=high))
+    world.after(rng.uniform(4.0, 6.0), lambda: worker_fails(world, rng))
+
+
+def done_and_gone(world: World, rng: random.Random) -> None:
+    """A node dies in the moment in which it has recorded that its workers ended well."""
+    DoneAndGone(world)
+
+
+def overtaken(world: World, rng: random.Random) -> None:
+    """A transaction lingers on its way, and what it was based on is no longer so when it arrives."""
+
+    def scaled(_: Node) -> None:
+        scale(world, rng)
+
+    def stopped(_: Node) -> None:
+        operator_stops(world, rng)
+
+    def done(_: Node) -> None:
+        world.job.done_s = world.job.work_s
+        for node in alive(world):
+            if (workers := node.workers) is not None:
+                delay = rng.choice([0.0, rng.uniform(0.0, 2.0)])
+                world.after(delay, lambda node=node, workers=workers: world.end_worker(node, workers, 0))  # type: ignore[misc]
+
+    def revoked(node: Node) -> None:
+        if node.lease is not None:
+            world.store.revoke(node.lease)
+            world.deliver()
+
+    def another_revoked(node: Node) -> None:
+        others = [one for one in alive(world) if one is not node]
+        if others:
+            revoked(rng.choice(others))
+
+    kind = rng.choice(["form", "form", "form", "go", "go", "verdict", "record", "register", "say"])
+    Overtaken(world, kind, rng.choice([scaled, stopped, done, revoked, another_revoked]), rng.choice([0.05, 0.8]))
+    rng.choice([worker_fails, leave_and_join, join_storm, scale])(world, rng)
+
+
+def lease_lost_and_slow_watch(world: World, rng: random.Random) -> None:
+    """Somebody revokes the lease of a node that for some seconds sees late what happens."""
+    node = pick(world, rng)
+    if node is not None and node.lease is not None:
+        node.slow_until = world.now + rng.uniform(3, 8)
+        world.store.revoke(node.lease)
+        world.deliver()
+
+
+def brisk_and_scaled(world: World, rng: random.Random) -> None:
+    """Nodes that do not wait for long join, and an operator wants them no more; the others take their time to stop."""
+    world.scale_to(len(alive(world)) + 2)
+    for number in range(2):
+        world.start_node(f"brisk{number}", elastic_timeout_s=rng.uniform(1.0, 1.5), warm=True)
+    world.after(rng.uniform(4.0, 12.0), lambda: world.scale_to(max(1, len(alive(world)) - 2)))
 
 
 def scale(world: World, rng: random.Random) -> None:
     """An operator wants another number of nodes."""
     view = Promises().view(world)
     if view.spec is not None and view.verdict is None:
-        world.scale_to(rng.randint(view.spec.value.np.low, world.size + 1))
+        most = world.size + 1
+        world.scale_to(rng.randint(min(view.spec.value.np.low, most), most))
 
 
 def operator_stops(world: World, rng: random.Random) -> None:

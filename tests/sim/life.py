@@ -9,18 +9,19 @@ from elastic.keys import encode
 from tests.sim import faults, storefaults
 from tests.sim.accidents import (
     EVENTS_MIN,
+    DoneAndGone,
     EmptyAtStep,
     KillAtStep,
+    Overtaken,
     alive,
-    astray_for,
     cut_for,
     operator_writes,
-    outage,
     pick,
     start,
 )
 from tests.sim.calm import SITUATIONS, Calm
 from tests.sim.checks import Promises
+from tests.sim.ends import Ends
 from tests.sim.nodes import KEYS
 from tests.sim.rules import Rules
 from tests.sim.world import World
@@ -61,6 +62,7 @@ FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
     faults.false_proof,
     faults.worker_fails,
     faults.worker_asks_restart,
+    faults.worker_hangs,
     faults.worker_fatal,
     faults.worker_hopeless,
     faults.crash_loop,
@@ -70,6 +72,12 @@ FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
     faults.wrong_slots,
     faults.impatient_node,
     faults.late_drain,
+    faults.done_and_gone,
+    faults.overtaken,
+    faults.lease_lost_and_slow_watch,
+    faults.brisk_and_scaled,
+    faults.drain_while_astray,
+    faults.hold,
     faults.scale,
     faults.operator_stops,
     storefaults.damaged_document,
@@ -77,8 +85,18 @@ FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
 )
 
 
-RARE = {"outage_long": 0.3, "store_empty": 0.4, "crash_loop": 0.4, "operator_stops": 0.2, "worker_fatal": 0.3,
-        "worker_hopeless": 0.3, "two_operators": 0.5}  # fmt: skip
+RARE = {
+    "outage_long": 0.3,
+    "store_empty": 0.4,
+    "crash_loop": 0.5,
+    "operator_stops": 0.2,
+    "two_operators": 0.5,
+    "worker_fatal": 0.3,
+    "worker_hopeless": 0.3,
+    "done_and_gone": 2.0,
+    "overtaken": 3.0,
+}
+"""How often a fault strikes beside others; 1.0 is left out."""
 WEIGHTS = tuple(RARE.get(fault.__name__, 1.0) for fault in FAULTS)
 
 
@@ -92,7 +110,7 @@ def run_seed(seed: int, *, defect: str = "") -> World:
 def make(seed: int, *, defect: str = "") -> World:
     """A world before anything has happened, watched by every promise."""
     world = World(seed, defect=defect)
-    world.observe(Promises(), Rules())
+    world.observe(Promises(), Rules(), Ends())
     return world
 
 
@@ -159,13 +177,12 @@ def _calm(world: World, rng: random.Random) -> None:
             if node.workers is not None:  # A spare may be taken before anybody knows: it asks nobody for a vouch.
                 calm.expect_nothing(world)
             seconds = rng.uniform(1.0, world.spec.store_outage_limit_s * 0.8)
-            astray_for(world, node, seconds, then=lambda: calm.store_is_back(world))
+            world.astray_for(node, seconds, then=lambda: calm.store_is_back(world))
         elif kind == "return" and node is not None:
             cut_for(world, node, rng.uniform(3.0, 12.0), then=lambda: calm.expect_return(world, node))
         else:
             calm.expect_nothing(world)
-            outage(
-                world,
+            world.away_for(
                 rng.uniform(1.0, world.spec.store_outage_limit_s * 0.8),
                 then=lambda: calm.store_is_back(world),
             )
@@ -180,6 +197,8 @@ def heal(world: World) -> None:
     world.store_up = True
     world.dismiss(KillAtStep)
     world.dismiss(EmptyAtStep)
+    world.dismiss(Overtaken)
+    world.dismiss(DoneAndGone)
     for node in alive(world):
         node.cut = node.deaf = node.astray = node.unlinkable = False
         node.silent_at = 1e9

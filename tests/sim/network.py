@@ -24,6 +24,7 @@ class Network(Clockwork):
         super().__init__(seed, defect=defect)
         self.observers: list[Observer] = []
         self._looks: list[Callable[[World], None]] = []
+        self._senders: list[Observer] = []
         self._expiry_at = NEVER
         """No lease ends before this."""
 
@@ -37,6 +38,7 @@ class Network(Clockwork):
 
     def _watched_by(self, observers: list[Observer]) -> None:
         self.observers = observers
+        self._senders = [one for one in observers if type(one).after_send is not Observer.after_send]
         self._looks = [one.after_event for one in observers if type(one).after_event is not Observer.after_event]
 
     @property
@@ -60,7 +62,9 @@ class Network(Clockwork):
                 due = self.store.next_expiry()
             self._expiry_at = due if due is not None else NEVER
 
-    def ask(self, node: Node, call: Callable[[], Callable[[], None]], lost: Callable[[], None]) -> None:
+    def ask(
+        self, node: Node, call: Callable[[], Callable[[], None]], lost: Callable[[], None], linger_s: float = 0.0
+    ) -> None:
         """Send a request: `call` runs at the store and gives what the node does with the answer; or `lost`."""
         if not self.reachable(node):
             self.after(DEADLINE_S, lost)
@@ -87,7 +91,7 @@ class Network(Clockwork):
             self.after(DEADLINE_S, lost)
             self.after(self.random.choice([self.latency(), self.random.uniform(0.5, 12.0)]), arrive)
         else:
-            self.after(self.latency(), arrive)
+            self.after(self.latency() + linger_s, arrive)
 
     def deliver(self) -> None:
         """Show every mirror what changed, each after its own delay."""
@@ -98,6 +102,9 @@ class Network(Clockwork):
                 for batch in self.store.history(node.ranges, node.revision + 1):
                     changes, revision = batch.changes, batch.revision
                     delay = self.latency()
+                    if self.now < node.slow_until:
+                        self._show_later(node, self.random.uniform(0.0, 2.0), changes, revision)
+                        continue
                     if not self.watch_faults:
                         self._show_later(node, delay, changes, revision)
                         continue
@@ -218,7 +225,8 @@ class Network(Clockwork):
                 Answered(transaction, result.done, result.revision, registered_before(KEYS, transaction, result)),
             )
 
-        self.ask(node, call, lambda: self.feed(node, Answered(transaction, None)))
+        linger_s = max((one.after_send(self.whole, node, transaction) for one in self._senders), default=0.0)
+        self.ask(node, call, lambda: self.feed(node, Answered(transaction, None)), linger_s)
 
     def _left_out(self, key: str, target: str) -> bool:
         """A defect that a test has put in: this compare is not made."""

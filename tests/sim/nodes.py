@@ -63,16 +63,20 @@ class Job:
 class WorkerSet:
     """One node's workers of one generation, as the nursery sees them.
 
-    `listens`: they leave a planned stop by themselves, after they have saved; `asked`: they were asked to, and not
-    signalled; `failing`: one of them fails in that.
+    `listens`: they leave a planned stop by themselves, after they have saved, once they have said so (`listening`);
+    `asked`: they were asked to, and not signalled; `failing`: one of them fails in that. `overdue`: their right to run
+    has ended. `broken`: one of them has failed, and the others are still there.
     """
 
     incarnation: str
     generation: Generation
     hangs: bool
     listens: bool = False
+    listening: bool = False
     stopping: bool = False
     asked: bool = False
+    overdue: bool = False
+    broken: bool = False
     failing: bool = False
 
 
@@ -95,6 +99,8 @@ class Node:
     unlinkable: bool = False
     silent_at: float = 1e9
     deaf: bool = False
+    drained_at: float | None = None
+    slow_until: float = -1e9
     inbox: list[Event] = field(default_factory=list)
     exit_code: int | None = None
     # mirror
@@ -142,6 +148,10 @@ class Observer:
 
     def after_commit(self, world: World, node: Node, transaction: Transaction) -> None:
         """A transaction that changed something."""
+
+    def after_send(self, world: World, node: Node, transaction: Transaction) -> float:
+        """A transaction that is on its way; the answer is for how long it lingers, in seconds."""
+        return 0.0
 
     def after_refusal(self, world: World, node: Node, transaction: Transaction) -> None:
         """A transaction that the store refused."""

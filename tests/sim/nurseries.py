@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elastic.agentevents import Exited, Gone, Listens, Prepared, StartWorkers, StopWorkers
+from elastic.agentevents import Exited, Gone, Hung, Listens, Prepared, StartWorkers, StopWorkers
+from elastic.agentfacts import Phase
 from elastic.model import Generation, WorkerExit
 from tests.sim.network import Network
 from tests.sim.nodes import HOPELESS, KILL_S, NEVER, Node, WorkerSet
@@ -31,8 +32,6 @@ class Nurseries(Network):
             self.fail("1", f"{node.name} starts generation {generation.g} beside {node.workers.generation.g}")
         hangs, listens = self.random.random() < 0.5, self.random.random() < (0.95 if self.job.listens else 0.05)
         node.workers = workers = WorkerSet(action.incarnation, generation, hangs, listens)
-        if listens:
-            self.after(self.random.uniform(0.0, 3.0), lambda: self.feed(node, Listens(generation.g)))
         node.run_until = node.core.facts.run_until
         self._plan_deadline(node)
         for observer in self.observers:
@@ -56,6 +55,18 @@ class Nurseries(Network):
         if len(began) == len(generation.members):
             self.after(max(self.job.work_s - self.job.done_s, 0.1), lambda: self._finish(key, generation))
             self.after(1.0, lambda: self._progress(key, generation))
+            for each in self.running(key, generation):
+                self.after(self.random.uniform(0.0, 3.0), self._listener(each, each.workers))
+
+    def _listener(self, node: Node, workers: WorkerSet | None) -> Callable[[], None]:
+        """Once the world has met, workers that use the library say that they can be asked to leave."""
+
+        def listens() -> None:
+            if workers is not None and workers.listens and node.workers is workers and not workers.stopping:
+                workers.listening = True
+                self.feed(node, Listens(workers.generation.g))
+
+        return listens
 
     def kill_nursery(self, node: Node) -> None:
         """The nursery of a node dies, and its workers with it; the agent starts another one."""
@@ -93,7 +104,8 @@ class Nurseries(Network):
         found = []
         for place in generation.members:
             node = self.nodes[place.node]
-            if node.workers is not None and (node.workers.incarnation, node.workers.generation.g) == key:
+            workers = node.workers
+            if workers is not None and not workers.broken and (workers.incarnation, workers.generation.g) == key:
                 found.append(node)
         return found
 
@@ -122,7 +134,7 @@ class Nurseries(Network):
 
     def end_worker(self, node: Node, workers: WorkerSet, code: int, *, consequence: bool = False) -> None:
         """A worker ends by itself."""
-        if node.workers is not workers or (workers.stopping and not workers.failing):
+        if node.workers is not workers or workers.broken or (workers.stopping and not workers.failing):
             return
         if node.frozen:
             self.after(0.5, self._ender(node, workers, code, consequence=consequence))
@@ -134,16 +146,37 @@ class Nurseries(Network):
         self.log(f"{node.name}: worker of {g} ends with {code}")
         for observer in self.observers:
             observer.after_exit(self.whole, node, workers, code)
-        node.workers = None
         slots = node.core.facts.me.member.slots
-        for rank in range(m_id * slots, (m_id + 1) * slots):
+        first = m_id * slots
+        alone = (
+            bool(code) and slots > 1 and not workers.failing
+        )  # The others of the node are there until they are stopped.
+        if alone:
+            workers.broken = True
+        else:
+            node.workers = None
+        for rank in range(first, first + (1 if alone else slots)):
             ended = WorkerExit(
                 rank=rank, code=code, words=f"exit {code}", consequence=consequence, hopeless=hopeless(code)
             )
             self.feed(node, Exited(g, ended, own=True))
-        self.feed(node, Gone(g, int(self.job.done_s)))
+        if not alone:
+            self.feed(node, Gone(g, int(self.job.done_s)))
         if code:
             self._break(workers, node)
+
+    def hang_worker(self, node: Node) -> None:
+        """The agent of a node notices that a worker makes no steps."""
+        workers = node.workers
+        if workers is None or not node.hears or workers.broken:
+            return
+        self.job.failures += 1
+        workers.broken = True
+        slots = node.core.facts.me.member.slots
+        rank = (workers.generation.index(node.name) or 0) * slots
+        self.log(f"{node.name}: a worker of {workers.generation.g} hangs")
+        hangs = WorkerExit(rank=rank, code=1, words="made no step")
+        self.feed(node, Hung(workers.generation.g, (hangs,)))
 
     def _stop_workers(self, node: Node, action: StopWorkers) -> None:
         workers = node.workers
@@ -151,7 +184,7 @@ class Nurseries(Network):
             return
         quick = self.random.random() < 0.5
         grace_s = action.grace_s
-        asked = action.planned and workers.listens and not workers.stopping
+        asked = action.planned and workers.listening and not workers.stopping
         if asked:
             self.counts["workers were asked to leave"] += 1
             grace_s += SAVE_LIMIT_S
@@ -206,7 +239,7 @@ class Nurseries(Network):
             return
         if self.defect == "no nursery deadline":
             return
-        workers.stopping = True
+        workers.stopping = workers.overdue = True
         self.counts["nursery killed overdue workers"] += 1
         self.after(self.random.uniform(0.01, KILL_S), lambda: self._vanish(node, workers))
 
@@ -217,6 +250,8 @@ class Nurseries(Network):
         if node.frozen and node.alive:
             self.after(0.05, lambda: self._vanish(node, workers))
             return
+        if workers.overdue and node.hears and self.now > node.thawed_at + 0.5 and node.core.phase is Phase.RUNNING:
+            self.fail("8", f"{node.name} does not stop its workers, its nursery had to")
         node.workers = None
         g = workers.generation.g
         self.log(f"{node.name}: workers of {g} are gone")

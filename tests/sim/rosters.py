@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from elastic.agentevents import Exited, Gone, StartWorkers, StopWorkers
+from elastic.agentevents import Exited, Gone, Hung, StartWorkers, StopWorkers
 from elastic.keys import View
 from elastic.model import Ended, Generation, Member, Mode, Np, Place, Role, Roles, Seat, Spec, Status, WorkerExit
 from elastic.proposals import Transaction
@@ -128,6 +128,15 @@ class RosterWorld(World):
                 self.feed(node, Exited(g, lost, own=True))
         self.feed(node, Gone(g))
 
+    def hang_worker(self, node: Node) -> None:
+        """A process of a node makes no steps."""
+        workers = node.workers
+        if isinstance(workers, Processes) and node.hears and not workers.broken and not workers.done:
+            self.job.failures += 1
+            workers.broken = True
+            g, seat = workers.generation.g, workers.place.seats[-1]
+            self.feed(node, Hung(g, (WorkerExit(rank=seat.index, code=1, words="made no step", role=seat.role),)))
+
     def served(self, incarnation: str) -> bool:
         """Whether every server runs."""
         sets = [node.workers for node in self.nodes.values()]
@@ -137,7 +146,7 @@ class RosterWorld(World):
     def end_worker(self, node: Node, workers: WorkerSet, code: int, *, consequence: bool = False) -> None:
         """The workers of a node end well, or one process of it fails."""
         assert isinstance(workers, Processes)
-        if node.workers is not workers or workers.stopping or (code == 0 and workers.done):
+        if node.workers is not workers or workers.stopping or workers.broken or (code == 0 and workers.done):
             return
         if node.frozen:
             self.after(0.5, lambda: self.end_worker(node, workers, code, consequence=consequence))

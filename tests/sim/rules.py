@@ -31,6 +31,7 @@ class Rules(Observer):
         self._formed_at: dict[tuple[int, int], float] = {}
         self._newest: tuple[int, Generation] | None = None
         self._refused: dict[str, tuple[int, int]] = {}
+        self._went_g: dict[int, int] = {}
 
     def after_refusal(self, world: World, node: Node, transaction: Transaction) -> None:
         """Nobody proposes the same again and again while nothing changes."""
@@ -50,6 +51,8 @@ class Rules(Observer):
                 self._arrived.setdefault((world.store_number, node.name), world.now)
                 if view.verdict is not None:
                     world.fail("4", f"{node.name} registered after the job had ended")
+            case "form" | "go" if view.verdict is not None:
+                world.fail("4", f"{node.name} wrote {transaction.kind} after the job had ended")
             case "form":
                 self._formed(world, view, node)
             case "record":
@@ -82,10 +85,25 @@ class Rules(Observer):
             world.fail("2", f"{fresh} join in another order than they came")
         if old is None:
             return
+        if any(g < (generation.before.g if generation.before is not None else generation.g) for g, _ in view.outcomes):
+            world.fail("12", f"outcomes of worlds that are long over: {sorted(view.outcomes)}")
+        if generation.why is Why.LOSS and self._went_g.get(world.store_number, 0) == old.g:
+            lost = {name for name in inside - set(names) if f"{name} was lost" in generation.reason}
+            self._really_lost(world, view, lost, node)
         if generation.why in PLANNED and inside and inside == set(names):
             world.fail("5", f"generation {generation.g} changes nothing: {generation.reason}")
         if generation.why in (Why.GROWTH, Why.SHRINK):
             self._all_in_reach(world, generation, old, node)
+
+    @staticmethod
+    def _really_lost(world: World, view: View, lost: set[str], node: Node) -> None:
+        """Nobody counts as lost who is registered, unless its death was proven."""
+        memory = node.core.facts.memory
+        for name in sorted(lost):
+            stored = view.members.get(name)
+            proven = stored is not None and ((name, stored.create_revision) in memory.gone or name in memory.dead)
+            if stored is not None and not proven and stored.value.state is not MemberState.DRAINING:
+                world.fail("3", f"{name} counts as lost and is registered")
 
     def _in_time(self, world: World, generation: Generation, spec: Spec, fresh: list[str]) -> None:
         """Who joins has settled, unless no one more has room."""
@@ -118,6 +136,9 @@ class Rules(Observer):
         assert view.generation is not None
         assert view.go is not None
         generation, go, seen = view.generation.value, view.go.value, node.sent_view
+        if self._went_g.get(world.store_number) == go.g:
+            world.fail("1", f"a second go for {go.g}")
+        self._went_g[world.store_number] = go.g
         for place in generation.members:
             stored = seen.members.get(place.node) if seen is not None else None
             if stored is None and place.node not in node.linked and place.node != node.name:

@@ -11,7 +11,6 @@ from tests.sim.accidents import (
     cut_for,
     empty,
     operator_writes,
-    outage,
     pick,
     start,
 )
@@ -41,17 +40,17 @@ def lease_lost_while_alive(world: World, rng: random.Random) -> None:
 
 def leader_change(world: World, rng: random.Random) -> None:
     """The store does not answer for a moment; then every lease counts anew."""
-    outage(world, rng.uniform(0.3, 2.5))
+    world.away_for(rng.uniform(0.3, 2.5))
 
 
 def outage_short(world: World, rng: random.Random) -> None:
     """The store is away for less than the limit."""
-    outage(world, rng.uniform(3.0, world.spec.store_outage_limit_s * 0.8))
+    world.away_for(rng.uniform(3.0, world.spec.store_outage_limit_s * 0.8))
 
 
 def outage_long(world: World, rng: random.Random) -> None:
     """The store is away for longer than the limit."""
-    outage(world, world.spec.store_outage_limit_s + rng.uniform(8.0, 20.0))
+    world.away_for(world.spec.store_outage_limit_s + rng.uniform(8.0, 20.0))
 
 
 def store_empty(world: World, rng: random.Random) -> None:

@@ -85,7 +85,7 @@ class World(Nurseries):
             self.now = until
 
     def start_node(
-        self, host: str, *, slots: int = 1, elastic_timeout_s: float | None = None, warm: bool = False
+        self, host: str, *, slots: int = 0, elastic_timeout_s: float | None = None, warm: bool = False
     ) -> Node:
         """Start an agent on a host; each start is another node.
 
@@ -96,17 +96,18 @@ class World(Nurseries):
             host = self.spec.ips[len(self.nodes) % len(self.spec.ips)]
         name = f"{host}-{self.random.getrandbits(16):04x}"
         number = len(self.nodes)
+        slots = slots or self.spec.slots
         member = self.member_of(host, number, slots)
-        spec = self.spec if slots == 1 else msgspec.structs.replace(self.spec, slots=slots)
+        spec = self.spec if slots == self.spec.slots else msgspec.structs.replace(self.spec, slots=slots)
         me = Me(name, member, spec, incarnation=f"i{self.random.getrandbits(32):08x}")
         offset = self.random.uniform(0, 1000)
         limits = Limits(grace_s=self.random.choice([1.0, 4.0]), loss_grace_s=1.0, elastic_timeout_s=elastic_timeout_s)
         facts = Facts(me, KEYS, limits, Policy(node=name, kill_s=KILL_S), now=offset + self.now)
         facts.idle_since = facts.entered_at = facts.now
         node = Node(name, host, AgentCore(facts), self.links, offset=offset)
-        if not warm and self.random.random() < 0.5:
-            facts.prepared = node.warm = False
-            self.after(self.random.uniform(0.01, COLD_S), lambda: self.warmed(node))
+        facts.prepared = node.warm = False
+        quick = warm or self.random.random() < 0.5
+        self.after(self.random.uniform(0.01, 0.03 if quick else COLD_S), lambda: self.warmed(node))
         self.nodes[name] = node
         self.log(f"{name} starts")
         self._tick_session(node)
@@ -209,7 +210,7 @@ class World(Nurseries):
             if other.alive and other.exit_code is None and other is not node:
                 self.feed(other, ProvenGone(node.name, created, node.host))
 
-    def scale_to(self, high: int) -> None:
+    def scale_to(self, high: int, *, low: int = 0) -> None:
         """An operator wants another number of nodes."""
         found = self.store.list(Range.key(KEYS.spec)).entries
         if found and not self.verdict_there():
@@ -217,7 +218,7 @@ class World(Nurseries):
                 spec: Spec = decode(KEYS, KEYS.spec, found[0].value)
             except DocumentError:
                 return
-            np = Np(low=spec.np.low, high=high, first=min(spec.np.first, high))
+            np = Np(low=low or min(spec.np.low, high), high=high, first=max(low, min(spec.np.first, high)))
             self.log(f"scaled to {np}")
             self.store.txn((), (Put(KEYS.spec, encode(msgspec.structs.replace(spec, np=np))),))
             self.deliver()
@@ -356,6 +357,8 @@ class World(Nurseries):
     def drain(self, node: Node) -> None:
         """SIGTERM to an agent."""
         self.log(f"{node.name}: SIGTERM")
+        if node.drained_at is None and node.hears:
+            node.drained_at = self.now
         self.feed(node, Drain(15, "SIGTERM"))
 
     def replace_store(self) -> None:
@@ -365,6 +368,36 @@ class World(Nurseries):
         for _ in range(100 * self.store_number):  # Lease ids are random in etcd: none of the old ones is valid here.
             self.store.revoke(self.store.grant(1.0, self.now).id)
         self.log("the store is empty")
+
+    def astray_for(self, node: Node, seconds: float, then: Callable[[], None] = lambda: None) -> None:
+        """A node does not reach the store for so long, and is heard by the others."""
+        node.astray = True
+        self.log(f"{node.name}: does not reach the store")
+
+        def back() -> None:
+            node.astray = False
+            self.log(f"{node.name}: reaches the store again")
+            self.relist(node)
+            then()
+
+        self.after(seconds, back)
+
+    def away_for(self, seconds: float, then: Callable[[], None] = lambda: None) -> None:
+        """The store is away for so long; then every lease counts anew."""
+        if not self.store_up:
+            return
+        self.store_up = False
+        self.log(f"the store is away for {seconds:.1f} s")
+
+        def back() -> None:
+            self.store_up = True
+            self.store.prolong(self.now)
+            self.log("the store is back")
+            for node in tuple(self.nodes.values()):
+                self.relist(node)
+            then()
+
+        self.after(seconds, back)
 
     def finished(self) -> bool:
         """Whether every agent that lives has ended."""
