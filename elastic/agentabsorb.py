@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from elastic.agentevents import (
     Answered,
@@ -47,15 +47,13 @@ def absorb(f: Facts, event: Event) -> None:
         case Granted():
             f.granting = False
             f.lease, f.lease_ttl_s = event.lease, event.ttl_s
-            f.right = replace(f.right, outage_limit_s=_spec(f).store_outage_limit_s)
-            f.right = f.right.refreshed(event.sent_at, event.ttl_s)
+            f.right = f.right.refreshed(event.sent_at, event.ttl_s, _spec(f).store_outage_limit_s)
         case GrantFailed():
             f.granting = False
             f.grant_again_at = f.now + GRANT_RETRY_S
         case Refreshed():
             if event.lease == f.lease:
-                f.right = replace(f.right, outage_limit_s=_spec(f).store_outage_limit_s)
-                f.right = f.right.refreshed(event.sent_at, event.ttl_s)
+                f.right = f.right.refreshed(event.sent_at, event.ttl_s, _spec(f).store_outage_limit_s)
         case SessionLost():
             if event.lease == f.lease:
                 _session_lost(f)

@@ -6,9 +6,9 @@ Each duty looks at the facts and asks for what should be there and is not. At mo
 from __future__ import annotations
 
 import zlib
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from elastic import agentlinks
 from elastic.agentabsorb import ASK_AGAIN_S
@@ -63,7 +63,7 @@ def perform(f: Facts) -> None:
     """After the rows: ask for everything that is due."""
     _tell_spare(f)
     _admit_absence(f)
-    _keep_right(f)
+    keep_right(f)
     _line(f)
     _session(f)
     _refresh_view(f)
@@ -95,8 +95,7 @@ def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
         times.append(f.behind_since + _patience_s(f))
     times.append(f.older_again_at)
     times += agentlinks.wakes(f)
-    later = [time for time in times if time > f.now]
-    f.wake_at = min(later) if later else None
+    f.wake_at = min([time for time in times if time > f.now], default=None)
 
 
 def _tell_spare(f: Facts) -> None:
@@ -135,7 +134,18 @@ def _admit_absence(f: Facts) -> None:
             f.want_outcome(generation.g, msgspec.structs.replace(stopped, since=since))
 
 
-def _keep_right(f: Facts) -> None:
+def nothing_due(f: Facts) -> bool:
+    """Tell whether a refresh of the lease changes nothing but how long this node may run.
+
+    No time is up that this agent waits for, it does not wait for its right to start, and nobody before it in line has
+    said that it does not reach the store.
+    """
+    settled = f.registered is not None and f.phase in (Phase.SPARE, Phase.RUNNING) and not f.yielding
+    return settled and (f.wake_at is None or f.now < f.wake_at)
+
+
+def keep_right(f: Facts) -> None:
+    """Tell the nursery how long its workers may run, when that is longer than before."""
     if not f.workers_gone and f.right.until() > f.run_until:
         f.run_until = f.right.until()
         f.act(RunUntil(f.run_until))
@@ -222,7 +232,8 @@ def _join(f: Facts) -> None:
             f.told = (*f.told, line)
             f.act(Say(line, warn=line in plan.warnings))
     if plan.refusal:
-        f.refusal = plan.refusal
+        if f.phase is Phase.JOINING:  # Who has workers tries again: what cannot be read may be put right meanwhile.
+            f.refusal = plan.refusal
     elif plan.transaction is not None:
         if f.prepared:  # A node that is in a generation starts its workers at once.
             _send(f, plan.transaction)

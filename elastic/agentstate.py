@@ -25,12 +25,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic.agentabsorb import absorb
-from elastic.agentduties import announce, perform, wake
+from elastic.agentduties import announce, keep_right, nothing_due, perform, wake
 from elastic.agentevents import (
     Action,
     CloseSession,
     Event,
     Exit,
+    Refreshed,
     ReportVerdict,
     Say,
     StartWorkers,
@@ -88,9 +89,14 @@ class AgentCore:
         facts = self.facts
         facts.now = max(now, facts.now)
         facts.actions = []
-        facts.wake_at = None
         self.taken = []
+        quiet = isinstance(event, Refreshed) and nothing_due(facts)
         absorb(facts, event)
+        if quiet:  # Most events are these, in a job that just trains.
+            keep_right(facts)
+            wake(facts, DRAIN_PATIENCE_S, RECORD_PATIENCE_S)
+            return facts.actions
+        facts.wake_at = None
         announce(facts)
         self._walk()
         if facts.phase is not Phase.ENDED:
@@ -104,8 +110,10 @@ class AgentCore:
         """Take rows until none holds."""
         facts = self.facts
         for _ in range(STEPS_MAX):
-            row = next((row for row in ROWS[facts.phase] if row.guard(facts)), None)
-            if row is None:
+            for row in ROWS[facts.phase]:
+                if row.guard(facts):
+                    break
+            else:
                 return
             row.effect(facts)
             facts.phase = row.to

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from elastic.model import Generation, Go, Verdict
 
@@ -47,8 +48,7 @@ class Reason(StrEnum):
     VACANT = "a seat of the roster is free"
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """Nothing to do until something changes, or until `until` (this agent's clock)."""
 
     code: Reason
@@ -56,8 +56,7 @@ class Wait:
     until: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(Struct, frozen=True):
     """Publish this generation.
 
     `planned`: nothing is broken, and no outcome may be there yet. `lost`: these must not have recorded one. For a
@@ -75,8 +74,7 @@ class Form:
     go: Go | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(Struct, frozen=True):
     """Give the go. `absent`: these are passed over because they are not registered."""
 
     code: Reason
@@ -85,8 +83,7 @@ class Open:
     absent: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Conclude:
+class Conclude(Struct, frozen=True):
     """Write the verdict."""
 
     code: Reason
@@ -97,16 +94,14 @@ class Conclude:
 Decision = Wait | Form | Open | Conclude
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """What `decide` knows of the agent that asks. `kill_s`: how long a SIGKILL may take to empty a node."""
 
     node: str
     kill_s: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """What is remembered from call to call, all on this agent's clock.
 
     `linked`: members that can be heard at this moment. `astray`: nodes that have just said that they do not reach the

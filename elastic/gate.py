@@ -6,7 +6,8 @@ Nobody starts while a node may still run an older world. `elastic.membership` ha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from elastic import hostlist
 from elastic.budget import HEALTHY_S, Judgement, judge

@@ -20,7 +20,7 @@ Nothing here is about safety between two proposers: that is the compare of the t
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from elastic import hostlist, roster
 from elastic.decisions import Conclude, Decision, Form, Memory, Open, Policy, Reason, Wait

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from elastic.decisions import Memory, Policy
 from elastic.keys import Stored, View
@@ -27,10 +28,10 @@ def remember(view: View, memory: Memory, node: str, now: float) -> Memory:
     if created != memory.own_created:
         after = created > view.generation.mod_revision
         memory = replace(memory, own_created=created, back_at=now if after else None)
-    grown_at = memory.grown_at
-    if generation.g > memory.generation_seen and generation.why is Why.GROWTH:
-        grown_at = now
-    return replace(memory, grown_at=grown_at, generation_seen=generation.g)
+    if generation.g == memory.generation_seen:
+        return memory
+    grown = generation.g > memory.generation_seen and generation.why is Why.GROWTH
+    return replace(memory, grown_at=now if grown else memory.grown_at, generation_seen=generation.g)
 
 
 def observe(view: View, memory: Memory, policy: Policy, now: float) -> Memory:
@@ -40,7 +41,8 @@ def observe(view: View, memory: Memory, policy: Policy, now: float) -> Memory:
     inside = {place.node for place in generation.members} if generation else set()
     before = set(generation.before.nodes) if generation and generation.before else set()
     members = view.members
-    memory = replace(memory, since_revision=memory.since_revision or view.revision)
+    if not memory.since_revision:
+        memory = replace(memory, since_revision=view.revision)
     outside = {
         node: stored
         for node, stored in members.items()

@@ -10,7 +10,8 @@ The right to run is a time, on the node's own clock (CLOCK_BOOTTIME in the agent
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 KILL_S = 0.5
 """What SIGKILL, its delivery and the exit of a process may take on a slow machine."""
@@ -19,8 +20,7 @@ CLOCK_ERROR = 0.05
 NEVER = float("-inf")
 
 
-@dataclass(frozen=True, slots=True)
-class Right:
+class Right(Struct, frozen=True):
     """The facts from which the right to run follows. All times on the node's own clock."""
 
     ttl_s: float = 0.0
@@ -35,9 +35,9 @@ class Right:
         limit = self.refreshed_at + self.ttl_s + self.outage_limit_s
         return max(own, min(self.vouched_until, limit))
 
-    def refreshed(self, sent_at: float, ttl_s: float) -> Right:
+    def refreshed(self, sent_at: float, ttl_s: float, outage_limit_s: float) -> Right:
         """The lease was granted or refreshed by a request sent at `sent_at`."""
-        return replace(self, refreshed_at=max(sent_at, self.refreshed_at), ttl_s=ttl_s, lease_held=True)
+        return Right(ttl_s, outage_limit_s, max(sent_at, self.refreshed_at), True, self.vouched_until)
 
     def lost(self) -> Right:
         """The lease is lost; what others have granted stands."""

@@ -5,28 +5,33 @@
 
 from __future__ import annotations
 
-from elastic.keys import View, ViewReader
-from elastic.model import Ended, Generation, Place, Status, Why
+from elastic.budget import INFRA_MAX
+from elastic.keys import View
+from elastic.model import Ended, Generation, Status, Why
 from elastic.proposals import Transaction
 from elastic.store.base import Put
-from tests.sim.nodes import KEYS, KILL_S, Node, Observer, WorkerSet
+from tests.sim.nodes import KEYS, KILL_S, Node, Observer, SharedReader, WorkerSet
 from tests.sim.world import World
 
 PLANNED = (Why.DRAIN, Why.GROWTH, Why.SHRINK)
 THAW_S = 0.5
 """A node that was frozen as a whole may need this long until its nursery has looked at the clock."""
+LATE_S = KILL_S * 1.1 + 0.01
+"""Workers that are there so long after their deadline were not killed by it."""
 OPERATOR = "operator"
-NOTICE_S = 2.5
-"""A loss that the store shows is acted on within this time, when nothing else is wrong."""
-RETURN_S = 3.0
-"""A node that reaches the store again is registered within this time."""
+
+
+def chargeable(world: World) -> int:
+    """How many restarts may have been charged at most."""
+    return world.job.failures + max(0, world.job.machine_failures - INFRA_MAX)
 
 
 class Promises(Observer):
     """Promises 1, 2, 4, 6, 7, 8, 10 and 14 at every step. 3 is liveness: see `Calm` and the end of each run."""
 
     def __init__(self) -> None:
-        self._reader = ViewReader(KEYS)
+        self._look_at = 0.0
+        self._reader = SharedReader(KEYS)
         self._generations: dict[tuple[int, int], Generation] = {}
         self._started: dict[tuple[str, int], Generation] = {}
         self._ok: dict[tuple[str, int], set[str]] = {}
@@ -39,13 +44,18 @@ class Promises(Observer):
 
     # 8: the nursery's clock, at every step
     def after_event(self, world: World) -> None:
-        """No worker runs longer than its node may."""
+        """No worker runs longer than its node may. Nobody is looked at before the earliest time at which it could."""
+        if world.now < self._look_at:
+            return
+        soonest = LATE_S
         for node in world.nodes.values():
             if node.workers is None or node.frozen or world.now < node.thawed_at + THAW_S:
                 continue
             late = world.local(node) - node.run_until
-            if late > KILL_S * 1.1 + 0.01:
+            if late > LATE_S:
                 world.fail("8", f"{node.name} has workers {late:.2f} s after its right to run ended")
+            soonest = min(soonest, LATE_S - late)
+        self._look_at = world.now + 0.9 * soonest
 
     def after_expiry(self, world: World, nodes: list[Node]) -> None:
         """A lease that ended leaves no worker behind, unless others vouch for the node."""
@@ -125,7 +135,7 @@ class Promises(Observer):
             world.fail("1", f"go for {view.go.value.g}, the newest generation is {generation.g}")
         if view.spec and len(generation.members) < view.spec.value.np.low:
             world.fail("2", f"go with {len(generation.members)} nodes, below {view.spec.value.np.low}")
-        if view.go.value.budget.charged > world.job.failures:
+        if view.go.value.budget.charged > chargeable(world):
             world.fail("10", f"{view.go.value.budget.charged} charged, {world.job.failures} failures of scripts")
         if generation.before is not None:
             g = generation.before.g
@@ -185,82 +195,3 @@ class Promises(Observer):
         """Remember who really ended well."""
         if code == 0:
             self._ok.setdefault((workers.incarnation, workers.generation.g), set()).add(node.name)
-
-
-class Calm(Observer):
-    """One fault and nothing else: 3 and 6, the loss is acted on at once; 7, a store outage stops nothing."""
-
-    def __init__(self) -> None:
-        self.lost: tuple[Node, float] | None = None
-        self.outage: dict[str, WorkerSet] | None = None
-        self.outage_until = float("inf")
-        self.back: tuple[Node, float] | None = None
-
-    def expect_notice(self, world: World, node: Node) -> None:
-        """From now on: when the store no longer shows this member, a generation without it follows at once."""
-        generation = node.core.facts.generation
-        if node.workers is not None and generation is not None and len(generation.members) > world.spec.np.low:
-            self.lost = (node, -1.0)
-
-    def expect_nothing(self, world: World) -> None:
-        """From now on, until the store is back: every worker that runs goes on."""
-        running = {node.name: node.workers for node in world.nodes.values() if node.workers is not None}
-        newest = {place.node for place in self._newest(world)}
-        steady = all(not workers.stopping for workers in running.values()) and newest == set(running)
-        if running and steady and all(node.links and node.hears for node in world.nodes.values() if node.alive):
-            self.outage = running
-
-    @staticmethod
-    def _newest(world: World) -> tuple[Place, ...]:
-        view = Promises().view(world)
-        return view.generation.value.members if view.generation is not None else ()
-
-    def expect_return(self, world: World, node: Node) -> None:
-        """The node reaches the store again: it is registered soon."""
-        if node.alive and node.exit_code is None:
-            self.back = (node, world.now + RETURN_S)
-
-    def store_is_back(self, world: World) -> None:
-        """Look a while longer: everybody registers again, and nothing restarts."""
-        self.outage_until = world.now + RETURN_S
-
-    def after_event(self, world: World) -> None:
-        """Look at what was expected."""
-        if self.outage is not None:
-            for name, workers in self.outage.items():
-                node = world.nodes[name]
-                if workers.stopping and node.workers is workers:
-                    world.fail("7", f"the store is away, or just back, and {name} stops its workers")
-            if world.now > self.outage_until:
-                world.counts["promise 7 was looked at"] += 1
-                self.outage = None
-        if self.back is not None:
-            node, limit = self.back
-            if node.core.facts.registered is not None or node.exit_code is not None or world.verdict_there():
-                world.counts["a return was looked at"] += 1
-                self.back = None
-            elif world.now > limit:
-                world.fail("3", f"{node.name} reaches the store for {RETURN_S} s and has not registered")
-        if self.lost is None:
-            return
-        node, since = self.lost
-        there = bool(world.store.list(KEYS.everything[0]).entries) and any(
-            entry.key == KEYS.member(node.name) for entry in world.store.list(KEYS.everything[0]).entries
-        )
-        if there:
-            return
-        if since < 0:
-            self.lost = (node, world.now)
-            return
-        view = Promises().view(world)
-        if view.verdict is not None or view.generation is None or view.generation.value.index(node.name) is None:
-            world.counts["promises 3 and 6 were looked at"] += 1
-            self.lost = None
-        elif (world.store_number, view.generation.value.g) and any(
-            (g, node.name) == key and o.value.ended is Ended.OK
-            for key, o in view.outcomes.items()
-            for g in (view.generation.value.g,)
-        ):
-            self.lost = None
-        elif world.now > since + NOTICE_S:
-            world.fail("6", f"{node.name} is gone for {NOTICE_S} s and nobody acts")

@@ -44,7 +44,7 @@ class Clockwork:
         self.links = rng.random() < 0.6
         self.spec = Spec(
             np=self.np,
-            slots=1,
+            slots=rng.choice([1, 1, 2]),
             settle_s=rng.choice([1.0, 3.0]),
             grow_every_s=rng.choice([5.0, 15.0, None]),
             restarts_max=rng.choice([2, 4, 30]),
@@ -53,7 +53,7 @@ class Clockwork:
             fatal_exit_codes=(9,),
             ips=tuple(rng.sample([f"h{number}" for number in range(size)], size)) if seed % 5 == 3 else (),
         )
-        self.job = Job(work_s=rng.uniform(35.0, 70.0))
+        self.job = Job(work_s=rng.uniform(35.0, 70.0), listens=rng.random() < 0.6)
 
     def after(self, delay: float, call: Callable[[], None]) -> None:
         """Call later; calls of the same moment keep their order."""

@@ -11,7 +11,7 @@ from elastic.keys import View
 from elastic.proposals import Transaction, registered_before
 from elastic.store.base import Change, Range
 from tests.sim.clockwork import Clockwork
-from tests.sim.nodes import DEADLINE_S, KEYS, RELIST_EVERY_S, Node, Observer
+from tests.sim.nodes import DEADLINE_S, KEYS, NEVER, RELIST_EVERY_S, Node, Observer
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -23,6 +23,23 @@ class Network(Clockwork):
     def __init__(self, seed: int, *, defect: str = "") -> None:
         super().__init__(seed, defect=defect)
         self.observers: list[Observer] = []
+        self._looks: list[Callable[[World], None]] = []
+        self._senders: list[Observer] = []
+        self._expiry_at = NEVER
+        """No lease ends before this."""
+
+    def observe(self, *observers: Observer) -> None:
+        """Let these look at everything that happens from now on."""
+        self._watched_by([*self.observers, *observers])
+
+    def dismiss(self, kind: type[Observer]) -> None:
+        """Let observers of this kind look no longer."""
+        self._watched_by([observer for observer in self.observers if not isinstance(observer, kind)])
+
+    def _watched_by(self, observers: list[Observer]) -> None:
+        self.observers = observers
+        self._senders = [one for one in observers if type(one).after_send is not Observer.after_send]
+        self._looks = [one.after_event for one in observers if type(one).after_event is not Observer.after_event]
 
     @property
     def whole(self) -> World:
@@ -43,8 +60,11 @@ class Network(Clockwork):
                     observer.after_expiry(self.whole, [node for node in holders if node.lease in over])
                 self.deliver()
                 due = self.store.next_expiry()
+            self._expiry_at = due if due is not None else NEVER
 
-    def ask(self, node: Node, call: Callable[[], Callable[[], None]], lost: Callable[[], None]) -> None:
+    def ask(
+        self, node: Node, call: Callable[[], Callable[[], None]], lost: Callable[[], None], linger_s: float = 0.0
+    ) -> None:
         """Send a request: `call` runs at the store and gives what the node does with the answer; or `lost`."""
         if not self.reachable(node):
             self.after(DEADLINE_S, lost)
@@ -53,7 +73,8 @@ class Network(Clockwork):
         late = self.random.random() < self.late_answers
 
         def arrive() -> None:
-            if not self.store_up or number != self.store_number or (not node.alive and not late):
+            another = number != self.store_number and not late  # What lingers may reach the next store.
+            if not self.store_up or another or (not node.alive and not late):
                 if not late:
                     self.after(DEADLINE_S, lost)
                 return
@@ -70,7 +91,7 @@ class Network(Clockwork):
             self.after(DEADLINE_S, lost)
             self.after(self.random.choice([self.latency(), self.random.uniform(0.5, 12.0)]), arrive)
         else:
-            self.after(self.latency(), arrive)
+            self.after(self.latency() + linger_s, arrive)
 
     def deliver(self) -> None:
         """Show every mirror what changed, each after its own delay."""
@@ -81,6 +102,9 @@ class Network(Clockwork):
                 for batch in self.store.history(node.ranges, node.revision + 1):
                     changes, revision = batch.changes, batch.revision
                     delay = self.latency()
+                    if self.now < node.slow_until:
+                        self._show_later(node, self.random.uniform(0.0, 2.0), changes, revision)
+                        continue
                     if not self.watch_faults:
                         self._show_later(node, delay, changes, revision)
                         continue
@@ -180,6 +204,7 @@ class Network(Clockwork):
 
     def _send(self, node: Node, transaction: Transaction) -> None:
         compares = [c for c in transaction.compares if not self._left_out(c.range.start, c.target.value)]
+        node.sent_view, node.sent_at = node.core.facts.view, self.now
 
         def call() -> Callable[[], None]:
             before = self.store.revision
@@ -192,12 +217,16 @@ class Network(Clockwork):
                 for observer in self.observers:
                     observer.after_commit(self.whole, node, transaction)
                 self.deliver()
+            elif not result.done:
+                for observer in self.observers:
+                    observer.after_refusal(self.whole, node, transaction)
             return lambda: self.feed(
                 node,
                 Answered(transaction, result.done, result.revision, registered_before(KEYS, transaction, result)),
             )
 
-        self.ask(node, call, lambda: self.feed(node, Answered(transaction, None)))
+        linger_s = max((one.after_send(self.whole, node, transaction) for one in self._senders), default=0.0)
+        self.ask(node, call, lambda: self.feed(node, Answered(transaction, None)), linger_s)
 
     def _left_out(self, key: str, target: str) -> bool:
         """A defect that a test has put in: this compare is not made."""
@@ -210,6 +239,7 @@ class Network(Clockwork):
 
         def call() -> Callable[[], None]:
             lease = self.store.grant(ttl_s, self.now)
+            self._expiry_at = min(self._expiry_at, self.now + lease.ttl_s)
             number = self.store_number
 
             def answer() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from elastic.agentevents import Event
 from elastic.agentstate import AgentCore
 from elastic.decisions import Decision
-from elastic.keys import JobKeys, ViewReader
+from elastic.keys import JobKeys, Stored, View, ViewReader
 from elastic.model import Generation
 from elastic.proposals import Transaction
 from elastic.store.base import Entry, Range
@@ -21,7 +22,22 @@ KILL_S = 0.25
 DEADLINE_S = 1.0
 """A call to the store that has no answer by then is given up."""
 RELIST_EVERY_S = 30.0
+NEVER = float("inf")
 KEYS = JobKeys("sim")
+FATAL, HOPELESS = 9, 7
+"""Exit codes: one that must not be tried again, and one of a script that has said that no start would go better."""
+
+
+class SharedReader(ViewReader):
+    """Decodes a document once for everybody who reads it: the work is the same, and a run has many readers."""
+
+    def _decode(self, entry: Entry) -> Stored[Any] | None:
+        return _decoded(entry)
+
+
+@lru_cache(maxsize=512)
+def _decoded(entry: Entry) -> Stored[Any] | None:
+    return ViewReader(KEYS)._decode(entry)
 
 
 class Violation(AssertionError):
@@ -37,20 +53,30 @@ class Job:
     began: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)
     failures: int = 0
     """Failures that scripts had by themselves; only these may be charged."""
+    machine_failures: int = 0
+    """Failures of machines; of these only what is more than `INFRA_MAX` may be."""
+    listens: bool = False
+    """Whether the script uses the library, so that its workers can be asked to leave."""
 
 
 @dataclass
 class WorkerSet:
     """One node's workers of one generation, as the nursery sees them.
 
-    `listens`: they leave a planned stop by themselves, after they have saved; `failing`: one of them fails in that.
+    `listens`: they leave a planned stop by themselves, after they have saved, once they have said so (`listening`);
+    `asked`: they were asked to, and not signalled; `failing`: one of them fails in that. `overdue`: their right to run
+    has ended. `broken`: one of them has failed, and the others are still there.
     """
 
     incarnation: str
     generation: Generation
     hangs: bool
     listens: bool = False
+    listening: bool = False
     stopping: bool = False
+    asked: bool = False
+    overdue: bool = False
+    broken: bool = False
     failing: bool = False
 
 
@@ -73,6 +99,8 @@ class Node:
     unlinkable: bool = False
     silent_at: float = 1e9
     deaf: bool = False
+    drained_at: float | None = None
+    slow_until: float = -1e9
     inbox: list[Event] = field(default_factory=list)
     exit_code: int | None = None
     # mirror
@@ -86,16 +114,25 @@ class Node:
     follows: tuple[int, int] = (0, 0)
     graves: dict[str, int] = field(default_factory=dict)
     store_number: int = 0
-    reader: ViewReader = field(default_factory=lambda: ViewReader(KEYS))
+    reader: ViewReader = field(default_factory=lambda: SharedReader(KEYS))
     # links
     targets: dict[str, int] = field(default_factory=dict)
     linked: frozenset[str] = frozenset()
     # session
     lease: int | None = None
     # nursery
+    nursery: bool = True
+    warm: bool = True
     workers: WorkerSet | None = None
     run_until: float = -1e9
+    # what is planned for it in the queue
+    wake_planned: float = NEVER
+    deadline_planned: float = NEVER
     last_decision: Decision | None = None
+    # what it knew when it sent its last transaction, and who has told it that it does not reach the store
+    sent_view: View | None = None
+    sent_at: float = 0.0
+    heard_astray: dict[str, float] = field(default_factory=dict)
 
     @property
     def hears(self) -> bool:
@@ -111,6 +148,13 @@ class Observer:
 
     def after_commit(self, world: World, node: Node, transaction: Transaction) -> None:
         """A transaction that changed something."""
+
+    def after_send(self, world: World, node: Node, transaction: Transaction) -> float:
+        """A transaction that is on its way; the answer is for how long it lingers, in seconds."""
+        return 0.0
+
+    def after_refusal(self, world: World, node: Node, transaction: Transaction) -> None:
+        """A transaction that the store refused."""
 
     def after_expiry(self, world: World, nodes: list[Node]) -> None:
         """Leases that ran out."""

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elastic.agentevents import Exited, Gone, Listens, StartWorkers, StopWorkers
+from elastic.agentevents import Exited, Gone, Hung, Listens, Prepared, StartWorkers, StopWorkers
+from elastic.agentfacts import Phase
 from elastic.model import Generation, WorkerExit
 from tests.sim.network import Network
-from tests.sim.nodes import KILL_S, Node, WorkerSet
+from tests.sim.nodes import HOPELESS, KILL_S, NEVER, Node, WorkerSet
 
 SAVE_LIMIT_S = 120.0
-"""So long may workers that listen take to save; most do it in a moment."""
+"""So long may workers that listen take to save; they do it in less than `SAVE_S` once all of them have heard it."""
+SAVE_S = 3.0
+COLD_S = 5.0
+"""Workers that start cold, and a nursery that is to be warm, import for at most this long."""
 FAIL_IN_SAVE = 0.1
+
+
+def hopeless(code: int) -> str:
+    """What a script says that ends with this code."""
+    return "what is to be restored is not there" if code == HOPELESS else ""
 
 
 class Nurseries(Network):
@@ -21,27 +30,82 @@ class Nurseries(Network):
         generation = action.generation
         if node.workers is not None:
             self.fail("1", f"{node.name} starts generation {generation.g} beside {node.workers.generation.g}")
-        hangs, listens = self.random.random() < 0.5, self.random.random() < 0.5
-        node.workers = WorkerSet(action.incarnation, generation, hangs, listens)
-        if listens:
-            self.after(self.random.uniform(0.0, 3.0), lambda: self.feed(node, Listens(generation.g)))
+        hangs, listens = self.random.random() < 0.5, self.random.random() < (0.95 if self.job.listens else 0.05)
+        node.workers = workers = WorkerSet(action.incarnation, generation, hangs, listens)
         node.run_until = node.core.facts.run_until
         self._plan_deadline(node)
         for observer in self.observers:
             observer.after_start(self.whole, node, generation)
-        key = (action.incarnation, generation.g)
+        if not node.nursery:  # It has died, and the next one is not there yet.
+            self.after(0.0, lambda: self._lost_with_nursery(node, workers))
+        self.after(self._start_s(node), lambda: self._begin(node, workers))
+
+    def _start_s(self, node: Node) -> float:
+        """How long the workers of a node take to start: from a warm nursery a moment, otherwise their own imports."""
+        self.counts["warm start" if node.warm else "cold start"] += 1
+        return self.random.uniform(0.01, 0.1) if node.warm else self.random.uniform(0.5, COLD_S)
+
+    def _begin(self, node: Node, workers: WorkerSet) -> None:
+        """The workers of a node are there; the training goes on when those of every member are."""
+        if node.workers is not workers or workers.stopping:
+            return
+        generation, key = workers.generation, (workers.incarnation, workers.generation.g)
         began = self.job.began.setdefault(key, {})
         began[node.name] = self.now
         if len(began) == len(generation.members):
             self.after(max(self.job.work_s - self.job.done_s, 0.1), lambda: self._finish(key, generation))
             self.after(1.0, lambda: self._progress(key, generation))
+            for each in self.running(key, generation):
+                self.after(self.random.uniform(0.0, 3.0), self._listener(each, each.workers))
+
+    def _listener(self, node: Node, workers: WorkerSet | None) -> Callable[[], None]:
+        """Once the world has met, workers that use the library say that they can be asked to leave."""
+
+        def listens() -> None:
+            if workers is not None and workers.listens and node.workers is workers and not workers.stopping:
+                workers.listening = True
+                self.feed(node, Listens(workers.generation.g))
+
+        return listens
+
+    def kill_nursery(self, node: Node) -> None:
+        """The nursery of a node dies, and its workers with it; the agent starts another one."""
+        self.log(f"{node.name}: its nursery dies")
+        node.nursery = node.warm = False
+        if node.workers is not None:
+            self._lost_with_nursery(node, node.workers)
+        self.after(self.random.uniform(0.02, 0.6), lambda: self._nursery_again(node))
+
+    def _nursery_again(self, node: Node) -> None:
+        node.nursery = True
+        self.after(self.random.uniform(0.01, COLD_S), lambda: self.warmed(node))
+
+    def warmed(self, node: Node) -> None:
+        """The nursery of a node has done its imports."""
+        node.warm = node.nursery
+        self.feed(node, Prepared())
+
+    def _lost_with_nursery(self, node: Node, workers: WorkerSet) -> None:
+        """Every worker of a node is killed with its nursery; its agent blames the machine."""
+        if node.workers is not workers or not node.alive:
+            return
+        node.workers = None
+        self.job.machine_failures += 1
+        g, slots = workers.generation.g, node.core.facts.me.member.slots
+        m_id = workers.generation.index(node.name) or 0
+        for rank in range(m_id * slots, (m_id + 1) * slots):
+            lost = WorkerExit(rank=rank, code=-9, words="killed with its nursery", infra="the nursery died")
+            self.feed(node, Exited(g, lost, own=True))
+        self.feed(node, Gone(g, int(self.job.done_s)))
+        self._break(workers, node)
 
     def running(self, key: tuple[str, int], generation: Generation) -> list[Node]:
         """Nodes whose workers of that generation run."""
         found = []
         for place in generation.members:
             node = self.nodes[place.node]
-            if node.workers is not None and (node.workers.incarnation, node.workers.generation.g) == key:
+            workers = node.workers
+            if workers is not None and not workers.broken and (workers.incarnation, workers.generation.g) == key:
                 found.append(node)
         return found
 
@@ -70,7 +134,7 @@ class Nurseries(Network):
 
     def end_worker(self, node: Node, workers: WorkerSet, code: int, *, consequence: bool = False) -> None:
         """A worker ends by itself."""
-        if node.workers is not workers or (workers.stopping and not workers.failing):
+        if node.workers is not workers or workers.broken or (workers.stopping and not workers.failing):
             return
         if node.frozen:
             self.after(0.5, self._ender(node, workers, code, consequence=consequence))
@@ -82,14 +146,37 @@ class Nurseries(Network):
         self.log(f"{node.name}: worker of {g} ends with {code}")
         for observer in self.observers:
             observer.after_exit(self.whole, node, workers, code)
-        node.workers = None
         slots = node.core.facts.me.member.slots
-        for rank in range(m_id * slots, (m_id + 1) * slots):
-            ended = WorkerExit(rank=rank, code=code, words=f"exit {code}", consequence=consequence)
+        first = m_id * slots
+        alone = (
+            bool(code) and slots > 1 and not workers.failing
+        )  # The others of the node are there until they are stopped.
+        if alone:
+            workers.broken = True
+        else:
+            node.workers = None
+        for rank in range(first, first + (1 if alone else slots)):
+            ended = WorkerExit(
+                rank=rank, code=code, words=f"exit {code}", consequence=consequence, hopeless=hopeless(code)
+            )
             self.feed(node, Exited(g, ended, own=True))
-        self.feed(node, Gone(g, int(self.job.done_s)))
+        if not alone:
+            self.feed(node, Gone(g, int(self.job.done_s)))
         if code:
             self._break(workers, node)
+
+    def hang_worker(self, node: Node) -> None:
+        """The agent of a node notices that a worker makes no steps."""
+        workers = node.workers
+        if workers is None or not node.hears or workers.broken:
+            return
+        self.job.failures += 1
+        workers.broken = True
+        slots = node.core.facts.me.member.slots
+        rank = (workers.generation.index(node.name) or 0) * slots
+        self.log(f"{node.name}: a worker of {workers.generation.g} hangs")
+        hangs = WorkerExit(rank=rank, code=1, words="made no step")
+        self.feed(node, Hung(workers.generation.g, (hangs,)))
 
     def _stop_workers(self, node: Node, action: StopWorkers) -> None:
         workers = node.workers
@@ -97,7 +184,8 @@ class Nurseries(Network):
             return
         quick = self.random.random() < 0.5
         grace_s = action.grace_s
-        if action.planned and workers.listens and not workers.stopping:
+        asked = action.planned and workers.listening and not workers.stopping
+        if asked:
             self.counts["workers were asked to leave"] += 1
             grace_s += SAVE_LIMIT_S
             workers.failing = self.random.random() < FAIL_IN_SAVE
@@ -106,13 +194,43 @@ class Nurseries(Network):
         elif workers.failing:  # It is signalled before it could fail.
             workers.failing = False
         workers.stopping = True
-        delay = self.random.uniform(0.01, 0.2) if quick else grace_s + self.random.uniform(0.01, KILL_S)
+        workers.asked = asked
+        if asked:
+            self._meet(workers)
+        delay = self.random.uniform(0.01, 0.2) if quick and not asked else grace_s + self.random.uniform(0.01, KILL_S)
         self.after(delay, lambda: self._vanish(node, workers))
 
+    def _meet(self, workers: WorkerSet) -> None:
+        """Workers that are asked to leave do so when all have heard it: they meet at a step, and save it.
+
+        Where a peer is gone, or was signalled, they cannot meet, and try until their time is up.
+        """
+        key = (workers.incarnation, workers.generation.g)
+        nodes = self.running(key, workers.generation)
+        sets = [node.workers for node in nodes if node.workers is not None]
+        if len(nodes) == len(workers.generation.members) and all(one.asked for one in sets):
+            self.counts["workers met at a step"] += 1
+            for node, one in zip(nodes, sets, strict=True):
+                self.after(self.random.choice([0.02, self.random.uniform(0.02, SAVE_S)]), self._leaver(node, one))
+
+    def _leaver(self, node: Node, workers: WorkerSet) -> Callable[[], None]:
+        return lambda: self._vanish(node, workers) if workers.asked else None
+
     def _plan_deadline(self, node: Node) -> None:
+        """See to it that the nursery looks at its clock in time; a look that comes too early plans the next one."""
         if node.workers is not None:
-            delay = max((node.run_until - self.local(node)) / node.rate, 0.0)
-            self.after(delay, lambda: self._deadline(node))
+            due = self.now + max((node.run_until - self.local(node)) / node.rate, 0.0)
+            if due < node.deadline_planned:
+                node.deadline_planned = due
+                self.after(due - self.now, lambda: self._look_at_clock(node, due))
+
+    def _look_at_clock(self, node: Node, due: float) -> None:
+        if node.deadline_planned == due:
+            node.deadline_planned = NEVER
+            if node.workers is not None and self.local(node) < node.run_until - 1e-6:
+                self._plan_deadline(node)
+            else:
+                self._deadline(node)
 
     def _deadline(self, node: Node) -> None:
         """The nursery looks at its clock; it does so also while its agent is frozen."""
@@ -121,7 +239,7 @@ class Nurseries(Network):
             return
         if self.defect == "no nursery deadline":
             return
-        workers.stopping = True
+        workers.stopping = workers.overdue = True
         self.counts["nursery killed overdue workers"] += 1
         self.after(self.random.uniform(0.01, KILL_S), lambda: self._vanish(node, workers))
 
@@ -132,6 +250,8 @@ class Nurseries(Network):
         if node.frozen and node.alive:
             self.after(0.05, lambda: self._vanish(node, workers))
             return
+        if workers.overdue and node.hears and self.now > node.thawed_at + 0.5 and node.core.phase is Phase.RUNNING:
+            self.fail("8", f"{node.name} does not stop its workers, its nursery had to")
         node.workers = None
         g = workers.generation.g
         self.log(f"{node.name}: workers of {g} are gone")

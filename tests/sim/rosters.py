@@ -12,14 +12,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from elastic.agentevents import Exited, Gone, StartWorkers, StopWorkers
+from elastic.agentevents import Exited, Gone, Hung, StartWorkers, StopWorkers
 from elastic.keys import View
 from elastic.model import Ended, Generation, Member, Mode, Np, Place, Role, Roles, Seat, Spec, Status, WorkerExit
 from elastic.proposals import Transaction
 from elastic.seats import servers_wanted, serves, vacant_servers, works
-from tests.sim.checks import OPERATOR, Promises
-from tests.sim.faults import CHAOS_S, HEALED_S, _alive, _chaos, _cut_for, _heal, _over, _start, scale
+from tests.sim.accidents import alive, cut_for, start
+from tests.sim.checks import OPERATOR, Promises, chargeable
+from tests.sim.faults import scale
+from tests.sim.life import CHAOS_S, HEALED_S, chaos, heal, over
 from tests.sim.nodes import Node, WorkerSet
+from tests.sim.nurseries import hopeless
 from tests.sim.world import World
 
 PATIENCE_S = 15.0
@@ -111,6 +114,29 @@ class RosterWorld(World):
                 self.feed(node, Exited(g, done, own=True))
         self.feed(node, Gone(g))
 
+    def _lost_with_nursery(self, node: Node, workers: WorkerSet) -> None:
+        """Every process of a node is killed with its nursery."""
+        if node.workers is not workers or not node.alive:
+            return
+        assert isinstance(workers, Processes)
+        node.workers = None
+        self.job.machine_failures += 1
+        g, words = workers.generation.g, "killed with its nursery"
+        for seat in workers.place.seats:
+            if seat.role is Role.SERVER or not workers.done:
+                lost = WorkerExit(rank=seat.index, code=-9, words=words, infra="the nursery died", role=seat.role)
+                self.feed(node, Exited(g, lost, own=True))
+        self.feed(node, Gone(g))
+
+    def hang_worker(self, node: Node) -> None:
+        """A process of a node makes no steps."""
+        workers = node.workers
+        if isinstance(workers, Processes) and node.hears and not workers.broken and not workers.done:
+            self.job.failures += 1
+            workers.broken = True
+            g, seat = workers.generation.g, workers.place.seats[-1]
+            self.feed(node, Hung(g, (WorkerExit(rank=seat.index, code=1, words="made no step", role=seat.role),)))
+
     def served(self, incarnation: str) -> bool:
         """Whether every server runs."""
         sets = [node.workers for node in self.nodes.values()]
@@ -120,7 +146,7 @@ class RosterWorld(World):
     def end_worker(self, node: Node, workers: WorkerSet, code: int, *, consequence: bool = False) -> None:
         """The workers of a node end well, or one process of it fails."""
         assert isinstance(workers, Processes)
-        if node.workers is not workers or workers.stopping or (code == 0 and workers.done):
+        if node.workers is not workers or workers.stopping or workers.broken or (code == 0 and workers.done):
             return
         if node.frozen:
             self.after(0.5, lambda: self.end_worker(node, workers, code, consequence=consequence))
@@ -136,7 +162,14 @@ class RosterWorld(World):
             seat = workers.place.seats[-1 if consequence else 0]
             node.workers = None
             words = f"exit {code}"
-            ended = WorkerExit(rank=seat.index, code=code, words=words, role=seat.role, consequence=consequence)
+            ended = WorkerExit(
+                rank=seat.index,
+                code=code,
+                words=words,
+                role=seat.role,
+                consequence=consequence,
+                hopeless=hopeless(code),
+            )
             self.feed(node, Exited(g, ended, own=True))
             self.feed(node, Gone(g))
             return
@@ -205,7 +238,7 @@ class RosterPromises(Promises):
         seats = [seat for place in generation.members for seat in place.seats]
         if len(set(seats)) != len(seats):
             world.fail("2", f"a seat is given twice: {generation.members}")
-        if generation.budget.charged > world.job.failures:
+        if generation.budget.charged > chargeable(world):
             world.fail("10", f"{generation.budget.charged} charged, {world.job.failures} failures of scripts")
         at_work = [place for place in generation.members if works(place) and not place.leaving]
         before = [place for place in old.members if works(place) and not place.leaving] if old is not None else []
@@ -284,26 +317,26 @@ def run_roster_seed(seed: int) -> World:
 def make_roster(seed: int) -> RosterWorld:
     """A world before anything has happened, watched by every promise of a roster."""
     world = RosterWorld(seed)
-    world.observers.append(RosterPromises())
+    world.observe(RosterPromises())
     return world
 
 
 def everybody_goes(world: RosterWorld, rng: random.Random) -> None:
     """Whoever has a seat is gone or cut off in the same moment, and others come."""
     world.counts["fault everybody of a roster goes"] += 1
-    for node in _alive(world):
+    for node in alive(world):
         if node.workers is not None:
             how = rng.choice(["kill", "cut", "cut", "revoke"])
             if how == "kill":
                 world.kill_agent(node)
             elif how == "cut":
-                _cut_for(world, node, rng.uniform(3, 30))
+                cut_for(world, node, rng.uniform(3, 30))
             elif node.lease is not None:
                 world.store.revoke(node.lease)
-                _cut_for(world, node, rng.uniform(3, 30))
+                cut_for(world, node, rng.uniform(3, 30))
     world.deliver()
     for number in range(world.size):
-        world.after(rng.uniform(0, 8.0), lambda number=number: _start(world, f"h{number}"))  # type: ignore[misc]
+        world.after(rng.uniform(0, 8.0), lambda number=number: start(world, f"h{number}"))  # type: ignore[misc]
 
 
 def live_roster(world: RosterWorld) -> None:
@@ -311,18 +344,18 @@ def live_roster(world: RosterWorld) -> None:
     rng = world.random
     for number in range(world.size):
         delay = 0.0 if rng.random() < 0.5 else rng.uniform(0, 6.0)
-        world.after(delay, lambda number=number: _start(world, f"h{number}"))  # type: ignore[misc]
-    _chaos(world, rng)
+        world.after(delay, lambda number=number: start(world, f"h{number}"))  # type: ignore[misc]
+    chaos(world, rng)
     if rng.random() < 0.3:
         world.after(rng.uniform(5.0, CHAOS_S), lambda: everybody_goes(world, rng))
     if rng.random() < 0.3:
         world.after(rng.uniform(5.0, CHAOS_S), lambda: scale(world, rng))
-    world.run_to(CHAOS_S + 40.0, stop=lambda: _over(world))
-    _heal(world)
+    world.run_to(CHAOS_S + 40.0, stop=lambda: over(world))
+    heal(world)
     if not world.verdict_there():
         for number in range(world.size + 1):
-            _start(world, f"h{number}")
-    world.run_to(world.now + HEALED_S, stop=lambda: _over(world))
-    if not _over(world):
-        waiting = {node.name: f"{node.core.phase} {node.core.facts.decision}" for node in _alive(world)}
+            start(world, f"h{number}")
+    world.run_to(world.now + HEALED_S, stop=lambda: over(world))
+    if not over(world):
+        waiting = {node.name: f"{node.core.phase} {node.core.facts.decision}" for node in alive(world)}
         world.fail("liveness", f"the faults are healed and the job does not end: {waiting}")

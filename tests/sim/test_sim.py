@@ -18,8 +18,8 @@ import pytest
 from elastic import gate, revision
 from elastic.agentstate import TABLE
 from elastic.membership import Reason
-from tests.sim import faults
-from tests.sim.faults import FAULTS, run_seed
+from tests.sim import life
+from tests.sim.life import FAULTS, run_seed
 from tests.sim.nodes import Violation
 from tests.sim.rosters import RosterWorld, live_roster, make_roster, run_roster_seed
 from tests.sim.world import World
@@ -103,9 +103,9 @@ def test_every_seed_keeps_every_promise_and_everything_is_taken(
 
 
 def _replay(seed: int) -> None:
-    world: World = make_roster(seed) if seed >= ROSTERS.start else faults.make(seed)
+    world: World = make_roster(seed) if seed >= ROSTERS.start else life.make(seed)
     try:
-        live_roster(world) if isinstance(world, RosterWorld) else faults.live(world)
+        live_roster(world) if isinstance(world, RosterWorld) else life.live(world)
     finally:
         print(f"seed {seed}: --np {world.np}, links {'on' if world.links else 'off'}, {world.spec}")
         print("\n".join(world.trace))

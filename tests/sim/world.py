@@ -42,16 +42,22 @@ from elastic.agentfacts import Facts, Limits, Me
 from elastic.agentlinks import concerns, vouch_s
 from elastic.agentstate import AgentCore
 from elastic.decisions import Policy
-from elastic.model import Member
-from elastic.store.base import Range
+from elastic.errors import DocumentError
+from elastic.keys import decode, encode
+from elastic.model import Member, Np, Spec
+from elastic.store.base import Put, Range
 from elastic.store.memory import MemoryCore
-from tests.sim.nodes import KEYS, KILL_S, Node
-from tests.sim.nurseries import Nurseries
+from tests.sim.nodes import KEYS, KILL_S, NEVER, Node
+from tests.sim.nurseries import COLD_S, Nurseries
 
 ANSWER_S = 0.1
 """Who has not answered over a link by then is not waited for."""
 KERNEL_S = 6.0
 """So long the kernel believes in a connection whose other end is gone without a word."""
+EVENTS_MAX = 150_000
+"""A run has a few thousand events, the longest that was seen a third of this; more would be a storm."""
+STOP_LOOKS = 16
+"""After so many events it is asked again whether the run is over."""
 FOLLOWS_MAX = 12
 """A walk along a line of seven, and a registration, need fewer."""
 
@@ -59,38 +65,49 @@ FOLLOWS_MAX = 12
 class World(Nurseries):
     """The nodes with their cores, the links between them, and what a person can do to them."""
 
-    _verdict_looked_at: tuple[int, int] | None = None
-    _verdict_found = False
-
     def run_to(self, until: float, *, stop: Callable[[], bool] = lambda: False) -> None:
         """Run events up to a moment, or until `stop` says so."""
-        while self._queue and self._queue[0][0] <= until and not stop():
-            self.now, _, call = heapq.heappop(self._queue)
-            self._expire()
+        queue = self._queue
+        while queue and queue[0][0] <= until:
+            if self.steps % STOP_LOOKS == 0:
+                if stop():
+                    return
+                if self.steps > EVENTS_MAX:
+                    self.fail("effort", f"{self.steps} events, and no end")
+            self.now, _, call = heapq.heappop(queue)
+            if self.now >= self._expiry_at:
+                self._expire()
             call()
             self.steps += 1
-            for observer in self.observers:
-                observer.after_event(self)
+            for look in self._looks:
+                look(self)
         if not stop():
             self.now = until
 
-    def start_node(self, host: str, *, slots: int = 1, elastic_timeout_s: float | None = None) -> Node:
+    def start_node(
+        self, host: str, *, slots: int = 0, elastic_timeout_s: float | None = None, warm: bool = False
+    ) -> Node:
         """Start an agent on a host; each start is another node.
 
-        Where the job has a list of hosts, one that it does not name is the next one of the list.
+        It registers when its nursery is `warm`: at once, or after its imports. Where the job has a list of hosts, one
+        that it does not name is the next one of the list.
         """
         if self.spec.ips and host not in self.spec.ips:
             host = self.spec.ips[len(self.nodes) % len(self.spec.ips)]
         name = f"{host}-{self.random.getrandbits(16):04x}"
         number = len(self.nodes)
+        slots = slots or self.spec.slots
         member = self.member_of(host, number, slots)
-        spec = self.spec if slots == 1 else msgspec.structs.replace(self.spec, slots=slots)
+        spec = self.spec if slots == self.spec.slots else msgspec.structs.replace(self.spec, slots=slots)
         me = Me(name, member, spec, incarnation=f"i{self.random.getrandbits(32):08x}")
         offset = self.random.uniform(0, 1000)
         limits = Limits(grace_s=self.random.choice([1.0, 4.0]), loss_grace_s=1.0, elastic_timeout_s=elastic_timeout_s)
         facts = Facts(me, KEYS, limits, Policy(node=name, kill_s=KILL_S), now=offset + self.now)
         facts.idle_since = facts.entered_at = facts.now
         node = Node(name, host, AgentCore(facts), self.links, offset=offset)
+        facts.prepared = node.warm = False
+        quick = warm or self.random.random() < 0.5
+        self.after(self.random.uniform(0.01, 0.03 if quick else COLD_S), lambda: self.warmed(node))
         self.nodes[name] = node
         self.log(f"{name} starts")
         self._tick_session(node)
@@ -118,20 +135,22 @@ class World(Nurseries):
         if not node.hears:
             node.inbox.append(event)
             return
-        phase = node.core.phase
-        actions = node.core.handle(event, self.local(node))
-        for row in node.core.taken:
+        core = node.core
+        phase = core.phase
+        actions = core.handle(event, self.local(node))
+        for row in core.taken:
             self.counts[f"row {row}"] += 1
             self.log(f"{node.name}: {row}")
-        decision = node.core.facts.decision
-        if decision is not None:
+        decision = core.facts.decision
+        if decision is not None and decision is not node.last_decision:
             if node.last_decision is None or node.last_decision.code is not decision.code:
                 self.counts[f"reason {decision.code.name}"] += 1
                 self.log(f"{node.name} decides {decision.code.name}: {decision.reason}")
             node.last_decision = decision
-        if phase is not node.core.phase:
-            self.log(f"{node.name}: {phase} -> {node.core.phase}")
-        self._perform(node, actions)
+        if core.taken and phase is not core.phase:
+            self.log(f"{node.name}: {phase} -> {core.phase}")
+        if actions:
+            self._perform(node, actions)
         self._plan_wake(node)
 
     def thaw(self, node: Node) -> None:
@@ -170,8 +189,39 @@ class World(Nurseries):
         event = ProvenGone(dead.name, created, dead.host)
         for node in self.nodes.values():
             if node.alive and dead.name in node.linked and not node.cut and not dead.cut:
-                self._link(node)
-                self._later(node, self.random.uniform(0.001, 0.05), event)
+                self._notice(node, self.random.uniform(0.001, 0.05), event)
+
+    def _notice(self, node: Node, delay: float, event: ProvenGone) -> None:
+        """The kernel tells of a link that closed a moment later; until then it counts as one that is up."""
+
+        def noticed() -> None:
+            self._link(node)
+            self.feed(node, event)
+
+        self.after(delay, noticed)
+
+    def prove_falsely(self, node: Node) -> None:
+        """Links say to everybody else of a healthy node that its process is gone."""
+        created = node.core.facts.registered
+        if created is None:
+            return
+        self.log(f"{node.name}: falsely proven dead")
+        for other in tuple(self.nodes.values()):
+            if other.alive and other.exit_code is None and other is not node:
+                self.feed(other, ProvenGone(node.name, created, node.host))
+
+    def scale_to(self, high: int, *, low: int = 0) -> None:
+        """An operator wants another number of nodes."""
+        found = self.store.list(Range.key(KEYS.spec)).entries
+        if found and not self.verdict_there():
+            try:
+                spec: Spec = decode(KEYS, KEYS.spec, found[0].value)
+            except DocumentError:
+                return
+            np = Np(low=low or min(spec.np.low, high), high=high, first=max(low, min(spec.np.first, high)))
+            self.log(f"scaled to {np}")
+            self.store.txn((), (Put(KEYS.spec, encode(msgspec.structs.replace(spec, np=np))),))
+            self.deliver()
 
     def prove_dead_to(self, node: Node, dead: Node) -> None:
         """The machine itself shows a newcomer that nothing is left of an older node there."""
@@ -179,14 +229,25 @@ class World(Nurseries):
             self._later(node, 0.01, ProvenDead(dead.name))
 
     def _plan_wake(self, node: Node) -> None:
+        """See to it that the agent is called when it wants to be; a call that comes too early plans the next."""
         at = node.core.wake_at
         if at is not None:
-            delay = max((at - self.local(node)) / node.rate, 0.0) + 1e-6
-            self.after(delay, lambda: self._wake(node, at))
+            due = self.now + max((at - self.local(node)) / node.rate, 0.0) + 1e-6
+            if due < node.wake_planned:
+                node.wake_planned = due
+                self.after(due - self.now, lambda: self._wake(node, due))
 
-    def _wake(self, node: Node, at: float) -> None:
-        if node.hears and node.core.wake_at == at:
+    def _wake(self, node: Node, due: float) -> None:
+        if node.wake_planned != due:
+            return
+        node.wake_planned = NEVER
+        at = node.core.wake_at
+        if not node.hears or at is None:
+            return  # It is called when it goes on.
+        if self.local(node) >= at:
             self.feed(node, Tick())
+        else:
+            self._plan_wake(node)
 
     def _perform(self, node: Node, actions: list[Action]) -> None:
         for action in actions:
@@ -286,7 +347,9 @@ class World(Nurseries):
                 continue
             granted = vouch_s(other.core.facts, node.name, g, self.local(other))
             if concerns(other.core.facts, node.name):
-                self._later(other, self.latency(), VouchAsked(node.name))
+                delay = self.latency()
+                other.heard_astray[node.name] = self.now + delay
+                self._later(other, delay, VouchAsked(node.name))
             if granted > 0:
                 self.counts["a word was given"] += 1
                 self._later(node, 2 * self.latency(), Vouched(g, asked_at + granted))
@@ -294,6 +357,8 @@ class World(Nurseries):
     def drain(self, node: Node) -> None:
         """SIGTERM to an agent."""
         self.log(f"{node.name}: SIGTERM")
+        if node.drained_at is None and node.hears:
+            node.drained_at = self.now
         self.feed(node, Drain(15, "SIGTERM"))
 
     def replace_store(self) -> None:
@@ -304,14 +369,50 @@ class World(Nurseries):
             self.store.revoke(self.store.grant(1.0, self.now).id)
         self.log("the store is empty")
 
+    def astray_for(self, node: Node, seconds: float, then: Callable[[], None] = lambda: None) -> None:
+        """A node does not reach the store for so long, and is heard by the others."""
+        node.astray = True
+        self.log(f"{node.name}: does not reach the store")
+
+        def back() -> None:
+            node.astray = False
+            self.log(f"{node.name}: reaches the store again")
+            self.relist(node)
+            then()
+
+        self.after(seconds, back)
+
+    def away_for(
+        self, seconds: float, then: Callable[[], None] = lambda: None, *, still: Callable[[], float] | None = None
+    ) -> None:
+        """The store is away for so long; then every lease counts anew.
+
+        With `still` it stood still: leases that ended meanwhile are over, and each node connects again after a moment
+        that this draws.
+        """
+        if not self.store_up:
+            return
+        self.store_up = False
+        self.log(f"the store is away for {seconds:.1f} s")
+
+        def back() -> None:
+            self.store_up = True
+            if still is None:
+                self.store.prolong(self.now)
+            self.log("the store is back")
+            for node in self.nodes.values() if still is not None else ():
+                if node.alive and node.exit_code is None and not node.astray:
+                    self.astray_for(node, still())
+            for node in tuple(self.nodes.values()):
+                self.relist(node)
+            then()
+
+        self.after(seconds, back)
+
     def finished(self) -> bool:
         """Whether every agent that lives has ended."""
         return all(not node.alive or node.exit_code is not None for node in self.nodes.values())
 
     def verdict_there(self) -> bool:
-        """Whether the job has its verdict. It is asked after every event."""
-        at = (self.store_number, self.store.revision)
-        if at != self._verdict_looked_at:
-            self._verdict_looked_at = at
-            self._verdict_found = bool(self.store.list(Range.key(KEYS.verdict)).entries)
-        return self._verdict_found
+        """Whether the job has its verdict."""
+        return bool(self.store.list(Range.key(KEYS.verdict)).entries)

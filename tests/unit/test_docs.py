@@ -24,7 +24,7 @@ from launcher.environment import Told, worker_environment
 from launcher.flags import BY_NAME, by_group
 from launcher.psenvironment import ps_environment
 from launcher.variables import Variables
-from tests.sim.faults import FAULTS as FAULTS_OF_THE_SIMULATION
+from tests.sim.life import FAULTS as FAULTS_OF_THE_SIMULATION
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from elastic.decisions import Memory, Reason
 from elastic.membership import remember
 from elastic.model import Before, Budget, Ended, Member, Outcome, Status, Why
@@ -248,10 +250,10 @@ def test_who_says_that_it_does_not_reach_the_store_is_not_left_alone_by_a_growth
     job = Job("1:4", settle_s=1.0)
     job.run("a b")
     job.hear("a")
-    job.memory = replace(job.memory, astray=frozenset("a"))
+    job.memory = msgspec.structs.replace(job.memory, astray=frozenset("a"))
     job.join("c")
     job.wait(10, Reason.OUT_OF_REACH)
-    job.memory = replace(job.memory, astray=frozenset())
+    job.memory = msgspec.structs.replace(job.memory, astray=frozenset())
     job.wait(10.1, Reason.GROW_SETTLING)
 
 
@@ -533,15 +535,15 @@ def test_by_default_a_second_growth_waits_a_minute_if_workers_would_lose_what_th
 
 def test_by_default_a_second_growth_does_not_wait_if_workers_save_before_they_leave() -> None:
     job, g = grown()
-    job.memory = replace(job.memory, listening=g - 1)
+    job.memory = msgspec.structs.replace(job.memory, listening=g - 1)
     job.wait(20, Reason.GROW_LATER)
-    job.memory = replace(job.memory, listening=g)
+    job.memory = msgspec.structs.replace(job.memory, listening=g)
     job.form(20, Reason.GROWN)
 
 
 def test_what_grow_every_says_holds_for_workers_that_save_before_they_leave_too() -> None:
     job, g = grown(grow_every_s=30.0)
-    job.memory = replace(job.memory, listening=g)
+    job.memory = msgspec.structs.replace(job.memory, listening=g)
     assert job.wait(20, Reason.GROW_LATER).until == 44
 
 

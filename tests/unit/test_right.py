@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from elastic.right import CLOCK_ERROR, KILL_S, NEVER, Right, margin_s
 
 moments = st.floats(0, 1e6)
-held = Right(outage_limit_s=120.0).refreshed(100.0, 5.0)
+held = Right().refreshed(100.0, 5.0, 120.0)
 
 
 def test_a_node_without_a_lease_may_run_nothing() -> None:
@@ -22,11 +22,11 @@ def test_the_right_counts_from_the_send_of_the_last_refresh_and_leaves_room_for_
 
 
 def test_a_refresh_prolongs_the_right() -> None:
-    assert held.refreshed(101.25, 5.0).until() == 106.25 - margin_s(5.0)
+    assert held.refreshed(101.25, 5.0, 120.0).until() == 106.25 - margin_s(5.0)
 
 
 def test_an_answer_that_was_overtaken_by_a_later_one_takes_nothing_back() -> None:
-    assert held.refreshed(101.25, 5.0).refreshed(100.5, 5.0).until() == 106.25 - margin_s(5.0)
+    assert held.refreshed(101.25, 5.0, 120.0).refreshed(100.5, 5.0, 120.0).until() == 106.25 - margin_s(5.0)
 
 
 def test_a_lost_lease_ends_the_right_at_once() -> None:
@@ -52,7 +52,7 @@ def test_no_word_of_others_goes_beyond_the_last_refresh_plus_the_lease_plus_the_
 
 
 def test_without_an_outage_limit_a_vouch_ends_with_the_leases_time() -> None:
-    assert Right(outage_limit_s=0.0).refreshed(100.0, 5.0).lost().vouched(1e9).until() == 105.0
+    assert Right().refreshed(100.0, 5.0, 0.0).lost().vouched(1e9).until() == 105.0
 
 
 def test_nothing_that_was_granted_for_the_last_world_counts_for_the_next() -> None:
@@ -64,7 +64,7 @@ def test_nothing_that_was_granted_for_the_last_world_counts_for_the_next() -> No
 def test_nobodys_right_ever_goes_beyond_the_last_refresh_plus_lease_plus_outage_limit(
     sent_at: float, ttl_s: float, outage_limit_s: float, vouches: list[float]
 ) -> None:
-    right = Right(outage_limit_s=outage_limit_s).refreshed(sent_at, ttl_s)
+    right = Right().refreshed(sent_at, ttl_s, outage_limit_s)
     for until in vouches:
         right = right.vouched(until)
         assert right.until() <= sent_at + ttl_s + outage_limit_s

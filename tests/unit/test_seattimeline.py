@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -355,7 +354,7 @@ def test_two_proposals_after_each_other_have_each_its_own_moments() -> None:
     first, second = (Transaction("form", (), ()) for _ in range(2))
     facts.decision, facts.decided = wanted, 1
     proposing.observe(facts, Tick(), [Send(first)], arrived=1.0, now=1.1)
-    facts.decision, facts.decided = replace(wanted), 2
+    facts.decision, facts.decided = msgspec.structs.replace(wanted), 2
     proposing.observe(facts, Tick(), [Send(second)], arrived=2.0, now=2.1)
     proposing.observe(facts, Answered(first, True), [], arrived=2.2, now=2.2)
     tags = [f"b/{facts.registered}/{number}" for number in (1, 2)]

@@ -182,23 +182,23 @@ class Job:
     def prove_gone(self, node: str) -> None:
         """A link shows that the node's process is dead."""
         key = (node, self.view.members[node].create_revision)
-        self.memory = replace(self.memory, gone=self.memory.gone | {key})
+        self.memory = msgspec.structs.replace(self.memory, gone=self.memory.gone | {key})
 
     def prove_dead(self, nodes: str) -> None:
         """This very machine shows that nothing of them is left."""
-        self.memory = replace(self.memory, dead=self.memory.dead | set(nodes.split()))
+        self.memory = msgspec.structs.replace(self.memory, dead=self.memory.dead | set(nodes.split()))
 
     def answered(self) -> None:
         """Everybody who is linked has answered the question that the failure of the running generation raised."""
-        self.memory = replace(self.memory, answered_g=self.running_g)
+        self.memory = msgspec.structs.replace(self.memory, answered_g=self.running_g)
 
     def distrust(self, host: str) -> None:
         """A node of this host spoke after a link had shown its death."""
-        self.memory = replace(self.memory, distrusted=self.memory.distrusted | {host})
+        self.memory = msgspec.structs.replace(self.memory, distrusted=self.memory.distrusted | {host})
 
     def hear(self, nodes: str) -> None:
         """These, and no others, are heard over the links."""
-        self.memory = replace(self.memory, linked=frozenset(nodes.split()))
+        self.memory = msgspec.structs.replace(self.memory, linked=frozenset(nodes.split()))
 
     def _did(self, decision: Decision, kind: type[D], code: Reason) -> D:
         assert isinstance(decision, kind), decision

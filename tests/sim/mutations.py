@@ -1,0 +1,783 @@
+"""What can be broken in the core, one place at a time, and the seed of the simulation that finds it.
+
+Each mutation takes a rule out, or turns it round, in the text of one file. `python -m tests.sim.mutate` compiles the
+broken text in a process of its own (the files stay as they are) and runs seeds until one breaks a promise; `--write`
+notes that seed here. Seeds belong to the simulation as it is: when that changes, they are looked for anew.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Mutation(NamedTuple):
+    """`text`, which `file` has once, becomes `instead`; `breaks` says which rule that is."""
+
+    name: str
+    file: str
+    text: str
+    instead: str
+    breaks: str
+
+
+AGENT: Final = "elastic/agentstate.py"
+MEMBERSHIP: Final = "elastic/membership.py"
+GATE: Final = "elastic/gate.py"
+FORMING: Final = "elastic/forming.py"
+QUESTION: Final = "elastic/question.py"
+PROPOSALS: Final = "elastic/proposals.py"
+BUDGET: Final = "elastic/budget.py"
+REVISION: Final = "elastic/revision.py"
+ROSTER: Final = "elastic/roster.py"
+RESTARTS: Final = "elastic/restarts.py"
+
+
+def _row(row: str, phase: str, guard: str) -> Mutation:
+    """A row of the agent's table that is never taken."""
+    text = f'Row("{row}", Phase.{phase}, {guard},'
+    return Mutation(f"row {row}", AGENT, text, f'Row("{row}", Phase.{phase}, lambda _: False,', "the row is taken out")
+
+
+def _turned(row: str, phase: str, guard: str) -> Mutation:
+    """A row that is taken exactly when it should not be."""
+    text = f'Row("{row}", Phase.{phase}, {guard},'
+    instead = f'Row("{row}", Phase.{phase}, lambda f: not {guard}(f),'
+    return Mutation(f"turned {row}", AGENT, text, instead, "the guard of the row says the opposite")
+
+
+ROWS: Final = (
+    ("joining: the job has ended", "JOINING", "_verdict"),
+    ("joining: refused", "JOINING", "_refused"),
+    ("joining: drain", "JOINING", "_drain_recorded"),
+    ("joining: gave up", "JOINING", "_gave_up"),
+    ("joining: registered", "JOINING", "_registered"),
+    ("spare: verdict", "SPARE", "_verdict"),
+    ("spare: drain", "SPARE", "_drain"),
+    ("spare: registration lost", "SPARE", "_lost_registration"),
+    ("spare: chosen", "SPARE", "_chosen"),
+    ("spare: gave up", "SPARE", "_gave_up"),
+    ("gated: verdict", "GATED", "_verdict"),
+    ("gated: drain", "GATED", "_drain"),
+    ("gated: registration lost", "GATED", "_lost_registration"),
+    ("gated: passed over", "GATED", "_passed_over"),
+    ("gated: newer generation", "GATED", "_newer_target"),
+    ("gated: go", "GATED", "_go"),
+    ("gated: gave up", "GATED", "_gave_up"),
+    ("running: right ended", "RUNNING", "_overdue"),
+    ("running: failed", "RUNNING", "_failed"),
+    ("running: ok", "RUNNING", "_all_ok"),
+    ("running: only servers left", "RUNNING", "_only_servers_left"),
+    ("running: superseded", "RUNNING", "_superseded"),
+    ("running: verdict", "RUNNING", "_verdict"),
+    ("running: killed", "RUNNING", "_vanished"),
+    ("running: drain unheard", "RUNNING", "_drain_unheard"),
+    ("stopping: a loss", "STOPPING", "_unplanned_now"),
+    ("stopping: failed", "STOPPING", "_failed_in_plan"),
+    ("stopping: gone", "STOPPING", "_workers_gone"),
+    ("done: verdict", "DONE", "_verdict"),
+    ("done: drained", "DONE", "_drain_recorded"),
+    ("done: registration lost", "DONE", "_lost_registration"),
+    ("done: chosen", "DONE", "_chosen"),
+    ("done: passed over", "DONE", "_passed_over"),
+    ("leaving: left", "LEAVING", "_left"),
+)
+"""Every row of `elastic.agentstate.TABLE`: its name, its phase and its guard."""
+
+MUTATIONS: Final = (
+    *(_row(*row) for row in ROWS),
+    *(_turned(*row) for row in ROWS),
+    # membership: decide
+    Mutation("verdict", MEMBERSHIP, "if view.verdict is not None:", "if False:", "a verdict ends everything"),
+    Mutation("unreadable", MEMBERSHIP, "if view.unreadable:", "if False:", "an unreadable document stops everything"),
+    Mutation(
+        "incarnation deleted",
+        MEMBERSHIP,
+        "if view.incarnation is None and view.spec is not None:",
+        "if False:",
+        "nothing is decided without the incarnation",
+    ),
+    Mutation("no spec", MEMBERSHIP, "if view.spec is None:\n", "if False:\n", "nothing is decided without a spec"),
+    Mutation(
+        "link patience",
+        MEMBERSHIP,
+        "if isinstance(decision, Wait) and memory.seen_since:",
+        "if False:",
+        "who cannot be linked is taken without a link in the end",
+    ),
+    Mutation(
+        "own go",
+        MEMBERSHIP,
+        "if q.view.go is not None and q.view.go.value.g == q.generation.g:",
+        "if q.view.go is not None:",
+        "a generation runs only with its own go",
+    ),
+    # membership: the first generation
+    Mutation("first: missing", MEMBERSHIP, "if len(nodes) < need:", "if not nodes:", "the first start waits for np"),
+    Mutation(
+        "first: settling",
+        MEMBERSHIP,
+        "    if len(nodes) < q.spec.np.high and q.now < until:\n        whom",
+        "    if False:\n        whom",
+        "the first start waits for the settling window",
+    ),
+    # membership: a generation runs
+    Mutation(
+        "completed by one",
+        MEMBERSHIP,
+        "if nodes and len(done) == len(nodes):",
+        "if done:",
+        "only ok of every member completes the job",
+    ),
+    Mutation(
+        "never completed",
+        MEMBERSHIP,
+        "if nodes and len(done) == len(nodes):",
+        "if False:",
+        "ok of every member completes the job",
+    ),
+    Mutation(
+        "nobody is lost",
+        MEMBERSHIP,
+        "lost = [node for node in nodes if node not in outcomes and not q.working(node)]",
+        "lost: list[str] = []",
+        "a member that is gone is replaced",
+    ),
+    Mutation(
+        "lost with its key",
+        MEMBERSHIP,
+        "lost = [node for node in nodes if node not in outcomes and not q.working(node)]",
+        "lost = [node for node in nodes if node not in outcomes and q.member(node) is None]",
+        "a member that works on without the store is not lost",
+    ),
+    Mutation(
+        "lost after ok",
+        MEMBERSHIP,
+        "lost = [node for node in nodes if node not in outcomes and not q.working(node)]",
+        "lost = [node for node in nodes if not q.working(node)]",
+        "a member that recorded ok cannot be lost",
+    ),
+    Mutation(
+        "nobody stays",
+        MEMBERSHIP,
+        "        if not staying:\n            gone",
+        "        if False:\n            gone",
+        "a world of which nobody remains is formed anew",
+    ),
+    Mutation(
+        "lost is a failure",
+        MEMBERSHIP,
+        "        if lost:\n",
+        "        if False:\n",
+        "a loss is told apart from a failure",
+    ),
+    Mutation(
+        "lost unwatched",
+        MEMBERSHIP,
+        "lost_words(q, lost), staying), lost=tuple(lost)), q.memory",
+        "lost_words(q, lost), staying)), q.memory",
+        "the transaction compares that the lost have recorded nothing",
+    ),
+    Mutation(
+        "not asked",
+        MEMBERSHIP,
+        "if to_ask and q.memory.answered_g < generation.g",
+        "if False and q.memory.answered_g < generation.g",
+        "after an echo the others are asked whether they are there",
+    ),
+    Mutation(
+        "asked for ever",
+        MEMBERSHIP,
+        "if to_ask and q.memory.answered_g < generation.g and",
+        "if to_ask and",
+        "they are asked once",
+    ),
+    Mutation("no failure", MEMBERSHIP, "        if failed:\n", "        if False:\n", "a failure is told as one"),
+    Mutation(
+        "failure unheard",
+        MEMBERSHIP,
+        "failed = [node for node, outcome in outcomes.items() if outcome.ended is Ended.FAILED]",
+        "failed: list[str] = []",
+        "a failure is acted on",
+    ),
+    Mutation(
+        "stop unheard",
+        MEMBERSHIP,
+        "stopped = [node for node, outcome in outcomes.items() if outcome.ended is Ended.STOPPED]",
+        "stopped: list[str] = []",
+        "workers that had to be stopped are started again",
+    ),
+    Mutation(
+        "planned after ok",
+        MEMBERSHIP,
+        "    if done:\n        return Wait(Reason.FINISHING",
+        "    if False:\n        return Wait(Reason.FINISHING",
+        "nothing planned after the first ok",
+    ),
+    # membership: changes that can wait
+    Mutation("drain unseen", MEMBERSHIP, "    if draining:\n", "    if False:\n", "a drain is acted on"),
+    Mutation(
+        "drains one by one",
+        MEMBERSHIP,
+        "        if q.now < until:\n            return Wait(Reason.DRAIN_BATCH",
+        "        if False:\n            return Wait(Reason.DRAIN_BATCH",
+        "drains are collected",
+    ),
+    Mutation(
+        "no room",
+        MEMBERSHIP,
+        "newcomers = q.newcomers()[: max(0, high - len(nodes))]",
+        "newcomers = q.newcomers()",
+        "nobody joins where there is no room",
+    ),
+    Mutation(
+        "out of reach",
+        MEMBERSHIP,
+        "if out_of_reach and (newcomers or len(nodes) > high):",
+        "if False:",
+        "no planned change while a member that works on does not reach the store",
+    ),
+    Mutation(
+        "astray",
+        MEMBERSHIP,
+        "if q.member(node) is None or node in q.memory.astray]",
+        "if q.member(node) is None]",
+        "the same for one that has said so a moment ago",
+    ),
+    Mutation("no shrink", MEMBERSHIP, "    if len(nodes) > high:\n", "    if False:\n", "fewer nodes wanted are fewer"),
+    Mutation(
+        "no growth", MEMBERSHIP, "    if newcomers:\n        until", "    if False:\n        until", "the job grows"
+    ),
+    Mutation(
+        "growth: settling",
+        MEMBERSHIP,
+        "if len(nodes) + len(newcomers) < high and q.now < until:",
+        "if False:",
+        "newcomers settle",
+    ),
+    Mutation(
+        "growth: too soon",
+        MEMBERSHIP,
+        "if grown_at is not None and q.now < grown_at + every_s:",
+        "if False:",
+        "a job grows at most once in --grow_every",
+    ),
+    Mutation(
+        "growth: as asked",
+        MEMBERSHIP,
+        "if q.spec.grow_every_s is not None:",
+        "if False:",
+        "--grow_every counts",
+    ),
+    Mutation(
+        "growth: listening",
+        MEMBERSHIP,
+        "return 0.0 if q.memory.listening == generation.g else GROW_EVERY_S",
+        "return GROW_EVERY_S",
+        "workers that save before they leave need no pause",
+    ),
+    Mutation(
+        "growth: unheard",
+        MEMBERSHIP,
+        "return 0.0 if q.memory.listening == generation.g else GROW_EVERY_S",
+        "return 0.0",
+        "workers that lose what they have not saved are given a pause",
+    ),
+    # the gate
+    Mutation(
+        "gate: all done",
+        GATE,
+        "if outcomes and all(o is not None and o.ended is Ended.OK and o.over for o in outcomes.values()) and before:",
+        "if False:",
+        "nothing starts when every worker has ended well",
+    ),
+    Mutation(
+        "gate: nobody", GATE, "    if not staying:\n", "    if False:\n", "a world that nobody is in is formed anew"
+    ),
+    Mutation(
+        "gate: lost",
+        GATE,
+        '    if lost:\n        return form(q, Reason.GATE_LOST, Why.LOSS, lost_words(q, lost) + " before',
+        '    if False:\n        return form(q, Reason.GATE_LOST, Why.LOSS, lost_words(q, lost) + " before',
+        "no go for a member that is gone",
+    ),
+    Mutation(
+        "gate: aborted",
+        GATE,
+        "if before is not None and (aborted :=",
+        "if False and (aborted :=",
+        "a planned stop that goes wrong is no plan any more",
+    ),
+    Mutation("gate: drain", GATE, "    if draining:\n", "    if False:\n", "no go for a member that drains"),
+    Mutation(
+        "gate: newcomers",
+        GATE,
+        "    if newcomers:\n        until = max",
+        "    if False:\n        until = max",
+        "newcomers are taken in at the gate",
+    ),
+    Mutation(
+        "gate: one by one",
+        GATE,
+        "if q.now >= until or _not_dead(q, before, newcomers):",
+        "if True:",
+        "newcomers at the gate are collected",
+    ),
+    Mutation(
+        "gate: back from the dead",
+        GATE,
+        "if q.now >= until or _not_dead(q, before, newcomers):",
+        "if q.now >= until:",
+        "who was falsely taken for dead is back at once",
+    ),
+    Mutation("gate: below np", GATE, "if len(nodes) < q.spec.np.low:", "if False:", "no go below the minimum"),
+    Mutation(
+        "gate: open",
+        GATE,
+        "    closed = _closed(q, generation, before, outcomes)\n",
+        "    closed = None\n",
+        "the gate waits for the old world",
+    ),
+    Mutation(
+        "gate: unregistered",
+        GATE,
+        "(node in q.view.members or q.vouched(node))]",
+        "node in q.view.members]",
+        "the gate waits for who is vouched for",
+    ),
+    Mutation(
+        "gate: vouched only",
+        GATE,
+        "(node in q.view.members or q.vouched(node))]",
+        "q.vouched(node)]",
+        "the gate waits for who is registered",
+    ),
+    Mutation(
+        "gate: not over",
+        GATE,
+        "ended = {node for node, outcome in outcomes.items() if outcome is not None and outcome.over}",
+        "ended = {node for node, outcome in outcomes.items() if outcome is not None}",
+        "the first word about a failure does not open the gate",
+    ),
+    Mutation(
+        "gate: no survivor",
+        GATE,
+        "if any(place.node in ended for place in generation.members):",
+        "if False:",
+        "a survivor that has stopped is enough",
+    ),
+    Mutation(
+        "gate: unproven",
+        GATE,
+        "if any(place.node in ended for place in generation.members):",
+        "if True:",
+        "without a survivor the old world may still run",
+    ),
+    Mutation(
+        "gate: the dead",
+        GATE,
+        "if node not in ended and node not in q.memory.dead]",
+        "if node not in ended]",
+        "the dead are not waited for",
+    ),
+    Mutation(
+        "gate: outage",
+        GATE,
+        "longest = q.spec.store_outage_limit_s + q.spec.lease_ttl_s",
+        "longest = q.spec.lease_ttl_s",
+        "the old world may run as long as an outage may last",
+    ),
+    Mutation(
+        "gate: clocks",
+        GATE,
+        "until = since + longest * (1 + CLOCK_ERROR) + q.policy.kill_s",
+        "until = since + longest * (1 - CLOCK_ERROR) - q.policy.kill_s",
+        "clocks differ, and a SIGKILL takes time",
+    ),
+    Mutation("aborted: any", GATE, "if generation.why not in PLANNED:", "if False:", "only a plan can be aborted"),
+    Mutation(
+        "aborted: idle",
+        GATE,
+        "    if not busy:\n",
+        "    if False:\n",
+        "a plan is aborted only for those that still stop",
+    ),
+    Mutation(
+        "aborted: lost",
+        GATE,
+        '    if lost:\n        return form(q, Reason.GATE_LOST, Why.LOSS, lost_words(q, lost) + " while',
+        '    if False:\n        return form(q, Reason.GATE_LOST, Why.LOSS, lost_words(q, lost) + " while',
+        "a loss aborts a plan",
+    ),
+    Mutation("aborted: failed", GATE, "    if failed:\n", "    if False:\n", "a failure aborts a plan"),
+    Mutation("opening: free", GATE, "if before is not None and charge:", "if False:", "a failure is judged"),
+    Mutation(
+        "opening: lost",
+        GATE,
+        "lost = frozenset(node for node in before.nodes if node not in known)",
+        "lost: frozenset[str] = frozenset()",
+        "the echo of a loss is free",
+    ),
+    Mutation("opening: fatal", GATE, "    if judgement.fatal:\n", "    if False:\n", "a judgement can end the job"),
+    Mutation(
+        "opening: absent",
+        GATE,
+        "absent = tuple(node for node in before.nodes if node not in q.view.members)",
+        "absent = ()",
+        "who is passed over is compared",
+    ),
+    Mutation("opening: pause", GATE, "    if q.now < opens_at:\n", "    if False:\n", "failures in a row cost a pause"),
+    Mutation(
+        "opening: nowhere",
+        GATE,
+        "    if master is None:\n",
+        "    if False:\n",
+        "no go before it is known where workers meet",
+    ),
+    # what several rules ask
+    Mutation(
+        "run",
+        QUESTION,
+        "if stored is not None and stored.value.run == self.spec.run else None",
+        "if stored is not None else None",
+        "a generation of an older run is none",
+    ),
+    Mutation(
+        "proof",
+        QUESTION,
+        "return None if (node, stored.create_revision) in memory.gone or node in memory.dead else stored",
+        "return stored",
+        "who is proven dead is lost",
+    ),
+    Mutation(
+        "vouched for ever",
+        QUESTION,
+        "and self.now < absent + 2 * self.spec.lease_ttl_s",
+        "",
+        "a member that is away has a limited time at the gate",
+    ),
+    Mutation(
+        "never vouched",
+        QUESTION,
+        "return absent is not None and node in self.memory.linked and self.now < absent + 2 * self.spec.lease_ttl_s",
+        "return False",
+        "a member that is heard is not lost at the gate",
+    ),
+    Mutation(
+        "works for ever",
+        QUESTION,
+        "return in_time and node in self.memory.linked",
+        "return node in self.memory.linked",
+        "who is away for longer than the outage limit is lost",
+    ),
+    Mutation(
+        "works unheard",
+        QUESTION,
+        "return in_time and node in self.memory.linked",
+        "return in_time",
+        "who is not heard is lost",
+    ),
+    Mutation(
+        "order",
+        QUESTION,
+        "return [node for _, node in sorted(ready)]",
+        "return [node for _, node in sorted(ready, reverse=True)]",
+        "the oldest come first",
+    ),
+    Mutation(
+        "leavers stay",
+        QUESTION,
+        "if self.here(place.node) and not self.draining(place.node)]",
+        "if self.here(place.node)]",
+        "who drains does not stay",
+    ),
+    Mutation(
+        "before",
+        QUESTION,
+        "if go is not None and go.g == newest.g:",
+        "if go is not None:",
+        "the world before is the newest that had its go",
+    ),
+    # the next generation
+    Mutation("above np", FORMING, "        if len(members) >= high:\n            break\n", "", "not more than np"),
+    Mutation(
+        "survivors first",
+        FORMING,
+        "members = staying[:high]",
+        "members = staying[:high][::-1]",
+        "survivors keep their order",
+    ),
+    Mutation("too many stay", FORMING, "members = staying[:high]", "members = list(staying)", "not more than np stay"),
+    Mutation(
+        "reform: below np", FORMING, "    if len(nodes) < q.spec.np.low:\n", "    if False:\n", "the minimum is awaited"
+    ),
+    Mutation(
+        "reform: settling",
+        FORMING,
+        "if len(nodes) < q.spec.np.high and q.now < until:",
+        "if False:",
+        "a world that is formed anew settles",
+    ),
+    Mutation(
+        "reform: no empty world",
+        FORMING,
+        "if q.generation is not None and q.generation.members:",
+        "if False:",
+        "an empty world tells everybody to stop",
+    ),
+    # proposals
+    Mutation(
+        "compare: the proposer",
+        PROPOSALS,
+        "        Compare.created(keys.member(node), created),\n        *_same_store(keys, view),\n        "
+        "Compare.modified(keys.generation",
+        "        *_same_store(keys, view),\n        Compare.modified(keys.generation",
+        "the proposer is registered as it believes",
+    ),
+    Mutation(
+        "compare: the store",
+        PROPOSALS,
+        "        *_same_store(keys, view),\n        Compare.modified(keys.generation",
+        "        Compare.modified(keys.generation",
+        "the store is the same",
+    ),
+    Mutation(
+        "compare: generation",
+        PROPOSALS,
+        "        Compare.modified(keys.generation, view.generation.mod_revision if view.generation else 0),\n",
+        "",
+        "nobody else has proposed",
+    ),
+    Mutation(
+        "compare: go",
+        PROPOSALS,
+        "        Compare.modified(keys.go, view.go.mod_revision if view.go else 0),\n",
+        "",
+        "nobody else gave the go",
+    ),
+    Mutation(
+        "compare: spec",
+        PROPOSALS,
+        "        Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),\n"
+        "        Compare.absent(keys.verdict),\n    ]",
+        "        Compare.absent(keys.verdict),\n    ]",
+        "np is what it was",
+    ),
+    Mutation(
+        "compare: verdict",
+        PROPOSALS,
+        "        Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),\n"
+        "        Compare.absent(keys.verdict),\n    ]",
+        "        Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),\n    ]",
+        "no verdict is there",
+    ),
+    Mutation(
+        "compare: nothing recorded",
+        PROPOSALS,
+        "        if decision.planned:\n",
+        "        if False:\n",
+        "nothing planned once somebody has recorded an outcome",
+    ),
+    Mutation(
+        "compare: lost ones",
+        PROPOSALS,
+        "            compares.append(Compare.absent(keys.outcome(g, lost, since.get(lost, 0))))\n",
+        "",
+        "the lost have recorded nothing",
+    ),
+    Mutation(
+        "compare: lost keys",
+        PROPOSALS,
+        "            if lost not in view.members:\n"
+        "                compares.append(Compare.absent(keys.member(lost)))\n",
+        "",
+        "the lost are not registered",
+    ),
+    Mutation(
+        "compare: unfinished",
+        PROPOSALS,
+        "    compares += [Compare.absent(keys.outcome(g, one, since.get(one, 0))) for one in at_work]\n",
+        "",
+        "nobody joins a roster once workers ended well",
+    ),
+    Mutation(
+        "compare: passed over",
+        PROPOSALS,
+        "        compares += [Compare.absent(keys.member(node)) for node in decision.absent[:ABSENT_COMPARED_MAX]]\n",
+        "",
+        "who is passed over is not registered",
+    ),
+    Mutation(
+        "old outcomes",
+        PROPOSALS,
+        "            Delete(keys.outcomes_below(oldest)),\n",
+        "",
+        "outcomes of older worlds are deleted",
+    ),
+    Mutation(
+        "a go left over",
+        PROPOSALS,
+        "elif view.go is not None and view.go.value.g >= generation.g and not generation.rev:",
+        "elif False:",
+        "a go of a generation that somebody deleted is taken away",
+    ),
+    Mutation(
+        "register: verdict",
+        PROPOSALS,
+        "fits = (Compare.absent(keys.verdict), Compare.modified(",
+        "fits = (Compare.modified(",
+        "nobody registers once the job has ended",
+    ),
+    Mutation(
+        "register: own key",
+        PROPOSALS,
+        "fits = (Compare.absent(keys.verdict), Compare.modified(keys.member(node), own.mod_revision if own else 0))",
+        "fits = (Compare.absent(keys.verdict),)",
+        "nobody registers twice",
+    ),
+    Mutation(
+        "register: spec",
+        PROPOSALS,
+        "        Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),\n        *fits,\n",
+        "        *fits,\n",
+        "the spec is what this node has accepted",
+    ),
+    Mutation(
+        "register: store",
+        PROPOSALS,
+        "        *fits,\n        *_same_store(keys, view),\n",
+        "        *fits,\n",
+        "the store is the one that this node has seen",
+    ),
+    Mutation(
+        "register: somebody lives",
+        PROPOSALS,
+        "        compares.append(Compare.empty(keys.members))\n",
+        "        pass\n",
+        "the spec is written anew only when nobody lives",
+    ),
+    Mutation(
+        "say: registered",
+        PROPOSALS,
+        "compares = (Compare.created(keys.member(node), created), *_same_store(keys, view))",
+        "compares = _same_store(keys, view)",
+        "a member speaks for its own registration",
+    ),
+    Mutation(
+        "record: once",
+        PROPOSALS,
+        "(*_same_store(keys, view), Compare.absent(key))",
+        "_same_store(keys, view)",
+        "the first word is not written over the last",
+    ),
+    Mutation(
+        "record: store",
+        PROPOSALS,
+        "compares = _same_store(keys, view) if outcome.over else",
+        "compares = () if outcome.over else",
+        "an outcome belongs to its store",
+    ),
+    Mutation(
+        "leave: registered",
+        PROPOSALS,
+        "(Compare.created(key, created),), (Delete(",
+        "(), (Delete(",
+        "a node takes back its own registration only",
+    ),
+    # the budget
+    Mutation(
+        "budget: progress",
+        BUDGET,
+        "progress = step > budget.step or (step < 0 and ran_s >= PROGRESS_RUN_S)",
+        "progress = False",
+        "progress makes failures fruitful",
+    ),
+    Mutation(
+        "budget: always progress",
+        BUDGET,
+        "progress = step > budget.step or (step < 0 and ran_s >= PROGRESS_RUN_S)",
+        "progress = True",
+        "failures without progress are counted",
+    ),
+    Mutation(
+        "budget: fatal code", BUDGET, "    if fatal is not None:\n", "    if False:\n", "a fatal exit code ends the job"
+    ),
+    Mutation(
+        "budget: hopeless",
+        BUDGET,
+        "    if hopeless is not None:\n",
+        "    if False:\n",
+        "what no restart mends ends the job",
+    ),
+    Mutation("budget: lost", BUDGET, "    if lost:\n", "    if False:\n", "a failure beside a loss is free"),
+    Mutation(
+        "budget: forced",
+        BUDGET,
+        "    if forced and not own:\n",
+        "    if False:\n",
+        "the echo of a node that had to stop is free",
+    ),
+    Mutation(
+        "budget: stopped",
+        BUDGET,
+        "    if before.why is not Why.FAILURE and not own:\n",
+        "    if False:\n",
+        "the echo of a stop is free",
+    ),
+    Mutation(
+        "budget: infra",
+        BUDGET,
+        "if own and all(worker.infra for worker in own) and kept.infra < INFRA_MAX:",
+        "if False:",
+        "a failure of the machine is free",
+    ),
+    Mutation(
+        "budget: infra for ever",
+        BUDGET,
+        "if own and all(worker.infra for worker in own) and kept.infra < INFRA_MAX:",
+        "if own and all(worker.infra for worker in own):",
+        "three in a row are free",
+    ),
+    Mutation(
+        "budget: asked",
+        BUDGET,
+        "if progress and own and all(worker.code == RESTART_ASKED for worker in own):",
+        "if False:",
+        "a restart that was asked for after progress is free",
+    ),
+    Mutation(
+        "budget: asked without progress",
+        BUDGET,
+        "if progress and own and all(worker.code == RESTART_ASKED for worker in own):",
+        "if own and all(worker.code == RESTART_ASKED for worker in own):",
+        "without progress it is not",
+    ),
+    Mutation(
+        "budget: no limit", BUDGET, "if charged + 1 > spec.restarts_max:", "if False:", "the restarts are limited"
+    ),
+    Mutation(
+        "budget: one more",
+        BUDGET,
+        "if charged + 1 > spec.restarts_max:",
+        "if charged > spec.restarts_max:",
+        "exactly as many as were given",
+    ),
+    Mutation("budget: crash loop", BUDGET, "if fruitless >= CRASH_LOOP_MAX:", "if False:", "a crash loop ends the job"),
+    Mutation(
+        "budget: no pause",
+        BUDGET,
+        "pause_s = min(2.0 ** (fruitless - 2), BACKOFF_MAX_S) if fruitless > 1 else 0.0",
+        "pause_s = 0.0",
+        "failures in a row cost a pause",
+    ),
+    Mutation(
+        "budget: nothing charged",
+        BUDGET,
+        "spent = Budget(charged + 1, fruitless, kept.step, infra)",
+        "spent = Budget(charged, fruitless, kept.step, infra)",
+        "a failure is charged",
+    ),
+)
+"""Every mutation."""
+
+OF_ROSTERS: Final = tuple(one for one in MUTATIONS if one.file in (REVISION, ROSTER, RESTARTS))
+"""Those that only a parameter-server job meets."""

@@ -1,0 +1,186 @@
+"""What the rules of a collective job say beyond the promises: looked at on every document that is written.
+
+It is said here in other words than in the core, on what really stands in the store and on what the writer had seen when
+it decided. So a rule that is taken out of the core is noticed even where no promise is broken by it at once.
+"""
+
+from __future__ import annotations
+
+from elastic.budget import CRASH_LOOP_MAX, INFRA_MAX, RESTART_ASKED
+from elastic.keys import View
+from elastic.model import PLANNED, Before, Ended, Generation, Go, MemberState, Outcome, Spec, Why
+from elastic.proposals import Transaction
+from elastic.question import BATCH_S, SETTLE_MAX_S
+from elastic.store.base import Put
+from tests.sim.nodes import KEYS, Node, Observer, SharedReader
+from tests.sim.world import World
+
+SLACK = 0.96
+"""Clocks run 2 % wrong, so a time that is waited for may be that much shorter, on both sides."""
+PAUSE_MAX_S = 60.0
+REFUSED_MAX = 4
+"""A proposal that is refused is not made again before the proposer has seen why."""
+
+
+class Rules(Observer):
+    """When generations are made and go, who is in them, and what a failure costs."""
+
+    def __init__(self) -> None:
+        self._reader = SharedReader(KEYS)
+        self._arrived: dict[tuple[int, str], float] = {}
+        self._formed_at: dict[tuple[int, int], float] = {}
+        self._newest: tuple[int, Generation] | None = None
+        self._refused: dict[str, tuple[int, int]] = {}
+        self._went_g: dict[int, int] = {}
+
+    def after_refusal(self, world: World, node: Node, transaction: Transaction) -> None:
+        """Nobody proposes the same again and again while nothing changes."""
+        if transaction.kind in ("form", "go", "verdict"):
+            revision, count = self._refused.get(node.name, (0, 0))
+            count = count + 1 if revision == world.store.revision else 1
+            self._refused[node.name] = (world.store.revision, count)
+            if count > REFUSED_MAX:
+                world.fail("12", f"{node.name} proposed {count} times what the store refuses ({transaction.kind})")
+
+    def after_commit(self, world: World, node: Node, transaction: Transaction) -> None:
+        """Every document that is written."""
+        entries = {entry.key: entry for entry in world.store.list(KEYS.everything[0]).entries}
+        view = self._reader.read(entries, world.store.revision, complete=True, follows=None)
+        match transaction.kind:
+            case "register":
+                self._arrived.setdefault((world.store_number, node.name), world.now)
+                if view.verdict is not None:
+                    world.fail("4", f"{node.name} registered after the job had ended")
+            case "form" | "go" if view.verdict is not None:
+                world.fail("4", f"{node.name} wrote {transaction.kind} after the job had ended")
+            case "form":
+                self._formed(world, view, node)
+            case "record":
+                known = node.core.facts.incarnation
+                if view.incarnation is not None and known not in (None, view.incarnation.value):
+                    world.fail("1", f"{node.name} recorded in a store that it does not know")
+        if any(isinstance(one, Put) and one.key == KEYS.go for one in transaction.then):
+            self._went(world, view, node)
+
+    def _formed(self, world: World, view: View, node: Node) -> None:
+        assert view.generation is not None
+        generation = view.generation.value
+        self._formed_at[world.store_number, generation.g] = world.now
+        old = self._newest[1] if self._newest is not None and self._newest[0] == world.store_number else None
+        self._newest = (world.store_number, generation)
+        if view.incarnation is None:
+            world.fail("1", f"generation {generation.g} was written while nothing said which store this is")
+        if view.spec is None:
+            return
+        spec, names = view.spec.value, [place.node for place in generation.members]
+        if generation.why is Why.FIRST and len(names) < spec.np.first:
+            world.fail("2", f"the first generation has {names}, {spec.np.first} are awaited")
+        if generation.why is Why.REFORMED and len(names) < spec.np.low:
+            world.fail("2", f"the job was formed anew by {names}, below {spec.np.low}")
+        inside = {place.node for place in old.members} if old is not None else set()
+        fresh = [name for name in names if name not in inside]
+        self._in_time(world, generation, spec, fresh)
+        ages = [view.members[name].create_revision for name in fresh if name in view.members]
+        if not spec.ips and ages != sorted(ages):
+            world.fail("2", f"{fresh} join in another order than they came")
+        if old is None:
+            return
+        if any(g < (generation.before.g if generation.before is not None else generation.g) for g, _ in view.outcomes):
+            world.fail("12", f"outcomes of worlds that are long over: {sorted(view.outcomes)}")
+        if generation.why is Why.LOSS and self._went_g.get(world.store_number, 0) == old.g:
+            lost = {name for name in inside - set(names) if f"{name} was lost" in generation.reason}
+            self._really_lost(world, view, lost, node)
+        if generation.why in PLANNED and inside and inside == set(names):
+            world.fail("5", f"generation {generation.g} changes nothing: {generation.reason}")
+        if generation.why in (Why.GROWTH, Why.SHRINK):
+            self._all_in_reach(world, generation, old, node)
+
+    @staticmethod
+    def _really_lost(world: World, view: View, lost: set[str], node: Node) -> None:
+        """Nobody counts as lost who is registered, unless its death was proven."""
+        memory = node.core.facts.memory
+        for name in sorted(lost):
+            stored = view.members.get(name)
+            proven = stored is not None and ((name, stored.create_revision) in memory.gone or name in memory.dead)
+            if stored is not None and not proven and stored.value.state is not MemberState.DRAINING:
+                world.fail("3", f"{name} counts as lost and is registered")
+
+    def _in_time(self, world: World, generation: Generation, spec: Spec, fresh: list[str]) -> None:
+        """Who joins has settled, unless no one more has room."""
+        came = [self._arrived.get((world.store_number, name), 0.0) for name in fresh]
+        if not came:
+            return
+        since = world.now - max(came)
+        if generation.why is Why.JOINED and since < SLACK * BATCH_S and not self._back(generation, fresh):
+            world.fail("6", f"{fresh} join at the gate one by one")
+        full = len(generation.members) >= spec.np.high or generation.why not in (Why.FIRST, Why.GROWTH, Why.REFORMED)
+        if not full and since < SLACK * spec.settle_s and world.now - min(came) < SLACK * SETTLE_MAX_S:
+            world.fail("6", f"{fresh} did not settle before generation {generation.g}")
+
+    @staticmethod
+    def _back(generation: Generation, fresh: list[str]) -> bool:
+        return generation.before is not None and bool(set(fresh) & set(generation.before.nodes))
+
+    @staticmethod
+    def _all_in_reach(world: World, generation: Generation, old: Generation, node: Node) -> None:
+        """No planned change while a member works on that does not reach the store, as far as the proposer knew."""
+        interval_s = world.spec.lease_ttl_s / 4
+        for place in old.members:
+            other = world.nodes[place.node]
+            works = other.workers is not None and other.workers.generation.g == old.g
+            told = 0.002 < node.sent_at - node.heard_astray.get(place.node, -1e9) < 1.5 * interval_s
+            if works and node.sent_view is not None and (place.node not in node.sent_view.members or told):
+                world.fail("7", f"{generation.why} while {place.node} works on and does not reach the store")
+
+    def _went(self, world: World, view: View, node: Node) -> None:
+        assert view.generation is not None
+        assert view.go is not None
+        generation, go, seen = view.generation.value, view.go.value, node.sent_view
+        if self._went_g.get(world.store_number) == go.g:
+            world.fail("1", f"a second go for {go.g}")
+        self._went_g[world.store_number] = go.g
+        for place in generation.members:
+            stored = seen.members.get(place.node) if seen is not None else None
+            if stored is None and place.node not in node.linked and place.node != node.name:
+                world.fail("6", f"go for {generation.g}, and {place.node} is known to be gone")
+            if stored is not None and stored.value.state is MemberState.DRAINING:
+                world.fail("5", f"go for {generation.g}, and {place.node} is known to drain")
+        before = generation.before
+        if before is None or view.spec is None:
+            return
+        outcomes = {name: o.value for (g, name), o in view.outcomes.items() if g == before.g}
+        if set(outcomes) == set(before.nodes) and all(o.ended is Ended.OK and o.over for o in outcomes.values()):
+            world.fail("14", f"go for {generation.g} although every worker of {before.g} ended well")
+        waited = world.now - self._formed_at.get((world.store_number, generation.g), 0.0)
+        self._charged(world, (generation, before, go, view.spec.value), outcomes, waited)
+
+    @staticmethod
+    def _charged(
+        world: World, what: tuple[Generation, Before, Go, Spec], outcomes: dict[str, Outcome], waited: float
+    ) -> None:
+        """What the end of the last world costs."""
+        generation, before, go, spec = what
+        exits = [worker for outcome in outcomes.values() if outcome.ended is Ended.FAILED for worker in outcome.exits]
+        own = [worker for worker in exits if not worker.consequence]
+        if any(worker.code in spec.fatal_exit_codes or worker.hopeless for worker in own):
+            world.fail("10", f"go for {generation.g} after a failure that no restart mends")
+        if go.budget.charged > spec.restarts_max or go.budget.fruitless >= CRASH_LOOP_MAX:
+            world.fail("10", f"go for {generation.g} although no restart is left: {go.budget}")
+        charged = go.budget.charged - generation.budget.charged
+        lost = [name for name in before.nodes if name not in outcomes]
+        progress = max((o.step for o in outcomes.values()), default=-1) > generation.budget.step
+        asked = progress and bool(own) and all(worker.code == RESTART_ASKED for worker in own)
+        machine = bool(own) and all(worker.infra for worker in own)
+        earlier = 0 if progress else generation.budget.infra
+        echo = not own and (before.why is not Why.FAILURE or any(o.forced for o in outcomes.values()))
+        free = not exits or bool(lost) or asked or (machine and earlier < INFRA_MAX) or echo
+        if charged != (0 if free else 1):
+            words = [worker.words for worker in exits]
+            world.fail("10", f"{charged} charged at {generation.g} for {words}, lost {lost}, progress {progress}")
+        if charged:
+            fruitless = 0 if progress else generation.budget.fruitless + 1
+            pause_s = min(2.0 ** (fruitless - 2), PAUSE_MAX_S) if fruitless > 1 else 0.0
+            if go.budget.fruitless != fruitless:
+                world.fail("10", f"{go.budget} after {fruitless} failures in a row without progress")
+            if waited < SLACK * pause_s:
+                world.fail("10", f"go for {generation.g} after {waited:.2f} s, a pause of {pause_s} s was due")

@@ -1,0 +1,149 @@
+"""What goes wrong with the store, by name."""
+
+from __future__ import annotations
+
+import random
+
+from elastic.store.base import Delete, Range
+from tests.sim.accidents import (
+    EmptyAtStep,
+    alive,
+    cut_for,
+    empty,
+    operator_writes,
+    pick,
+    start,
+)
+from tests.sim.faults import join_storm, leave_and_join, worker_fails
+from tests.sim.nodes import KEYS
+from tests.sim.world import World
+
+RECONNECT_S = 1.5
+"""After a store is back, every node has connected to it again."""
+
+
+def late_writes(world: World, rng: random.Random) -> None:
+    """For some seconds, answers are lost and writes arrive long after their sender gave up."""
+    world.late_answers = rng.choice([0.2, 0.5])
+
+    def over() -> None:
+        world.late_answers = 0.0
+
+    world.after(rng.uniform(2, 10), over)
+
+
+def lease_lost_while_alive(world: World, rng: random.Random) -> None:
+    """Somebody revokes the lease of a healthy node."""
+    node = pick(world, rng)
+    if node is not None and node.lease is not None:
+        world.log(f"{node.name}: its lease is revoked")
+        world.store.revoke(node.lease)
+        world.deliver()
+
+
+def leader_change(world: World, rng: random.Random) -> None:
+    """The store does not answer for a moment; then every lease counts anew."""
+    world.away_for(rng.uniform(0.3, 2.5))
+
+
+def outage_short(world: World, rng: random.Random) -> None:
+    """The store is away for less than the limit."""
+    world.away_for(rng.uniform(3.0, world.spec.store_outage_limit_s * 0.8))
+
+
+def outage_long(world: World, rng: random.Random) -> None:
+    """The store is away for longer than the limit."""
+    world.away_for(world.spec.store_outage_limit_s + rng.uniform(8.0, 20.0))
+
+
+def store_stands_still(world: World, rng: random.Random) -> None:
+    """The store stands still for longer than a lease; when it goes on, every lease has ended."""
+    world.away_for(rng.uniform(1.0, 4.0) * world.spec.lease_ttl_s, still=lambda: rng.uniform(0.0, RECONNECT_S))
+
+
+def store_empty(world: World, rng: random.Random) -> None:
+    """The store comes back without anything in it."""
+    empty(world, rng.uniform(0.2, 3.0))
+
+
+def store_empty_again(world: World, rng: random.Random) -> None:
+    """The store comes back empty, and soon once more."""
+    empty(world, rng.uniform(0.0, 1.0))
+    world.after(rng.uniform(1.0, 10.0), lambda: empty(world, rng.uniform(0.0, 2.0)))
+
+
+def store_empty_for_some(world: World, rng: random.Random) -> None:
+    """The store comes back empty while nodes are cut off; they return to a job that has formed again."""
+    for node in alive(world):
+        if rng.random() < 0.5 and not node.cut:
+            cut_for(world, node, rng.uniform(3, 30))
+    world.after(rng.uniform(0.0, 2.0), lambda: empty(world, rng.uniform(0.2, 3.0)))
+
+
+def store_empty_at_a_step(world: World, rng: random.Random) -> None:
+    """The store is gone in the moment of a write, which was answered or not, and comes back empty."""
+    EmptyAtStep(world, rng.choice(["form", "go", "record", "register"]), rng.uniform(0.0, 1.0))
+    if rng.random() < 0.7:
+        rng.choice([worker_fails, leave_and_join, join_storm])(world, rng)
+
+
+def late_writes_into_an_empty_store(world: World, rng: random.Random) -> None:
+    """Writes linger on their way while the store is replaced, and arrive at the empty one."""
+    late_writes(world, rng)
+    rng.choice([worker_fails, leave_and_join, join_storm])(world, rng)
+    world.after(rng.uniform(0.05, 1.0), lambda: empty(world, rng.uniform(0.0, 1.0)))
+
+
+def proposal_outlives_its_proposer(world: World, rng: random.Random) -> None:
+    """The proposer's writes linger on their way, and its lease is revoked before they arrive."""
+    first = next((node for node in alive(world) if node.scope[0]), None)
+    if first is None:
+        return
+    world.late_answers = 0.9
+
+    def over() -> None:
+        world.late_answers = 0.0
+
+    def revoke() -> None:
+        if first.lease is not None:
+            world.store.revoke(first.lease)
+            world.deliver()
+
+    world.after(3.0, over)
+    world.after(rng.uniform(0.1, 0.6), revoke)
+    worker_fails(world, rng)
+
+
+def damaged_document(world: World, rng: random.Random) -> None:
+    """Something that nobody can read stands where a document was, until a person puts it back."""
+    key = rng.choice([KEYS.spec, KEYS.generation, KEYS.go, KEYS.incarnation, KEYS.member("junk")])
+    found = world.store.list(Range.key(key)).entries
+    if not world.store_up or (not found and key != KEYS.member("junk")) or world.verdict_there():
+        return
+    operator_writes(world, key, b"\xff{")
+    store = world.store
+
+    def mend() -> None:
+        now = world.store.list(Range.key(key)).entries
+        if world.store is store and now and now[0].value == b"\xff{":
+            if found:
+                operator_writes(world, key, found[0].value)
+            else:
+                world.store.txn((), (Delete(Range.key(key)),))
+                world.deliver()
+
+    world.after(rng.uniform(1.0, 8.0), mend)
+
+
+def spec_deleted(world: World, rng: random.Random) -> None:
+    """Somebody deletes the spec; the next node that comes writes it anew."""
+    world.store.txn((), (Delete(Range.key(KEYS.spec)),))
+    world.deliver()
+    world.after(rng.uniform(0.5, 5.0), lambda: start(world, "respec"))
+
+
+def deaf_watch(world: World, rng: random.Random) -> None:
+    """A watch tells nothing more, without an error, until the next listing."""
+    node = pick(world, rng)
+    if node is not None:
+        node.deaf = True
