@@ -397,12 +397,13 @@ class World(Nurseries):
 
         def back() -> None:
             self.store_up = True
+            self.log("the store is back")
             if still is None:
                 self.store.prolong(self.now)
-            self.log("the store is back")
-            for node in self.nodes.values() if still is not None else ():
-                if node.alive and node.exit_code is None and not node.astray:
-                    self.astray_for(node, still())
+            if still is not None:
+                for node in self.nodes.values():
+                    if node.alive and node.exit_code is None and not node.astray:
+                        self.astray_for(node, still())
             for node in tuple(self.nodes.values()):
                 self.relist(node)
             then()
