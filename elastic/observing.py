@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from elastic.cooldown import noted
 from elastic.decisions import Memory, Policy
 from elastic.keys import Stored, View
 from elastic.model import Member, MemberState, Why
@@ -15,14 +16,15 @@ GONE_MAX = 64
 
 
 def remember(view: View, memory: Memory, now: float) -> Memory:
-    """Note when the job last grew. Every agent does this."""
+    """Note when the job last grew, and until when hosts are kept out. Every agent does this."""
     if view.generation is None:
         return memory
     generation = view.generation.value
     grown_at = memory.grown_at
     if generation.g > memory.generation_seen and generation.why is Why.GROWTH:
         grown_at = now
-    return replace(memory, grown_at=grown_at, generation_seen=generation.g)
+    cooling = noted(view, memory.cooling, now)
+    return replace(memory, grown_at=grown_at, generation_seen=generation.g, cooling=cooling)
 
 
 def observe(view: View, memory: Memory, policy: Policy, now: float) -> Memory:

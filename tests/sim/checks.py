@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from elastic.keys import View, ViewReader
+from elastic.membership import GROW_EVERY_S
 from elastic.model import Ended, Generation, Place, Status, Why
 from elastic.proposals import Transaction
 from elastic.store.base import Put
@@ -18,6 +19,8 @@ THAW_S = 0.5
 OPERATOR = "operator"
 NOTICE_S = 2.5
 """A loss that the store shows is acted on within this time, when nothing else is wrong."""
+BACK_S = 20.0
+"""A host that was kept out is in a generation again within this time and the limit between two growths."""
 RETURN_S = 3.0
 """A node that reaches the store again is registered within this time."""
 
@@ -89,6 +92,7 @@ class Promises(Observer):
             indexes = [ips.index(place.host) for place in generation.members]
             if indexes != sorted(set(indexes)):
                 world.fail("2", f"generation {generation.g} has the hosts {indexes} of the list")
+        self._kept_out(world, view, generation)
         before = self._previous[1] if self._previous and self._previous[0] == world.store_number else None
         self._previous = (world.store_number, generation)
         if before is None:
@@ -109,6 +113,17 @@ class Promises(Observer):
             lost_ok = [name for name in oks - set(names) if name in generation.reason]
             if lost_ok:
                 world.fail("14", f"{lost_ok} had recorded ok and counts as lost")
+
+    def _kept_out(self, world: World, view: View, generation: Generation) -> None:
+        """Who is kept out is not in it, and it has enough members without."""
+        for place in generation.members:
+            for one in generation.budget.hosts:
+                if one.host == place.host and one.left_s > 0:
+                    world.fail("a bad host", f"{place.node} is in generation {generation.g}, and its host is kept out")
+                if one.host == place.host and one.times:
+                    world.counts["a host that was kept out came back"] += 1
+        if generation.why is Why.KEPT_OUT and view.spec and len(generation.members) < view.spec.value.np.low:
+            world.fail("a bad host", f"{generation.reason}, which leaves {len(generation.members)}")
 
     def _writer(self, world: World, view: View, node: Node, tag: str) -> None:
         name, created, _ = tag.split("/")
@@ -194,6 +209,7 @@ class Calm(Observer):
         self.lost: tuple[Node, float] | None = None
         self.outage: dict[str, WorkerSet] | None = None
         self.back: tuple[Node, float] | None = None
+        self.out: tuple[str, float, float] | None = None
 
     def expect_notice(self, world: World, node: Node) -> None:
         """From now on: when the store no longer shows this member, a generation without it follows at once."""
@@ -225,8 +241,35 @@ class Calm(Observer):
             world.counts["promise 7 was looked at"] += 1
         self.outage = None
 
+    def after_commit(self, world: World, node: Node, transaction: Transaction) -> None:
+        """A host is kept out: from now on it is expected back, when its time is over."""
+        view = Promises().view(world) if transaction.kind == "form" else None
+        if view is None or view.generation is None or view.generation.value.why is not Why.KEPT_OUT:
+            return
+        one = max(view.generation.value.budget.hosts, key=lambda one: one.left_s)
+        grow_s = GROW_EVERY_S if world.spec.grow_every_s is None else world.spec.grow_every_s
+        self.out = (one.host, world.now + one.left_s * 1.05 + grow_s + BACK_S, world.job.done_s)
+
+    def _look_for_host(self, world: World, host: str, done_s: float) -> None:
+        """It is back in the newest generation, if that has room; and the job went on without it."""
+        view = Promises().view(world)
+        generation = view.generation.value if view.generation is not None else None
+        ready = any(stored.value.host == host for stored in view.members.values())
+        if generation is None or view.spec is None or view.verdict is not None or not ready:
+            return
+        world.counts["the return of a kept-out host was looked at"] += 1
+        inside = host in {place.host for place in generation.members}
+        if not inside and len(generation.members) < view.spec.value.np.high:
+            world.fail("a bad host", f"{host} was kept out and is not back")
+        if world.job.done_s < done_s + BACK_S:
+            world.fail("a bad host", f"{host} was kept out and the others did not go on")
+
     def after_event(self, world: World) -> None:
         """Look at what was expected."""
+        if self.out is not None and world.now > self.out[1]:
+            host, _, done_s = self.out
+            self.out = None
+            self._look_for_host(world, host, done_s)
         if self.outage is not None:
             for name, workers in self.outage.items():
                 node = world.nodes[name]

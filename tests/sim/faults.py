@@ -283,6 +283,21 @@ def crash_loop(world: World, rng: random.Random) -> None:
         world.after(number * rng.uniform(0.5, 3.0), lambda: _worker_ends(world, rng, 1))
 
 
+def bad_host(world: World, rng: random.Random) -> None:
+    """A host on which workers fail a moment after each start, for a time."""
+    node = _pick(world, rng)
+    if node is not None and world.steps > EVENTS_MIN:
+        _bad_for(world, node, rng.uniform(3.0, 150.0))
+
+
+def _bad_for(world: World, node: Node, seconds: float) -> None:
+    world.log(f"{node.host} is broken for {seconds:.0f} s")
+    world.job.bad_until[node.host] = world.now + seconds
+    world.job.work_s += 100.0  # So that there is still work when it comes back.
+    if node.workers is not None:
+        world.end_worker(node, node.workers, 1)
+
+
 def worker_asks_restart(world: World, rng: random.Random) -> None:
     """A script asks for a restart."""
     _worker_ends(world, rng, 101)
@@ -402,7 +417,7 @@ FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
     crash_agent, power_off, restart_on_same_host, freeze_agent, freeze_node, clock_runs_wrong, cut_off, astray,
     unlinkable, deaf_watch, late_writes, lease_lost_while_alive, leader_change, outage_short, outage_long,
     store_empty, join_storm, leave_and_join, drain, false_proof, worker_fails, worker_asks_restart, worker_fatal,
-    crash_loop, proposer_lost, drain_as_a_worker_fails, proposal_outlives_its_proposer, wrong_slots,
+    crash_loop, bad_host, proposer_lost, drain_as_a_worker_fails, proposal_outlives_its_proposer, wrong_slots,
     impatient_node, late_drain, scale, operator_stops, damaged_document, spec_deleted,
 )  # fmt: skip
 RARE = {"outage_long": 0.3, "store_empty": 0.4, "crash_loop": 0.4, "operator_stops": 0.2, "worker_fatal": 0.3}
@@ -469,10 +484,12 @@ def _calm(world: World, rng: random.Random) -> None:
 
     def strike() -> None:
         node = _pick(world, rng)
-        kind = rng.choice(["loss", "outage", "return", "astray"])
+        kind = rng.choice(["loss", "outage", "return", "astray", "bad host"])
         if kind == "loss" and node is not None:
             calm.expect_notice(world, node)
             world.kill_node(node)
+        elif kind == "bad host" and node is not None:
+            _bad_for(world, node, rng.uniform(10.0, 40.0))
         elif kind == "astray" and node is not None and world.links:
             if node.workers is not None:  # A spare may be taken before anybody knows: it asks nobody for a vouch.
                 calm.expect_nothing(world)
@@ -497,6 +514,7 @@ def _heal(world: World) -> None:
     world.late_answers = 0.0
     world.store_up = True
     world.observers = [observer for observer in world.observers if not isinstance(observer, KillAtStep)]
+    world.job.bad_until.clear()
     for node in _alive(world):
         node.cut = node.deaf = node.astray = node.unlinkable = False
         node.silent_at = 1e9

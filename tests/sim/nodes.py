@@ -37,6 +37,8 @@ class Job:
     began: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)
     failures: int = 0
     """Failures that scripts had by themselves; only these may be charged."""
+    bad_until: dict[str, float] = field(default_factory=dict)
+    """Hosts on which workers fail soon after each start, and until when."""
 
 
 @dataclass

@@ -29,6 +29,8 @@ class Nurseries(Network):
         self._plan_deadline(node)
         for observer in self.observers:
             observer.after_start(self.whole, node, generation)
+        if self.now < self.job.bad_until.get(node.host, 0.0):
+            self.after(self.random.uniform(0.01, 1.0), self._ender(node, node.workers, 1))
         key = (action.incarnation, generation.g)
         began = self.job.began.setdefault(key, {})
         began[node.name] = self.now

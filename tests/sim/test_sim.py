@@ -90,6 +90,8 @@ def test_every_seed_keeps_every_promise_and_everything_is_taken(
         "promise 7 was looked at",
         "promises 3 and 6 were looked at",
         "a return was looked at",
+        "the return of a kept-out host was looked at",
+        "a host that was kept out came back",
         "a list of hosts was looked at",
         "nursery killed overdue workers",
         "workers were asked to leave",

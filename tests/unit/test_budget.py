@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from elastic.budget import (
@@ -36,7 +38,10 @@ def stopped(**others: Any) -> Outcome:
 def judged(
     *outcomes: Outcome | None, budget: Budget | None = None, why: Why = Why.FAILURE, healthy: bool = False
 ) -> Judgement:
-    """Judge generation 4 of nodes a, b, …, which recorded these outcomes in this order (None: it was lost)."""
+    """Judge generation 4 of nodes a, b, …, which recorded these outcomes in this order (None: it was lost).
+
+    What it says of hosts is left out here: that is in test_cooldown.py.
+    """
     names = "abcdefgh"[: len(outcomes)]
     stored = {
         name: Stored(outcome, 10 + number, 10 + number)
@@ -44,7 +49,9 @@ def judged(
         if outcome is not None
     }
     lost = frozenset(name for name in names if name not in stored)
-    return judge(Before(4, tuple(names), why), stored, lost, budget or Budget(), SPEC, healthy=healthy)
+    found = judge(Before(4, tuple(names), why), stored, lost, budget or Budget(), SPEC, healthy=healthy)
+    kept = msgspec.structs.replace(found.budget, hosts=())
+    return replace(found, budget=kept, suspects=(), without=Budget())
 
 
 # --- what is charged ----------------------------------------------------------------------------------------------
