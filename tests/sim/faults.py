@@ -293,7 +293,6 @@ def bad_host(world: World, rng: random.Random) -> None:
 def _bad_for(world: World, node: Node, seconds: float) -> None:
     world.log(f"{node.host} is broken for {seconds:.0f} s")
     world.job.bad_until[node.host] = world.now + seconds
-    world.job.work_s += 100.0  # So that there is still work when it comes back.
     if node.workers is not None:
         world.end_worker(node, node.workers, 1)
 
@@ -420,7 +419,14 @@ FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
     crash_loop, bad_host, proposer_lost, drain_as_a_worker_fails, proposal_outlives_its_proposer, wrong_slots,
     impatient_node, late_drain, scale, operator_stops, damaged_document, spec_deleted,
 )  # fmt: skip
-RARE = {"outage_long": 0.3, "store_empty": 0.4, "crash_loop": 0.4, "operator_stops": 0.2, "worker_fatal": 0.3}
+RARE = {
+    "outage_long": 0.3,
+    "store_empty": 0.4,
+    "crash_loop": 0.4,
+    "bad_host": 0.5,
+    "operator_stops": 0.2,
+    "worker_fatal": 0.3,
+}
 WEIGHTS = tuple(RARE.get(fault.__name__, 1.0) for fault in FAULTS)
 
 
@@ -489,6 +495,7 @@ def _calm(world: World, rng: random.Random) -> None:
             calm.expect_notice(world, node)
             world.kill_node(node)
         elif kind == "bad host" and node is not None:
+            world.job.work_s += 70.0  # So that there is still work when it comes back.
             _bad_for(world, node, rng.uniform(10.0, 40.0))
         elif kind == "astray" and node is not None and world.links:
             if node.workers is not None:  # A spare may be taken before anybody knows: it asks nobody for a vouch.
