@@ -111,13 +111,15 @@ def _charged(
 ) -> Judgement:
     """What a failure costs that nothing excuses, and which hosts had better be left out."""
     free = bool(own) and all(worker.infra for worker in own) and kept.infra < INFRA_MAX
-    found = blame(kept.hosts, ends, pays=not free) if spec.mode is Mode.COLLECTIVE else Blame(())
+    blamed = spec.mode is Mode.COLLECTIVE and spec.host_cooldown_s > 0
+    found = blame(kept.hosts, ends, pays=not free) if blamed else Blame(())
     fruitless = kept.fruitless if free else 0 if progress else kept.fruitless + 1
     charged = kept.charged + found.owed + (0 if free else 1)
     infra = kept.infra + 1 if free else kept.infra
     spent = Budget(charged, fruitless, kept.step, infra, found.hosts)
     suspects = () if progress or fruitless >= CRASH_LOOP_MAX else found.suspects
-    without = keep_out(Budget(charged, fruitless, kept.step, kept.infra, found.hosts), suspects, g)
+    row = Budget(charged, fruitless, kept.step, kept.infra, found.hosts)
+    without = keep_out(row, suspects, g, spec.host_cooldown_s)
     judgement = Judgement(spent, cause=cause, suspects=suspects, without=without)
     if free:
         return replace(judgement, note=f"not charged: {own[0].infra}, {infra} of {INFRA_MAX}")

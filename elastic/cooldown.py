@@ -4,8 +4,8 @@ A machine can be broken in a way that only its workers see: a full disk, a card 
 world with it fails, and no restart mends that. So failures are counted by host, in rows: a row ends with progress.
 
 - A host whose workers failed by themselves `KEEP_OUT_AFTER` times in a row, while those of most hosts did not, is kept
-  out, if enough others are there (np's MIN; that is for the proposer to see). After `COOLDOWN_S` it is a newcomer like
-  any other. If it fails again before it took part in any progress, one failure is enough, and the time doubles.
+  out, if enough others are there (np's MIN; that is for the proposer to see). After `--host_cooldown` it is a newcomer
+  like any other. If it fails again before it took part in any progress, one failure is enough, and the time doubles.
 - A script whose rank 0 fails looks like a broken host, too, until it fails on another one. So at most one of
   `BLAMED_ONE_OF` hosts is blamed in a row (one of two, one alone); with more it is the script's fault: who is kept out
   because of this row comes back, and the budget pays for all of it, as if nobody had been kept out.
@@ -27,9 +27,9 @@ from elastic.model import Budget, Cooldown, Outcome
 
 KEEP_OUT_AFTER = 2
 """Once may be anything. With the default of three restarts, one is left when a host is seen to be broken."""
-COOLDOWN_S = 60.0
 COOLDOWN_MAX_S = 1800.0
-"""What costs a running job a restart each time may not come often; a host that was mended is missed for this long."""
+"""What costs a running job a restart each time may not come often; a host that was mended is missed for this long.
+A longer `--host_cooldown` does not double."""
 BLAMED_ONE_OF = 3
 HOSTS_MAX = 16
 """So many hosts are remembered. One less can be blamed in a row, however large the job is."""
@@ -91,8 +91,9 @@ def blame(hosts: Iterable[Cooldown], outcomes: Collection[Outcome], *, pays: boo
     return Blame(_few(known.values()), tuple(sorted(suspects)))
 
 
-def keep_out(budget: Budget, suspects: Collection[str], g: int) -> Budget:
+def keep_out(budget: Budget, suspects: Collection[str], g: int, first_s: float) -> Budget:
     """What is written if these hosts are kept out because of generation `g`: it pays for none of their row."""
+    longest_s = max(first_s, COOLDOWN_MAX_S)
     hosts = tuple(
         replace(
             one,
@@ -100,7 +101,7 @@ def keep_out(budget: Budget, suspects: Collection[str], g: int) -> Budget:
             spared=one.spared + one.charged,
             times=one.times + 1,
             g=g,
-            left_s=min(COOLDOWN_S * 2.0 ** min(one.times, 16), COOLDOWN_MAX_S),
+            left_s=min(first_s * 2.0 ** min(one.times, 16), longest_s),
         )
         if one.host in suspects
         else one
@@ -130,11 +131,7 @@ def noted(view: View, cooling: Cooling, now: float) -> Cooling:
     hosts = budget_of(view).hosts
     if not hosts and not cooling:
         return cooling
-    return {
-        (one.host, one.g): cooling.get((one.host, one.g), now + min(one.left_s, COOLDOWN_MAX_S))
-        for one in hosts
-        if one.left_s > 0
-    }
+    return {(one.host, one.g): cooling.get((one.host, one.g), now + one.left_s) for one in hosts if one.left_s > 0}
 
 
 def count_down(budget: Budget, cooling: Cooling, now: float, inside: Collection[str] = ()) -> Budget:

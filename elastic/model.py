@@ -139,6 +139,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """What binds every node of the job while any member lives.
 
     `grow_every_s` None: no limit where workers save before they leave, `membership.GROW_EVERY_S` for others.
+    `host_cooldown_s`: so long a host whose workers keep failing is kept out the first time; 0: nobody ever is.
     """
 
     np: Np
@@ -148,6 +149,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     settle_s: Seconds = 3.0
     grow_every_s: Seconds | None = None
     restarts_max: Amount = 3
+    host_cooldown_s: Seconds = 60.0
     lease_ttl_s: Seconds = 5.0
     store_outage_limit_s: Seconds = 120.0
     fatal_exit_codes: tuple[int, ...] = ()

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from elastic.budget import judge
-from elastic.cooldown import COOLDOWN_MAX_S, COOLDOWN_S, HOSTS_MAX, KEEP_OUT_AFTER, blame, budget_of, clock_time, length
+from elastic.cooldown import COOLDOWN_MAX_S, HOSTS_MAX, KEEP_OUT_AFTER, blame, budget_of, clock_time, length
 from elastic.decisions import Form, Memory, Open, Reason, Wait
 from elastic.keys import Stored
 from elastic.model import Before, Budget, Cooldown, Ended, Mode, Np, Outcome, Spec, Why
 from tests.unit.views import Job, nodes_of, worker_exit
+
+COOLDOWN_S = 60.0
 
 
 class Story(Job):
@@ -185,6 +187,14 @@ def test_one_of_three_hosts_can_be_blamed_in_a_row() -> None:
     assert nodes_of(kept_out(job, "c")) == ["a", "d", "e", "f"]
     assert isinstance(job.fail("d"), Open)
     assert (job.left_s("host-b"), job.left_s("host-c"), job.charged) == (0.0, 0.0, 5)
+
+
+def test_nobody_is_with_a_cooldown_of_0() -> None:
+    job = Story(host_cooldown_s=0.0)
+    for _ in range(3):
+        assert isinstance(job.fail("b"), Open)
+    assert budget_of(job.view).hosts == ()
+    assert job.fail("b") is None
 
 
 def test_a_parameter_server_job_keeps_no_host_out() -> None:
