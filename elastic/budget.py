@@ -19,6 +19,8 @@ HEALTHY_S = 3600.0
 """After this time of training without a failure the budget is full again."""
 CRASH_LOOP_MAX = 10
 """So many failures in a row without progress end the job, whatever the budget."""
+CANNOT_START = "cannot start "
+"""How a failure of the machine begins that kept the worker's program from being started at all."""
 INFRA_MAX = 3
 """So many failures of the machine in a row without progress are free."""
 BACKOFF_MAX_S = 60.0
@@ -83,6 +85,8 @@ def judge(
     hopeless = next((worker for worker in own if worker.hopeless), None)
     if hopeless is not None:
         return Judgement(kept, cause=cause, fatal=f"no restart would mend this: {hopeless.hopeless}")
+    if spec.mode is Mode.COLLECTIVE and (nowhere := _startable_nowhere(ends)):
+        return Judgement(kept, cause=cause, fatal=f"no restart would mend this: {nowhere}")
     if lost:
         return Judgement(
             kept,
@@ -129,6 +133,12 @@ def _charged(
         return replace(judgement, fatal=f"crash loop: {fruitless} failures in a row without progress")
     pause_s = min(2.0 ** (fruitless - 2), BACKOFF_MAX_S) if fruitless > 1 else 0.0
     return replace(judgement, pause_s=pause_s, note=f"restart {charged} of {spec.restarts_max}")
+
+
+def _startable_nowhere(ends: Sequence[Outcome]) -> str:
+    """Why no host could start the program, "" if one could."""
+    found = [next((one.infra for one in end.exits if one.infra.startswith(CANNOT_START)), "") for end in ends]
+    return found[0] if all(found) else ""
 
 
 def cause_of(before: Before, outcomes: Mapping[str, Stored[Outcome]], spec: Spec) -> Cause | None:

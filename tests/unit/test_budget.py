@@ -190,6 +190,14 @@ def test_an_address_in_use_is_free_at_most_3_times_in_a_row_without_progress() -
     assert notes == [*(f"not charged: address in use, {count} of 3" for count in (1, 2, 3)), "restart 1 of 3"]
 
 
+def test_a_program_that_no_host_can_start_fails_the_job_at_once() -> None:
+    """On one host alone it is that host's fault."""
+    cannot = failed(worker_exit(infra="cannot start ./train: No such file or directory"))
+    fatal = "no restart would mend this: cannot start ./train: No such file or directory"
+    assert (judged(cannot).fatal, judged(cannot, cannot).fatal) == (fatal, fatal)
+    assert judged(cannot, stopped()).note == ("not charged: cannot start ./train: No such file or directory, 1 of 3")
+
+
 def test_progress_lets_the_machine_fail_again_for_free() -> None:
     result = judged(failed(worker_exit(infra="address in use"), step=20), budget=Budget(infra=3, step=10))
     assert result.budget == Budget(infra=1, step=20)
