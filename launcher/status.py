@@ -247,11 +247,12 @@ class _World:
 def _now(view: View) -> str:
     if not view.members and view.verdict is None and not view.unreadable:
         return "No node is registered, so nobody works on this job; it goes on when elastic-launch is started again"
-    decision, _ = decide(view, Memory(linked=frozenset(view.members)), Policy("", kill_s=2 * KILL_S), 0.0)
-    return _decision_words(decision)
+    decision, memory = decide(view, Memory(linked=frozenset(view.members)), Policy("", kill_s=2 * KILL_S), 0.0)
+    return _decision_words(decision, timed=bool(memory.cooling))
 
 
-def _decision_words(decision: Decision) -> str:
+def _decision_words(decision: Decision, *, timed: bool) -> str:
+    """`timed`: the sentence counts how long a host is still kept out."""
     match decision:
         case Form():
             return f"about to make the next generation: {decision.reason}"
@@ -260,7 +261,8 @@ def _decision_words(decision: Decision) -> str:
         case Conclude():
             return f"about to end the job: {decision.reason}"
         case _:
-            return decision.reason + (" (or less)" if decision.code in _TIMED else "")
+            timed = timed and decision.code is Reason.TRAINING
+            return decision.reason + (" (or less)" if timed or decision.code in _TIMED else "")
 
 
 def _generation_words(status: JobStatus) -> str:

@@ -12,18 +12,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from tests.bench.idle import pss_mb
 
-SHM = Path("/dev/shm")
+OWN_SHM = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs shm /dev/shm && exec "$@"', "sh")
+"""What runs a command with a /dev/shm of its own, so that nothing of other programs is counted. It needs root."""
 METRICS = {
     "etcd watchers": "etcd_debugging_mvcc_watcher_total",
     "etcd keys": "etcd_debugging_mvcc_keys_total",
     "etcd in use, MB": "etcd_mvcc_db_total_size_in_use_in_bytes",
 }
-GRANTED, REVOKED, EXPIRED = (f"etcd_debugging_server_lease_{what}_total" for what in ("granted", "revoked", "expired"))
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ BOUNDS: tuple[tuple[str, Bound], ...] = (
     ("in use, MB", Bound(0.5)),
     ("log bytes", Bound(None)),
     ("lock files", Bound(None)),
+    ("etcd revision", Bound(None)),
     ("", Bound(1.0)),
 )
 """By the end of the quantity's name. A count moves by one where a sample was taken in the middle of something.
@@ -88,14 +90,18 @@ def descriptors(pid: int) -> Counter[str]:
     return kinds
 
 
+def shm_of(pid: int) -> list[str]:
+    """What has a name in the shared memory that a process sees, which may be one of its own (`OWN_SHM`)."""
+    return os.listdir(f"/proc/{pid}/root/dev/shm")
+
+
 def of_machine(mark: str, tmp: Path, logs: Path) -> dict[str, float]:
-    """Processes that carry the job's mark, its temporary files and locks, shared memory, and its log folder."""
+    """Processes that carry the job's mark, its temporary files and locks, and its log folder."""
     files = [path for path in logs.iterdir() if path.is_file()]
     entries = [path.name for path in tmp.iterdir()]
     locks = list(tmp.glob("elastic-launch-*/*.lock"))
     return {
         "processes": float(len(marked(mark))),
-        "/dev/shm entries": float(len(list(SHM.iterdir()))),
         "temporary entries": float(len(entries)),
         "lock files": float(len(locks)),
         "log files": float(len(files)),
@@ -115,14 +121,16 @@ def marked(mark: str) -> list[int]:
 
 def of_etcd(endpoint: str) -> dict[str, float]:
     """Compact etcd to now, as its own compaction does later, and read its counters."""
-    answer = _post(endpoint, "range", {"key": "AA==", "range_end": "AA==", "count_only": True})
+    answer = _post(endpoint, "kv/range", {"key": "AA==", "range_end": "AA==", "count_only": True})
+    revision = answer["header"]["revision"]
     with contextlib.suppress(OSError):  # It was compacted to this revision before.
-        _post(endpoint, "compaction", {"revision": answer["header"]["revision"], "physical": True})
+        _post(endpoint, "kv/compaction", {"revision": revision, "physical": True})
+    leases = _post(endpoint, "lease/leases", {}).get("leases", [])
     with urllib.request.urlopen(f"http://{endpoint}/metrics", timeout=10) as metrics:
         text = metrics.read().decode()
     found = {name: counter(text, metric) for name, metric in METRICS.items()}
     found["etcd in use, MB"] /= 1e6
-    return found
+    return found | {"etcd leases": float(len(leases)), "etcd revision": float(revision)}
 
 
 def counter(text: str, name: str) -> float:
@@ -131,8 +139,8 @@ def counter(text: str, name: str) -> float:
     return float(found[1]) if found else 0.0
 
 
-def _post(endpoint: str, what: str, body: Mapping[str, object]) -> dict[str, dict[str, str]]:
-    request = urllib.request.Request(f"http://{endpoint}/v3/kv/{what}", json.dumps(body).encode())
+def _post(endpoint: str, what: str, body: Mapping[str, object]) -> dict[str, Any]:
+    request = urllib.request.Request(f"http://{endpoint}/v3/{what}", json.dumps(body).encode())
     with urllib.request.urlopen(request, timeout=10) as answer:
         return dict(json.load(answer))
 

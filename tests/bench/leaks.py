@@ -16,6 +16,7 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -56,11 +57,14 @@ class Stage:
         self.log = steplog.Reader(folder / "steps.log")
         self.generation = 0
         self.started = 0
+        alone = subprocess.run([*leakparts.OWN_SHM, "true"], check=False, capture_output=True).returncode == 0
+        self.within = leakparts.OWN_SHM if alone else ()
         self.nodes: list[Node] = []
 
     def command(self) -> list[str]:
         """What each node is."""
         return [
+            *self.within,
             *(sys.executable, "-m", "launcher", "--elastic_server", self.etcd.endpoint, "--job_id", "leaks"),
             *("--np", "1:3", "--nproc_per_node", "1", "--settle", "0.2", "--grow_every", "0", "--lease_ttl", "5"),
             *("--max_restarts", "1000000", "--log_dir", str(self.logs), "--loss_grace", "1"),
@@ -114,6 +118,8 @@ class Stage:
             found |= leakparts.of_process(node.process, f"agent {number}")
             found |= leakparts.of_process(self.nursery(node), f"nursery {number}")
             found[f"agent {number} CPU, s"] = sum(node.process.cpu_times()[:2])
+            if self.within:
+                found[f"agent {number} /dev/shm entries"] = float(len(leakparts.shm_of(node.process.pid)))
         return found | leakparts.of_machine(self.mark, self.tmp, self.logs) | leakparts.of_etcd(self.etcd.endpoint)
 
 

@@ -55,7 +55,7 @@ def held_by(job: Job, node: Node) -> dict[str, float]:
     found = leakparts.of_process(psutil.Process(node.process.pid), "agent")
     found |= leakparts.of_process(psutil.Process(node.nursery()), "nursery")
     found |= leakparts.of_machine(node.mark, job.folder / "tmp", node.folder / "log")
-    kinds = ("MB", "log files", "log bytes", "lock files", "shm entries")
+    kinds = ("MB", "log files", "log bytes", "lock files")
     return {name: value for name, value in found.items() if not name.endswith(kinds)}
 
 
