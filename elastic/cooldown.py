@@ -117,8 +117,8 @@ def kept_out_by(budget: Budget, g: int) -> list[str]:
 
 
 def budget_of(view: View) -> Budget:
-    """What the job has used up as its newest documents say it."""
-    if view.generation is None:
+    """What the present run of the job has used up, as its newest documents say it."""
+    if view.generation is None or (view.spec is not None and view.spec.value.run != view.generation.value.run):
         return Budget()
     generation, go = view.generation.value, view.go.value if view.go is not None else None
     if go is not None and go.g == generation.g and not generation.rev:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from elastic.budget import judge
@@ -276,6 +278,15 @@ def test_it_comes_back_at_once_when_the_job_cannot_run_without_it_any_more() -> 
     assert nodes_of(job.form(job.now + 1, Reason.LOST)) == ["c", "b"]
     job.open(job.now + 1)
     assert job.left_s("host-b") == 0.0
+
+
+def test_a_new_run_of_the_job_begins_with_every_host() -> None:
+    job = Story()
+    kept_out(job)
+    assert job.view.spec is not None
+    again = msgspec.structs.replace(job.spec, run=2)
+    job.view = replace(job.view, spec=replace(job.view.spec, value=again))
+    assert nodes_of(job.form(job.now, Reason.FORMED)) == ["a", "b", "c"]
 
 
 def test_the_job_can_end_while_a_host_is_kept_out() -> None:
