@@ -31,8 +31,6 @@ from launcher.talk import Heard, WorkerTalk
 
 SIGNS_LINES = 3000
 """Lines of a log's end that are searched for the exception and for signs of its cause."""
-NURSERY_PAUSE_S = 0.5
-NURSERY_TRIES_MAX = 5
 
 
 @dataclass
@@ -116,27 +114,24 @@ class NodeWorkers:
         while True:
             await self._nursery_died.wait()
             self._nursery_died.clear()
-            if not self._nursery.dead:
-                continue  # It was one that had never stood.
-            pause_s = deaths.died(wire.boottime_s() - began_s)
-            if pause_s is None:
-                raise NurseryLost(
-                    f"the nursery {self._how_it_died}, {deaths.in_row} times in a row; something on this machine ends "
-                    "it (its memory, a limit, a module that --preload names?); this node leaves the job"
-                )
-            how, wait = self._how_it_died, f" in {pause_s:g} s" if pause_s else ""
-            for tries in range(1, NURSERY_TRIES_MAX + 1):
-                self._narrator.warn(f"the nursery {how}; starting another{wait}")
+            stands = not self._nursery.dead  # What died may be one that had never stood.
+            while not stands:
+                pause_s = deaths.died(wire.boottime_s() - began_s)
+                if pause_s is None:
+                    raise NurseryLost(
+                        f"the nursery {self._how_it_died}, {deaths.in_row} times in a row; something on this machine "
+                        "ends it (its memory, a limit, a module that --preload names?); this node leaves the job"
+                    )
+                wait = f" in {pause_s:g} s" if pause_s else ""
+                self._narrator.warn(f"the nursery {self._how_it_died}; starting another{wait}")
                 self._nursery = self._new_nursery()
                 await asyncio.sleep(pause_s)
                 began_s = wire.boottime_s()
                 try:
                     await self._nursery.start()
-                    break
+                    stands = True
                 except (NurseryLost, OSError) as error:
-                    if tries == NURSERY_TRIES_MAX:
-                        raise
-                    how, wait, pause_s = f"cannot be started ({error})", f" in {NURSERY_PAUSE_S:g} s", NURSERY_PAUSE_S
+                    self._how_it_died = f"cannot be started ({error})"
 
     async def close(self) -> None:
         """Kill what runs and let go of everything."""

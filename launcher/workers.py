@@ -114,7 +114,7 @@ class Workers:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Start the nursery; it stands and holds its lock on return. Raises `NurseryLost` if it cannot.
+        """Start the nursery; it stands and holds its lock on return. Raises `NurseryLost` or `OSError` if it cannot.
 
         It may go on to import; `Prepared` is delivered when it is done. What is ordered before that waits for it.
         """
@@ -122,8 +122,13 @@ class Workers:
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = new_nursery(theirs.fileno(), self._lock, self._recipe)
+        try:
+            with theirs:
+                self._process = new_nursery(theirs.fileno(), self._lock, self._recipe)
+        except OSError:
+            ours.close()
+            self.kill()  # What waits for this nursery is called off.
+            raise
         self._channel = Channel(ours)
         self._answers = Answers(self._unanswered)
         self._pidfd = os.pidfd_open(self._process.pid)
