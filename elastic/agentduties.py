@@ -10,7 +10,7 @@ import zlib
 import msgspec
 from msgspec.structs import replace
 
-from elastic import agentlinks
+from elastic import agentlinks, cooldown
 from elastic.agentabsorb import ASK_AGAIN_S
 from elastic.agentevents import (
     FindOlder,
@@ -25,6 +25,7 @@ from elastic.agentevents import (
     TellRoster,
 )
 from elastic.agentfacts import Facts, Phase
+from elastic.cooldown import budget_of
 from elastic.joining import join
 from elastic.membership import Wait, decide
 from elastic.model import Ended, MemberState, Outcome
@@ -108,10 +109,23 @@ def _tell_spare(f: Facts) -> None:
         return
     if generation.members and generation.index(f.me.node) is None and f.view.revision >= f.registered_at_revision:
         f.spare_g = generation.g
+        if _tell_kept_out(f):
+            return
         spec = f.view.spec.value if f.view.spec is not None else None
         room = spec is not None and not spec.ips and spec.roles is None and len(generation.members) < spec.np.high
         until = "which joins at the next start" if room else "which takes over when one is lost"
         f.act(Say(f"spare: generation {generation.g} goes on without this node, {until}"))
+
+
+def _tell_kept_out(f: Facts) -> bool:
+    """Say to a node why it is a spare, if that is because its host is kept out."""
+    for one in budget_of(f.view).hosts:
+        until = f.memory.cooling.get((one.host, one.g), f.now)
+        if one.host == f.me.member.host and until > f.now:
+            at = cooldown.clock_time(f.wall_at_zero + until)
+            f.act(Say(f"kept out until {at} UTC: {cooldown.words(one)}; it comes back by itself", warn=True))
+            return True
+    return False
 
 
 def _admit_absence(f: Facts) -> None:

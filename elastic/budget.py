@@ -6,20 +6,21 @@ was only the echo of a loss is seen as one, however early its message came.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from elastic.cooldown import RESTART_ASKED, Blame, after_progress, blame, keep_out, kept_out_by
 from elastic.keys import Stored
-from elastic.model import Before, Budget, Cause, Ended, FailedToo, Outcome, Role, Spec, Why, WorkerExit
+from elastic.model import Before, Budget, Cause, Ended, FailedToo, Mode, Outcome, Role, Spec, Why, WorkerExit
 
-RESTART_ASKED = 101
-"""A worker that exits with this code asks for a restart; Paddle's elastic mode uses the same number."""
 PROGRESS_RUN_S = 60.0
 """A generation whose script reports no steps made progress if it ran for this long."""
 HEALTHY_S = 3600.0
 """After this time of training without a failure the budget is full again."""
 CRASH_LOOP_MAX = 10
 """So many failures in a row without progress end the job, whatever the budget."""
+CANNOT_START = "cannot start "
+"""How a failure of the machine begins that kept the worker's program from being started at all."""
 INFRA_MAX = 3
 """So many failures of the machine in a row without progress are free."""
 BACKOFF_MAX_S = 60.0
@@ -29,13 +30,19 @@ OTHERS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the gate does next: open after `pause_s`, or end the job because of `fatal`."""
+    """What the gate does next: open after `pause_s`, or end the job because of `fatal`.
+
+    Before either of them it leaves the hosts of `suspects` out, if the job can do without; then the budget is
+    `without`.
+    """
 
     budget: Budget
     pause_s: float = 0.0
     cause: Cause | None = None
     note: str = ""
     fatal: str = ""
+    suspects: tuple[str, ...] = ()
+    without: Budget = field(default_factory=Budget)
 
 
 def judge(
@@ -57,8 +64,13 @@ def judge(
     progress = step > budget.step or (step < 0 and ran_s >= PROGRESS_RUN_S)
     charged = 0 if healthy else budget.charged
     fruitless, infra = (0, 0) if progress else (budget.fruitless, budget.infra)
-    kept = Budget(charged=charged, fruitless=fruitless, step=max(step, budget.step), infra=infra)
+    ends = [stored.value for stored in outcomes.values()]
+    hosts = after_progress(budget.hosts, ends) if progress else budget.hosts
+    kept = Budget(charged, fruitless, max(step, budget.step), infra, hosts)
 
+    if out := kept_out_by(budget, before.g):  # It was judged, and left a host out.
+        note = f"not charged: {', '.join(out)} {'is' if len(out) == 1 else 'are'} kept out"
+        return Judgement(budget, cause=cause_of(before, outcomes, spec), note=note)
     failures = [
         outcome.value for outcome in outcomes.values() if outcome.value.ended is Ended.FAILED and outcome.value.exits
     ]
@@ -73,6 +85,8 @@ def judge(
     hopeless = next((worker for worker in own if worker.hopeless), None)
     if hopeless is not None:
         return Judgement(kept, cause=cause, fatal=f"no restart would mend this: {hopeless.hopeless}")
+    if spec.mode is Mode.COLLECTIVE and (nowhere := _startable_nowhere(ends)):
+        return Judgement(kept, cause=cause, fatal=f"no restart would mend this: {nowhere}")
     if lost:
         return Judgement(
             kept,
@@ -84,20 +98,47 @@ def judge(
         return Judgement(kept, note=f"not charged: {_names(forced)} had to stop its workers")
     if before.why is not Why.FAILURE and not own:
         return Judgement(kept, note="not charged: the workers were being stopped")
-    if own and all(worker.infra for worker in own) and kept.infra < INFRA_MAX:
-        again = Budget(charged, fruitless, kept.step, kept.infra + 1)
-        return Judgement(again, cause=cause, note=f"not charged: {own[0].infra}, {kept.infra + 1} of {INFRA_MAX}")
     if progress and own and all(worker.code == RESTART_ASKED for worker in own):
         return Judgement(kept, cause=cause, note="not charged: the script asked for it after progress")
+    return _charged(kept, own, ends, cause, before.g, spec, progress=progress)
 
-    fruitless = 0 if progress else fruitless + 1
-    spent = Budget(charged + 1, fruitless, kept.step, infra)
-    if charged + 1 > spec.restarts_max:
-        return Judgement(kept, cause=cause, fatal=f"no restart is left (--max_restarts {spec.restarts_max})")
+
+def _charged(
+    kept: Budget,
+    own: Sequence[WorkerExit],
+    ends: Sequence[Outcome],
+    cause: Cause | None,
+    g: int,
+    spec: Spec,
+    *,
+    progress: bool,
+) -> Judgement:
+    """What a failure costs that nothing excuses, and which hosts had better be left out."""
+    free = bool(own) and all(worker.infra for worker in own) and kept.infra < INFRA_MAX
+    blamed = spec.mode is Mode.COLLECTIVE and spec.host_cooldown_s > 0
+    found = blame(kept.hosts, ends, pays=not free) if blamed else Blame(())
+    fruitless = kept.fruitless if free else 0 if progress else kept.fruitless + 1
+    charged = kept.charged + found.owed + (0 if free else 1)
+    infra = kept.infra + 1 if free else kept.infra
+    spent = Budget(charged, fruitless, kept.step, infra, found.hosts)
+    suspects = () if progress or fruitless >= CRASH_LOOP_MAX else found.suspects
+    row = Budget(charged, fruitless, kept.step, kept.infra, found.hosts)
+    without = keep_out(row, suspects, g, spec.host_cooldown_s)
+    judgement = Judgement(spent, cause=cause, suspects=suspects, without=without)
+    if free:
+        return replace(judgement, note=f"not charged: {own[0].infra}, {infra} of {INFRA_MAX}")
+    if charged > spec.restarts_max:
+        return replace(judgement, budget=kept, fatal=f"no restart is left (--max_restarts {spec.restarts_max})")
     if fruitless >= CRASH_LOOP_MAX:
-        return Judgement(spent, cause=cause, fatal=f"crash loop: {fruitless} failures in a row without progress")
+        return replace(judgement, fatal=f"crash loop: {fruitless} failures in a row without progress")
     pause_s = min(2.0 ** (fruitless - 2), BACKOFF_MAX_S) if fruitless > 1 else 0.0
-    return Judgement(spent, pause_s, cause, f"restart {charged + 1} of {spec.restarts_max}")
+    return replace(judgement, pause_s=pause_s, note=f"restart {charged} of {spec.restarts_max}")
+
+
+def _startable_nowhere(ends: Sequence[Outcome]) -> str:
+    """Why no host could start the program, "" if one could."""
+    found = [next((one.infra for one in end.exits if one.infra.startswith(CANNOT_START)), "") for end in ends]
+    return found[0] if all(found) else ""
 
 
 def cause_of(before: Before, outcomes: Mapping[str, Stored[Outcome]], spec: Spec) -> Cause | None:

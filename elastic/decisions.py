@@ -43,6 +43,7 @@ class Reason(StrEnum):
     STOPPING = "old workers are still being stopped"
     UNPROVEN = "the old world may still run"
     BACKOFF = "pause after failures"
+    KEPT_OUT = "a host whose workers keep failing is kept out"
     OPENED = "everybody is ready"
     EXHAUSTED = "no restart is left"
     VACANT = "a seat of the roster is free"
@@ -112,6 +113,7 @@ class Memory(Struct, frozen=True):
     generation, with the create revision `own_created`. `seen_since`: when each node that is not linked yet was first
     seen. `answered_g`: the newest generation of which, after a worker had failed, every linked member was asked
     whether it is still there. `since_revision`: what was in the store when this agent began to decide.
+    `cooling`: until when hosts are kept out, by host and by the generation whose failure did it.
     """
 
     linked: frozenset[str] = frozenset()
@@ -124,6 +126,7 @@ class Memory(Struct, frozen=True):
     ready_since: Mapping[str, float] = field(default_factory=dict)
     draining_since: Mapping[str, float] = field(default_factory=dict)
     ended_since: Mapping[str, float] = field(default_factory=dict)
+    cooling: Mapping[tuple[str, int], float] = field(default_factory=dict)
     gate_since: tuple[int, float] | None = None
     grown_at: float | None = None
     generation_seen: int = 0

@@ -5,11 +5,13 @@ Nobody starts while a node may still run an older world. `elastic.membership` ha
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
+import msgspec
 from msgspec.structs import replace
 
-from elastic import hostlist
+from elastic import cooldown, hostlist
 from elastic.budget import HEALTHY_S, Judgement, judge
 from elastic.decisions import Conclude, Decision, Form, Memory, Open, Reason, Wait
 from elastic.forming import failure_words, form, lost_words, reform
@@ -130,6 +132,11 @@ def opening(
         lost = frozenset(node for node in before.nodes if node not in known)
         healthy = max((stored.value.ran_s for stored in known.values()), default=0.0) >= HEALTHY_S
         judgement = judge(before, known, lost, generation.budget, q.spec, healthy=healthy)
+    if (
+        judgement.suspects
+        and (without := _without(dataclasses.replace(q, memory=memory), generation, judgement)) is not None
+    ):
+        return without, memory
     if judgement.fatal:
         verdict = Verdict(
             status=Status.FAILED,
@@ -156,13 +163,35 @@ def opening(
         g=generation.g,
         tag="",
         master=master,
-        budget=judgement.budget,
+        budget=cooldown.count_down(judgement.budget, memory.cooling, q.now),
         cause=judgement.cause,
         note=judgement.note,
     )
     return Open(
         Reason.OPENED, f"generation {generation.g}: {node_count(len(generation.members))} ready", go, absent
     ), memory
+
+
+def _without(q: Question, generation: Generation, judgement: Judgement) -> Form | None:
+    """The same generation without the hosts whose workers keep failing; None if too few would be left."""
+    out = [one for one in judgement.without.hosts if one.host in judgement.suspects]
+    cooling = {**q.memory.cooling, **{(one.host, one.g): q.now + one.left_s for one in out}}
+    q = dataclasses.replace(q, memory=replace(q.memory, cooling=cooling))
+    staying = [place for place in q.staying(generation) if place.host not in judgement.suspects]
+    formed = form(q, Reason.KEPT_OUT, Why.KEPT_OUT, "", staying)
+    hosts = {place.host for place in formed.generation.members}
+    if (
+        len(staying) == len(q.staying(generation))
+        or len(formed.generation.members) < q.spec.np.low
+        or hosts & set(judgement.suspects)
+    ):
+        return None
+    reason = "; ".join(
+        f"{one.host} is kept out for {cooldown.length(one.left_s)}: {cooldown.words(one)}" for one in out
+    )
+    budget = cooldown.count_down(judgement.without, cooling, q.now, hosts)
+    generation = msgspec.structs.replace(formed.generation, reason=reason, budget=budget)
+    return replace(formed, reason=reason, generation=generation)
 
 
 def _master(q: Question, generation: Generation) -> str | None:

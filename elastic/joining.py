@@ -22,6 +22,7 @@ SPEC_FLAGS = {
     "settle_s": "--settle",
     "grow_every_s": "--grow_every",
     "restarts_max": "--max_restarts",
+    "host_cooldown_s": "--host_cooldown",
     "lease_ttl_s": "--lease_ttl",
     "store_outage_limit_s": "--store_outage_limit",
     "fatal_exit_codes": "--fatal_exit_codes",

@@ -23,6 +23,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from elastic import hostlist, roster
+from elastic.cooldown import length
 from elastic.decisions import Conclude, Decision, Form, Memory, Open, Policy, Reason, Wait
 from elastic.forming import failure_words, form, is_echo, lost_words, reform
 from elastic.gate import at_gate, opening
@@ -67,6 +68,8 @@ def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Deci
     if isinstance(decision, Wait) and memory.seen_since:  # Who cannot be linked is taken without a link in the end.
         until = min(memory.seen_since.values()) + LINK_PATIENCE_S
         decision = replace(decision, until=earliest(decision.until, until))
+    if isinstance(decision, Wait) and (times := [at for at in memory.cooling.values() if now < at]):
+        decision = replace(decision, until=earliest(decision.until, *times))  # Whose host is a newcomer then.
     return decision, memory
 
 
@@ -182,7 +185,12 @@ def _planned(q: Question, generation: Generation, nodes: list[str]) -> Decision:
         return form(q, Reason.GROWN, Why.GROWTH, told(newcomers, "join"), q.staying(generation), planned=True)
     text = f"training with {node_count(len(nodes))}"
     spares = len(q.ready())
-    return Wait(Reason.TRAINING, text + (f", {spares} spare" if spares else ""))
+    kept_out = "".join(
+        f"; {host} is kept out for {length(until - q.now)} more"
+        for (host, _), until in q.memory.cooling.items()
+        if q.now < until
+    )
+    return Wait(Reason.TRAINING, text + (f", {spares} spare" if spares else "") + kept_out)
 
 
 def _grow_every_s(q: Question, generation: Generation) -> float:

@@ -33,7 +33,7 @@ Versions = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=32)], Annota
                      msgspec.Meta(max_length=16)]  # fmt: skip
 """What runs on a node, by name: python, torch, nccl, launcher, script (a digest)."""
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of every document below. An agent refuses to join a job of another schema."""
 
 
@@ -70,6 +70,7 @@ class Why(StrEnum):
     DRAIN = "drain"
     GROWTH = "growth"
     JOINED = "joined"
+    KEPT_OUT = "kept out"
     SHRINK = "shrink"
 
 
@@ -138,6 +139,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """What binds every node of the job while any member lives.
 
     `grow_every_s` None: no limit where workers save before they leave, `membership.GROW_EVERY_S` for others.
+    `host_cooldown_s`: so long a host whose workers keep failing is kept out the first time; 0: nobody ever is.
     """
 
     np: Np
@@ -147,6 +149,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     settle_s: Seconds = 3.0
     grow_every_s: Seconds | None = None
     restarts_max: Amount = 3
+    host_cooldown_s: Seconds = 60.0
     lease_ttl_s: Seconds = 5.0
     store_outage_limit_s: Seconds = 120.0
     fatal_exit_codes: tuple[int, ...] = ()
@@ -219,18 +222,38 @@ class Before(msgspec.Struct, frozen=True, array_like=True):
         return self.g, self.since[at] if at < len(self.since) else 0
 
 
+class Cooldown(msgspec.Struct, frozen=True, array_like=True):
+    """A host whose workers failed by themselves (`elastic.cooldown`).
+
+    `failures`: so often in a row without progress; `charged` of them cost the job a restart, `spared` were given back
+    when the host was kept out. `times`: how often it was, until it takes part in progress again; `g`: the generation
+    whose failure did it last, 0 if none did. `left_s`: so long it is kept out, counted by each reader from when it
+    first sees this, because wall clocks differ; 0 if it is not. `words`: how its workers ended.
+    """
+
+    host: Annotated[str, msgspec.Meta(max_length=253)]
+    failures: Amount = 0
+    charged: Amount = 0
+    spared: Amount = 0
+    times: Amount = 0
+    g: Annotated[int, msgspec.Meta(ge=0, le=9_999_999_999)] = 0
+    left_s: Seconds = 0.0
+    words: Annotated[str, msgspec.Meta(max_length=200)] = ""
+
+
 class Budget(msgspec.Struct, frozen=True, array_like=True):
     """What the job has used up.
 
     `charged`: restarts that count. `fruitless`: failures in a row without progress. `step`: the highest step that
     any worker reported, -1 if none ever did. `infra`: failures of the machine, not the script, in a row without
-    progress (a port in use).
+    progress (a port in use). `hosts`: those that failed by themselves lately, and those that are kept out for it.
     """
 
     charged: Amount = 0
     fruitless: Amount = 0
     step: Step = -1
     infra: Amount = 0
+    hosts: Annotated[tuple[Cooldown, ...], msgspec.Meta(max_length=64)] = ()
 
 
 class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):

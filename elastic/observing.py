@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from elastic.cooldown import noted
 from elastic.decisions import Memory, Policy
 from elastic.keys import Stored, View
 from elastic.model import Member, MemberState, Why
@@ -16,7 +17,7 @@ GONE_MAX = 64
 
 
 def remember(view: View, memory: Memory, node: str, now: float) -> Memory:
-    """Note when the job last grew, and whether `node`, whose agent this is, was registered after the newest generation.
+    """Note when the job last grew, until when hosts are kept out, and when `node`, whose agent this is, registered.
 
     Every agent does this.
     """
@@ -28,10 +29,11 @@ def remember(view: View, memory: Memory, node: str, now: float) -> Memory:
     if created != memory.own_created:
         after = created > view.generation.mod_revision
         memory = replace(memory, own_created=created, back_at=now if after else None)
-    if generation.g == memory.generation_seen:
+    cooling = noted(view, memory.cooling, now)
+    if generation.g == memory.generation_seen and cooling == memory.cooling:
         return memory
     grown = generation.g > memory.generation_seen and generation.why is Why.GROWTH
-    return replace(memory, grown_at=now if grown else memory.grown_at, generation_seen=generation.g)
+    return replace(memory, grown_at=now if grown else memory.grown_at, generation_seen=generation.g, cooling=cooling)
 
 
 def observe(view: View, memory: Memory, policy: Policy, now: float) -> Memory:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from elastic import hostlist
+from elastic import cooldown, hostlist
+from elastic.cooldown import budget_of
 from elastic.decisions import Conclude, Memory, Policy, Reason
 from elastic.keys import Stored, View
 from elastic.model import (
@@ -102,8 +103,23 @@ class Question:
         return stored.value if stored is not None else None
 
     def newcomers(self) -> list[str]:
-        """Nodes that can be taken into the generation, oldest first; with --ips one for each host without a node."""
+        """Nodes that can be taken into the generation, oldest first; with --ips one for each host without a node.
+
+        Those on hosts that are kept out count only where the job could not run without them.
+        """
         ready = self.ready()
+        cooling = self.cooling()
+        if not cooling:
+            return self._one_for_each(ready)
+        found = self._one_for_each([node for node in ready if self.view.members[node].value.host not in cooling])
+        staying = self.staying(self.generation) if self.generation is not None else []
+        return found if len(staying) + len(found) >= self.spec.np.low else self._one_for_each(ready)
+
+    def cooling(self) -> frozenset[str]:
+        """The hosts that are kept out at this moment."""
+        return frozenset(host for (host, _), until in self.memory.cooling.items() if self.now < until)
+
+    def _one_for_each(self, ready: list[str]) -> list[str]:
         if not self.spec.ips:
             return ready
         taken = {place.host for place in self.staying(self.generation)} if self.generation is not None else set()
@@ -140,12 +156,15 @@ class Question:
         stored, newest = self.view.generation, self.generation
         before, budget = None, Budget()
         if newest is not None:
-            before, budget = newest.before, newest.budget
+            inside = {place.host for place in members}
+            before, budget = (
+                newest.before,
+                cooldown.count_down(budget_of(self.view), self.memory.cooling, self.now, inside),
+            )
             go = self.view.go.value if self.view.go is not None else None
             if go is not None and go.g == newest.g:
                 since = tuple(place.since for place in newest.members) if newest.rev else ()
                 before = Before(newest.g, tuple(place.node for place in newest.members), why, since)
-                budget = newest.budget if newest.rev else go.budget  # Revisions have been paid for since the go.
         return Generation(
             g=(stored.value.g if stored is not None else 0) + 1,
             run=self.spec.run,

@@ -74,7 +74,7 @@ def complaint(start: Start, error: OSError | ValueError) -> bytes:
             why = "the interpreter that its first line names is not there"
         elif error.errno == errno.ENOEXEC:
             why = f"{error.strerror}; does its first line say what runs it, such as #!/bin/sh?"
-    return os.fsencode(f"elastic-launch: cannot start {program}: {why}\n")
+    return os.fsencode(f"elastic-launch: cannot start {program}: {why}\n")  # `exits.CANNOT_START`
 
 
 def _become(start: Start, out: int, err: int, run: Callable[[Start], None], nursery: int) -> None:

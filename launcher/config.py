@@ -105,6 +105,7 @@ class Config:
     allow_mismatch: bool = False
 
     restarts_max: int = 3
+    host_cooldown_s: float = 60.0
     grace_s: float = 15.0
     loss_grace_s: float = LOSS_GRACE_S
     fatal_exit_codes: tuple[int, ...] = ()

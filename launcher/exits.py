@@ -56,6 +56,14 @@ _LOST_PEER = re.compile(
     """,
     re.VERBOSE,
 )
+CANNOT_START = "elastic-launch: cannot start "
+"""How the line begins that a process writes which could not become the worker's program (`launcher.child`)."""
+_MACHINE = (
+    ("disk full", re.compile(r"No space left on device|Disk quota exceeded")),
+    ("no CUDA device", re.compile(r"no CUDA-capable device is detected|CUDA-capable device\(s\) is/are busy")),
+    ("a broken CUDA device", re.compile(r"uncorrectable (?:NVLink|ECC) error")),
+)
+"""What a machine lacks, as the kernel and CUDA say it."""
 _IN_USE = re.compile(r"EADDRINUSE|address already in use|Errno 98", re.IGNORECASE)
 
 
@@ -93,7 +101,13 @@ def consequence(tail: Sequence[str]) -> bool:
 
 def infra(tail: Sequence[str]) -> str:
     """What of the machine, and not of the script, is to blame: "address in use", or "" if nothing is."""
-    return "address in use" if any(_IN_USE.search(line) for line in _significant(tail)) else ""
+    lines = _significant(tail)
+    if any(_IN_USE.search(line) for line in lines):
+        return "address in use"
+    last = lines[-1] if lines else ""
+    if last.startswith(CANNOT_START):
+        return last.removeprefix("elastic-launch: ")
+    return next((what for what, sign in _MACHINE if any(sign.search(line) for line in lines)), "")
 
 
 def raised(tail: Sequence[str]) -> str:

@@ -381,6 +381,16 @@ FLAGS: Final[tuple[Flag, ...]] = (
         metavar="N",
     ),
     Flag(
+        name="host_cooldown",
+        group=WORKERS,
+        field="host_cooldown_s",
+        help="a host whose workers alone fail twice in a row without progress is kept out for so long, each time "
+        "after that twice as long, up to 30 minutes; 0: never",
+        read=values.seconds(0),
+        default=60.0,
+        metavar="SECONDS",
+    ),
+    Flag(
         name="grace",
         group=WORKERS,
         field="grace_s",

@@ -27,7 +27,8 @@ HOLD_LIMIT_S = 2.0
 
 HOLD_RETRY_S = 0.02
 KEEP_S = 7 * 86400.0
-"""Free lock files older than this are removed when a new one is made."""
+FREE_MAX = 100
+"""Free lock files older than this, and all but so many of the newest, are removed when a new one is made."""
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -148,8 +149,14 @@ def _boot() -> bytes:
 
 
 def _prune(base: Path, keep: Path) -> None:
-    """Remove free locks of long ago. What cannot be removed stays: it does no harm."""
+    """Remove free locks of long ago, and the oldest of too many. What cannot be removed stays: it does no harm."""
+    found = []
     for path in base.glob("*.lock"):
         with contextlib.suppress(OSError):
-            if path != keep and time.time() - path.stat().st_mtime > KEEP_S and proven_dead(path):
+            found.append((path.stat().st_mtime, path))
+    newest = {path for _, path in sorted(found)[-FREE_MAX:]}
+    for at_s, path in found:
+        with contextlib.suppress(OSError):
+            old = time.time() - at_s > KEEP_S or path not in newest
+            if path != keep and old and proven_dead(path):
                 path.unlink()

@@ -1,8 +1,8 @@
 """The files of a log folder: workers' logs, the list of endpoints, and the agent's own story.
 
     workerlog.<rank>       what a worker wrote, appended over all its starts
-    endpoints.log          every worker's address of the newest generation; endpoints.<g>.log of each generation
-    launcher.log           what the agents of this folder said, with times
+    endpoints.log          every worker's address of the newest generation; endpoints.<g>.log of each of the newest
+    launcher.log           what the agents of this folder said, with times; launcher.1.log is the one before, when full
     envlog.<rank>          a worker's environment at its newest start (`launcher.envlog`)
     events.jsonl           what happened, for programs (`launcher.events`)
 
@@ -24,6 +24,7 @@ from elastic.errors import ConfigError
 from elastic.model import Role
 from elastic.naming import log_name, process_name
 from launcher.console import Console
+from launcher.rotation import Rotated
 
 TAIL_LINES = 20
 TAIL_BYTES = 1 << 18
@@ -31,6 +32,11 @@ TAIL_BYTES = 1 << 18
 
 LINE_CHARACTERS = 500
 """A longer line of a tail is cut. Twenty lines of eight workers stay far below what a store's document may hold."""
+
+ENDPOINTS_KEPT = 50
+"""So many lists of endpoints are kept; a job that lives for months makes thousands of generations."""
+LAUNCHER_BYTES_MAX = 8 << 20
+"""Of launcher.log; there are two of them at most. A thousand generations need about 3 MB."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _FRAME = re.compile(r"==== .* ====")
@@ -159,7 +165,8 @@ def _own_line(fd: int, text: str) -> bytes:
 def write_endpoints(log_dir: Path, g: int, endpoints: Sequence[str], servers: Sequence[str] = ()) -> None:
     """Write the endpoints of a generation, in rank order, as the newest and under its number.
 
-    Parameter servers stand below the workers, under the name of Paddle's list of them.
+    Parameter servers stand below the workers, under the name of Paddle's list of them. Lists of generations that are
+    older by `ENDPOINTS_KEPT` are removed.
     `endpoints` are as `launcher.endpoints.join_host_port` writes them, IPv6 in brackets.
     A reader sees the old list or the new one, never a part. The folder is made if it is not there. Raises `OSError`.
     """
@@ -168,6 +175,10 @@ def write_endpoints(log_dir: Path, g: int, endpoints: Sequence[str], servers: Se
     text = "".join(f"{line}\n" for line in ("PADDLE_TRAINER_ENDPOINTS:", *endpoints, *below))
     for name in (f"endpoints.{g}.log", "endpoints.log"):
         _replace(log_dir / name, text)
+    for path in log_dir.glob("endpoints.*.log"):
+        number = path.name.split(".")[1]
+        if number.isascii() and number.isdigit() and int(number) <= g - ENDPOINTS_KEPT:
+            path.unlink(missing_ok=True)
 
 
 def tail(path: Path, from_offset: int, lines: int = TAIL_LINES, *, to_offset: int | None = None) -> tuple[str, ...]:
@@ -217,14 +228,15 @@ class Narrator:
         self._node_id = node_id
         self._console = console
         self._level = level
-        self._file: int | None = None
+        self._file: Rotated | None = None
 
     def keep_in(self, log_dir: Path) -> None:
         """Append everything to launcher.log from now on. Raises `ConfigError` if that cannot be."""
         check_log_dir(log_dir)
         path = log_dir / "launcher.log"
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._file = Rotated(path, log_dir / "launcher.1.log", LAUNCHER_BYTES_MAX)
+            self._file.append(b"")
         except OSError as error:
             raise ConfigError(f"{path} cannot be written ({error.strerror}); change --log_dir or its owner") from error
 
@@ -249,8 +261,6 @@ class Narrator:
 
     def close(self) -> None:
         """Let go of the file; the console is its owner's."""
-        if self._file is not None:
-            os.close(self._file)
         self._file = None
 
     def _speak(self, text: str, level: Level) -> None:
@@ -267,7 +277,7 @@ class Narrator:
             return
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         try:
-            os.write(self._file, f"{time} {self._node_id} {line}\n".encode(errors="replace"))
+            self._file.append(f"{time} {self._node_id} {line}\n".encode(errors="replace"))
         except OSError as error:
             self.close()
             self._console.write_line(f"[elastic-launch {self._node_id}] launcher.log is not kept ({error.strerror})")

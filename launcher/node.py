@@ -15,9 +15,10 @@ from elastic.errors import NurseryLost
 from elastic.model import Cause, Generation, Role, WorkerExit
 from elastic.naming import process_name
 from elastic.store.scratch import NODE, Scratch, remove_left_behind
-from launcher import environment, envlog, errorfile, exits, locks, logs, report, warm, workers
+from launcher import environment, envlog, errorfile, exits, locks, logs, report, warm, wire, workers
 from launcher.config import Config
 from launcher.console import Console
+from launcher.deaths import Deaths
 from launcher.endpoints import join_host_port
 from launcher.folderclaim import FolderClaim
 from launcher.hangs import Hanging, HangWatch
@@ -30,8 +31,6 @@ from launcher.talk import Heard, WorkerTalk
 
 SIGNS_LINES = 3000
 """Lines of a log's end that are searched for the exception and for signs of its cause."""
-NURSERY_PAUSE_S = 0.5
-NURSERY_TRIES_MAX = 5
 
 
 @dataclass
@@ -102,26 +101,37 @@ class NodeWorkers:
         self.talk.start()
 
     async def tend(self) -> None:
-        """Replace the nursery whenever it dies, and notice hangs. Raises `NurseryLost` if there can be no nursery."""
+        """Replace the nursery whenever it dies, and notice hangs.
+
+        Raises `NurseryLost` if there can be no nursery, or if one after the other dies.
+        """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._hangs.run())
             group.create_task(self._tend_nursery())
 
     async def _tend_nursery(self) -> None:
+        deaths, began_s = Deaths(), wire.boottime_s()
         while True:
             await self._nursery_died.wait()
             self._nursery_died.clear()
-            for tries in range(1, NURSERY_TRIES_MAX + 1):
-                self._narrator.warn(f"the nursery {self._how_it_died}; starting another")
+            stands = not self._nursery.dead  # What died may be one that had never stood.
+            while not stands:
+                pause_s = deaths.died(wire.boottime_s() - began_s)
+                if pause_s is None:
+                    raise NurseryLost(
+                        f"the nursery {self._how_it_died}, {deaths.in_row} times in a row; something on this machine "
+                        "ends it (its memory, a limit, a module that --preload names?); this node leaves the job"
+                    )
+                wait = f" in {pause_s:g} s" if pause_s else ""
+                self._narrator.warn(f"the nursery {self._how_it_died}; starting another{wait}")
                 self._nursery = self._new_nursery()
+                await asyncio.sleep(pause_s)
+                began_s = wire.boottime_s()
                 try:
                     await self._nursery.start()
-                    break
+                    stands = True
                 except (NurseryLost, OSError) as error:
-                    if tries == NURSERY_TRIES_MAX:
-                        raise
                     self._how_it_died = f"cannot be started ({error})"
-                    await asyncio.sleep(NURSERY_PAUSE_S)
 
     async def close(self) -> None:
         """Kill what runs and let go of everything."""

@@ -36,6 +36,7 @@ def facts(config: Config, node: str, host: str, held: NodePorts, now: float) -> 
         settle_s=config.settle_s,
         grow_every_s=config.grow_every_s,
         restarts_max=config.restarts_max,
+        host_cooldown_s=config.host_cooldown_s,
         lease_ttl_s=config.lease_ttl_s,
         store_outage_limit_s=config.store_outage_limit_s,
         fatal_exit_codes=config.fatal_exit_codes,

@@ -13,6 +13,8 @@ from enum import StrEnum
 
 import msgspec
 
+from elastic import cooldown
+from elastic.cooldown import budget_of
 from elastic.keys import View
 from elastic.membership import Conclude, Decision, Form, Memory, Open, Policy, Reason, decide
 from elastic.model import Budget, Generation, MemberState, Outcome, Place, Saved, Verdict, Why
@@ -36,6 +38,7 @@ class NodeState(StrEnum):
     STOPPING = "stopping"
     WAITING = "waiting for go"
     SPARE = "spare"
+    KEPT_OUT = "kept out"
     READY = "ready"
     DRAINING = "draining"
     LOST = "lost"
@@ -89,9 +92,7 @@ def describe(view: View, job_id: str) -> JobStatus:
     world = _World.of(view)
     spec = view.spec.value if view.spec is not None else None
     generation = world.generation
-    budget = generation.budget if generation is not None else Budget()
-    if world.go and view.go is not None and generation is not None and not generation.rev:
-        budget = view.go.value.budget
+    budget = budget_of(view) if generation is not None else Budget()
     nodes = tuple(world.nodes())
     proposer = next((node.node for node in nodes if node.node in view.members), None)
     return JobStatus(
@@ -221,7 +222,13 @@ class _World:
             return NodeState.RUNNING, ""
         if node in self.inside:
             return NodeState.DONE if ended else NodeState.WAITING, ""
-        return (NodeState.SPARE if self.generation is not None else NodeState.READY), ""
+        if self.generation is None:
+            return NodeState.READY, ""
+        for one in budget_of(self.view).hosts:
+            if one.host == stored.value.host and one.left_s > 0:
+                left = f"for {cooldown.length(one.left_s)} (or less)"
+                return NodeState.KEPT_OUT, f"{left}: {cooldown.words(one)}; it comes back by itself"
+        return NodeState.SPARE, ""
 
     def _outcome(self, node: str) -> Outcome | None:
         stored = self.view.outcomes.get((self.g, node)) if node in self.workers else None
@@ -240,11 +247,12 @@ class _World:
 def _now(view: View) -> str:
     if not view.members and view.verdict is None and not view.unreadable:
         return "No node is registered, so nobody works on this job; it goes on when elastic-launch is started again"
-    decision, _ = decide(view, Memory(linked=frozenset(view.members)), Policy("", kill_s=2 * KILL_S), 0.0)
-    return _decision_words(decision)
+    decision, memory = decide(view, Memory(linked=frozenset(view.members)), Policy("", kill_s=2 * KILL_S), 0.0)
+    return _decision_words(decision, timed=bool(memory.cooling))
 
 
-def _decision_words(decision: Decision) -> str:
+def _decision_words(decision: Decision, *, timed: bool) -> str:
+    """`timed`: the sentence counts how long a host is still kept out."""
     match decision:
         case Form():
             return f"about to make the next generation: {decision.reason}"
@@ -253,7 +261,8 @@ def _decision_words(decision: Decision) -> str:
         case Conclude():
             return f"about to end the job: {decision.reason}"
         case _:
-            return decision.reason + (" (or less)" if decision.code in _TIMED else "")
+            timed = timed and decision.code is Reason.TRAINING
+            return decision.reason + (" (or less)" if timed or decision.code in _TIMED else "")
 
 
 def _generation_words(status: JobStatus) -> str:

@@ -104,12 +104,17 @@ class Workers:
         return self._prepared
 
     @property
+    def dead(self) -> bool:
+        """Whether the nursery was started and has ended."""
+        return self._process is not None and self._ended.done()
+
+    @property
     def pid(self) -> int | None:
         """The nursery's process id, None before `start`."""
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Start the nursery; it stands and holds its lock on return. Raises `NurseryLost` if it cannot.
+        """Start the nursery; it stands and holds its lock on return. Raises `NurseryLost` or `OSError` if it cannot.
 
         It may go on to import; `Prepared` is delivered when it is done. What is ordered before that waits for it.
         """
@@ -117,8 +122,13 @@ class Workers:
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = new_nursery(theirs.fileno(), self._lock, self._recipe)
+        try:
+            with theirs:
+                self._process = new_nursery(theirs.fileno(), self._lock, self._recipe)
+        except OSError:
+            ours.close()
+            self.kill()  # What waits for this nursery is called off.
+            raise
         self._channel = Channel(ours)
         self._answers = Answers(self._unanswered)
         self._pidfd = os.pidfd_open(self._process.pid)
@@ -145,15 +155,17 @@ class Workers:
     def spawn(self, g: int, specs: Sequence[WorkerSpec]) -> None:
         """Start the workers of generation `g`. One generation at a time, the one before must be gone.
 
-        Raises `NurseryLost` if there is no nursery, `RuntimeError` if a generation still runs.
+        They wait for a nursery that is yet to be started. Raises `NurseryLost` if it is gone, `RuntimeError` if a
+        generation still runs.
         """
-        if self._channel is None or self._closing:
+        if (self._channel is None and self._process is not None) or self._closing:
             raise NurseryLost(f"generation {g} cannot start: its nursery is gone")
         if self._running is not None:
             raise RuntimeError(f"generation {g} cannot start: generation {self._running.g} is still there")
         if not specs or len({spec.local_rank for spec in specs}) != len(specs):
             raise ValueError("a generation has workers, each with its own local rank")
         workers = {spec.local_rank: Worker(spec, self._consoles, self._complain) for spec in specs}
+        self._loop = asyncio.get_running_loop()
         self._running = _Running(g, workers, held=True)
         if self._prepared and out_of_date(self._watched):
             self._order(wire.Renew())

@@ -1,4 +1,4 @@
-"""How many descriptors an agent and its workers may have."""
+"""How many descriptors an agent and its workers may have, and that changes of the world leave nothing behind."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import os
 from pathlib import Path
 from signal import SIGKILL
 
+import psutil
+
+from elastic.store.base import Range
+from elastic.store.etcd import EtcdStore
 from launcher import openfiles
+from tests.bench import leakparts
 from tests.process.jobs import Job, story
+from tests.process.nodes import Node
 
 GIVEN = 300
 
@@ -31,6 +37,9 @@ async def test_an_agent_may_have_all_descriptors_and_its_workers_what_the_user_g
     os.kill(node.nursery(), SIGKILL)
     (again,) = await job.world(2, 1)
     assert files_of(node.nursery()) == files_of(again.pid) == (GIVEN, hard)
+    os.kill(node.nursery(), SIGKILL)
+    await node.says("the nursery died, and its workers with it; starting another in 0.5 s")
+    await job.world(3, 1)
 
 
 @story
@@ -39,3 +48,52 @@ async def test_a_warm_worker_has_the_descriptors_that_the_user_gave_too(job: Job
     await job.node("--np", "1", within=limited, environ={"ELASTIC_NO_WARM": "0"})
     (worker,) = await job.world(1, 1)
     assert files_of(worker.pid)[0] == GIVEN
+
+
+def held_by(job: Job, node: Node) -> dict[str, float]:
+    """What a node, the machine and the store hold for the job, but for what is meant to grow for a while."""
+    found = leakparts.of_process(psutil.Process(node.process.pid), "agent")
+    found |= leakparts.of_process(psutil.Process(node.nursery()), "nursery")
+    found |= leakparts.of_machine(node.mark, job.folder / "tmp", node.folder / "log")
+    kinds = ("MB", "log files", "log bytes", "lock files")
+    return {name: value for name, value in found.items() if not name.endswith(kinds)}
+
+
+async def keys_of(job: Job) -> list[str]:
+    """The kinds of keys that the job has in etcd, without its bounded history, one for each key."""
+    store = EtcdStore([job.etcd.endpoint])
+    listing = await store.list(Range.prefix(f"/elastic/{job.job_id}/"), keys_only=True)
+    await store.close()
+    kinds = [entry.key.split("/")[3] for entry in listing.entries]
+    return sorted(kind for kind in kinds if kind not in ("events", "outcomes"))
+
+
+@story
+async def test_twelve_changes_and_nodes_that_are_refused_leave_nothing_behind(job: Job) -> None:
+    """In the agent and the nursery that live through them, on the machine, and in etcd."""
+    flags = ("--np", "1:2", "--grow_every", "0", "--max_restarts", "100")
+    node = await job.node(*flags)
+    await job.world(1, 1)
+    other = await job.node(*flags)
+    generation = 2
+    held: list[tuple[dict[str, float], list[str]]] = []
+    for change in range(12):
+        world = await job.world(generation, 2)
+        if change in (3, 11):
+            held.append((held_by(job, node), await keys_of(job)))
+        await world[0].obeys("progress", change)
+        if change % 6 == 5:
+            await other.killed()
+            await job.world(generation + 1, 1)
+            other = await job.node(*flags)
+            generation += 1
+        elif change % 6 == 2:
+            refused = await job.node(*flags, "--nproc_per_node", "2")
+            assert await refused.exits() == 3
+            await world[1].dies(SIGKILL)
+        else:
+            await world[change % 2].exits(1)
+        generation += 1
+    (before, keys), (after, keys_after) = held
+    assert after == before
+    assert keys_after == keys

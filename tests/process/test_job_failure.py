@@ -61,6 +61,25 @@ async def test_a_worker_that_dies_of_a_signal_is_told_of_in_words(job: Job) -> N
 
 
 @story
+async def test_a_worker_that_dies_at_once_is_started_again_after_pauses_that_double(job: Job) -> None:
+    node = await job.node("--np", "1", "--max_restarts", "100", script=(str(job.write("dies.py", "exit(1)\n")),))
+    await node.says("pause of 1 s after 2 failures without progress")
+    await node.says("pause of 2 s after 3 failures without progress")
+    assert node.text("launcher.log").count("workers of generation") == 3
+
+
+@story
+async def test_a_program_that_cannot_be_started_fails_the_job_at_once(job: Job) -> None:
+    program = job.write("program", "#!/not/there\n")
+    program.chmod(0o755)
+    node = await job.node("--np", "1", script=(str(program),))
+    assert await node.exits() == 1
+    why = rf"cannot start {program}: the interpreter that its first line names is not there"
+    await node.says(rf"the job has failed: no restart would mend this: {why}")
+    assert node.text("launcher.log").count("workers of generation") == 1
+
+
+@story
 async def test_a_worker_that_had_to_be_stopped_is_not_blamed(job: Job) -> None:
     node = await job.node("--np", "1", "--nproc_per_node", "2", "--max_restarts", "0", "--loss_grace", "0.2")
     (stubborn, failing) = await job.world(1, 2)

@@ -18,6 +18,14 @@ STORES_MAX = 4
 """The store is not replaced more often in one run."""
 
 
+def bad_for(world: World, node: Node, seconds: float) -> None:
+    """From now on, and for so long, workers fail on this host a moment after each start."""
+    world.log(f"{node.host} is broken for {seconds:.0f} s")
+    world.job.bad_until[node.host] = world.now + seconds
+    if node.workers is not None:
+        world.end_worker(node, node.workers, 1)
+
+
 class KillAtStep(Observer):
     """Kills the proposer at one step of its next proposal: before it arrives, or once it is carried out."""
 

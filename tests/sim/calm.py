@@ -23,6 +23,8 @@ NOTICE_S = 2.5
 """A loss that the store shows is acted on within this time, when nothing else is wrong."""
 RETURN_S = 3.0
 """A node that reaches the store again is registered within this time."""
+BACK_S = 20.0
+"""A host that was kept out is in a generation again within this time and the limit between two growths."""
 STOP_S = 3.0
 """On a loss, workers are gone after this time, and their agents have said so."""
 
@@ -47,6 +49,7 @@ class Calm(Observer):
         self.lost: tuple[Node, float] | None = None
         self.outage: dict[str, WorkerSet] | None = None
         self.outage_until = float("inf")
+        self.out: tuple[str, float, float] | None = None
         self.back: tuple[Node, float] | None = None
         self.expected: list[Expected] = []
         self._promises = Promises()
@@ -100,6 +103,8 @@ class Calm(Observer):
 
     def after_commit(self, world: World, node: Node, transaction: Transaction) -> None:
         """Complain about what should not have been written, if anything."""
+        if transaction.kind == "form":
+            self._note_kept_out(world)
         if not self.expected or transaction.kind not in ("form", "go"):
             return
         view = self.view(world)
@@ -111,8 +116,35 @@ class Calm(Observer):
             if said:
                 world.fail(one.promise, said)
 
+    def _note_kept_out(self, world: World) -> None:
+        """A host is kept out: from now on it is expected back, when its time is over."""
+        view = self.view(world)
+        if view.generation is None or view.generation.value.why is not Why.KEPT_OUT:
+            return
+        one = max(view.generation.value.budget.hosts, key=lambda one: one.left_s)
+        grow_s = GROW_EVERY_S if world.spec.grow_every_s is None else world.spec.grow_every_s
+        self.out = (one.host, world.now + one.left_s * 1.05 + grow_s + BACK_S, world.job.done_s)
+
+    def _look_for_host(self, world: World, host: str, done_s: float) -> None:
+        """It is back in the newest generation, if that has room; and the job went on without it."""
+        view = self.view(world)
+        generation = view.generation.value if view.generation is not None else None
+        ready = any(stored.value.host == host for stored in view.members.values())
+        if generation is None or view.spec is None or view.verdict is not None or not ready:
+            return
+        world.counts["the return of a kept-out host was looked at"] += 1
+        inside = host in {place.host for place in generation.members}
+        if not inside and len(generation.members) < view.spec.value.np.high:
+            world.fail("a bad host", f"{host} was kept out and is not back")
+        if world.job.done_s < done_s + BACK_S:
+            world.fail("a bad host", f"{host} was kept out and the others did not go on")
+
     def after_event(self, world: World) -> None:
         """Look at what was expected."""
+        if self.out is not None and world.now > self.out[1]:
+            host, _, done_s = self.out
+            self.out = None
+            self._look_for_host(world, host, done_s)
         if self.outage is not None:
             for name, workers in self.outage.items():
                 node = world.nodes[name]

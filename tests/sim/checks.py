@@ -99,6 +99,7 @@ class Promises(Observer):
             indexes = [ips.index(place.host) for place in generation.members]
             if indexes != sorted(set(indexes)):
                 world.fail("2", f"generation {generation.g} has the hosts {indexes} of the list")
+        self._kept_out(world, view, generation)
         before = self._previous[1] if self._previous and self._previous[0] == world.store_number else None
         self._previous = (world.store_number, generation)
         if before is None:
@@ -119,6 +120,17 @@ class Promises(Observer):
             lost_ok = [name for name in oks - set(names) if name in generation.reason]
             if lost_ok:
                 world.fail("14", f"{lost_ok} had recorded ok and counts as lost")
+
+    def _kept_out(self, world: World, view: View, generation: Generation) -> None:
+        """Who is kept out is not in it, and it has enough members without."""
+        for place in generation.members:
+            for one in generation.budget.hosts:
+                if one.host == place.host and one.left_s > 0:
+                    world.fail("a bad host", f"{place.node} is in generation {generation.g}, and its host is kept out")
+                if one.host == place.host and one.times:
+                    world.counts["a host that was kept out came back"] += 1
+        if generation.why is Why.KEPT_OUT and view.spec and len(generation.members) < view.spec.value.np.low:
+            world.fail("a bad host", f"{generation.reason}, which leaves {len(generation.members)}")
 
     def _writer(self, world: World, view: View, node: Node, tag: str) -> None:
         name, created, _ = tag.split("/")

@@ -13,6 +13,7 @@ from tests.sim.accidents import (
     KillAtStep,
     Overtaken,
     alive,
+    bad_for,
     cut_for,
     operator_writes,
     pick,
@@ -183,6 +184,13 @@ def crash_loop(world: World, rng: random.Random) -> None:
     """A script fails again and again, a moment after each start, or asks for a restart, or its nursery dies."""
     CrashLoop(world, rng.choice([5, 12]), rng.choice([1, 1, 101, 0]))
     worker_ends(world, rng, 1)
+
+
+def bad_host(world: World, rng: random.Random) -> None:
+    """A host on which workers fail a moment after each start, for a time."""
+    node = pick(world, rng)
+    if node is not None and world.steps > EVENTS_MIN:
+        bad_for(world, node, rng.uniform(3.0, 150.0))
 
 
 def worker_asks_restart(world: World, rng: random.Random) -> None:

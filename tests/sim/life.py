@@ -14,6 +14,7 @@ from tests.sim.accidents import (
     KillAtStep,
     Overtaken,
     alive,
+    bad_for,
     cut_for,
     operator_writes,
     pick,
@@ -67,6 +68,7 @@ FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
     faults.worker_fatal,
     faults.worker_hopeless,
     faults.crash_loop,
+    faults.bad_host,
     faults.proposer_lost,
     faults.drain_as_a_worker_fails,
     storefaults.proposal_outlives_its_proposer,
@@ -90,6 +92,7 @@ RARE = {
     "outage_long": 0.3,
     "store_empty": 0.4,
     "crash_loop": 0.5,
+    "bad_host": 0.5,
     "operator_stops": 0.2,
     "two_operators": 0.5,
     "worker_fatal": 0.3,
@@ -170,10 +173,13 @@ def _calm(world: World, rng: random.Random) -> None:
             world.log(f"calm: {situation.__name__} of {node.name}")
             situation(world, calm, node, steady)
             return
-        kind = rng.choice(["loss", "outage", "return", "astray"])
+        kind = rng.choice(["loss", "outage", "return", "astray", "bad host"])
         if kind == "loss" and node is not None:
             calm.expect_notice(world, node)
             world.kill_node(node)
+        elif kind == "bad host" and node is not None:
+            world.job.work_s += 70.0  # So that there is still work when it comes back.
+            bad_for(world, node, rng.uniform(10.0, 40.0))
         elif kind == "astray" and node is not None and world.links:
             if node.workers is not None:  # A spare may be taken before anybody knows: it asks nobody for a vouch.
                 calm.expect_nothing(world)
@@ -197,6 +203,7 @@ def heal(world: World) -> None:
     world.log("everything is healed")
     world.late_answers = 0.0
     world.store_up = True
+    world.job.bad_until.clear()
     world.dismiss(KillAtStep)
     world.dismiss(EmptyAtStep)
     world.dismiss(Overtaken)

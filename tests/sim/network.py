@@ -205,6 +205,7 @@ class Network(Clockwork):
     def _send(self, node: Node, transaction: Transaction) -> None:
         compares = [c for c in transaction.compares if not self._left_out(c.range.start, c.target.value)]
         node.sent_view, node.sent_at = node.core.facts.view, self.now
+        node.sent_linked = node.core.facts.memory.linked
 
         def call() -> Callable[[], None]:
             before = self.store.revision

@@ -55,6 +55,8 @@ class Job:
     """Failures that scripts had by themselves; only these may be charged."""
     machine_failures: int = 0
     """Failures of machines; of these only what is more than `INFRA_MAX` may be."""
+    bad_until: dict[str, float] = field(default_factory=dict)
+    """Hosts on which workers fail soon after each start, and until when."""
     listens: bool = False
     """Whether the script uses the library, so that its workers can be asked to leave."""
 
@@ -131,6 +133,7 @@ class Node:
     last_decision: Decision | None = None
     # what it knew when it sent its last transaction, and who has told it that it does not reach the store
     sent_view: View | None = None
+    sent_linked: frozenset[str] = frozenset()
     sent_at: float = 0.0
     heard_astray: dict[str, float] = field(default_factory=dict)
 

@@ -49,6 +49,8 @@ class Nurseries(Network):
         """The workers of a node are there; the training goes on when those of every member are."""
         if node.workers is not workers or workers.stopping:
             return
+        if self.now < self.job.bad_until.get(node.host, 0.0):
+            self.after(self.random.uniform(0.01, 1.0), self._ender(node, workers, 1))
         generation, key = workers.generation, (workers.incarnation, workers.generation.g)
         began = self.job.began.setdefault(key, {})
         began[node.name] = self.now

@@ -6,7 +6,8 @@ it decided. So a rule that is taken out of the core is noticed even where no pro
 
 from __future__ import annotations
 
-from elastic.budget import CRASH_LOOP_MAX, INFRA_MAX, RESTART_ASKED
+from elastic.budget import CRASH_LOOP_MAX, INFRA_MAX
+from elastic.cooldown import RESTART_ASKED
 from elastic.keys import View
 from elastic.model import PLANNED, Before, Ended, Generation, Go, MemberState, Outcome, Spec, Why
 from elastic.proposals import Transaction
@@ -141,7 +142,7 @@ class Rules(Observer):
         self._went_g[world.store_number] = go.g
         for place in generation.members:
             stored = seen.members.get(place.node) if seen is not None else None
-            if stored is None and place.node not in node.linked and place.node != node.name:
+            if stored is None and place.node not in node.sent_linked and place.node != node.name:
                 world.fail("6", f"go for {generation.g}, and {place.node} is known to be gone")
             if stored is not None and stored.value.state is MemberState.DRAINING:
                 world.fail("5", f"go for {generation.g}, and {place.node} is known to drain")
@@ -173,11 +174,13 @@ class Rules(Observer):
         machine = bool(own) and all(worker.infra for worker in own)
         earlier = 0 if progress else generation.budget.infra
         echo = not own and (before.why is not Why.FAILURE or any(o.forced for o in outcomes.values()))
-        free = not exits or bool(lost) or asked or (machine and earlier < INFRA_MAX) or echo
-        if charged != (0 if free else 1):
+        kept_out = any(one.g == before.g for one in go.budget.hosts)  # It was judged when a host was left out.
+        free = kept_out or not exits or bool(lost) or asked or (machine and earlier < INFRA_MAX) or echo
+        owed = max(0, sum(one.spared for one in generation.budget.hosts) - sum(one.spared for one in go.budget.hosts))
+        if charged != (0 if free else 1) + (0 if progress or kept_out else owed):
             words = [worker.words for worker in exits]
             world.fail("10", f"{charged} charged at {generation.g} for {words}, lost {lost}, progress {progress}")
-        if charged:
+        if charged and not owed:
             fruitless = 0 if progress else generation.budget.fruitless + 1
             pause_s = min(2.0 ** (fruitless - 2), PAUSE_MAX_S) if fruitless > 1 else 0.0
             if go.budget.fruitless != fruitless:

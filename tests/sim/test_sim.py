@@ -18,6 +18,7 @@ import pytest
 from elastic import gate, revision
 from elastic.agentstate import TABLE
 from elastic.membership import Reason
+from elastic.question import Question
 from tests.sim import life
 from tests.sim.life import FAULTS, run_seed
 from tests.sim.nodes import Violation
@@ -34,6 +35,11 @@ PATCHES: dict[str, tuple[object, str, Callable[..., Any]]] = {
     "a gate that is always open": (gate, "_closed", lambda *_: None),
     "seats that are free too early": (revision, "free_at", lambda q, node: q.now),
     "servers that do not start again": (revision.Change, "servers_again", lambda _: None),
+    "a host that is kept out for ever": (
+        Question,
+        "cooling",
+        lambda q: frozenset(host for host, _ in q.memory.cooling),
+    ),
 }
 """What the core may lack."""
 OF_ROSTERS = ("seats that are free too early", "servers that do not start again")
@@ -90,6 +96,8 @@ def test_every_seed_keeps_every_promise_and_everything_is_taken(
         "promise 7 was looked at",
         "promises 3 and 6 were looked at",
         "a return was looked at",
+        "the return of a kept-out host was looked at",
+        "a host that was kept out came back",
         "a list of hosts was looked at",
         "nursery killed overdue workers",
         "workers were asked to leave",
@@ -121,7 +129,9 @@ def test_a_seed_finds_the_defect(teeth: dict[str, Future[str]], defect: str) -> 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("defect", "promise"), list(zip(PATCHES, ("promise 1", "promise 1", "liveness"), strict=True)), ids=PATCHES
+    ("defect", "promise"),
+    list(zip(PATCHES, ("promise 1", "promise 1", "liveness", "a bad host"), strict=True)),
+    ids=PATCHES,
 )
 def test_a_seed_finds_what_is_wrong_in_the_core(teeth: dict[str, Future[str]], defect: str, promise: str) -> None:
     found = teeth[defect].result()

@@ -15,6 +15,7 @@ from elastic.model import (
     Before,
     Budget,
     Cause,
+    Cooldown,
     Ended,
     FailedToo,
     Generation,
@@ -78,7 +79,25 @@ members = ports.flatmap(
     )
 )
 befores = st.builds(Before, g=generations_g, nodes=st.lists(nodes, max_size=4).map(tuple), why=st.sampled_from(Why))
-budgets = st.builds(Budget, charged=amounts, fruitless=amounts, step=steps, infra=amounts)
+cooldowns = st.builds(
+    Cooldown,
+    host=hosts | st.sampled_from(["h", "h1", "", "x" * 253]),
+    failures=amounts,
+    charged=amounts,
+    spared=amounts,
+    times=amounts,
+    g=st.integers(0, 4) | generations_g,
+    left_s=seconds,
+    words=st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+)
+budgets = st.builds(
+    Budget,
+    charged=amounts,
+    fruitless=amounts,
+    step=steps,
+    infra=amounts,
+    hosts=st.lists(cooldowns, max_size=3).map(tuple),
+)
 
 
 def places(slots: int) -> st.SearchStrategy[Place]:
@@ -253,7 +272,12 @@ def job_views(draw: st.DrawFn, *, complete: bool | None = None) -> View:
         members=draw(st.lists(plain_place, max_size=3).map(tuple)),
         slots=1,
         before=before,
-        budget=Budget(charged=draw(st.integers(0, 5)), fruitless=draw(integers), infra=draw(st.integers(0, 4))),
+        budget=Budget(
+            charged=draw(st.integers(0, 5)),
+            fruitless=draw(integers),
+            infra=draw(st.integers(0, 4)),
+            hosts=draw(st.lists(cooldowns, max_size=3).map(tuple)),
+        ),
     )
     go = Go(g=draw(st.sampled_from([g - 1, g, g, g + 1])), tag="", master="h:7000", budget=draw(budgets))
     outcome_of = st.tuples(st.sampled_from([g - 1, g]), nodes)
@@ -277,6 +301,7 @@ memories = st.builds(
     dead=st.frozensets(nodes, max_size=2),
     absent_since=st.dictionaries(nodes, times, max_size=3),
     ready_since=st.dictionaries(nodes, times, max_size=3),
+    cooling=st.dictionaries(st.tuples(hosts | st.just("h"), generations_g), times, max_size=2),
     draining_since=st.dictionaries(nodes, times, max_size=2),
     gate_since=st.none() | st.tuples(generations_g, times),
     grown_at=st.none() | times,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from elastic.budget import (
@@ -36,7 +38,10 @@ def stopped(**others: Any) -> Outcome:
 def judged(
     *outcomes: Outcome | None, budget: Budget | None = None, why: Why = Why.FAILURE, healthy: bool = False
 ) -> Judgement:
-    """Judge generation 4 of nodes a, b, …, which recorded these outcomes in this order (None: it was lost)."""
+    """Judge generation 4 of nodes a, b, …, which recorded these outcomes in this order (None: it was lost).
+
+    What it says of hosts is left out here: that is in test_cooldown.py.
+    """
     names = "abcdefgh"[: len(outcomes)]
     stored = {
         name: Stored(outcome, 10 + number, 10 + number)
@@ -44,7 +49,9 @@ def judged(
         if outcome is not None
     }
     lost = frozenset(name for name in names if name not in stored)
-    return judge(Before(4, tuple(names), why), stored, lost, budget or Budget(), SPEC, healthy=healthy)
+    found = judge(Before(4, tuple(names), why), stored, lost, budget or Budget(), SPEC, healthy=healthy)
+    kept = msgspec.structs.replace(found.budget, hosts=())
+    return replace(found, budget=kept, suspects=(), without=Budget())
 
 
 # --- what is charged ----------------------------------------------------------------------------------------------
@@ -181,6 +188,14 @@ def test_an_address_in_use_is_free_at_most_3_times_in_a_row_without_progress() -
         budget = result.budget
         notes.append(result.note)
     assert notes == [*(f"not charged: address in use, {count} of 3" for count in (1, 2, 3)), "restart 1 of 3"]
+
+
+def test_a_program_that_no_host_can_start_fails_the_job_at_once() -> None:
+    """On one host alone it is that host's fault."""
+    cannot = failed(worker_exit(infra="cannot start ./train: No such file or directory"))
+    fatal = "no restart would mend this: cannot start ./train: No such file or directory"
+    assert (judged(cannot).fatal, judged(cannot, cannot).fatal) == (fatal, fatal)
+    assert judged(cannot, stopped()).note == ("not charged: cannot start ./train: No such file or directory, 1 of 3")
 
 
 def test_progress_lets_the_machine_fail_again_for_free() -> None:

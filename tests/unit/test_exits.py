@@ -101,6 +101,23 @@ class TestSigns:
         assert infra(["OSError: [Errno 98] Address already in use"]) == "address in use"
         assert infra(["ValueError: 98"]) == ""
 
+    @pytest.mark.parametrize(
+        ("line", "what"),
+        [
+            ("OSError: [Errno 28] No space left on device", "disk full"),
+            ("RuntimeError: CUDA error: no CUDA-capable device is detected", "no CUDA device"),
+            ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "no CUDA device"),
+            ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "a broken CUDA device"),
+        ],
+    )
+    def test_so_is_a_disk_that_is_full_and_a_card_that_is_gone(self, line: str, what: str) -> None:
+        assert infra(["Traceback (most recent call last):", line]) == what
+
+    def test_so_is_a_program_that_cannot_be_started_if_that_is_the_last_word(self) -> None:
+        line = "elastic-launch: cannot start ./train: No such file or directory"
+        assert infra([line]) == "cannot start ./train: No such file or directory"
+        assert infra([line, "ValueError: no"]) == ""
+
     def test_an_error_that_was_overcome_long_ago_is_no_sign(self) -> None:
         assert not consequence([LOST[0], *("step" for _ in range(60)), "ValueError: no"])
 

@@ -11,7 +11,7 @@ from launcher.folder import LogFolder
 
 OURS = (
     *("workerlog.0", "workerlog.12", "serverlog.1", "heterlog.0", "envlog.3", "envlog.server.0", "endpoints.log"),
-    *("endpoints.7.log", "launcher.log", "events.jsonl", "events.1.jsonl"),
+    *("endpoints.7.log", "launcher.log", "launcher.1.log", "events.jsonl", "events.1.jsonl"),
 )
 NOT_OURS = ("workerlog.0.gz", "workerlog.old", "train.log", "endpoints.txt", "events.json", "notes.md")
 

@@ -136,6 +136,7 @@ OTHERS: dict[str, Any] = {
     "settle_s": 9.0,
     "grow_every_s": 9.0,
     "restarts_max": 9,
+    "host_cooldown_s": 9.0,
     "lease_ttl_s": 9.0,
     "store_outage_limit_s": 9.0,
     "fatal_exit_codes": (9,),

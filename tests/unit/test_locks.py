@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,17 @@ def test_a_lock_is_held_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(BlockingIOError):
         locks.hold(tmp_path / "n.lock")
     os.close(held.fd)
+
+
+def test_of_free_locks_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "FREE_MAX", 3)
+    for number in range(6):
+        path = tmp_path / f"{number}.lock"
+        held = locks.hold(path)
+        os.utime(path, (number, time.time() - 100 + number))
+        os.close(held.fd)
+    os.close(locks.hold(tmp_path / "new.lock").fd)
+    assert sorted(path.name for path in tmp_path.glob("*.lock")) == ["4.lock", "5.lock", "new.lock"]
 
 
 def test_free_locks_of_long_ago_are_removed_and_held_ones_stay(tmp_path: Path) -> None:

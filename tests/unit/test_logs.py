@@ -12,6 +12,7 @@ from elastic.errors import ConfigError
 from launcher.console import Console
 from launcher.endpoints import join_host_port as endpoint
 from launcher.logs import (
+    ENDPOINTS_KEPT,
     TAIL_BYTES,
     Level,
     Narrator,
@@ -80,6 +81,14 @@ class TestEndpoints:
             "endpoints.2.log",
             "endpoints.log",
         ]
+
+    def test_those_of_the_newest_generations_are_kept(self, tmp_path: Path) -> None:
+        for g in (1, 2, 3, ENDPOINTS_KEPT + 2):
+            write_endpoints(tmp_path, g, ["a:1"])
+        (tmp_path / "endpoints.mine.log").touch()
+        write_endpoints(tmp_path, ENDPOINTS_KEPT + 2, ["a:1"])
+        kept = ["endpoints.3.log", f"endpoints.{ENDPOINTS_KEPT + 2}.log", "endpoints.log", "endpoints.mine.log"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == kept
 
     def test_a_folder_that_was_removed_is_made_again(self, tmp_path: Path) -> None:
         write_endpoints(tmp_path / "job" / "log", 1, ["a:1"])

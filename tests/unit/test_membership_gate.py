@@ -367,7 +367,7 @@ def test_the_go_names_the_cause_of_the_failure_before_and_what_it_cost() -> None
     job.form(10, Reason.FAILED)
     go = job.open(11).go
     assert go.g == 2
-    assert go.budget == Budget(charged=1, fruitless=1)
+    assert (go.budget.charged, go.budget.fruitless) == (1, 1)
     assert go.note == "restart 1 of 3"
     assert go.cause is not None
     assert (go.cause.g, go.cause.node, go.cause.host, go.cause.world_size) == (1, "b", "host-b", 4)

@@ -13,6 +13,7 @@ from elastic.model import (
     Before,
     Budget,
     Cause,
+    Cooldown,
     Ended,
     Generation,
     Go,
@@ -335,3 +336,11 @@ def test_a_checkpoint_of_an_earlier_run_says_so() -> None:
     saved = Saved(step=500, host="a", folder="/data/j1", run=1, g=2, at=1000.0)
     later = dataclasses.replace(view("a-1", spec=msgspec.structs.replace(SPEC, run=2)), saved=Stored(saved, 5, 5))
     assert "Saved: step 500 of run 1 in /data/j1 on a, just now" in head_lines(describe(later, "j1"), 1000.0)
+
+
+def test_a_node_whose_host_is_kept_out_is_shown_with_the_reason_and_the_longest_time_left() -> None:
+    out = Cooldown("c", failures=2, spared=1, times=1, g=4, left_s=60.0, words="exit 1")
+    newest = msgspec.structs.replace(generation(5, "a-1", "b-1", why=Why.KEPT_OUT), budget=Budget(hosts=(out,)))
+    status = describe(view("a-1", "b-1", "c-1", newest=newest), "j")
+    why = "for 60 s (or less): its workers failed 2 times in a row (exit 1); it comes back by itself"
+    assert cells(status.nodes[2]) == ("-", "c-1", "c", "-", "kept out", why)

@@ -87,7 +87,7 @@ class Job:
             self.revision += 1
             index = self.generation.index(node)
             since = self.generation.members[index].since if index is not None else 0
-            outcome = Outcome(ended=how, host=f"host-{node}", **{"over": True, "since": since, **others})
+            outcome = Outcome(ended=how, **{"host": f"host-{node}", "over": True, "since": since, **others})
             self._set(outcomes={**self.view.outcomes, (self.running_g, node): self._stored(outcome)})
 
     def ok(self, nodes: str) -> None:

@@ -1,0 +1,169 @@
+"""Which host is to blame for failures, and for how long it is kept out of the world (pure).
+
+A machine can be broken in a way that only its workers see: a full disk, a card that fell off, too little memory. Each
+world with it fails, and no restart mends that. So failures are counted by host, in rows: a row ends with progress.
+
+- A host whose workers failed by themselves `KEEP_OUT_AFTER` times in a row, while those of most hosts did not, is kept
+  out, if enough others are there (np's MIN; that is for the proposer to see). After `--host_cooldown` it is a newcomer
+  like any other. If it fails again before it took part in any progress, one failure is enough, and the time doubles.
+- A script whose rank 0 fails looks like a broken host, too, until it fails on another one. So at most one of
+  `BLAMED_ONE_OF` hosts is blamed in a row (one of two, one alone); with more it is the script's fault: who is kept out
+  because of this row comes back, and the budget pays for all of it, as if nobody had been kept out.
+- The budget is for the script's faults. It does not pay for the failures of a host that is kept out.
+
+A host is what the members say of themselves, not a node: a node that was started again is still on it, and several
+nodes on one machine share its disk, its memory and its cards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from elastic.keys import View
+from elastic.model import Budget, Cooldown, Outcome
+
+KEEP_OUT_AFTER = 2
+"""Once may be anything. With the default of three restarts, one is left when a host is seen to be broken."""
+COOLDOWN_MAX_S = 1800.0
+"""What costs a running job a restart each time may not come often; a host that was mended is missed for this long.
+A longer `--host_cooldown` does not double."""
+BLAMED_ONE_OF = 3
+HOSTS_MAX = 16
+"""So many hosts are remembered. One less can be blamed in a row, however large the job is."""
+WORDS_MAX = 200
+HOST_MAX = 253
+RESTART_ASKED = 101
+"""A worker that exits with this code asks for a restart, and says nothing of its machine."""
+
+Cooling = Mapping[tuple[str, int], float]
+"""Until when hosts are kept out on a reader's clock, by host and by the generation whose failure did it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """What a failure says of hosts. `suspects` should be kept out; `owed` is what the budget must pay after all."""
+
+    hosts: tuple[Cooldown, ...]
+    suspects: tuple[str, ...] = ()
+    owed: int = 0
+
+
+def after_progress(hosts: Iterable[Cooldown], outcomes: Iterable[Outcome]) -> tuple[Cooldown, ...]:
+    """A new row begins. Who took part in it and did not fail is like any other host again."""
+    failed = failed_by_themselves(outcomes)
+    proven = {outcome.host for outcome in outcomes} - set(failed)
+    return tuple(
+        replace(one, failures=0, charged=0, spared=0)
+        for one in hosts
+        if one.times and (one.left_s > 0 or one.host not in proven)
+    )
+
+
+def failed_by_themselves(outcomes: Iterable[Outcome]) -> dict[str, str]:
+    """The hosts with workers that failed by themselves, and how the first of them ended."""
+    found: dict[str, str] = {}
+    for outcome in outcomes:
+        own = [worker for worker in outcome.exits if not worker.consequence and worker.code not in (0, RESTART_ASKED)]
+        if own and 0 < len(outcome.host) <= HOST_MAX:
+            found.setdefault(outcome.host, (own[0].infra or own[0].words)[:WORDS_MAX])
+    return found
+
+
+def blame(hosts: Iterable[Cooldown], outcomes: Collection[Outcome], *, pays: bool) -> Blame:
+    """Count a failure that follows no progress, or begins a new row. `pays`: it costs the job a restart."""
+    failed = failed_by_themselves(outcomes)
+    known = {one.host: one for one in hosts}
+    for host, words in failed.items():
+        before = known.pop(host, Cooldown(host))  # The newest come last.
+        charged = before.charged + (1 if pays and host == min(failed) else 0)
+        known[host] = replace(before, failures=before.failures + 1, charged=charged, words=words)
+    in_row = [one for one in known.values() if one.failures]
+    world = {outcome.host for outcome in outcomes}.union(one.host for one in in_row)
+    if len(in_row) > min(max(len(world) // BLAMED_ONE_OF, 1), HOSTS_MAX - 1):
+        for one in in_row:
+            times = max(one.times - 1, 0) if one.left_s > 0 else one.times
+            known[one.host] = replace(one, left_s=0.0, times=times, charged=one.charged + one.spared, spared=0)
+        return Blame(_few(known.values()), (), sum(one.spared for one in in_row))
+    suspects = [one.host for one in in_row if one.host in failed and (one.times or one.failures >= KEEP_OUT_AFTER)]
+    return Blame(_few(known.values()), tuple(sorted(suspects)))
+
+
+def keep_out(budget: Budget, suspects: Collection[str], g: int, first_s: float) -> Budget:
+    """What is written if these hosts are kept out because of generation `g`: it pays for none of their row."""
+    longest_s = max(first_s, COOLDOWN_MAX_S)
+    hosts = tuple(
+        replace(
+            one,
+            charged=0,
+            spared=one.spared + one.charged,
+            times=one.times + 1,
+            g=g,
+            left_s=min(first_s * 2.0 ** min(one.times, 16), longest_s),
+        )
+        if one.host in suspects
+        else one
+        for one in budget.hosts
+    )
+    given_back = sum(one.charged for one in budget.hosts if one.host in suspects)
+    return replace(budget, charged=max(budget.charged - given_back, 0), hosts=hosts)
+
+
+def kept_out_by(budget: Budget, g: int) -> list[str]:
+    """The hosts that are kept out because of generation `g`, which has been judged then."""
+    return [one.host for one in budget.hosts if one.g == g]
+
+
+def budget_of(view: View) -> Budget:
+    """What the present run of the job has used up, as its newest documents say it."""
+    if view.generation is None or (view.spec is not None and view.spec.value.run != view.generation.value.run):
+        return Budget()
+    generation, go = view.generation.value, view.go.value if view.go is not None else None
+    if go is not None and go.g == generation.g and not generation.rev:
+        return go.budget  # Revisions have been paid for since the go.
+    return generation.budget
+
+
+def noted(view: View, cooling: Cooling, now: float) -> Cooling:
+    """Until when hosts are kept out, counted from the moment at which this reader first saw it."""
+    hosts = budget_of(view).hosts
+    if not hosts and not cooling:
+        return cooling
+    return {(one.host, one.g): cooling.get((one.host, one.g), now + one.left_s) for one in hosts if one.left_s > 0}
+
+
+def count_down(budget: Budget, cooling: Cooling, now: float, inside: Collection[str] = ()) -> Budget:
+    """The budget with what is left of each cooldown by now; a host with a member inside is not kept out any more."""
+    if not budget.hosts:
+        return budget
+    hosts = []
+    for one in budget.hosts:
+        left_s = cooling.get((one.host, one.g), now + one.left_s) - now if one.left_s > 0 else 0.0
+        hosts.append(replace(one, left_s=0.0 if one.host in inside else round(max(left_s, 0.0), 3)))
+    return replace(budget, hosts=tuple(hosts))
+
+
+def words(one: Cooldown) -> str:
+    """Why a host is kept out: "its workers failed 2 times in a row (address in use)"."""
+    if one.failures > 1:
+        return f"its workers failed {one.failures} times in a row ({one.words})"
+    return f"its workers failed again ({one.words})"
+
+
+def length(seconds: float) -> str:
+    """So long, in words: "60 s", "30 min"."""
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{max(seconds, 1):.0f} s"
+
+
+def clock_time(wall_s: float) -> str:
+    """Seconds since the epoch as people say a moment of today, in UTC: "12:34:56"."""
+    minutes, seconds = divmod(int(wall_s) % 86_400, 60)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}"
+
+
+def _few(hosts: Iterable[Cooldown]) -> tuple[Cooldown, ...]:
+    """The newest of the row, then of those that were kept out, in their order."""
+    weighed = sorted(hosts, key=lambda one: (one.failures > 0, one.times > 0))
+    return tuple(weighed[-HOSTS_MAX:])

@@ -1,0 +1,59 @@
+"""A host whose workers keep failing, with real agents: loopback addresses are its hosts."""
+
+from __future__ import annotations
+
+import asyncio
+from signal import SIGKILL
+
+from tests.process.jobs import Job, story
+from tests.process.nodes import Node
+from tests.process.puppets import Worker
+
+COOLDOWN_S = 3
+
+
+async def three_hosts(job: Job, *flags: str) -> tuple[list[Node], list[Worker]]:
+    """One node on each of three hosts, and their first world."""
+    nodes = [await job.node("--host", f"127.0.0.{number}", "--grow_every", "0", *flags) for number in (1, 2, 3)]
+    return nodes, await job.world(1, 3)
+
+
+async def fails_alone(job: Job, node: Node, world: list[Worker]) -> None:
+    """The worker of this node fails by itself."""
+    await next(worker for worker in world if worker.node == node.id).exits(1)
+
+
+@story
+async def test_a_host_whose_workers_keep_failing_is_kept_out_and_comes_back_by_itself(job: Job) -> None:
+    """Everybody is told in one sentence, also a node that is started again there, and the budget pays nothing."""
+    nodes, world = await three_hosts(job, "--np", "3", "--max_restarts", "1", "--host_cooldown", str(COOLDOWN_S))
+    bad = nodes[1]
+    await fails_alone(job, bad, world)
+    await fails_alone(job, bad, await job.newest_world(3))
+    smaller = await job.newest_world(2)
+    assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in smaller} == {"0"}
+    assert bad.id not in {worker.node for worker in smaller}
+    why = r"its workers failed 2 times in a row \(exit 1\)"
+    await bad.says(rf"kept out until \d\d:\d\d:\d\d UTC: {why}; it comes back by itself")
+    for node in (nodes[0], nodes[2]):
+        await node.says(rf"2 nodes, .*: 127\.0\.0\.2 is kept out for {COOLDOWN_S} s: {why}")
+        await node.says(r"not charged: 127\.0\.0\.2 is kept out; the job goes on")
+    await bad.killed()
+    again = await job.node("--host", "127.0.0.2", "--np", "3", "--max_restarts", "1")
+    await again.says(rf"kept out until .* {why}; it comes back by itself")
+    back = await job.newest_world(3)
+    assert again.id in {worker.node for worker in back}
+    await asyncio.gather(*(worker.exits(0) for worker in back))
+    assert [await node.exits() for node in (nodes[0], again, nodes[2])] == [0, 0, 0]
+
+
+@story
+async def test_a_host_that_is_kept_out_is_taken_back_at_once_when_the_job_cannot_run_without_it(job: Job) -> None:
+    nodes, world = await three_hosts(job, "--np", "2:3", "--host_cooldown", "600")
+    bad = nodes[2]
+    await fails_alone(job, bad, world)
+    await fails_alone(job, bad, await job.newest_world(3))
+    await job.newest_world(2)
+    nodes[0].signal(SIGKILL)
+    await bad.says(r"generation \d+: 2 nodes, .* was lost")
+    assert bad.id in {worker.node for worker in await job.newest_world(2)}

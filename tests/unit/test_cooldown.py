@@ -1,0 +1,344 @@
+"""Hosts whose workers keep failing: who is blamed, who is kept out and for how long, and who pays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from elastic.budget import judge
+from elastic.cooldown import COOLDOWN_MAX_S, HOSTS_MAX, KEEP_OUT_AFTER, blame, budget_of, clock_time, length
+from elastic.decisions import Form, Memory, Open, Reason, Wait
+from elastic.keys import Stored
+from elastic.model import Before, Budget, Cooldown, Ended, Mode, Np, Outcome, Spec, Why
+from tests.unit.views import Job, nodes_of, worker_exit
+
+COOLDOWN_S = 60.0
+
+
+class Story(Job):
+    """A job of `nodes` whose failures are acted on at once."""
+
+    def __init__(self, nodes: str = "a b c", np: str = "1:3", **spec: Any) -> None:
+        super().__init__(np, settle_s=0.0, **spec)
+        self.now = 0.0
+        self.run(nodes)
+
+    def fail(self, failing: str, *, step: int = -1, **how: Any) -> Form | Open | None:
+        """Workers of these nodes fail by themselves, the others are stopped; what the gate says, None for a verdict."""
+        members = [place.node for place in self.generation.members]
+        self.now += 1
+        for node in failing.split():
+            self.failed(node, step=step, **how)
+        for node in members:
+            if node not in failing.split():
+                self.stopped(node, step=step)
+        self.form(self.now, Reason.FAILED)
+        return self.gate()
+
+    def gate(self) -> Form | Open | None:
+        """Let the gate decide, after its pause, and write it; after a host was left out, open that gate, too."""
+        decision = self.decide(self.now)
+        if isinstance(decision, Wait):
+            assert decision.code is Reason.BACKOFF
+            assert decision.until is not None
+            self.now = decision.until
+            decision = self.decide(self.now)
+        self.write(decision)
+        if isinstance(decision, Form):
+            assert decision.code is Reason.KEPT_OUT
+            self.open(self.now)
+            return decision
+        return decision if isinstance(decision, Open) else None
+
+    @property
+    def charged(self) -> int:
+        """Restarts that the budget has paid for."""
+        return budget_of(self.view).charged
+
+    def left_s(self, host: str) -> float:
+        """How long the newest documents keep a host out."""
+        return next((one.left_s for one in budget_of(self.view).hosts if one.host == host), 0.0)
+
+
+def kept_out(job: Story, failing: str = "b") -> Form:
+    """`failing` fails so often that it is kept out."""
+    for _ in range(KEEP_OUT_AFTER - 1):
+        assert isinstance(job.fail(failing), Open)
+    form = job.fail(failing)
+    assert isinstance(form, Form)
+    return form
+
+
+# --- who is kept out ----------------------------------------------------------------------------------------------
+
+
+def test_a_host_whose_workers_alone_fail_twice_in_a_row_without_progress_is_kept_out() -> None:
+    form = kept_out(Story())
+    assert nodes_of(form) == ["a", "c"]
+    assert form.generation.why is Why.KEPT_OUT
+    assert form.reason == "host-b is kept out for 60 s: its workers failed 2 times in a row (exit code 1)"
+
+
+def test_a_spare_takes_its_place() -> None:
+    job = Story("a b", np="2:2")
+    job.join("c")
+    assert nodes_of(kept_out(job)) == ["a", "c"]
+
+
+def test_also_for_failures_of_the_machine_and_then_with_their_name() -> None:
+    job = Story()
+    job.fail("b", infra="address in use")
+    form = job.fail("b", infra="address in use")
+    assert isinstance(form, Form)
+    assert form.reason.endswith("its workers failed 2 times in a row (address in use)")
+
+
+def test_progress_between_two_failures_begins_a_new_row() -> None:
+    job = Story()
+    assert isinstance(job.fail("b", step=5), Open)
+    assert isinstance(job.fail("b", step=9), Open)
+    assert isinstance(job.fail("b", step=9), Form), "no step since the last failure"
+
+
+def test_the_echo_of_another_failure_and_a_wish_for_a_restart_blame_no_host() -> None:
+    job = Story()
+    for _ in range(2):
+        job.fail("b", consequence=True)
+    assert budget_of(job.view).hosts == ()
+    job.fail("b", code=101)
+    assert budget_of(job.view).hosts == ()
+
+
+def test_failures_beside_a_loss_blame_no_host() -> None:
+    job = Story()
+    job.failed("b")
+    job.stopped("a")
+    job.vanish("c")
+    job.form(1, Reason.LOST)
+    job.open(2)
+    assert budget_of(job.view).hosts == ()
+
+
+def test_a_node_that_was_started_again_is_still_on_its_host() -> None:
+    """And so is another node of the same machine."""
+    job = Story()
+    kept_out(job)
+    job.vanish("b")
+    job.join("again", host="host-b")
+    assert job.wait(job.now + 10, Reason.TRAINING).reason.endswith("1 spare; host-b is kept out for 50 s more")
+
+
+def test_every_node_of_a_machine_is_left_out_with_it() -> None:
+    job = Job("1:4", settle_s=0.0)
+    job.join("a c")
+    job.join("b1 b2", host="machine")
+    job.form(0, Reason.FORMED)
+    for now in (1, 2):
+        job.ended("b1", Ended.FAILED, exits=(worker_exit(2),), host="machine")
+        job.stopped("a c b2")
+        job.form(now, Reason.FAILED)
+        job.write(decision := job.decide(now))
+        assert isinstance(decision, Open if now == 1 else Form)
+    assert nodes_of(decision) == ["a", "c"]  # type: ignore[arg-type]
+
+
+# --- when nobody is -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("nodes", "np"), [("a", "1:3"), ("a b", "2:2"), ("a b c", "3:3")])
+def test_nobody_is_kept_out_where_the_job_could_not_run_without_it(nodes: str, np: str) -> None:
+    job = Story(nodes, np=np)
+    for _ in range(3):
+        assert isinstance(job.fail("a"), Open)
+    assert job.fail("a") is None, "no restart is left"
+
+
+def test_a_host_that_fails_alone_gives_way_to_a_spare_and_is_cleared_when_that_one_fails_too() -> None:
+    job = Story("a", np="1")
+    job.join("spare")
+    assert nodes_of(kept_out(job, "a")) == ["spare"]
+    assert job.charged == 0
+    assert isinstance(job.fail("spare"), Open)
+    assert job.left_s("host-a") == 0.0
+    assert job.charged == 3
+
+
+def test_a_failure_of_all_hosts_is_the_scripts_fault() -> None:
+    job = Story()
+    for _ in range(3):
+        assert isinstance(job.fail("a b c"), Open)
+    assert job.fail("a b c") is None
+
+
+def test_a_failure_that_moves_to_another_host_is_the_scripts_fault_and_costs_what_it_would_have() -> None:
+    """As it does when rank 0 fails, wherever it runs."""
+    job = Story()
+    kept_out(job, "a")
+    assert (job.charged, job.left_s("host-a")) == (0, COOLDOWN_S)
+    assert isinstance(job.fail("b"), Open)
+    assert (job.charged, job.left_s("host-a")) == (3, 0.0)
+    assert job.fail("b") is None, "the fourth failure ends the job, as it would have without this"
+
+
+def test_one_of_three_hosts_can_be_blamed_in_a_row() -> None:
+    job = Story("a b c d e f", np="1:6", restarts_max=9)
+    kept_out(job, "b")
+    assert nodes_of(kept_out(job, "c")) == ["a", "d", "e", "f"]
+    assert isinstance(job.fail("d"), Open)
+    assert (job.left_s("host-b"), job.left_s("host-c"), job.charged) == (0.0, 0.0, 5)
+
+
+def test_nobody_is_with_a_cooldown_of_0() -> None:
+    job = Story(host_cooldown_s=0.0)
+    for _ in range(3):
+        assert isinstance(job.fail("b"), Open)
+    assert budget_of(job.view).hosts == ()
+    assert job.fail("b") is None
+
+
+def test_a_parameter_server_job_keeps_no_host_out() -> None:
+    ends = [Outcome(ended=Ended.FAILED, over=True, host="h", exits=(worker_exit(),))]
+    spec = Spec(np=Np(1, 3, 1), slots=1, mode=Mode.PS)
+    stored = {"a": Stored(ends[0], 1, 1)}
+    assert judge(Before(1, ("a",), Why.FAILURE), stored, frozenset(), Budget(), spec, healthy=False).budget.hosts == ()
+
+
+# --- for how long -------------------------------------------------------------------------------------------------
+
+
+def test_after_its_cooldown_it_is_a_newcomer() -> None:
+    job = Story()
+    kept_out(job)
+    wait = job.wait(job.now, Reason.TRAINING)
+    assert wait.until == job.now + COOLDOWN_S
+    assert wait.reason == "training with 2 nodes, 1 spare; host-b is kept out for 60 s more"
+    assert wait.until is not None
+    form = job.form(wait.until, Reason.GROWN)
+    assert nodes_of(form) == ["a", "c", "b"]
+    assert form.reason == "b joins"
+
+
+def come_back(job: Story) -> None:
+    """The cooldown of host-b ends, and it is taken in again; the job made progress meanwhile, without b."""
+    until = max(job.memory.cooling.values())
+    job.now = max(until, job.now + 100)
+    job.form(job.now, Reason.GROWN)
+    job.stopped("a c", step=int(job.now))
+    job.open(job.now)
+
+
+def test_each_further_time_one_failure_is_enough_and_it_lasts_twice_as_long() -> None:
+    job = Story(grow_every_s=0.0)
+    kept_out(job)
+    lengths = []
+    for _ in range(6):
+        come_back(job)
+        form = job.fail("b", step=int(job.now))
+        assert isinstance(form, Form), "one failure is enough"
+        lengths.append(job.left_s("host-b"))
+    assert lengths == [120, 240, 480, 960, COOLDOWN_MAX_S, COOLDOWN_MAX_S]
+    assert isinstance(form, Form)
+    assert form.reason == "host-b is kept out for 30 min: its workers failed again (exit code 1)"
+    assert job.charged == 0
+
+
+def test_a_host_that_took_part_in_progress_is_like_any_other_again() -> None:
+    job = Story(grow_every_s=0.0)
+    kept_out(job)
+    come_back(job)
+    job.vanish("a")
+    job.stopped("b c", step=1000)
+    job.form(job.now, Reason.LOST)
+    job.open(job.now)
+    assert budget_of(job.view).hosts == ()
+
+
+def test_a_new_proposer_goes_on_with_what_the_documents_say_is_left() -> None:
+    job = Story()
+    kept_out(job)
+    job.decide(job.now)
+    job.vanish("a")
+    job.stopped("c")
+    job.form(job.now + 20, Reason.LOST)
+    job.open(job.now + 20)
+    assert job.left_s("host-b") == COOLDOWN_S - 20
+    job.memory = Memory()  # Another agent, which has just come and has another clock.
+    assert job.wait(1000, Reason.TRAINING).until == 1000 + COOLDOWN_S - 20
+
+
+def test_it_comes_back_at_once_when_the_job_cannot_run_without_it_any_more() -> None:
+    job = Story("a b c", np="2:3")
+    kept_out(job)
+    job.decide(job.now)
+    job.vanish("a")
+    job.stopped("c")
+    assert nodes_of(job.form(job.now + 1, Reason.LOST)) == ["c", "b"]
+    job.open(job.now + 1)
+    assert job.left_s("host-b") == 0.0
+
+
+def test_a_new_run_of_the_job_begins_with_every_host() -> None:
+    job = Story()
+    kept_out(job)
+    assert job.view.spec is not None
+    again = msgspec.structs.replace(job.spec, run=2)
+    job.view = replace(job.view, spec=replace(job.view.spec, value=again))
+    assert nodes_of(job.form(job.now, Reason.FORMED)) == ["a", "b", "c"]
+
+
+def test_the_job_can_end_while_a_host_is_kept_out() -> None:
+    job = Story()
+    kept_out(job)
+    job.ok("a c")
+    job.conclude(job.now, Reason.COMPLETED)
+
+
+# --- who pays -----------------------------------------------------------------------------------------------------
+
+
+def test_the_budget_does_not_pay_for_failures_of_a_host_that_is_kept_out() -> None:
+    job = Story()
+    job.fail("b")
+    assert job.charged == 1
+    job.fail("b")
+    assert job.charged == 0
+    assert job.view.go is not None
+    assert job.view.go.value.note == "not charged: host-b is kept out"
+    assert job.view.go.value.cause is not None
+    assert job.view.go.value.cause.host == "host-b"
+
+
+def test_a_host_is_kept_out_before_the_budget_ends_the_job() -> None:
+    job = Story(restarts_max=1)
+    assert isinstance(kept_out(job), Form)
+
+
+def test_without_any_restart_the_first_failure_still_ends_the_job() -> None:
+    assert Story(restarts_max=0).fail("b") is None
+
+
+# --- limits and words ---------------------------------------------------------------------------------------------
+
+
+def test_only_so_many_hosts_are_remembered_and_those_of_the_row_first() -> None:
+    old = tuple(Cooldown(f"old-{number}", times=1) for number in range(HOSTS_MAX))
+    ends = [
+        Outcome(ended=Ended.FAILED, over=True, host=f"host-{number}", exits=(worker_exit(),)) for number in range(40)
+    ]
+    found = blame(old, ends, pays=True)
+    assert len(found.hosts) == HOSTS_MAX
+    assert all(one.failures for one in found.hosts)
+    assert found.suspects == ()
+
+
+def test_a_host_without_a_readable_name_is_not_blamed() -> None:
+    ends = [Outcome(ended=Ended.FAILED, over=True, host=host, exits=(worker_exit(),)) for host in ("", "x" * 300)]
+    assert blame((), ends, pays=True).hosts == ()
+
+
+def test_times_are_told_in_words() -> None:
+    assert [length(seconds) for seconds in (0.2, 60, 119, 120, 1800)] == ["1 s", "60 s", "119 s", "2 min", "30 min"]
+    assert clock_time(86_400 * 20_000 + 45_296.7) == "12:34:56"
