@@ -132,6 +132,10 @@ class Nurseries(Network):
     def _ender(self, node: Node, workers: WorkerSet, code: int, *, consequence: bool = False) -> Callable[[], None]:
         return lambda: self.end_worker(node, workers, code, consequence=consequence)
 
+    def echo(self, node: Node, workers: WorkerSet) -> Callable[[], None]:
+        """Its peers are gone, and a worker of this node fails because of it."""
+        return self._ender(node, workers, 1, consequence=True)
+
     def end_worker(self, node: Node, workers: WorkerSet, code: int, *, consequence: bool = False) -> None:
         """A worker ends by itself."""
         if node.workers is not workers or workers.broken or (workers.stopping and not workers.failing):
