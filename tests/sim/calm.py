@@ -15,8 +15,9 @@ from elastic.membership import GROW_EVERY_S
 from elastic.model import Ended, Generation, Go, Place, Why
 from elastic.proposals import Transaction
 from elastic.question import BATCH_S, LINK_PATIENCE_S
+from elastic.store.base import Delete, Put, Range
 from tests.sim.checks import Promises
-from tests.sim.nodes import Node, Observer, WorkerSet
+from tests.sim.nodes import KEYS, Node, Observer, WorkerSet
 from tests.sim.world import World
 
 NOTICE_S = 2.5
@@ -289,6 +290,9 @@ def _drain_at_the_end(world: World, calm: Calm, node: Node, old: Generation) -> 
 
 def shrink(world: World, calm: Calm, node: Node, old: Generation) -> None:
     """An operator wants fewer nodes: the last of the generation are left out."""
+    if world.seed % 8 == 4:
+        _incarnation_deleted(world, calm, node, old)
+        return
     high = max(world.spec.np.low, len(old.members) - 1)
     if high == len(old.members):
         return
@@ -302,6 +306,24 @@ def shrink(world: World, calm: Calm, node: Node, old: Generation) -> None:
     text = f"{high} nodes are wanted, and nothing is done within {NOTICE_S} s"
     done: Callable[[View], bool] = lambda view: inside(view) == set(names)  # noqa: E731
     calm.expect(world, Expected("5", text, world.now + NOTICE_S, done, formed))
+
+
+def _incarnation_deleted(world: World, calm: Calm, node: Node, old: Generation) -> None:
+    """Somebody deletes the key that says which store this is, a script fails, and the key is put back."""
+    if node.workers is None:
+        return
+    stood = world.store.list(Range.key(KEYS.incarnation)).entries[0]
+    world.store.txn((), (Delete(Range.key(KEYS.incarnation)),))
+    world.deliver()
+    world.end_worker(node, node.workers, 1)
+
+    def back() -> None:
+        world.store.txn((), (Put(KEYS.incarnation, stood.value),))
+        world.deliver()
+
+    world.after(STOP_S, back)
+    text = "the key is back, and nothing starts"
+    calm.expect(world, Expected("6", text, world.now + 3 * STOP_S, lambda view: went(view) > old.g))
 
 
 def growth(world: World, calm: Calm, node: Node, old: Generation) -> None:

@@ -15,7 +15,7 @@ GRACE_MAX_S = 4.0
 PATIENCE_S = 1.0
 SEEN_S = 40.0
 """A verdict is seen by everybody after this time, also by who does not hear of it: all list every 30 s."""
-STUCK_S = 10.0
+STUCK_S = 3.0
 IDLE = (Phase.JOINING, Phase.SPARE, Phase.GATED)
 
 
@@ -55,6 +55,9 @@ class Ends(Observer):
     def _look(self, world: World, node: Node) -> None:
         facts = node.core.facts
         if node.drained_at is not None:
+            told_at = max(node.drained_at, node.thawed_at)
+            if facts.phase is Phase.RUNNING and world.now > told_at + DRAIN_PATIENCE_S + STUCK_S:
+                world.fail("drain", f"{node.name} was told to leave, nobody takes notice, and it goes on")
             self._drained(world, node, max(node.drained_at, node.thawed_at))
         timeout_s, here = facts.limits.elastic_timeout_s, world.local(node)
         idle = facts.phase in IDLE or (facts.phase is Phase.DONE and facts.place is None)

@@ -773,3 +773,6 @@ MUTATIONS: Final = (
 
 OF_ROSTERS: Final = tuple(one for one in MUTATIONS if one.file in (REVISION, ROSTER, RESTARTS))
 """Those that only a parameter-server job meets."""
+
+OPEN: Final[dict[str, str]] = {}
+"""Mutations that no seed finds, and why."""

@@ -55,6 +55,8 @@ class Job:
     """Failures that scripts had by themselves; only these may be charged."""
     machine_failures: int = 0
     """Failures of machines; of these only what is more than `INFRA_MAX` may be."""
+    left: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    """Who of each world has left a planned stop as it was asked to."""
     listens: bool = False
     """Whether the script uses the library, so that its workers can be asked to leave."""
 
