@@ -15,8 +15,9 @@ from elastic.membership import GROW_EVERY_S
 from elastic.model import Ended, Generation, Go, Place, Why
 from elastic.proposals import Transaction
 from elastic.question import BATCH_S, LINK_PATIENCE_S
+from elastic.store.base import Delete, Put, Range
 from tests.sim.checks import Promises
-from tests.sim.nodes import Node, Observer, WorkerSet
+from tests.sim.nodes import KEYS, Node, Observer, WorkerSet
 from tests.sim.world import World
 
 NOTICE_S = 2.5
@@ -229,6 +230,10 @@ def crash(world: World, calm: Calm, node: Node, old: Generation) -> None:
     if node.workers is None or not world.links or len(old.members) <= world.spec.np.low:
         return
     world.kill_agent(node)
+    for place in old.members:  # Their sockets close in the same moment.
+        peer = world.nodes[place.node]
+        if peer.alive and peer.workers is not None:
+            world.after(0.002, world.echo(peer, peer.workers))
 
     def formed(generation: Generation) -> str:
         if generation.index(node.name) is not None:
@@ -253,7 +258,9 @@ def failure(world: World, calm: Calm, node: Node, old: Generation) -> None:
     if node.workers is None or view.go is None:
         return
     budget = view.go.value.budget
-    world.end_worker(node, node.workers, 1)
+    echo = world.seed % 8 == 0  # Of what, nobody finds out.
+    world.job.failures += echo
+    world.end_worker(node, node.workers, 1, consequence=echo)
 
     def charged(_: Generation, go: Go) -> str:
         if go.budget.charged != budget.charged + 1:
@@ -273,6 +280,9 @@ def failure(world: World, calm: Calm, node: Node, old: Generation) -> None:
 def drains(world: World, calm: Calm, node: Node, old: Generation) -> None:
     """One or two nodes drain: one planned generation without them."""
     leaving = [node.name]
+    if world.seed % 8 == 4:
+        _drain_at_the_end(world, calm, node, old)
+        return
     world.drain(node)
     others = [place.node for place in old.members if place.node != node.name]
     if len(others) > world.spec.np.low and world.random.random() < 0.6:
@@ -293,8 +303,30 @@ def drains(world: World, calm: Calm, node: Node, old: Generation) -> None:
     calm.expect(world, Expected("5", text, until, lambda view: not inside(view) & set(leaving), formed))
 
 
+def _drain_at_the_end(world: World, calm: Calm, node: Node, old: Generation) -> None:
+    """A node drains when others of its world have ended well: nothing is changed for it any more."""
+    if old.index(node.name) is None or len(old.members) < 2:
+        return
+    world.job.done_s = world.job.work_s
+    for place in old.members:
+        one = world.nodes[place.node]
+        if one.workers is not None:
+            last = one is node
+            world.after(1.0 if last else 0.01, lambda one=one, workers=one.workers: world.end_worker(one, workers, 0))  # type: ignore[misc]
+    world.after(0.1, lambda: world.drain(node))
+
+    def formed(generation: Generation) -> str:
+        return f"{generation.why} after the first of {old.g} had ended well"
+
+    text = "every worker has ended well, and the job has not"
+    calm.expect(world, Expected("14", text, world.now + STOP_S, lambda view: view.verdict is not None, formed))
+
+
 def shrink(world: World, calm: Calm, node: Node, old: Generation) -> None:
     """An operator wants fewer nodes: the last of the generation are left out."""
+    if world.seed % 8 == 4:
+        _incarnation_deleted(world, calm, node, old)
+        return
     high = max(world.spec.np.low, len(old.members) - 1)
     if high == len(old.members):
         return
@@ -308,6 +340,24 @@ def shrink(world: World, calm: Calm, node: Node, old: Generation) -> None:
     text = f"{high} nodes are wanted, and nothing is done within {NOTICE_S} s"
     done: Callable[[View], bool] = lambda view: inside(view) == set(names)  # noqa: E731
     calm.expect(world, Expected("5", text, world.now + NOTICE_S, done, formed))
+
+
+def _incarnation_deleted(world: World, calm: Calm, node: Node, old: Generation) -> None:
+    """Somebody deletes the key that says which store this is, a script fails, and the key is put back."""
+    if node.workers is None:
+        return
+    stood = world.store.list(Range.key(KEYS.incarnation)).entries[0]
+    world.store.txn((), (Delete(Range.key(KEYS.incarnation)),))
+    world.deliver()
+    world.end_worker(node, node.workers, 1)
+
+    def back() -> None:
+        world.store.txn((), (Put(KEYS.incarnation, stood.value),))
+        world.deliver()
+
+    world.after(STOP_S, back)
+    text = "the key is back, and nothing starts"
+    calm.expect(world, Expected("6", text, world.now + 3 * STOP_S, lambda view: went(view) > old.g))
 
 
 def growth(world: World, calm: Calm, node: Node, old: Generation) -> None:
@@ -458,13 +508,37 @@ def long_outage(world: World, calm: Calm, node: Node, old: Generation) -> None:
 def long_astray(world: World, calm: Calm, node: Node, old: Generation) -> None:
     """A member does not reach the store for longer than the limit: the others go on without it."""
     index = old.index(node.name)
+    if world.seed % 8 == 4:
+        _growth_while_first_is_astray(world, old)
+        return
     if not world.links or not index or len(old.members) <= world.spec.np.low:
         return
+    began = world.now
+
+    def formed(generation: Generation) -> str:
+        soon = world.now < began + 0.9 * world.spec.store_outage_limit_s
+        without = generation.index(node.name) is None
+        return f"{node.name} does not reach the store, works on, and is left out" if soon and without else ""
+
     longest = world.spec.store_outage_limit_s + 2 * world.spec.lease_ttl_s
     world.astray_for(node, 2 * longest)
     until = world.now + longest + NOTICE_S + STOP_S
     text = f"{node.name} is away for longer than the limit, and nobody goes on without it"
-    calm.expect(world, Expected("6", text, until, lambda view: went(view) > old.g and node.name not in inside(view)))
+    done: Callable[[View], bool] = lambda view: went(view) > old.g and node.name not in inside(view)  # noqa: E731
+    calm.expect(world, Expected("6", text, until, done, formed))
+
+
+def _growth_while_first_is_astray(world: World, old: Generation) -> None:
+    """The first does not reach the store, the next proposes, and a node comes for whom there is room."""
+    ttl_s, first = world.spec.lease_ttl_s, world.nodes[old.members[0].node]
+    world.scale_to(world.size + 3)
+    world.astray_for(first, 1.5 * ttl_s)
+
+    def comes() -> None:
+        world.start_node("meanwhile", warm=True)
+
+    for at in (0.6, 0.75, 1.1):
+        world.after(at * ttl_s, comes)
 
 
 def failure_while_astray(world: World, calm: Calm, node: Node, old: Generation) -> None:

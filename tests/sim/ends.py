@@ -15,7 +15,14 @@ GRACE_MAX_S = 4.0
 PATIENCE_S = 1.0
 SEEN_S = 40.0
 """A verdict is seen by everybody after this time, also by who does not hear of it: all list every 30 s."""
+STUCK_S = 3.0
 IDLE = (Phase.JOINING, Phase.SPARE, Phase.GATED)
+
+
+def _passed_over(node: Node) -> bool:
+    """Whether an agent sees a generation without it."""
+    facts = node.core.facts
+    return facts.registered is not None and facts.generation is not None and facts.place is None
 
 
 class Ends(Observer):
@@ -25,6 +32,7 @@ class Ends(Observer):
         self._at = 0.0
         self._unwell: dict[str, float] = {}
         self._without: dict[str, float] = {}
+        self._since: dict[tuple[str, str], float] = {}
         self._ended_at: float | None = None
 
     def after_event(self, world: World) -> None:
@@ -39,7 +47,7 @@ class Ends(Observer):
         for node in world.nodes.values():
             if not node.alive or node.exit_code is not None:
                 continue
-            if not node.hears or not world.reachable(node):
+            if not node.hears or not world.reachable(node) or world.late_answers:
                 self._unwell[node.name] = world.now
             if node.hears:
                 self._look(world, node)
@@ -47,6 +55,9 @@ class Ends(Observer):
     def _look(self, world: World, node: Node) -> None:
         facts = node.core.facts
         if node.drained_at is not None:
+            told_at = max(node.drained_at, node.thawed_at)
+            if facts.phase is Phase.RUNNING and world.now > told_at + DRAIN_PATIENCE_S + STUCK_S:
+                world.fail("drain", f"{node.name} was told to leave, nobody takes notice, and it goes on")
             self._drained(world, node, max(node.drained_at, node.thawed_at))
         timeout_s, here = facts.limits.elastic_timeout_s, world.local(node)
         idle = facts.phase in IDLE or (facts.phase is Phase.DONE and facts.place is None)
@@ -56,9 +67,25 @@ class Ends(Observer):
         if facts.refusal and facts.phase is not Phase.ENDED:
             world.fail("refusal", f"{node.name} was refused and stays: {facts.refusal}")
         unwell = self._unwell.get(node.name, -1e9)
+        self._stuck(world, node, unwell)
         over = self._ended_at is not None and world.now > max(self._ended_at, unwell) + SEEN_S
         if over and node.workers is not None and not node.workers.stopping:
             world.fail("4", f"the job has ended, and workers of {node.name} go on")
+
+    def _stuck(self, world: World, node: Node, unwell: float) -> None:
+        """An agent that is well acts on what happened to its workers, and on the loss of its registration."""
+        facts, workers = node.core.facts, node.workers
+        found = {
+            "its workers are gone, and it takes them for running": facts.phase is Phase.RUNNING and workers is None,
+            "a worker has failed, and the others are not stopped": workers is not None and workers.broken,
+            "it is a spare, and does not know it": facts.phase is Phase.DONE and _passed_over(node),
+            "it is not registered, and does nothing about it": facts.phase is Phase.DONE and facts.registered is None,
+        }
+        for words, holds in found.items():
+            key = (node.name, words)
+            since = self._since.setdefault(key, world.now) if holds else self._since.pop(key, None)
+            if holds and since is not None and world.now > max(since, unwell, node.thawed_at) + STUCK_S:
+                world.fail("3", f"{node.name} is well for {STUCK_S} s: {words}")
 
     def _drained(self, world: World, node: Node, since: float) -> None:
         """A node that is told to leave stops its workers in any case, and then does not wait for anybody."""

@@ -38,13 +38,6 @@ def _row(row: str, phase: str, guard: str) -> Mutation:
     return Mutation(f"row {row}", AGENT, text, f'Row("{row}", Phase.{phase}, lambda _: False,', "the row is taken out")
 
 
-def _turned(row: str, phase: str, guard: str) -> Mutation:
-    """A row that is taken exactly when it should not be."""
-    text = f'Row("{row}", Phase.{phase}, {guard},'
-    instead = f'Row("{row}", Phase.{phase}, lambda f: not {guard}(f),'
-    return Mutation(f"turned {row}", AGENT, text, instead, "the guard of the row says the opposite")
-
-
 ROWS: Final = (
     ("joining: the job has ended", "JOINING", "_verdict"),
     ("joining: refused", "JOINING", "_refused"),
@@ -85,7 +78,6 @@ ROWS: Final = (
 
 MUTATIONS: Final = (
     *(_row(*row) for row in ROWS),
-    *(_turned(*row) for row in ROWS),
     # membership: decide
     Mutation("verdict", MEMBERSHIP, "if view.verdict is not None:", "if False:", "a verdict ends everything"),
     Mutation("unreadable", MEMBERSHIP, "if view.unreadable:", "if False:", "an unreadable document stops everything"),
@@ -781,3 +773,6 @@ MUTATIONS: Final = (
 
 OF_ROSTERS: Final = tuple(one for one in MUTATIONS if one.file in (REVISION, ROSTER, RESTARTS))
 """Those that only a parameter-server job meets."""
+
+OPEN: Final[dict[str, str]] = {}
+"""Mutations that no seed finds, and why."""

@@ -57,6 +57,8 @@ class Job:
     """Failures of machines; of these only what is more than `INFRA_MAX` may be."""
     bad_until: dict[str, float] = field(default_factory=dict)
     """Hosts on which workers fail soon after each start, and until when."""
+    left: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    """Who of each world has left a planned stop as it was asked to."""
     listens: bool = False
     """Whether the script uses the library, so that its workers can be asked to leave."""
 

@@ -134,6 +134,10 @@ class Nurseries(Network):
     def _ender(self, node: Node, workers: WorkerSet, code: int, *, consequence: bool = False) -> Callable[[], None]:
         return lambda: self.end_worker(node, workers, code, consequence=consequence)
 
+    def echo(self, node: Node, workers: WorkerSet) -> Callable[[], None]:
+        """Its peers are gone, and a worker of this node fails because of it."""
+        return self._ender(node, workers, 1, consequence=True)
+
     def end_worker(self, node: Node, workers: WorkerSet, code: int, *, consequence: bool = False) -> None:
         """A worker ends by itself."""
         if node.workers is not workers or workers.broken or (workers.stopping and not workers.failing):
@@ -216,7 +220,17 @@ class Nurseries(Network):
                 self.after(self.random.choice([0.02, self.random.uniform(0.02, SAVE_S)]), self._leaver(node, one))
 
     def _leaver(self, node: Node, workers: WorkerSet) -> Callable[[], None]:
-        return lambda: self._vanish(node, workers) if workers.asked else None
+        """They save together: where a peer is gone that has not left so, they try until their time is up."""
+        key, generation = (workers.incarnation, workers.generation.g), workers.generation
+
+        def leaves() -> None:
+            here = {one.name for one in self.running(key, generation)}
+            left = self.job.left.setdefault(key, set())
+            if workers.asked and node.name in here and here | left >= {place.node for place in generation.members}:
+                left.add(node.name)
+                self._vanish(node, workers)
+
+        return leaves
 
     def _plan_deadline(self, node: Node) -> None:
         """See to it that the nursery looks at its clock in time; a look that comes too early plans the next one."""

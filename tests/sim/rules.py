@@ -57,6 +57,9 @@ class Rules(Observer):
             case "form":
                 self._formed(world, view, node)
             case "record":
+                outcome = transaction.outcome
+                if outcome is not None and outcome[1].forced and outcome[1].ended is Ended.OK:
+                    world.fail("1", f"{node.name} says that its workers ended well, and that it had to stop them")
                 known = node.core.facts.incarnation
                 if view.incarnation is not None and known not in (None, view.incarnation.value):
                     world.fail("1", f"{node.name} recorded in a store that it does not know")

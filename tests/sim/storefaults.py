@@ -120,12 +120,17 @@ def damaged_document(world: World, rng: random.Random) -> None:
     found = world.store.list(Range.key(key)).entries
     if not world.store_up or (not found and key != KEYS.member("junk")) or world.verdict_there():
         return
-    operator_writes(world, key, b"\xff{")
+    if key == KEYS.incarnation and world.seed % 2:  # It is deleted, and put back; meanwhile there is something to do.
+        world.store.txn((), (Delete(Range.key(key)),))
+        world.deliver()
+        worker_fails(world, rng)
+    else:
+        operator_writes(world, key, b"\xff{")
     store = world.store
 
     def mend() -> None:
         now = world.store.list(Range.key(key)).entries
-        if world.store is store and now and now[0].value == b"\xff{":
+        if world.store is store and (not now or now[0].value == b"\xff{"):
             if found:
                 operator_writes(world, key, found[0].value)
             else:

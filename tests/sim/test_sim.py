@@ -20,7 +20,9 @@ from elastic.agentstate import TABLE
 from elastic.membership import Reason
 from elastic.question import Question
 from tests.sim import life
+from tests.sim.calm import SITUATIONS
 from tests.sim.life import FAULTS, run_seed
+from tests.sim.many import one, settle_memory
 from tests.sim.nodes import Violation
 from tests.sim.rosters import RosterWorld, live_roster, make_roster, run_roster_seed
 from tests.sim.world import World
@@ -46,18 +48,10 @@ OF_ROSTERS = ("seats that are free too early", "servers that do not start again"
 STEPS_OF_A_PROPOSAL = ("register", "form", "go", "record", "verdict")
 
 
-def _one(seed: int) -> tuple[Counter[str], int, str]:
-    try:
-        world = run_roster_seed(seed) if seed >= ROSTERS.start else run_seed(seed)
-    except Violation as violation:
-        return Counter(), 0, str(violation)
-    return world.counts, world.steps, ""
-
-
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
     """A process for each core."""
-    with ProcessPoolExecutor(os.cpu_count()) as made:
+    with ProcessPoolExecutor(os.cpu_count(), initializer=settle_memory) as made:
         yield made
         made.shutdown(cancel_futures=True)
 
@@ -72,24 +66,28 @@ def teeth(pool: ProcessPoolExecutor) -> dict[str, Future[str]]:
 def test_every_seed_keeps_every_promise_and_everything_is_taken(
     request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = request.config.getoption("--seed")
-    if one is not None:
-        _replay(one)
+    asked = request.config.getoption("--seed")
+    if asked is not None:
+        _replay(asked)
         return
     request.getfixturevalue("teeth")  # They begin first.
     pool: ProcessPoolExecutor = request.getfixturevalue("pool")
     counts: Counter[str] = Counter()
     steps = 0
     violations = []
-    for taken, made, violation in pool.map(_one, [*range(SEEDS), *ROSTERS], chunksize=25):
-        counts.update(taken)
-        steps += made
-        if violation:
-            violations.append(violation)
+    for ran in pool.map(one, [*range(SEEDS), *ROSTERS], chunksize=25):
+        counts.update(ran.counts)
+        steps += ran.steps
+        if ran.violation:
+            violations.append(ran.violation)
     expected = [f"row {row.name}" for row in TABLE]
     expected += [f"reason {reason.name}" for reason in Reason]
     expected += [f"fault {fault.__name__}" for fault in FAULTS]
     expected += [f"fault {kind} watch event" for kind in ("late", "lost", "repeated", "split")] + ["fault late write"]
+    expected += [f"calm {situation.__name__}" for situation in SITUATIONS]
+    expected += [f"fault overtaken {step}" for step in ("form", "go", "record", "register")]
+    expected += [f"fault store empty after {step}" for step in ("form", "go", "record", "register")]
+    expected += ["warm start", "cold start", "workers met at a step", "something was expected and came"]
     expected += ["a server ended by itself", "workers wait for a server", "fault everybody of a roster goes"]
     expected += [f"fault proposer lost after {step}" for step in STEPS_OF_A_PROPOSAL]
     expected += [

@@ -17,6 +17,7 @@ from elastic.decisions import Reason
 from elastic.model import Before, Status, Why
 from elastic.observing import GONE_MAX
 from elastic.right import margin_s
+from elastic.store.base import Put, Range
 from tests.unit.bench import Bench, gated, running, spare, stopping
 from tests.unit.documents import KEYS
 
@@ -312,3 +313,29 @@ def test_a_leaving_proposer_proposes_nothing_more() -> None:
     bench.offline = True
     bench.gone()
     assert bench.facts.decision is None
+
+
+def test_a_node_that_works_on_is_not_refused_for_a_document_that_may_be_put_right() -> None:
+    bench = running()
+    stood = bench.shelf.core.list(Range.key(KEYS.incarnation)).entries[0].value
+    bench.tell(Vouched(1, 1000.0))
+    bench.shelf.core.txn((), (Put(KEYS.incarnation, b"\xff"),))
+    bench.look()
+    bench.expire()
+    bench.look()
+    bench.at(1.0)
+    assert (bench.phase, bench.facts.refusal, bench.registered) == (Phase.RUNNING, "", False)
+    bench.shelf.core.txn((), (Put(KEYS.incarnation, stood),))
+    bench.look()
+    bench.at(2.0)
+    assert (bench.phase, bench.registered) == (Phase.RUNNING, True)
+
+
+def test_a_refresh_while_nothing_is_due_only_prolongs_the_right() -> None:
+    bench = running()
+    decided, asked = bench.facts.decided, len(bench.asked)
+    bench.now = 0.5
+    bench.refreshed()
+    assert [type(action) for action in bench.asked[asked:]] == [RunUntil]
+    assert (bench.facts.decided, bench.core.wake_at) == (decided, bench.facts.wake_at)
+    assert bench.core.wake_at is not None
