@@ -122,7 +122,7 @@ def test_a_server_with_certificates_is_spoken_to_by_those_who_have_one(certifica
     server = one_server(find_etcd(), tmp_path / "etcd", *flags).start(wait=False)
 
     async def run() -> None:
-        options = EtcdOptions(ca=ca, cert=cert, key=key, request_limit_s=20)
+        options = EtcdOptions(certificates=Certificates(ca=ca, cert=cert, key=key), request_limit_s=20)
         store = EtcdStore([f"https://{server.endpoint}"], options=options)
         async with Watched(store, "/j/") as watched:
             await watched.until(lambda: watched.mirror.listed)
