@@ -90,7 +90,7 @@ class Certificates:
     def _load_own(self, context: ssl.SSLContext) -> None:
         def ask() -> str:
             raise ConfigError(
-                f"--etcd_key {self.key} is locked by a passphrase, and nobody could type it; use one without"
+                f"--etcd_key {self.key} has a passphrase, and nobody is there to type it; use one without"
             )
 
         try:
@@ -98,7 +98,7 @@ class Certificates:
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
                 raise ConfigError(
-                    f"--etcd_key {self.key} is not the key of --etcd_cert {self.cert}; name the two that belong together"
+                    f"--etcd_key {self.key} is not the key of --etcd_cert {self.cert}; name two that fit"
                 ) from error
             if not _is_pem(self.cert, "CERTIFICATE"):
                 raise ConfigError(

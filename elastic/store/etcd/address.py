@@ -23,7 +23,12 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read host:port, http://host:port or [::1]:2379. `ConfigError` says what is wrong and how to mend it."""
+        """Read host:port, http://host:port, [::1]:2379, or unix:/path of a hidden server of ours.
+
+        `ConfigError` says what is wrong and how to mend it.
+        """
+        if text.startswith("unix:/"):
+            return cls(text, False, plain=True)
         found = _ADDRESS.fullmatch(text.strip())
         if found is None:
             raise ConfigError(f"{text!r} is no etcd server; write host:port, for example 10.0.0.5:2379")

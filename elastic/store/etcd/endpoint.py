@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,9 @@ import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
 from elastic.errors import ConfigError
 from elastic.store.certificates import NONE, Certificates
+from elastic.store.entrance import key_of
 from elastic.store.etcd.address import Address
+from elastic.store.etcd.passage import Passage
 from elastic.store.etcd.refreshing import Refreshing
 from elastic.store.etcd.stubs import Stub
 
@@ -44,7 +47,8 @@ class EtcdOptions:
     """How to speak to etcd.
 
     `certificates`, if any is named, or an address with https://, switch TLS on. Where etcd refuses the password,
-    `password_again` is asked for the one that counts now. `users_required`: an etcd that knows no users is refused.
+    `password_again` is asked for the one that counts now. `secret` is that of an etcd that is served behind an
+    entrance (`elastic.store.entrance`).
     `try_s` limits one try of a request, `refresh_try_s` one of a refresh; shorter ones find a silent server sooner,
     longer ones are kinder to a slow disk. A refresh asks a second server after `hedge_after_s`. `request_limit_s`: no
     new try of a request is begun after this time.
@@ -53,7 +57,7 @@ class EtcdOptions:
     user: str = ""
     password: str = field(default="", repr=False)
     password_again: Callable[[], str] | None = None
-    users_required: bool = False
+    secret: str = field(default="", repr=False)
     certificates: Certificates = NONE
     try_s: float = 1.0
     refresh_try_s: float = 0.5
@@ -73,6 +77,12 @@ class EtcdOptions:
         return grpc.ssl_channel_credentials(self.certificates.roots(), *self.certificates.chain())
 
 
+@functools.cache
+def _key(secret: str) -> bytes:
+    """It takes a moment to make, and each server has the same."""
+    return key_of(secret)
+
+
 class Endpoint:
     """One server: its channel, made at first use, and how often in a row it said nothing."""
 
@@ -81,9 +91,10 @@ class Endpoint:
         self.address = address
         if address.plain and options.certificates:
             raise ConfigError(
-                f"http://{address.target} is without TLS, and certificates are for TLS; write https://{address.target}, "
+                f"http://{address.target} is without TLS, which certificates are for; write https://{address.target}, "
                 "or leave out --etcd_ca, --etcd_cert and --etcd_key"
             )
+        self.passage = Passage(address.target, _key(options.secret)) if options.secret else None
         self._credentials = options.credentials() if address.tls or options.certificates else None
         self._channel: Any = None
         self._stubs: dict[str, Stub] = {}
@@ -100,7 +111,7 @@ class Endpoint:
     def channel(self) -> Any:
         """The `grpc.aio` channel. Must first be asked for inside the event loop."""
         if self._channel is None:
-            target = self.address.target
+            target = self.address.target if self.passage is None else self.passage.open()
             if self._credentials is None:
                 self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
             else:
@@ -155,6 +166,8 @@ class Endpoint:
         self.refreshing.close()
         if channel is not None:
             await channel.close()
+        if self.passage is not None:
+            self.passage.close()
 
 
 class Rotation:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from elastic.store.certificates import Certificates
+from elastic.store.entrance import is_porter
 from elastic.store.etcd.address import Address
 
 LIMIT_S = 1.0
@@ -24,6 +25,9 @@ NAMES_MAX = 5
 _MAYBE: Final = re.compile(r"handshake|[Vv]erif|TSI_|Socket closed|securi|SSL|certificate|Connection reset|EOF|recvmsg")
 _GREETING: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """The client's first words of HTTP/2, with no settings. A server of etcd waits for them."""
+
+_HEAD_BYTES = 9
+"""Of a frame of HTTP/2."""
 
 _EXPIRED, _EARLY, _NAME, _ADDRESS = 10, 9, 62, 64
 """OpenSSL's numbers (X509_V_ERR_...) of what is wrong with a certificate."""
@@ -56,8 +60,11 @@ class _Server:
         self._certificates = certificates
 
     async def in_plain(self) -> str:
-        """Whether it wants TLS where none was spoken."""
-        if await self._answers_in_plain():
+        """Whether it wants TLS where none was spoken, or the secret of a job."""
+        head = await self._first_words()
+        if is_porter(head):
+            return "it lets in only who has the job's secret; set ELASTIC_JOB_SECRET, or add --job_secret_file FILE"
+        if _is_http2(head):
             return ""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -83,7 +90,7 @@ class _Server:
             pass
         else:
             return ""
-        if await self._answers_in_plain():
+        if _is_http2(await self._first_words()):
             return "it speaks no TLS; write http:// before the server, and leave out --etcd_ca, --etcd_cert, --etcd_key"
         return ""
 
@@ -106,8 +113,8 @@ class _Server:
                 f"does, or make one with {self._host} in its subjectAltName"
             )
         if code == _EXPIRED:
-            until = f" on {shown['notAfter']}" if "notAfter" in shown else ""
-            return f"its certificate, or that of its authority, has expired (its own{until or ' date is not known'}); renew it"
+            until = f" (its own ends on {shown['notAfter']})" if "notAfter" in shown else ""
+            return f"its certificate, or that of its authority, has expired{until}; renew it"
         if code == _EARLY:
             since = f" (from {shown['notBefore']})" if "notBefore" in shown else ""
             return f"its certificate is not valid yet{since}; see whether the clocks of both machines are right"
@@ -153,19 +160,23 @@ class _Server:
             finally:
                 writer.transport.abort()
 
-    async def _answers_in_plain(self) -> bool:
-        """Whether it answers the first words of HTTP/2 as a server without TLS does."""
+    async def _first_words(self) -> bytes:
+        """What it answers to the first words of HTTP/2 without TLS, the first bytes of that; nothing if it does not."""
         try:
             async with asyncio.timeout(LIMIT_S):
                 reader, writer = await asyncio.open_connection(self._host, self._port)
                 try:
                     writer.write(_GREETING)
-                    head = await reader.readexactly(9)
+                    return await reader.readexactly(_HEAD_BYTES)
                 finally:
                     writer.transport.abort()
         except (OSError, EOFError):
-            return False
-        return head[3] == 4  # The type of its first frame: SETTINGS.
+            return b""
+
+
+def _is_http2(head: bytes) -> bool:
+    """Tell whether the first frame is of the type SETTINGS."""
+    return head[3:4] == b"\4"
 
 
 def _names(certificate: Mapping[str, Any]) -> str:

@@ -191,10 +191,6 @@ class Servers:
             answer = await self.call(endpoint.auth.Authenticate, request, self.options.try_s, metadata=())
         except grpc.aio.AioRpcError as error:
             if NO_USERS in details(error):
-                if self.options.users_required:
-                    raise StoreDenied(
-                        f"etcd at {endpoint} asks nobody for a password, but this job has a secret"
-                    ) from None
                 self.token, self._no_users = "", True
                 return
             if meaning(error) is Meaning.REFUSED:
@@ -233,15 +229,17 @@ class Servers:
         return result
 
     async def _unanswered(self, error: Any, endpoint: Endpoint) -> StoreError:
-        """Leave a server for a grpc error; the error to raise. Where TLS is the reason, it says what is wrong there.
+        """Leave a server for a grpc error; the error to raise. It names TLS or the secret if they are the reason.
 
-        While no server has ever answered, and each is found to be of another mind about TLS, it is a `StoreDenied`: to
-        ask again would not help. Later it may, for certificates are renewed.
+        While no server has ever answered, and each is found to be of another mind about these, it is a `StoreDenied`:
+        to ask again would not help. Later it may, for certificates are renewed.
         """
         result = self.blame_for(error, endpoint)
-        if not suspect(details(error)):
-            return result
-        endpoint.misfit = await why_not(endpoint.address, self.options.certificates)
+        if endpoint.passage is not None:
+            endpoint.misfit, trouble = endpoint.passage.refused, endpoint.passage.trouble
+            result = StoreUnavailable(f"etcd at {endpoint} does not answer: {trouble}") if trouble else result
+        elif suspect(details(error)):
+            endpoint.misfit = await why_not(endpoint.address, self.options.certificates)
         if not endpoint.misfit:
             return result
         text = f"etcd at {endpoint}: {endpoint.misfit}"
