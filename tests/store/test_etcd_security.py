@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from elastic.errors import StoreDenied
 from elastic.store.base import Put, Range
-from elastic.store.certificates import Certificates
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from tests.store.mirrors import Watched
@@ -96,47 +92,3 @@ def test_a_user_where_etcd_knows_no_users_is_no_obstacle(etcd_35: Server) -> Non
         await store.close()
 
     asyncio.run(run())
-
-
-def openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ca.pem, and cert.pem with key.pem for 127.0.0.1."""
-    if shutil.which("openssl") is None:
-        pytest.skip("there is no openssl on this machine")
-    folder = tmp_path_factory.mktemp("tls")
-    new = ("req", "-newkey", "rsa:2048", "-nodes", "-subj")
-    openssl(folder, *new, "/CN=our ca", "-x509", "-days", "2", "-keyout", "ca-key.pem", "-out", "ca.pem")
-    openssl(folder, *new, "/CN=127.0.0.1", "-keyout", "key.pem", "-out", "request.pem")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
-    sign = ("x509", "-req", "-days", "2", "-CA", "ca.pem", "-CAkey", "ca-key.pem", "-CAcreateserial")
-    openssl(folder, *sign, "-in", "request.pem", "-extfile", "names", "-out", "cert.pem")
-    return folder
-
-
-def test_a_server_with_certificates_is_spoken_to_by_those_who_have_one(certificates: Path, tmp_path: Path) -> None:
-    ca, cert, key = (str(certificates / name) for name in ("ca.pem", "cert.pem", "key.pem"))
-    flags = (f"--cert-file={cert}", f"--key-file={key}", f"--trusted-ca-file={ca}", "--client-cert-auth")
-    server = one_server(find_etcd(), tmp_path / "etcd", *flags).start(wait=False)
-
-    async def run() -> None:
-        options = EtcdOptions(certificates=Certificates(ca=ca, cert=cert, key=key), request_limit_s=20)
-        store = EtcdStore([f"https://{server.endpoint}"], options=options)
-        async with Watched(store, "/j/") as watched:
-            await watched.until(lambda: watched.mirror.listed)
-            await store.txn((), [Put("/j/a", b"")])
-            await watched.until(lambda: set(watched.values) == {"/j/a"})
-        await store.close()
-        for options in (EtcdOptions(), EtcdOptions(certificates=Certificates(ca=ca))):
-            store = EtcdStore([f"https://{server.endpoint}"], options=options)
-            with pytest.raises(StoreDenied):
-                await store.list(Range.prefix("/j/"))
-            await store.close()
-
-    try:
-        asyncio.run(run())
-    finally:
-        server.kill()

@@ -22,10 +22,15 @@ LIMIT_S = 1.0
 NAMES_MAX = 5
 """So many names of a certificate are shown."""
 
-_MAYBE: Final = re.compile(r"handshake|[Vv]erif|TSI_|Socket closed|securi|SSL|certificate|Connection reset|EOF|recvmsg")
+_MAYBE: Final = re.compile(
+    r"handshake|parsing HTTP/2|[Vv]erif|TSI_|Socket closed|securi|SSL|certificate|Connection reset|EOF|recvmsg"
+)
 _GREETING: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """The client's first words of HTTP/2, with no settings. A server of etcd waits for them."""
 
+_PORTER: Final = (
+    "it lets in only who has the job's secret, and speaks no TLS; set ELASTIC_JOB_SECRET, or add --job_secret_file FILE"
+)
 _HEAD_BYTES = 9
 """Of a frame of HTTP/2."""
 
@@ -63,7 +68,7 @@ class _Server:
         """Whether it wants TLS where none was spoken, or the secret of a job."""
         head = await self._first_words()
         if is_porter(head):
-            return "it lets in only who has the job's secret; set ELASTIC_JOB_SECRET, or add --job_secret_file FILE"
+            return _PORTER
         if _is_http2(head):
             return ""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -90,7 +95,10 @@ class _Server:
             pass
         else:
             return ""
-        if _is_http2(await self._first_words()):
+        head = await self._first_words()
+        if is_porter(head):
+            return _PORTER
+        if _is_http2(head):
             return "it speaks no TLS; write http:// before the server, and leave out --etcd_ca, --etcd_cert, --etcd_key"
         return ""
 
@@ -121,7 +129,7 @@ class _Server:
         if code in _UNKNOWN:
             known = f"--etcd_ca {self._certificates.ca}" if self._certificates.ca else "this system's list"
             mend = "name that authority's file" if self._certificates.ca else "add --etcd_ca FILE with that authority"
-            return f"its certificate is signed by {_issuer(shown)}, which is not in {known}; {mend}"
+            return f"its certificate is signed by {_issuer(shown)} is not in {known}; {mend}"
         return f"its certificate does not do: {error.verify_message}"
 
     async def _certificate(self) -> Mapping[str, Any]:
@@ -133,6 +141,9 @@ class _Server:
         anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
         itself = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         itself.check_hostname = False
+        for context in (anyone, itself):
+            if self._certificates.cert:
+                context.load_cert_chain(self._certificates.cert, self._certificates.key)
         itself.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(_NO_TIME)
         try:
             _, der = await self._handshake(anyone)
@@ -190,4 +201,4 @@ def _names(certificate: Mapping[str, Any]) -> str:
 def _issuer(certificate: Mapping[str, Any]) -> str:
     parts = {name: text for part in certificate.get("issuer", ()) for name, text in part}
     name = parts.get("commonName") or parts.get("organizationName")
-    return f'"{name}"' if name else "an authority without a name"
+    return f'"{name}", which' if name else "an authority that"
