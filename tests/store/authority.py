@@ -39,8 +39,8 @@ class Authority:
 
     def sign(self, name: str, names: str, days: int = 2) -> None:
         """`names` as in a subjectAltName; `days` may be negative: then it has expired."""
-        self._openssl("req", *NEW, "-subj", f"/CN={name}", "-keyout", f"{name}-key.pem", "-out", f"{name}.csr")
-        self._openssl(
+        self.run("req", *NEW, "-subj", f"/CN={name}", "-keyout", f"{name}-key.pem", "-out", f"{name}.csr")
+        self.run(
             *("x509", "-req", "-days", str(days), "-CA", "ca.pem", "-CAkey", "ca-key.pem", "-CAcreateserial"),
             *("-in", f"{name}.csr", "-extfile", self._extensions(names), "-out", f"{name}.pem"),
         )
@@ -49,7 +49,7 @@ class Authority:
         """Make both authorities, and the pair `here`, for 127.0.0.1, server and client."""
         for name, called in (("ca", "our authority"), ("other", "another authority")):
             subject = ("-subj", f"/CN={called}", "-x509", "-days", "2")
-            self._openssl("req", *NEW, *subject, "-keyout", f"{name}-key.pem", "-out", f"{name}.pem")
+            self.run("req", *NEW, *subject, "-keyout", f"{name}-key.pem", "-out", f"{name}.pem")
         self.sign("here", "IP:127.0.0.1")
         return self
 
@@ -57,7 +57,8 @@ class Authority:
         (self.folder / "names").write_text(f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n")
         return "names"
 
-    def _openssl(self, *arguments: str) -> None:
+    def run(self, *arguments: str) -> None:
+        """openssl, in the folder."""
         subprocess.run(["openssl", *arguments], cwd=self.folder, check=True, capture_output=True)
 
 
