@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import secrets
 import shlex
+import signal
 import socket
 import stat
 from pathlib import Path
@@ -98,6 +100,23 @@ def test_a_stranger_gets_a_greeting_and_no_byte_of_etcd() -> None:
                 assert await served.answer(*lines) in (entrance.NO, b"")
             store = served.store(OURS)
             await store.list(Range.prefix("/elastic/"))  # It still answers.
+            await store.close()
+
+    asyncio.run(run())
+
+
+def test_the_way_outlives_a_connection_that_is_made_anew_and_an_etcd_that_is_started_again() -> None:
+    async def run() -> None:
+        async with Served() as served:
+            store = served.store(OURS)
+            await store.txn((), [Put("/elastic/j/a", b"1")])
+            await store._servers.rotation.current.disconnect()
+            assert (await store.list(Range.prefix("/elastic/"))).entries
+            assert served.etcd.pid is not None
+            os.kill(served.etcd.pid, signal.SIGKILL)
+            await served.etcd.ended()
+            await served.etcd.start_again()
+            assert not (await store.list(Range.prefix("/elastic/"))).entries, "it is empty"
             await store.close()
 
     asyncio.run(run())

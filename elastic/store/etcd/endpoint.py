@@ -166,6 +166,10 @@ class Endpoint:
         self.refreshing.close()
         if channel is not None:
             await channel.close()
+
+    async def close(self) -> None:
+        """Give up the connection, and the way to it. It is not used again."""
+        await self.disconnect()
         if self.passage is not None:
             self.passage.close()
 

@@ -67,7 +67,7 @@ class Servers:
         if tasks:
             await asyncio.wait(tasks)
         for endpoint in self.rotation.endpoints:
-            await endpoint.disconnect()
+            await endpoint.close()
 
     async def ask(self, method: Method, request: Any, *, repeat: bool = True, gone_is_fine: bool = False) -> Any:
         """Send a request whose answer is linearizable, to one server after the other until one answers.
