@@ -199,6 +199,27 @@ def test_a_right_that_is_taken_away_is_an_outage_and_the_job_goes_on_when_it_is_
     own_stage.play(told)
 
 
+def test_an_etcd_that_is_full_is_an_outage_and_the_job_goes_on_when_there_is_room(own_stage: Stage) -> None:
+    async def told(job: Job) -> None:
+        node = await job.node()
+        await job.world(1, 1)
+        admin = administrator(job)
+        await _alarm(job, rpc.AlarmRequest.ACTIVATE)
+        await restart(job, [node])
+        await node.says(rf"database space exceeded; mend: compact and defragment it.*{REFUSED[-10:]}")
+        admin.run("etcdctl alarm disarm")
+        await node.says("etcd answers again")
+        await completes(job, [node])
+
+    own_stage.play(told)
+
+
+async def _alarm(job: Job, action: int) -> None:
+    store = EtcdStore([job.etcd.endpoint])
+    await store._servers.rotation.current.maintenance.Alarm(rpc.AlarmRequest(action=action, alarm=rpc.NOSPACE))
+    await store.close()
+
+
 def test_a_password_that_changes_is_read_again_from_its_file_and_a_token_that_ends_is_replaced(
     quick_tokens: Stage,
 ) -> None:
