@@ -114,6 +114,16 @@ def test_the_rights_of_the_page_are_enough_for_a_whole_job_over_tls_whose_tokens
         shown = ctl(job, "status", *files, *login(job))
         assert (shown.returncode, shown.stderr) == (0, "")
         assert "generation 1" in shown.stdout
+        ours.sign("train", "DNS:a.client")  # etcd takes the common name for the user.
+        by_name = (
+            "--etcd_ca",
+            client.ca,
+            "--etcd_cert",
+            ours.path("train.pem"),
+            "--etcd_key",
+            ours.path("train-key.pem"),
+        )
+        assert ctl(job, "status", *by_name).stdout == shown.stdout
         await asyncio.sleep(2 * TOKEN_S)  # Tokens that nobody uses end, and nobody tells.
         await restart(job, nodes)
         world = await job.newest_world(2)

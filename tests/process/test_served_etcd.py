@@ -173,6 +173,27 @@ def test_an_etcd_without_a_porter_is_told_from_one_with() -> None:
     asyncio.run(run())
 
 
+def test_a_porter_that_stands_still_is_no_refusal() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def hasty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def run() -> None:
+        for serve, said in ((silent, "does not answer"), (hasty, "it closes the connection")):
+            server = await asyncio.start_server(serve, HERE, 0)
+            host, port = server.sockets[0].getsockname()
+            store = EtcdStore([f"{host}:{port}"], options=EtcdOptions(secret=OURS, request_limit_s=0.5))
+            with pytest.raises(StoreUnavailable, match=said):
+                await store.list(Range.prefix("/elastic/"))
+            await store.close()
+            server.close()
+
+    asyncio.run(run())
+
+
 def test_settings_of_another_etcd_in_the_environment_are_not_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ETCD_NAME", "somebody")
     monkeypatch.setenv("ETCD_LISTEN_CLIENT_URLS", "http://0.0.0.0:1")

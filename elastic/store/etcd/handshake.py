@@ -16,6 +16,7 @@ from typing import Any, Final
 from elastic.store.certificates import Certificates
 from elastic.store.entrance import is_porter
 from elastic.store.etcd.address import Address
+from elastic.store.etcd.firstwords import GREETING, first_words, is_http2
 
 LIMIT_S = 1.0
 """For each of the connections; at most three are made."""
@@ -25,14 +26,9 @@ NAMES_MAX = 5
 _MAYBE: Final = re.compile(
     r"handshake|parsing HTTP/2|[Vv]erif|TSI_|Socket closed|securi|SSL|certificate|Connection reset|EOF|recvmsg"
 )
-_GREETING: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-"""The client's first words of HTTP/2, with no settings. A server of etcd waits for them."""
-
 _PORTER: Final = (
     "it lets in only who has the job's secret, and speaks no TLS; set ELASTIC_JOB_SECRET, or add --job_secret_file FILE"
 )
-_HEAD_BYTES = 9
-"""Of a frame of HTTP/2."""
 
 _EXPIRED, _EARLY, _NAME, _ADDRESS = 10, 9, 62, 64
 """OpenSSL's numbers (X509_V_ERR_...) of what is wrong with a certificate."""
@@ -66,10 +62,10 @@ class _Server:
 
     async def in_plain(self) -> str:
         """Whether it wants TLS where none was spoken, or the secret of a job."""
-        head = await self._first_words()
+        head = await first_words(self._host, self._port)
         if is_porter(head):
             return _PORTER
-        if _is_http2(head):
+        if is_http2(head):
             return ""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -95,10 +91,10 @@ class _Server:
             pass
         else:
             return ""
-        head = await self._first_words()
+        head = await first_words(self._host, self._port)
         if is_porter(head):
             return _PORTER
-        if _is_http2(head):
+        if is_http2(head):
             return "it speaks no TLS; write http:// before the server, and leave out --etcd_ca, --etcd_cert, --etcd_key"
         return ""
 
@@ -166,28 +162,10 @@ class _Server:
                 self._host, self._port, ssl=context, server_hostname=self._host
             )
             try:
-                writer.write(_GREETING)
+                writer.write(GREETING)
                 await reader.read(1)
             finally:
                 writer.transport.abort()
-
-    async def _first_words(self) -> bytes:
-        """What it answers to the first words of HTTP/2 without TLS, the first bytes of that; nothing if it does not."""
-        try:
-            async with asyncio.timeout(LIMIT_S):
-                reader, writer = await asyncio.open_connection(self._host, self._port)
-                try:
-                    writer.write(_GREETING)
-                    return await reader.readexactly(_HEAD_BYTES)
-                finally:
-                    writer.transport.abort()
-        except (OSError, EOFError):
-            return b""
-
-
-def _is_http2(head: bytes) -> bool:
-    """Tell whether the first frame is of the type SETTINGS."""
-    return head[3:4] == b"\4"
 
 
 def _names(certificate: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from elastic.store import entrance
 from elastic.store.carrying import Ends, carry
+from elastic.store.etcd.firstwords import first_words, is_http2
 
 DIAL_LIMIT_S = 2.0
 """For the connection, and for each line of the porter."""
@@ -25,6 +26,7 @@ NO_PORTER: Final = (
     "nobody asks for the job's secret there; give the same ELASTIC_JOB_SECRET or --job_secret_file to the host that "
     "serves it, or to no host"
 )
+CLOSED: Final = "it closes the connection"
 OTHER_SECRET: Final = (
     "this node has another secret than the host that serves it; give every node the same ELASTIC_JOB_SECRET or "
     "--job_secret_file"
@@ -107,17 +109,25 @@ class Passage:
         return there
 
     async def _prove(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
+        """Why this node is not let in, "" if it is. Raises `OSError` where that may be another time."""
         try:
             async with asyncio.timeout(DIAL_LIMIT_S):
-                porter = entrance.read_greeting(await _line(reader))
+                said = await _line(reader)
         except TimeoutError:
-            return NO_PORTER
+            if is_http2(await first_words(self._host, self._port)):
+                return NO_PORTER
+            raise
+        if not said:
+            raise ConnectionError(CLOSED)
+        porter = entrance.read_greeting(said)
         if porter is None:
             return NO_PORTER
         own = secrets.token_hex(16)
         writer.write(entrance.proof(self._key, porter, own))
         async with asyncio.timeout(DIAL_LIMIT_S):
             answer = await _line(reader)
+        if not answer:
+            raise ConnectionError(CLOSED)
         return "" if entrance.is_welcome(self._key, porter, own, answer) else OTHER_SECRET
 
 
