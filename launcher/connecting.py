@@ -17,6 +17,8 @@ from launcher.signals import Signals
 
 CONNECT_PAUSE_S = 0.5
 CONNECT_LINE_EVERY_S = 10.0
+ATTEMPT_MIN_S = 1.0
+"""An attempt has at least so long, however short --connect_timeout is."""
 
 T = TypeVar("T")
 
@@ -50,6 +52,7 @@ class Connecting:
         self.narrator = narrator
         self._ends_at = boottime() + config.connect_timeout_s
         self._said_at = float("-inf")
+        self._last = StoreUnavailable("no answer yet")
 
     async def until(self, call: Callable[[T], Awaitable[str]], argument: T) -> str:
         """The first answer of `call(argument)`.
@@ -59,13 +62,19 @@ class Connecting:
         while True:
             attempt: asyncio.Future[str] = asyncio.ensure_future(call(argument))
             waited: set[asyncio.Future[Any]] = {attempt, self._signals.first}
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            limit_s = max(self._ends_at - boottime(), ATTEMPT_MIN_S)
+            await asyncio.wait(waited, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
             if not attempt.done():
                 attempt.cancel()
-                raise Interrupted(self._signals)
+                await asyncio.wait({attempt})
+                if self._signals.first.done():
+                    raise Interrupted(self._signals)
             try:
                 return attempt.result()
+            except asyncio.CancelledError:
+                self._wait_or_raise(self._last)
             except StoreUnavailable as error:
+                self._last = error
                 self._wait_or_raise(error)
             await asyncio.wait({self._signals.first}, timeout=CONNECT_PAUSE_S)
             if self._signals.first.done():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from elastic.store.base import Put, Range
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from elastic.store.etcd.stubs import rpc
-from tests.process.jobs import Job, Stage
+from tests.process.jobs import Job, Stage, story
 from tests.process.nodes import Node
 from tests.store.authority import authority
 from tests.store.rights import PASSWORDS, Rights
@@ -188,6 +189,15 @@ def test_what_is_wrong_at_the_start_is_one_line_each_and_exit_3(own_stage: Stage
             assert not any(text in line for text in PASSWORDS.values())
 
     own_stage.play(told)
+
+
+@story
+async def test_a_server_that_says_nothing_is_given_up_after_the_connect_timeout(job: Job) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server = f"https://127.0.0.1:{silent.getsockname()[1]}"
+        node = await job.node("--elastic_server", server, "--connect_timeout", "1")
+        assert await node.exits() == 4
+    assert [line for line in node.lines if line.startswith("elastic-launch: error: no etcd within 1 s at ")]
 
 
 def test_a_right_that_is_taken_away_is_an_outage_and_the_job_goes_on_when_it_is_back(own_stage: Stage) -> None:
