@@ -153,6 +153,7 @@ class Agent:
             import elastic.store.etcd  # noqa: F401
 
         store = self._store = self._config.way.open()
+        connecting.last_error = lambda: store.last_error
         await connecting.until(self._ask, store)
         with offer.hold_ports(self._config, self._host, self._listening) as held:
             self._hello = await Hello.listen(self._listening, self._config.job_id, self._node, held.link)

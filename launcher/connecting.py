@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from elastic.errors import StoreUnavailable
+from elastic.errors import StoreError, StoreUnavailable
 from launcher import addresses, serving
 from launcher.config import Config
 from launcher.logs import Narrator
@@ -52,7 +52,8 @@ class Connecting:
         self.narrator = narrator
         self._ends_at = boottime() + config.connect_timeout_s
         self._said_at = float("-inf")
-        self._last = StoreUnavailable("no answer yet")
+        self.last_error: Callable[[], StoreError | None] = lambda: None
+        """Why the attempt that is under way has had no answer so far, if that is known."""
 
     async def until(self, call: Callable[[T], Awaitable[str]], argument: T) -> str:
         """The first answer of `call(argument)`.
@@ -72,15 +73,14 @@ class Connecting:
             try:
                 return attempt.result()
             except asyncio.CancelledError:
-                self._wait_or_raise(self._last)
+                self._wait_or_raise(self.last_error() or StoreUnavailable("no answer"))
             except StoreUnavailable as error:
-                self._last = error
                 self._wait_or_raise(error)
             await asyncio.wait({self._signals.first}, timeout=CONNECT_PAUSE_S)
             if self._signals.first.done():
                 raise Interrupted(self._signals)
 
-    def _wait_or_raise(self, error: StoreUnavailable) -> None:
+    def _wait_or_raise(self, error: StoreError) -> None:
         config, now = self._config, boottime()
         servers, mend = ", ".join(config.servers), "is it running, and is --elastic_server right?"
         if config.served_by:

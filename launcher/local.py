@@ -23,7 +23,7 @@ from elastic.errors import StoreError
 from elastic.keys import JobKeys
 from elastic.store.base import Range, Store
 from launcher import serving
-from launcher.addresses import LOOPBACK, is_loopback
+from launcher.addresses import LOOPBACK
 from launcher.cards import share, spare_cards
 from launcher.config import Config
 from launcher.endpoints import parse_endpoint
@@ -221,9 +221,8 @@ class _Parent:
         if self._signal is not None:
             return 128 + self._signal
         environments = node_environments(self._config, os.environ)
-        served = serving.served(self._config)
-        if self._config.serves and not self._config.login.secret and not is_loopback(parse_endpoint(served)[0]):
-            _say(f"warning: {serving.open_door(served)}")
+        if self._config.serves and not self._config.login.secret and not serving.stays_here(self._config):
+            _say(f"warning: {serving.open_door(serving.served(self._config))}")
         if not self._config.quiet:
             self._introduce(server, environments)
         self._start(server, environments)

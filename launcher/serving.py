@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from elastic.errors import ConfigError
 from launcher import addresses
 from launcher.addresses import LOOPBACK
-from launcher.endpoints import is_v6, join_host_port
+from launcher.endpoints import is_v6, join_host_port, parse_endpoint
+from launcher.roles import static_hosts
 
 if TYPE_CHECKING:
     from launcher.config import Config
@@ -103,6 +104,12 @@ def introduction(server: str, job_id: str) -> str:
         f"this host serves the etcd of job {job_id} for the others, on {server}, and must not be "
         "lost: without it the job stops until it is back (with --elastic_server any host may be lost)"
     )
+
+
+def stays_here(config: Config) -> bool:
+    """Tell whether the etcd that this host serves listens for this machine alone."""
+    host, _ = parse_endpoint(served(config))
+    return addresses.only_here(host, static_hosts(config))
 
 
 def open_door(server: str) -> str:

@@ -51,6 +51,10 @@ def test_options_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
         EtcdStore([])
 
 
+def test_no_text_about_options_has_the_password_or_the_secret() -> None:
+    assert "pw-1" not in repr(EtcdOptions(user="u", password="pw-1", secret="pw-1"))
+
+
 def test_many_clients_start_at_all_servers() -> None:
     endpoints = [f"host{number}:2379" for number in range(3)]
     first = {EtcdStore(endpoints, random_source=random.Random(seed)).endpoint for seed in range(30)}

@@ -44,6 +44,7 @@ class Servers:
         self.revision_seen = 0
         self.replacements = 0
         self.token = ""
+        self.last_error: StoreError | None = None
         self.streams: set[WatchStream] = set()
         self.closed = False
         self._random = random_source
@@ -234,10 +235,11 @@ class Servers:
         While no server has ever answered, and each is found to be of another mind about these, it is a `StoreDenied`:
         to ask again would not help. Later it may, for certificates are renewed.
         """
-        result = self.blame_for(error, endpoint)
+        result = self.last_error = self.blame_for(error, endpoint)
         if endpoint.passage is not None:
             endpoint.misfit, trouble = endpoint.passage.refused, endpoint.passage.trouble
-            result = StoreUnavailable(f"etcd at {endpoint} does not answer: {trouble}") if trouble else result
+            if trouble:
+                result = self.last_error = StoreUnavailable(f"etcd at {endpoint} does not answer: {trouble}")
         elif suspect(details(error)):
             endpoint.misfit = await why_not(endpoint.address, self.options.certificates)
         if not endpoint.misfit:
