@@ -74,7 +74,16 @@ def access(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Access
     who = login(
         given.get("etcd_user", ""), given.get("etcd_password_file", ""), environ, given.get("job_secret_file", "")
     )
+    _check_secret(who, tls=servers.tls)
     return Access(endpoints(servers), who, files), (*warnings, *who.warnings)
+
+
+def _check_secret(who: Login, *, tls: bool) -> None:
+    if who.secret and tls:
+        raise ConfigError(
+            "the job's secret is for an etcd that elastic-launch serves, which speaks no TLS; leave out https:// and "
+            "--etcd_ca, or --job_secret_file (unset ELASTIC_JOB_SECRET)"
+        )
 
 
 def endpoints(servers: Servers) -> tuple[str, ...]:
@@ -108,6 +117,7 @@ def found(config: Config, environ: Mapping[str, str]) -> tuple[Login, tuple[str,
     """Who this is to etcd, and what to warn of; certificates are checked, too."""
     warnings = (*config.warnings, *config.certificates.check())
     who = login(config.etcd_user, config.etcd_password_file, environ, config.job_secret_file)
+    _check_secret(who, tls=config.tls)
     if config.serve and not who.secret:
         if config.quiet:
             raise ConfigError(

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from elastic.errors import StoreDenied
-from elastic.store.base import Put, Range
+from elastic.errors import StoreDenied, WatchLost
+from elastic.store.base import NOW, Put, Range
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from tests.store.mirrors import Watched
-from tests.store.servers import Server, one_server
+from tests.store.servers import Server, binary_of, one_server
 from tests.store.users import add_users
 
 
-@pytest.fixture(scope="module")
-def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="module", params=["3.4", "3.5"])
+def guarded_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with the users root and job; job may do everything under /elastic/ and nothing else."""
-    server = one_server(find_etcd(), tmp_path_factory.mktemp("auth")).start()
+    binary = binary_of(request.param)
+    if binary is None:
+        pytest.skip(f"there is no etcd {request.param} on this machine")
+    server = one_server(binary, tmp_path_factory.mktemp("auth")).start()
 
     asyncio.run(add_users(server.endpoint))
     yield server
@@ -92,3 +96,53 @@ def test_a_user_where_etcd_knows_no_users_is_no_obstacle(etcd_35: Server) -> Non
         await store.close()
 
     asyncio.run(run())
+
+
+def test_a_watch_of_a_store_that_is_behind_needs_no_right_but_that_on_its_own_keys(guarded_server: Server) -> None:
+    async def run() -> None:
+        store = EtcdStore([guarded_server.endpoint], options=EtcdOptions(user="job", password="job-secret"))
+        await store.list(Range.prefix("/elastic/j/"))
+        store._servers.revision_seen += 1000  # As if a server that is further on had answered.
+        with pytest.raises(WatchLost, match="another store answers"):
+            async for _ in store.watch([Range.prefix("/elastic/j/")], NOW):
+                pass
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_password_that_is_refused_is_not_shown_again_at_once_but_a_new_one_is(guarded_server: Server) -> None:
+    known = ["wrong"]
+
+    async def run() -> None:
+        options = EtcdOptions(user="job", password="wrong", password_again=lambda: known[-1])
+        store = EtcdStore([guarded_server.endpoint], options=options)
+        with pytest.raises(StoreDenied) as first:
+            await store.list(Range.prefix("/elastic/"))
+        known.append("job-secret")
+        with pytest.raises(StoreDenied) as second:
+            await store.list(Range.prefix("/elastic/"))
+        assert second.value is first.value, "etcd was not asked"
+        store._servers._refused = (float("-inf"), first.value)  # As if some time had passed.
+        await store.list(Range.prefix("/elastic/"))
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_users_that_etcd_knows_since_a_moment_ago_are_no_obstacle_to_a_refresh(tmp_path: Path) -> None:
+    server = one_server(find_etcd(), tmp_path).start()
+
+    async def run() -> None:
+        store = EtcdStore([server.endpoint], options=EtcdOptions(user="job", password="job-secret"))
+        lease = await store.grant(30)
+        await add_users(server.endpoint)
+        store._servers.forget("")
+        assert await store.refresh(lease.id) == 30
+        assert store._servers.token
+        await store.close()
+
+    try:
+        asyncio.run(run())
+    finally:
+        server.kill()

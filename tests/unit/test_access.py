@@ -8,9 +8,11 @@ import pytest
 
 from elastic.errors import ConfigError
 from elastic.store.certificates import Certificates
+from launcher import access
 from launcher.config import Config, check, parse
 from launcher.local import joiner_line, node_argv, node_environments
 from launcher.login import SECRET
+from launcher.values import Servers
 from tests.store.authority import Authority, authority
 
 SECRET_TEXT = "a secret of many characters"
@@ -165,6 +167,16 @@ def test_a_secret_of_the_users_own_is_not_printed(tmp_path: Path) -> None:
     config = checked(tmp_path, "--serve", "127.0.0.1:9", "--quiet", **{SECRET: SECRET_TEXT})
     assert SECRET_TEXT not in joiner_line(config, config.serve, {})
     assert SECRET_TEXT not in repr(config)
+
+
+def test_a_secret_and_tls_are_for_two_kinds_of_etcd(tmp_path: Path) -> None:
+    flags = ("--elastic_server", "https://127.0.0.1:1", "--job_id", "j")
+    with pytest.raises(
+        ConfigError, match=r"an etcd that elastic-launch serves, which speaks no TLS; leave out https://"
+    ):
+        checked(tmp_path, *flags, **{SECRET: SECRET_TEXT})
+    with pytest.raises(ConfigError, match="which speaks no TLS"):
+        access.access({"servers": Servers(("127.0.0.1:1",), tls=True)}, {SECRET: SECRET_TEXT})
 
 
 def test_a_random_secret_that_nobody_would_see_is_told_with_the_mend(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ BACKLOG = 16
 
 NO_PORTER: Final = (
     "nobody asks for the job's secret there; give the same ELASTIC_JOB_SECRET or --job_secret_file to the host that "
-    "serves it, or to no host"
+    "serves etcd, or, if it is an etcd of your own, to nobody"
 )
 CLOSED: Final = "it closes the connection"
 OTHER_SECRET: Final = (
