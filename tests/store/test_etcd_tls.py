@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -174,6 +175,31 @@ def test_a_server_that_was_met_and_now_shows_another_certificate_is_an_outage(ou
     finally:
         server.kill()
         ours.sign("here", "IP:127.0.0.1")
+
+
+def test_files_that_are_renewed_count_without_a_new_client(tmp_path: Path) -> None:
+    for name in ("old", "new", "etcd"):
+        (tmp_path / name).mkdir()
+    old, new = authority(tmp_path / "old"), authority(tmp_path / "new")
+    server = one_server(find_etcd(), tmp_path / "etcd", *old.server(), *old.wants_clients)
+
+    async def run() -> None:
+        store = EtcdStore([server.endpoint], options=EtcdOptions(certificates=old.client, request_limit_s=PATIENCE_S))
+        await _there(server.endpoint)
+        await store.list(Range.prefix("/j/"))
+        server.kill()
+        for file in ("here.pem", "here-key.pem", "ca.pem"):
+            shutil.copy(new.folder / file, old.folder / file)
+        server.start(wait=False)
+        await _there(server.endpoint)
+        await store.list(Range.prefix("/j/"))
+        await store.close()
+
+    server.start(wait=False)
+    try:
+        asyncio.run(run())
+    finally:
+        server.kill()
 
 
 def test_certificates_and_a_server_without_tls_contradict_each_other(ours: Authority) -> None:

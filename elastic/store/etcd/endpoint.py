@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,6 +90,7 @@ class Endpoint:
     def __init__(self, address: Address, options: EtcdOptions) -> None:
         """Keep the address; nothing is connected yet. Certificates are read now, so that a wrong path shows early."""
         self.address = address
+        self._options = options
         if address.plain and options.certificates:
             raise ConfigError(
                 f"http://{address.target} is without TLS, which certificates are for; write https://{address.target}, "
@@ -108,15 +110,27 @@ class Endpoint:
         return self.address.target
 
     @property
+    def tls(self) -> bool:
+        """Whether TLS is spoken to it."""
+        return self._credentials is not None
+
+    @property
     def channel(self) -> Any:
         """The `grpc.aio` channel. Must first be asked for inside the event loop."""
         if self._channel is None:
+            self._renew_credentials()
             target = self.address.target if self.passage is None else self.passage.open()
             if self._credentials is None:
                 self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
             else:
                 self._channel = grpc.aio.secure_channel(target, self._credentials, options=CHANNEL_OPTIONS)
         return self._channel
+
+    def _renew_credentials(self) -> None:
+        """Certificates that were renewed count from the next connection on; what cannot be read now leaves the old."""
+        if self._credentials is not None:
+            with suppress(ConfigError):
+                self._credentials = self._options.credentials()
 
     @property
     def kv(self) -> Any:

@@ -10,9 +10,9 @@ import asyncio
 import re
 import ssl
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Final
 
+from elastic.errors import ConfigError
 from elastic.store.certificates import Certificates
 from elastic.store.entrance import is_porter
 from elastic.store.etcd.address import Address
@@ -47,9 +47,12 @@ async def why_not(address: Address, certificates: Certificates) -> str:
     host, _, port = address.target.rpartition(":")
     host = host.strip("[]")
     server = _Server(host, int(port), certificates)
-    with suppress(OSError, TimeoutError):
+    try:
         return await (server.over_tls() if address.tls or certificates else server.in_plain())
-    return ""
+    except ConfigError as error:  # A file is gone, or being written.
+        return str(error)
+    except OSError:
+        return ""
 
 
 class _Server:
@@ -137,15 +140,15 @@ class _Server:
         anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
         itself = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         itself.check_hostname = False
-        for context in (anyone, itself):
-            if self._certificates.cert:
-                context.load_cert_chain(self._certificates.cert, self._certificates.key)
         itself.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(_NO_TIME)
         try:
+            for context in (anyone, itself):
+                if self._certificates.cert:
+                    context.load_cert_chain(self._certificates.cert, self._certificates.key)
             _, der = await self._handshake(anyone)
             itself.load_verify_locations(cadata=der)
             return (await self._handshake(itself))[0]
-        except (OSError, TimeoutError, ValueError):
+        except (OSError, ValueError):
             return {}
 
     async def _handshake(self, context: ssl.SSLContext) -> tuple[Mapping[str, Any], bytes]:

@@ -242,6 +242,8 @@ class Servers:
                 result = self.last_error = StoreUnavailable(f"etcd at {endpoint} does not answer: {trouble}")
         elif suspect(details(error)):
             endpoint.misfit = await why_not(endpoint.address, self.options.certificates)
+            if endpoint.tls and not self.closed:  # The next connection has the files as they are then.
+                self.keep(asyncio.create_task(endpoint.disconnect()))
         if not endpoint.misfit:
             return result
         text = f"etcd at {endpoint}: {endpoint.misfit}"
