@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic.store import entrance
@@ -28,6 +28,7 @@ def test_a_proof_with_another_secret_of_another_time_or_sent_back_proves_nothing
     assert not entrance.is_welcome(KEY, PORTER, GUEST, entrance.NO)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_whatever_else_is_said_is_nothing(line: bytes) -> None:
     assert entrance.read_proof(KEY, PORTER, line) is None
