@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from elastic.store.lookup import connected
+
 LIMIT_S = 1.0
 GREETING: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """The client's first words, with no settings. A server of etcd waits for them."""
@@ -16,7 +18,7 @@ async def first_words(host: str, port: int) -> bytes:
     """The first bytes of its answer; nothing if there is none."""
     try:
         async with asyncio.timeout(LIMIT_S):
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await connected(host, port)
             try:
                 writer.write(GREETING)
                 return await reader.readexactly(HEAD_BYTES)

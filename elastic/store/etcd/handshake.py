@@ -17,6 +17,7 @@ from elastic.store.certificates import Certificates
 from elastic.store.entrance import is_porter
 from elastic.store.etcd.address import Address
 from elastic.store.etcd.firstwords import GREETING, first_words, is_http2
+from elastic.store.lookup import connected
 
 LIMIT_S = 1.0
 """For each of the connections; at most three are made."""
@@ -153,7 +154,7 @@ class _Server:
 
     async def _handshake(self, context: ssl.SSLContext) -> tuple[Mapping[str, Any], bytes]:
         async with asyncio.timeout(LIMIT_S):
-            _, writer = await asyncio.open_connection(self._host, self._port, ssl=context, server_hostname=self._host)
+            _, writer = await connected(self._host, self._port, context)
         found: ssl.SSLObject = writer.get_extra_info("ssl_object")
         writer.transport.abort()
         return found.getpeercert() or {}, found.getpeercert(binary_form=True) or b""
@@ -161,9 +162,7 @@ class _Server:
     async def _talk(self, context: ssl.SSLContext) -> None:
         """Say the first words of HTTP/2 over TLS; a server that wants a certificate says so only then."""
         async with asyncio.timeout(LIMIT_S):
-            reader, writer = await asyncio.open_connection(
-                self._host, self._port, ssl=context, server_hostname=self._host
-            )
+            reader, writer = await connected(self._host, self._port, context)
             try:
                 writer.write(GREETING)
                 await reader.read(1)

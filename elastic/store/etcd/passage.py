@@ -17,6 +17,7 @@ from typing import Any, Final
 from elastic.store import entrance
 from elastic.store.carrying import Ends, carry
 from elastic.store.etcd.firstwords import first_words, is_http2
+from elastic.store.lookup import connected
 
 DIAL_LIMIT_S = 2.0
 """For the connection, and for each line of the porter."""
@@ -96,7 +97,7 @@ class Passage:
     async def _let_in(self) -> Ends | None:
         """A connection on which etcd speaks next; None if the porter does not let us in."""
         async with asyncio.timeout(DIAL_LIMIT_S):
-            there = await asyncio.open_connection(self._host, self._port)
+            there = await connected(self._host, self._port)
         try:
             self.refused = await self._prove(*there)
         except BaseException:
