@@ -50,6 +50,8 @@ CLOSING_LIMIT_S = 1.0
 """Giving back the lease takes at most this long; otherwise it ends by itself."""
 REVOKE_AGAIN_S = 0.5
 """Before a store that did not answer is asked again to end a lease."""
+REFUSED_PAUSE_S = 1.0
+"""Before a store that refuses this node is asked for the same again."""
 PROOF_EVERY_S = 1.0
 """How often this machine is asked whether nodes that vanished without a word were its own and are dead."""
 PROOF_FIRST_S = 0.02
@@ -138,6 +140,8 @@ class Agent:
         self._proofs_pause_s = PROOF_FIRST_S
         self._started: ae.StartWorkers | None = None
         self._damaged: set[str] = set()
+        self._let_in = False
+        """Whether the store has ever taken a transaction of this node."""
         self._troubled: set[str] = set()
 
     async def run(self, connecting: Connecting) -> int:
@@ -146,12 +150,10 @@ class Agent:
         await self._workers.start()
         openfiles.raise_own()
         with loading.kept():  # Only now: the nursery stands, and grpc brings threads.
-            from elastic.store.etcd import EtcdOptions, EtcdStore
+            import elastic.store.etcd  # noqa: F401
 
-        who = self._config.login
-        store = self._store = EtcdStore(
-            self._config.endpoints, options=EtcdOptions(user=who.user, password=who.password)
-        )
+        store = self._store = self._config.way.open()
+        connecting.last_error = lambda: store.last_error
         await connecting.until(self._ask, store)
         with offer.hold_ports(self._config, self._host, self._listening) as held:
             self._hello = await Hello.listen(self._listening, self._config.job_id, self._node, held.link)
@@ -308,9 +310,16 @@ class Agent:
         before = bool(self._troubled)
         (self._troubled.discard if error is None else self._troubled.add)(whose)
         if error is not None and not before:
-            self._narrator.say(f"etcd does not answer ({error}); what runs goes on as long as it may")
+            what = "refuses this node" if isinstance(error, StoreDenied) else "does not answer"
+            self._narrator.say(f"etcd {what} ({error}); what runs goes on as long as it may")
         elif before and not self._troubled:
             self._narrator.say("etcd answers again")
+
+    def _bear(self, error: StoreDenied) -> None:
+        """Take a no for an outage: a right, a password or room comes back. At the start it is the end."""
+        if not self._let_in:
+            raise error
+        self._trouble("right", error)
 
     def _session_event(self, lease: int, event: session.SessionEvent) -> None:
         match event:
@@ -382,8 +391,11 @@ class Agent:
         assert self._store is not None
         try:
             result = await self._store.txn(transaction.compares, transaction.then, transaction.otherwise)
-        except StoreDenied:
-            raise
+        except StoreDenied as error:
+            self._bear(error)
+            self._narrator.detail(f"{transaction.kind}: {error}")
+            await asyncio.sleep(REFUSED_PAUSE_S)
+            self._events.put_nowait(ae.Answered(transaction, None))
         except (OutcomeUnknown, StoreUnavailable) as error:
             self._narrator.detail(f"{transaction.kind}: {error}")
             self._events.put_nowait(ae.Answered(transaction, None))
@@ -391,6 +403,8 @@ class Agent:
             self._narrator.detail(f"{transaction.kind}: {error}")
             self._events.put_nowait(ae.Answered(transaction, False, self._store.revision_seen))
         else:
+            self._let_in = True
+            self._trouble("right", None)
             self._narrator.detail(f"{transaction.kind}: {'done' if result.done else 'something has changed'}")
             older = registered_before(self._keys, transaction, result)
             self._events.put_nowait(ae.Answered(transaction, result.done, result.revision, older))
@@ -402,9 +416,9 @@ class Agent:
         members = Range.prefix(self._keys.members)
         try:
             listing = await self._store.list(members, keys_only=True, limit=1, created_before=before, newest_first=True)
-        except StoreDenied:
-            raise
-        except StoreError:
+        except StoreError as error:
+            if isinstance(error, StoreDenied):
+                self._bear(error)
             self._events.put_nowait(ae.Older(before, None, failed=True))
             return
         found = listing.entries[0] if listing.entries else None
@@ -418,9 +432,9 @@ class Agent:
         sent_at = boottime()
         try:
             lease = await self._store.grant(ttl_s)
-        except StoreDenied:
-            raise
         except StoreError as error:
+            if isinstance(error, StoreDenied):
+                self._bear(error)
             self._narrator.detail(f"no lease: {error}")
             self._events.put_nowait(ae.GrantFailed())
             return
@@ -438,10 +452,8 @@ class Agent:
         while True:
             try:
                 return await self._store.revoke(lease)
-            except (OutcomeUnknown, StoreUnavailable) as error:
+            except (OutcomeUnknown, StoreUnavailable, StoreDenied) as error:
                 self._narrator.detail(f"a lease could not be ended yet ({error})")
-            except StoreDenied:
-                raise
             except StoreError as error:
                 self._narrator.detail(f"a lease could not be ended ({error}); it ends by itself")
                 return None

@@ -20,11 +20,12 @@ from typing import Any, Final
 
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.model import Np, Roles
-from launcher import addresses, ownentry, paddlecloud, serving, slots
+from elastic.store.certificates import Certificates
+from launcher import access, addresses, ownentry, paddlecloud, serving, slots
 from launcher.commandline import CommandLine, cut, given_values, sources
 from launcher.endpoints import as_ip, join_host_port
 from launcher.flags import FLAGS
-from launcher.login import NOBODY, Login, login
+from launcher.login import NOBODY, Login
 from launcher.roles import listed_hosts, own_host, static_hosts, with_roles
 from launcher.surroundings import check_surroundings
 from launcher.values import Servers
@@ -71,6 +72,7 @@ class Config:
 
     ips: tuple[str, ...] = ()
     ctrl_port: int = 0
+    serve: str = ""
     serve_port: int = 12379
     served_by: str = ""
     serves: bool = False
@@ -87,8 +89,12 @@ class Config:
 
     servers: tuple[str, ...] = ()
     tls: bool = False
+    etcd_ca: str = ""
+    etcd_cert: str = ""
+    etcd_key: str = ""
     etcd_user: str = ""
     etcd_password_file: str = ""
+    job_secret_file: str = ""
     login: Login = NOBODY
     job_id: str = ""
     np: Np
@@ -143,7 +149,17 @@ class Config:
     @property
     def endpoints(self) -> tuple[str, ...]:
         """`servers` as a client of etcd takes them: with https:// in front when they speak TLS."""
-        return tuple(f"https://{server}" for server in self.servers) if self.tls else self.servers
+        return access.endpoints(Servers(self.servers, self.tls))
+
+    @property
+    def way(self) -> access.Access:
+        """The way into etcd."""
+        return access.Access(self.endpoints, self.login, self.certificates)
+
+    @property
+    def certificates(self) -> Certificates:
+        """The files for TLS."""
+        return Certificates(ca=self.etcd_ca, cert=self.etcd_cert, key=self.etcd_key)
 
     @property
     def list_flag(self) -> str:
@@ -166,7 +182,7 @@ def build(line: CommandLine, environ: Mapping[str, str]) -> Config:
     fields: dict[str, Any] = {flag.field: flag.default for flag in FLAGS}
     given = given_values(line, environ)
     fields.update(given)
-    servers = given.get("servers", Servers((), tls=False))
+    servers = access.over_tls(given.get("servers", Servers((), tls=False)), access.certificates(given))
     fields["servers"], fields["tls"] = servers.endpoints, servers.tls
     workers = fields["slots"]
     fields["slots"], fields["slots_word"] = (workers, "") if isinstance(workers, int) else (0, workers)
@@ -214,6 +230,7 @@ def _check_relations(config: Config) -> None:
             f"--loss_grace {config.loss_grace_s:g} is longer than --grace {config.grace_s:g}, but after a loss nothing "
             f"can be saved; use --loss_grace {config.grace_s:g} or less, or a longer --grace"
         )
+    access.check_relations(config)
     slots.check_relations(config)
     if config.ctrl_port and config.local_nodes > 1:
         raise ConfigError(
@@ -251,7 +268,7 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
     script = _check_script(config, environ)
     config = replace(config, host=_listed_host(config, environ))
     job_id = config.job_id or f"local-{secrets.token_hex(3)}"
-    serves = config.served_by != "" and config.host == config.served_by
+    serves = config.serve != "" or (config.served_by != "" and config.host == config.served_by)
     if config.nic:
         addresses.nic_address(config.nic)
     # A name of the list may well stand for a loopback address here, and for a real one elsewhere (Debian's 127.0.1.1).
@@ -259,13 +276,14 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
         # A name may not resolve yet. The agent asks again while it connects, and says so.
         with contextlib.suppress(StoreUnavailable):
             addresses.advertised(config.host, environ, config.servers, config.nic)
+    who, warnings = access.found(config, environ)
     return replace(
-        slots.found(config, environ),
+        slots.found(replace(config, warnings=warnings), environ),
         script=script,
         job_id=job_id,
         serves=serves,
         local_nodes=1 if serves else config.local_nodes,
-        login=login(config.etcd_user, config.etcd_password_file, environ),
+        login=who,
         checkpoint_dir=os.path.abspath(config.checkpoint_dir or Path("checkpoints", job_id)),
         resume_from=_resume_from(config),
         log_dir=os.path.abspath(config.log_dir),

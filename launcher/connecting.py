@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from elastic.errors import StoreUnavailable
+from elastic.errors import StoreError, StoreUnavailable
 from launcher import addresses, serving
 from launcher.config import Config
 from launcher.logs import Narrator
@@ -17,6 +17,8 @@ from launcher.signals import Signals
 
 CONNECT_PAUSE_S = 0.5
 CONNECT_LINE_EVERY_S = 10.0
+ATTEMPT_MIN_S = 1.0
+"""An attempt has at least so long, however short --connect_timeout is."""
 
 T = TypeVar("T")
 
@@ -50,6 +52,8 @@ class Connecting:
         self.narrator = narrator
         self._ends_at = boottime() + config.connect_timeout_s
         self._said_at = float("-inf")
+        self.last_error: Callable[[], StoreError | None] = lambda: None
+        """Why the attempt that is under way has had no answer so far, if that is known."""
 
     async def until(self, call: Callable[[T], Awaitable[str]], argument: T) -> str:
         """The first answer of `call(argument)`.
@@ -59,19 +63,24 @@ class Connecting:
         while True:
             attempt: asyncio.Future[str] = asyncio.ensure_future(call(argument))
             waited: set[asyncio.Future[Any]] = {attempt, self._signals.first}
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            limit_s = max(self._ends_at - boottime(), ATTEMPT_MIN_S)
+            await asyncio.wait(waited, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
             if not attempt.done():
                 attempt.cancel()
-                raise Interrupted(self._signals)
+                await asyncio.wait({attempt})
+                if self._signals.first.done():
+                    raise Interrupted(self._signals)
             try:
                 return attempt.result()
+            except asyncio.CancelledError:
+                self._wait_or_raise(self.last_error() or StoreUnavailable("no answer"))
             except StoreUnavailable as error:
                 self._wait_or_raise(error)
             await asyncio.wait({self._signals.first}, timeout=CONNECT_PAUSE_S)
             if self._signals.first.done():
                 raise Interrupted(self._signals)
 
-    def _wait_or_raise(self, error: StoreUnavailable) -> None:
+    def _wait_or_raise(self, error: StoreError) -> None:
         config, now = self._config, boottime()
         servers, mend = ", ".join(config.servers), "is it running, and is --elastic_server right?"
         if config.served_by:

@@ -25,16 +25,15 @@ import msgspec
 from elastic.errors import ConfigError, ElasticError
 from elastic.keys import JobKeys, View, ViewReader
 from elastic.store.base import Store
-from launcher import __version__, history, status
+from launcher import __version__, access, history, status
 from launcher.commandline import named_values
 from launcher.descriptors import drop_stdout, open_standard
 from launcher.doctor import command as doctor
 from launcher.flags import BY_NAME
-from launcher.login import Login, login
 from launcher.status import NodeState
 from launcher.values import Servers
 
-JOB_FLAGS: Final = ("elastic_server", "job_id", "key_prefix", "etcd_user", "etcd_password_file")
+JOB_FLAGS: Final = (*access.FLAGS, "job_id", "key_prefix")
 """The flags of `elastic-launch` that name a job; every subcommand has them."""
 
 NO_SUCH_JOB = 1
@@ -86,9 +85,7 @@ class Command:
     help: str
     arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[Job, argparse.Namespace], Awaitable[int]] | None = None
-    alone: (
-        Callable[[argparse.Namespace, Mapping[str, str], Callable[[Servers, Login], Store]], Awaitable[int]] | None
-    ) = None
+    alone: Callable[[argparse.Namespace, Mapping[str, str]], Awaitable[int]] | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -114,27 +111,16 @@ async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
     command: Command = asked.command
     if command.run is None:
         assert command.alone is not None
-        return await command.alone(asked, environ, open_store)
+        return await command.alone(asked, environ)
     servers, job_id, key_prefix = named_job(vars(asked), environ)
-    store = open_store(servers, named_login(vars(asked), environ))
+    way, warnings = access.access(named_values(vars(asked), environ, JOB_FLAGS), environ)
+    for line in warnings:
+        sys.stderr.write(f"elastic-ctl: warning: {line}\n")
+    store = way.open()
     try:
         return await command.run(Job(job_id, JobKeys(job_id, key_prefix), store, servers.endpoints), asked)
     finally:
         await store.close()
-
-
-def open_store(servers: Servers, who: Login) -> Store:
-    """A client of these servers; nothing is connected yet."""
-    from elastic.store.etcd import EtcdOptions, EtcdStore  # Only now: a wrong command line is told first.
-
-    endpoints = [f"https://{server}" for server in servers.endpoints] if servers.tls else servers.endpoints
-    return EtcdStore(endpoints, options=EtcdOptions(user=who.user, password=who.password))
-
-
-def named_login(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> Login:
-    """The user of etcd, from the flags (by name) and the environment."""
-    given = named_values(asked, environ, ("etcd_user", "etcd_password_file"))
-    return login(given.get("etcd_user", ""), given.get("etcd_password_file", ""), environ)
 
 
 def named_job(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[Servers, str, str]:

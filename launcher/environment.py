@@ -19,8 +19,16 @@ LIST_BYTES_MAX = 64 * 1024
 """Above this an endpoint list is left out and the file serves: Linux lets one variable have 128 kB, name included,
 and refuses every exec above it (at about 6,600 endpoints)."""
 
-SECRETS: Final = frozenset({"ELASTIC_ETCD_PASSWORD", "ELASTIC_ETCD_PASSWORD_FILE", "ELASTIC_SERVE_SECRET"})
-"""What the agent may know and a training script need not."""
+SECRETS: Final = frozenset(
+    {
+        "ELASTIC_ETCD_PASSWORD",
+        "ELASTIC_ETCD_PASSWORD_FILE",
+        "ELASTIC_ETCD_KEY",
+        "ELASTIC_JOB_SECRET",
+        "ELASTIC_JOB_SECRET_FILE",
+    }
+)
+"""What the agent may know and a training script need not: passwords, secrets, and where they are."""
 
 OURS: Final = frozenset(
     {

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 
 from elastic.errors import ConfigError
 from elastic.linkwire import LINE_MAX, Greeting, greeting_line, read_greeting
+from elastic.store.lookup import resolved
 from launcher.addresses import is_loopback
 from launcher.endpoints import as_ip
 
@@ -119,42 +119,6 @@ async def _ask(address: str, port: int, limit_s: float) -> Greeting:
             writer.transport.abort()
     found = read_greeting(line.removesuffix(b"\n"))
     return Greeting(found.job_id, found.node)
-
-
-async def resolved(host: str) -> tuple[str, ...]:
-    """The addresses of a name.
-
-    It is looked up in a thread that nobody waits for at the end: a resolver that is away must not hold an agent back,
-    as the event loop's own threads would.
-    """
-    if as_ip(host) is not None:
-        return (host,)
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[tuple[str, ...]] = loop.create_future()
-
-    def tell(found: tuple[str, ...] | OSError | UnicodeError) -> None:
-        if answer.done():
-            return
-        if isinstance(found, tuple):
-            answer.set_result(found)
-        else:
-            answer.set_exception(found)
-
-    def look() -> None:
-        found: tuple[str, ...] | OSError | UnicodeError
-        try:
-            known = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-            found = tuple(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in known))
-        except (OSError, UnicodeError) as error:
-            found = error
-        with suppress(RuntimeError):  # The loop has ended.
-            loop.call_soon_threadsafe(tell, found)
-
-    try:
-        threading.Thread(target=look, name="resolver", daemon=True).start()
-    except RuntimeError as error:  # This machine has no thread left.
-        raise OSError(errno.EAGAIN, str(error)) from error
-    return await answer
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from elastic.errors import StoreError
@@ -25,16 +26,17 @@ from launcher import serving
 from launcher.addresses import LOOPBACK
 from launcher.cards import share, spare_cards
 from launcher.config import Config
-from launcher.endpoints import join_host_port
+from launcher.endpoints import parse_endpoint
+from launcher.login import SECRET
 from launcher.roles import listed_hosts, static_hosts
 from launcher.signals import HEARD
 
 REPLACED: Final = frozenset(
-    {"local_nodes", "elastic_server", "job_id", "np", "nproc_per_node", "gpus", "log_overwrite"}
+    {"local_nodes", "elastic_server", "serve", "job_id", "np", "nproc_per_node", "gpus", "log_overwrite"}
 )
 """Flags whose value the parent decides for its children."""
 
-NOT_FOR_NODES: Final = frozenset({"ELASTIC_LOCAL_NODES", "ELASTIC_GPUS", "ELASTIC_LOG_OVERWRITE"})
+NOT_FOR_NODES: Final = frozenset({"ELASTIC_LOCAL_NODES", "ELASTIC_GPUS", "ELASTIC_LOG_OVERWRITE", "ELASTIC_SERVE"})
 """Variables of the parent that its nodes must not read: what they say is done already."""
 
 NOT_FOR_JOINERS: Final = frozenset({"rerun", "force", "host", "ctrl_port"})
@@ -84,6 +86,8 @@ def node_argv(config: Config, server: str) -> tuple[str, ...]:
 
 def _host(config: Config) -> str:
     """What a node here is called while its etcd is here, too."""
+    if config.serve:
+        return parse_endpoint(config.serve)[0]
     return config.host if config.roles is not None and config.host in listed_hosts(config.roles) else LOOPBACK
 
 
@@ -99,6 +103,10 @@ def joiner_line(config: Config, server: str, environ: Mapping[str, str]) -> str:
     """
     np, force = (str(config.np), ()) if config.np_given else (str(config.np.high + 1), ("--force",))
     command = ("elastic-launch", *_flags(config, server, np, REPLACED | NOT_FOR_JOINERS), *force, *_script(config))
+    if config.serve:
+        # Before the command, and not in it: other users of the machine see every command line.
+        known = f"{SECRET}={config.login.secret} " if config.login.made else ""
+        return known + shlex.join(command)
     if config.gpus and config.cards:
         spare = spare_cards(config.cards, environ)[: config.slots]
         if len(spare) == config.slots:
@@ -116,6 +124,8 @@ def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[
     When there are fewer cards than workers no node gets any: two workers on one card cannot talk over NCCL.
     """
     base = {name: text for name, text in environ.items() if name not in NOT_FOR_NODES}
+    if config.login.made:
+        base[SECRET] = config.login.secret
     if config.gpus and not config.cards and "CUDA_VISIBLE_DEVICES" in base:  # There is no driver.
         base["CUDA_VISIBLE_DEVICES"] = ""
     if not config.cards or (config.local_nodes == 1 and not config.gpus):
@@ -166,22 +176,14 @@ class _Parent:
                 loop.add_signal_handler(number, self._signalled, number)
         if self._config.servers and not self._config.serves:
             return await self._run_nodes(",".join(self._config.endpoints))
-        from elastic.store.embedded import EmbeddedEtcd
-        from launcher.ownetcd import tend
+        from launcher.ownetcd import OwnEtcd
 
-        config, own = self._config, ""
+        config = self._config
         tending: asyncio.Task[None] | None = None
-        if config.serves:
-            where = serving.listening(config.host, static_hosts(config))
-            serving.check_port(where, config.serve_port)
-            etcd, own = EmbeddedEtcd(hosts=where.hosts, port=config.serve_port), where.own
-        else:
-            etcd = EmbeddedEtcd()
+        etcd = OwnEtcd(config)
         try:
             server = await etcd.start()
-            if own:
-                server = join_host_port(own, config.serve_port)
-            tending = asyncio.create_task(tend(etcd, _say))
+            tending = asyncio.create_task(etcd.tend(_say))
             nodes = asyncio.create_task(self._run_nodes(server))
             await asyncio.wait({tending, nodes}, return_when=asyncio.FIRST_COMPLETED)
             if tending.done():
@@ -219,6 +221,8 @@ class _Parent:
         if self._signal is not None:
             return 128 + self._signal
         environments = node_environments(self._config, os.environ)
+        if self._config.serves and not self._config.login.secret and not serving.stays_here(self._config):
+            _say(f"warning: {serving.open_door(serving.served(self._config))}")
         if not self._config.quiet:
             self._introduce(server, environments)
         self._start(server, environments)
@@ -249,15 +253,18 @@ class _Parent:
             )
         one_machine = config.roles is not None and not config.roles.apart
         if config.serves:
-            _say(serving.introduction(config.host, config.serve_port, config.job_id))
+            _say(serving.introduction(serving.served(config), config.job_id))
+        if config.serve:
+            same = "" if config.login.made or config.job_secret_file else f", with the same {SECRET}"
+            _say(f"one more node, on another machine{same}: {joiner_line(config, config.serve, os.environ)}")
+        elif config.serves:
+            pass
         elif not config.servers and not one_machine and not config.ips:
             _say(f"one more node, in another terminal of this machine: {joiner_line(config, server, os.environ)}")
 
     async def _outlast_others(self, server: str) -> None:
         """Wait until no node is registered: etcd ends with this process. A signal ends the wait."""
-        from elastic.store.etcd import EtcdStore
-
-        store = EtcdStore((server,))
+        store = replace(self._config.way, endpoints=(server,)).open()
         try:
             waiting = asyncio.create_task(_nobody_left(store, self._config))
             stopped = asyncio.create_task(self._stop.wait() if self._signal is None else self._kill.wait())

@@ -1,56 +1,106 @@
-"""Who this is to etcd: a user, and a password that never stands on a command line."""
+"""Who this is to etcd: a user and a password, or the job's secret. Neither ever stands on a command line."""
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from elastic.errors import ConfigError
+from elastic.store.certificates import readable_by_others
 
-PASSWORD = "ELASTIC_ETCD_PASSWORD"
+PASSWORD: Final = "ELASTIC_ETCD_PASSWORD"
 """The variable with the password. Workers do not get it."""
+SECRET: Final = "ELASTIC_JOB_SECRET"
+"""The variable with the job's secret. Workers do not get it."""
 PASSWORD_BYTES_MAX = 4096
 """A file with more is not a password."""
+SECRET_LENGTH_MIN = 12
+"""A secret is typed once into a file, and can be tried by everybody who reaches the port."""
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A user of etcd. Without one, etcd is asked as it is."""
+    """A user of etcd, or the secret with which elastic-launch serves one. Without either, etcd is asked as it is.
+
+    `file` is where the password was read, "" if a variable had it. `made` says that the secret is a random one, which
+    nobody else knows yet. `warnings` are lines to say once.
+    """
 
     user: str = ""
     password: str = field(default="", repr=False)
+    secret: str = field(default="", repr=False)
+    file: str = ""
+    made: bool = False
+    warnings: tuple[str, ...] = ()
+
+    def again(self) -> str:
+        """What the file says now, "" if it says nothing. Nothing of it is new where a variable had the password."""
+        try:
+            return _read("", self.file) if self.file else ""
+        except ConfigError:
+            return ""
 
 
 NOBODY = Login()
 """No user: etcd without authentication."""
 
 
-def login(user: str, password_file: str, environ: Mapping[str, str]) -> Login:
-    """The user with the password from the file, or else from the variable.
+def login(user: str, password_file: str, environ: Mapping[str, str], secret_file: str = "") -> Login:
+    """The user with the password, or the job's secret, from the file, or else from the variable.
 
     The line end of the file does not count. Raises `ConfigError` for a user without a password, a password without a
-    user, and a file that cannot be read; no text has the password.
+    user, a user beside a secret, a secret that is too short, and a file that cannot be read; no text has the password.
     """
-    password = _read(password_file) if password_file else environ.get(PASSWORD, "")
-    source = "--etcd_password_file" if password_file else PASSWORD
-    if user and not password:
+    if secret_file or environ.get(SECRET, ""):
+        source = f"--job_secret_file {secret_file}" if secret_file else SECRET
+        if user or password_file:
+            raise ConfigError(
+                f"{source} and --etcd_user contradict each other: the secret is for the etcd that elastic-launch "
+                "serves, the user for an etcd of your own; leave one out"
+            )
+        secret = _read("--job_secret_file", secret_file) if secret_file else environ[SECRET]
+        if len(secret) < SECRET_LENGTH_MIN:
+            raise ConfigError(
+                f"{source} is shorter than {SECRET_LENGTH_MIN} characters; make one with: openssl rand -hex 16"
+            )
+        return Login(secret=secret, warnings=_warnings("--job_secret_file", secret_file))
+    if user and not password_file and not environ.get(PASSWORD, ""):
         raise ConfigError(f"--etcd_user {user} has no password: add --etcd_password_file FILE, or set {PASSWORD}")
     if password_file and not user:
-        raise ConfigError(f"{source} gives a password, but whose? add --etcd_user NAME")
-    return Login(user, password) if user else NOBODY
+        _read("--etcd_password_file", password_file)
+        raise ConfigError("--etcd_password_file gives a password, but whose? add --etcd_user NAME")
+    if not user:
+        return NOBODY
+    password = _read("--etcd_password_file", password_file) if password_file else environ[PASSWORD]
+    where = os.path.abspath(password_file) if password_file else ""
+    return Login(user, password, file=where, warnings=_warnings("--etcd_password_file", password_file))
 
 
-def _read(name: str) -> str:
+def new_secret() -> Login:
+    """A random secret."""
+    return Login(secret=secrets.token_hex(16), made=True)
+
+
+def _warnings(flag: str, file: str) -> tuple[str, ...]:
+    line = readable_by_others(file) if file else ""
+    return (f"{flag} {line}",) if line else ()
+
+
+def _read(flag: str, name: str) -> str:
     try:
         with Path(name).open("rb") as file:
             data = file.read(PASSWORD_BYTES_MAX + 1)
     except OSError as error:
-        raise ConfigError(f"--etcd_password_file {name} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{flag} {name} cannot be read: {error.strerror}") from error
     try:
         text = data.decode().rstrip("\r\n")
     except UnicodeDecodeError:
         text = ""
     if not text or len(data) > PASSWORD_BYTES_MAX or "\n" in text:
-        raise ConfigError(f"--etcd_password_file {name} holds no password; it is one line of text")
+        what = "secret" if flag == "--job_secret_file" else "password"
+        raise ConfigError(f"{flag} {name} holds no {what}; it is one line of text")
     return text

@@ -1,4 +1,7 @@
-"""The etcd that a parent of nodes runs is started again when it dies: in an empty one the job forms again."""
+"""The etcd that a parent of nodes runs, for this machine or for others too, and the porter before it.
+
+It is started again when it dies: in an empty one the job forms again.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,47 @@ from typing import Final
 
 from elastic.errors import StoreUnavailable
 from elastic.store.embedded import EmbeddedEtcd
-from launcher import exits
+from launcher import exits, serving
+from launcher.addresses import LOOPBACK
+from launcher.config import Config
+from launcher.endpoints import join_host_port, parse_endpoint
+from launcher.porter import Porter
+from launcher.roles import static_hosts
 
 STARTS_MAX: Final = 5
 """An etcd that dies more often dies of something that stays, such as a full disk."""
+
+
+class OwnEtcd:
+    """Where the job has a secret, etcd is hidden and a porter listens in its place."""
+
+    def __init__(self, config: Config) -> None:
+        """Nothing is started yet. Raises `ConfigError` if the port for other hosts cannot be had."""
+        self._where, self._port = serving.Listening((LOOPBACK,), LOOPBACK), 0
+        if config.serves:
+            host, self._port = parse_endpoint(serving.served(config))
+            self._where = serving.listening(host, static_hosts(config) or (host,))
+            serving.check_port(self._where, self._port, flag="--serve" if config.serve else "--serve_port")
+        secret = config.login.secret
+        self._etcd = EmbeddedEtcd(hosts=self._where.hosts, port=self._port, hidden=bool(secret))
+        self._porter = Porter(secret, lambda: self._etcd.socket) if secret else None
+
+    async def start(self) -> str:
+        """Start it; where the nodes of this machine reach it. Raises as `EmbeddedEtcd.start`."""
+        server = await self._etcd.start()
+        if self._porter is not None:
+            self._port = await self._porter.open(self._where.hosts, self._port)
+        return join_host_port(self._where.own, self._port) if self._port else server
+
+    async def tend(self, say: Callable[[str], None]) -> None:
+        """Start it anew whenever it has ended; see `tend`."""
+        await tend(self._etcd, say)
+
+    async def stop(self) -> None:
+        """End it, and let nobody in any more."""
+        if self._porter is not None:
+            await self._porter.close()
+        await self._etcd.stop()
 
 
 async def tend(etcd: EmbeddedEtcd, say: Callable[[str], None]) -> None:

@@ -13,11 +13,16 @@ import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from elastic.errors import ConfigError
 from launcher import addresses
 from launcher.addresses import LOOPBACK
-from launcher.endpoints import is_v6, join_host_port
+from launcher.endpoints import is_v6, join_host_port, parse_endpoint
+from launcher.roles import static_hosts
+
+if TYPE_CHECKING:
+    from launcher.config import Config
 
 ANY = "0.0.0.0"
 LOOPBACK_V6 = "::1"
@@ -70,8 +75,15 @@ def listening(host: str, hosts: Sequence[str]) -> Listening:
     return Listening((loopback, *usable), loopback)
 
 
-def check_port(where: Listening, port: int) -> None:
-    """Raise `ConfigError` unless the port is free at every address."""
+def served(config: Config) -> str:
+    """Where the etcd that this host serves for others listens, "" if there is none."""
+    if config.serve or not config.serves:
+        return config.serve
+    return join_host_port(config.host, config.serve_port)
+
+
+def check_port(where: Listening, port: int, *, flag: str = "--serve_port") -> None:
+    """Raise `ConfigError` unless the port is free at every address; `flag` named it."""
     for host in where.hosts:
         with socket.socket(socket.AF_INET6 if is_v6(host) else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As etcd does it.
@@ -79,17 +91,33 @@ def check_port(where: Listening, port: int) -> None:
                 probe.bind((host, port))
             except OSError as error:
                 why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({error.strerror})"
+                same = ", the same on every node" if flag == "--serve_port" else " with another port"
                 raise ConfigError(
                     f"port {port} of {host} {why}: this host serves etcd for the others there; end what uses it, or "
-                    "use another --serve_port, the same on every node"
+                    f"use another {flag}{same}"
                 ) from error
 
 
-def introduction(host: str, port: int, job_id: str) -> str:
+def introduction(server: str, job_id: str) -> str:
     """What the host that serves says first."""
     return (
-        f"this host serves the etcd of job {job_id} for the others, on {join_host_port(host, port)}, and must not be "
+        f"this host serves the etcd of job {job_id} for the others, on {server}, and must not be "
         "lost: without it the job stops until it is back (with --elastic_server any host may be lost)"
+    )
+
+
+def stays_here(config: Config) -> bool:
+    """Tell whether the etcd that this host serves listens for this machine alone."""
+    host, _ = parse_endpoint(served(config))
+    return addresses.only_here(host, static_hosts(config))
+
+
+def open_door(server: str) -> str:
+    """What there is to warn of where no secret is."""
+    return (
+        f"whoever reaches {server} can stop this job or steer it: the etcd there asks nobody who he is; give every "
+        "node the same ELASTIC_JOB_SECRET or --job_secret_file (openssl rand -hex 16 makes one), or close the port to "
+        "others"
     )
 
 

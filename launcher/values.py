@@ -23,6 +23,8 @@ SETTLE_MAX_S = 15.0
 LEASE_TTL_MIN_S = 2
 LEASE_TTL_MAX_S = 600
 SERVERS_MAX = 64
+SERVE_PORT = 2379
+"""etcd's own port."""
 PS_PORT_EXAMPLE = 6170
 """The port of a parameter server in the examples of Paddle's documentation."""
 PREFIX_LENGTH_MAX = 512
@@ -43,10 +45,11 @@ _SWITCH_WORDS = {
 
 
 class Servers(NamedTuple):
-    """The store's endpoints, each `host:port`, and whether they speak TLS."""
+    """The store's endpoints, each `host:port`, whether they speak TLS, and whether one was written with http://."""
 
     endpoints: tuple[str, ...]
     tls: bool
+    plain: bool = False
 
 
 def np(text: str) -> Np:
@@ -126,6 +129,7 @@ def servers(text: str) -> Servers:
     """The endpoints of etcd, with commas between them, each with or without http:// or https://."""
     endpoints: list[str] = []
     schemes: set[str] = set()
+    plain = False
     for part in (part.strip() for part in text.split(",")):
         if not part:
             raise ValueError(f"{text!r}: an endpoint is missing; write host:2379, more of them with commas")
@@ -142,6 +146,7 @@ def servers(text: str) -> Servers:
         if mark and urlsplit(part).path.strip("/"):
             raise ValueError(f"{part!r}: an endpoint has no path; --key_prefix says where the keys are")
         schemes.add(scheme)
+        plain = plain or (bool(mark) and scheme == "http")
         host_name, port = parse_endpoint(address.rstrip("/") if mark else address)
         endpoint = join_host_port(host_name, port)
         if endpoint not in endpoints:
@@ -150,7 +155,21 @@ def servers(text: str) -> Servers:
         raise ValueError("all endpoints use https:// or none does")
     if len(endpoints) > SERVERS_MAX:
         raise ValueError(f"{len(endpoints)} endpoints are more than {SERVERS_MAX}")
-    return Servers(tuple(endpoints), tls=schemes == {"https"})
+    return Servers(tuple(endpoints), tls=schemes == {"https"}, plain=plain)
+
+
+def serve(text: str) -> str:
+    """An address of this machine, with the port where etcd is to listen, or without."""
+    bare = bare_host(text.strip())
+    if ":" not in bare or is_v6(bare):
+        check_host(bare)
+        found, number = bare, SERVE_PORT
+    else:
+        found, number = parse_endpoint(text.strip())
+    ip = as_ip(found)
+    if ip is not None and ip.is_unspecified:
+        raise ValueError(f"{found} is every address; name the one at which the other machines reach this one")
+    return join_host_port(found, number)
 
 
 def job_id(text: str) -> str:

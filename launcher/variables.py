@@ -42,6 +42,11 @@ READ: Final[tuple[Variables, ...]] = (
         "without --gpus the cards to use; with it the cards that it may name, by their numbers in nvidia-smi, or UUIDs",
     ),
     Variables(("ELASTIC_ETCD_PASSWORD",), "the password of --etcd_user, unless --etcd_password_file has it"),
+    Variables(("ELASTIC_JOB_SECRET",), "the secret of the job, unless --job_secret_file has it"),
+    Variables(
+        ("SSL_CERT_FILE",),
+        "the authorities that count with https:// in --elastic_server and without --etcd_ca, instead of the system's",
+    ),
     Variables(
         ("PYTHONSAFEPATH", "PYTHONUNBUFFERED", "OPENBLAS_NUM_THREADS"),
         "as python and OpenBLAS read them, for workers that start warm (docs/warm.md)",

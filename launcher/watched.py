@@ -25,7 +25,7 @@ from elastic import linkwire
 from elastic.agentevents import LinkTarget
 from elastic.linkwire import Greeting, LinkError
 from elastic.question import LINK_PATIENCE_S
-from launcher import hello
+from elastic.store.lookup import resolved
 from launcher.endpoints import as_ip
 from launcher.linesocket import Connecting, End, LineSocket
 
@@ -140,7 +140,7 @@ class Watched:
             self._connect(self.target.host)
         else:
             if self._lookup is None:  # Otherwise the one before has not ended: a resolver that is away gets no crowd.
-                self._lookup = self._loop.create_task(hello.resolved(self.target.host))
+                self._lookup = self._loop.create_task(resolved(self.target.host))
             self._attempt = self._loop.create_task(self._resolve(self._lookup), name=f"link to {self.node}")
             self._limit(DIAL_LIMIT_S)
 

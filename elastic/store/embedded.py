@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +37,8 @@ LOG_LINES = 5
 
 _HOST = "127.0.0.1"
 _NAME = "embedded"
+_SOCKET = "client:1"
+"""etcd takes a path for a Unix socket that looks like a host and a port."""
 _GUARD = f"""
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)})
@@ -69,16 +71,31 @@ def guarded(command: list[str]) -> list[str]:
 
 
 class EmbeddedEtcd:
-    """One etcd server, on the loopback address unless told otherwise, without security and without durability."""
+    """One etcd server, on the loopback address unless told otherwise, without security and without durability.
 
-    def __init__(self, binary: str | None = None, *, hosts: Sequence[str] = (_HOST,), port: int = 0) -> None:
+    A hidden one has no port: it listens at a Unix socket in a folder that only this user can enter. Its port for other
+    servers of a cluster is on the loopback address in any case.
+    """
+
+    def __init__(
+        self,
+        binary: str | None = None,
+        *,
+        hosts: Sequence[str] = (_HOST,),
+        port: int = 0,
+        hidden: bool = False,
+    ) -> None:
         """Use `binary`, by default what `find_etcd` finds; listen at `port` (0: a free one) of these addresses.
 
-        `hosts` are addresses of this machine, not names. The first is the one that is asked whether it runs.
+        `hosts` are addresses of this machine, not names. The first is the one that is asked whether it runs. `hidden`:
+        listen at none of them, but at `socket`.
         """
         self._binary = binary
         self._hosts = tuple(hosts)
         self._port = port
+        self._hidden = hidden
+        self._entered = -1
+        """The folder, open: the path of a socket has room for 107 bytes, and the folder's may be longer."""
         self._scratch: Scratch | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._exited: asyncio.Event | None = None
@@ -95,6 +112,11 @@ class EmbeddedEtcd:
         """Where its data is, None while it does not run."""
         return None if self._scratch is None else self._scratch.path
 
+    @property
+    def socket(self) -> str:
+        """The path of the socket of a hidden one, in this process, while it runs."""
+        return f"/proc/self/fd/{self._entered}/{_SOCKET}"
+
     async def start(self) -> str:
         """Start it, wait until it answers, and return its endpoint.
 
@@ -110,10 +132,15 @@ class EmbeddedEtcd:
             self._scratch = Scratch(ETCD)
             client_port, peer_port = _free_ports(2)
             clients = [_endpoint(host, self._port or client_port) for host in self._hosts]
+            if self._hidden:
+                clients, self._entered = [_SOCKET], os.open(self._scratch.path, os.O_PATH | os.O_DIRECTORY)
+            answering = f"unix:{self.socket}" if self._hidden else clients[0]
+            scheme = "unix" if self._hidden else "http"
+            own = _flags(self._scratch.path, [f"{scheme}://{one}" for one in clients], _endpoint(_HOST, peer_port))
             try:
-                self._spawn([binary, *flags, *_flags(self._scratch.path, clients, _endpoint(_HOST, peer_port))])
-                if await self._answers(clients[0]):
-                    self.endpoint = clients[0]
+                self._spawn([binary, *flags, *own])
+                if await self._answers(answering):
+                    self.endpoint = answering
                     self._port = self._port or client_port
                     return self.endpoint
                 log = self._log_tail()
@@ -150,6 +177,9 @@ class EmbeddedEtcd:
                 process.kill()
                 await self._exited.wait()
             process.wait()
+        if self._entered >= 0:
+            os.close(self._entered)
+            self._entered = -1
         scratch, self._scratch = self._scratch, None
         if scratch is not None:
             scratch.remove()
@@ -171,7 +201,13 @@ class EmbeddedEtcd:
         with (self.folder / "log").open("wb") as log:
             try:
                 self._process = subprocess.Popen(
-                    guarded(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                    guarded(command),
+                    cwd=self.folder,
+                    env=_environment(os.environ),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
                 )
             except OSError as error:
                 raise ConfigError(f"cannot start {command[0]}: {error.strerror}") from error
@@ -215,12 +251,17 @@ def _extra_flags(binary: str) -> list[str]:
     return ["--unsafe-no-fsync"] if "--unsafe-no-fsync" in shown.stdout + shown.stderr else []
 
 
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Ours without what etcd would take for settings, and may refuse beside our flags, and without our own secrets."""
+    return {name: text for name, text in environ.items() if not name.startswith(("ETCD_", "ELASTIC_"))}
+
+
 def _endpoint(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _flags(folder: Path, clients: Sequence[str], peer_endpoint: str) -> list[str]:
-    client, peer = ",".join(f"http://{one}" for one in clients), f"http://{peer_endpoint}"
+    client, peer = ",".join(clients), f"http://{peer_endpoint}"
     return [
         f"--name={_NAME}",
         f"--data-dir={folder / 'data'}",

@@ -6,25 +6,24 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from elastic.keys import JobKeys
-from elastic.store.base import Store
+from launcher import access
 from launcher.commandline import named_values
-from launcher.doctor.checks import Check, Level, lines
+from launcher.doctor.checks import Check, Level, lines, warn
 from launcher.doctor.etcd import etcd_checks
 from launcher.doctor.job import job_checks
 from launcher.doctor.machine import Asked, machine_checks
 from launcher.flags import BY_NAME
-from launcher.login import Login, login
 from launcher.values import Servers
 
 FLAGS: Final = ("host", "nic", "port_range", "log_dir", "checkpoint_dir")
 """Flags of `elastic-launch` that say what it would use on this machine."""
-JOB_FLAGS: Final = ("elastic_server", "job_id", "key_prefix", "etcd_user", "etcd_password_file")
+JOB_FLAGS: Final = (*access.FLAGS, "job_id", "key_prefix")
 SOMETHING_FAILED = 1
 
 
@@ -37,9 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object, for scripts")
 
 
-async def run(
-    asked: argparse.Namespace, environ: Mapping[str, str], open_store: Callable[[Servers, Login], Store]
-) -> int:
+async def run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Make all checks and show them; 0 if nothing failed, 1 otherwise.
 
     Without a server it is this machine alone; with one, etcd too; with a job id also the job.
@@ -49,7 +46,7 @@ async def run(
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # A sign that its encoding does not have is escaped.
     colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    async for check in _checks(values, environ, open_store):
+    async for check in _checks(values, environ):
         found.append(check)
         if not asked.json:
             sys.stdout.write("".join(f"{line}\n" for line in lines(check, colours=colours)))
@@ -60,9 +57,7 @@ async def run(
     return SOMETHING_FAILED if failed else 0
 
 
-async def _checks(
-    values: Mapping[str, Any], environ: Mapping[str, str], open_store: Callable[[Servers, Login], Store]
-) -> AsyncIterator[Check]:
+async def _checks(values: Mapping[str, Any], environ: Mapping[str, str]) -> AsyncIterator[Check]:
     servers: Servers = values.get("servers") or Servers((), tls=False)
     job_id = values.get("job_id", "")
     own = {BY_NAME[name].field: values[BY_NAME[name].field] for name in FLAGS if BY_NAME[name].field in values}
@@ -71,8 +66,10 @@ async def _checks(
         yield check
     if not servers.endpoints:
         return
-    who = login(values.get("etcd_user", ""), values.get("etcd_password_file", ""), environ)
-    store = open_store(servers, who)
+    way, warnings = access.access(values, environ)
+    for line in warnings:
+        yield warn("files", line, "")
+    store = way.open()
     try:
         keys = JobKeys(job_id or "doctor", values.get("key_prefix", BY_NAME["key_prefix"].default))
         answering = True

@@ -25,7 +25,13 @@ async def etcd_checks(store: Store, servers: Sequence[str], key: str) -> list[Ch
     try:
         times = [await _time(store, key) for _ in range(ASKED_TIMES)]
     except StoreDenied as error:
-        return [fail("etcd", f"{named} says no ({error})", "look at its address, and at user, password and rights")]
+        return [
+            fail(
+                "etcd",
+                f"{named} says no ({error})",
+                "look at its address, and at certificates, user, password and rights",
+            )
+        ]
     except StoreError as error:
         return [fail("etcd", f"{named} does not answer ({error})", "is it running, is the port open from here?")]
     checks = [latency_check(times)]

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from elastic.store.base import Range
+from elastic.store.certificates import NONE, Certificates
 from elastic.store.embedded import find_etcd, guarded
 from elastic.store.etcd import EtcdOptions, EtcdStore
 
@@ -57,7 +58,7 @@ class Server:
     """One etcd server. Its data and ports stay the same when it is started again."""
 
     def __init__(self, binary: str, folder: Path, name: str, port: int, peer: int, cluster: str, *flags: str) -> None:
-        scheme = "https" if flags else "http"
+        scheme = "https" if any(flag.startswith("--cert-file=") for flag in flags) else "http"
         client_url, peer_url = f"{scheme}://127.0.0.1:{port}", f"http://127.0.0.1:{peer}"
         self.endpoint = f"127.0.0.1:{port}"
         self.folder = folder
@@ -78,7 +79,8 @@ class Server:
             *flags,
         ]
 
-    def start(self, *, wait: bool = True) -> Server:
+    def start(self, certificates: Certificates = NONE, *, wait: bool = True) -> Server:
+        """`certificates` are those of a client, to see whether it answers."""
         assert self._process is None
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "log").open("ab") as log:
@@ -86,7 +88,7 @@ class Server:
                 guarded(self._command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         if wait:
-            wait_until_answers([self.endpoint])
+            wait_until_answers([self.endpoint], certificates)
         return self
 
     def freeze(self) -> None:
@@ -114,9 +116,9 @@ class Server:
         shutil.rmtree(self.folder / "data")
 
 
-def wait_until_answers(endpoints: Sequence[str], limit_s: float = 20.0) -> None:
+def wait_until_answers(endpoints: Sequence[str], certificates: Certificates = NONE, limit_s: float = 20.0) -> None:
     async def ask() -> None:
-        store = EtcdStore(endpoints, options=EtcdOptions(request_limit_s=limit_s))
+        store = EtcdStore(endpoints, options=EtcdOptions(certificates=certificates, request_limit_s=limit_s))
         await store.list(Range.key("\0"))
         await store.close()
 
@@ -124,7 +126,7 @@ def wait_until_answers(endpoints: Sequence[str], limit_s: float = 20.0) -> None:
 
 
 def one_server(binary: str, folder: Path, *flags: str) -> Server:
-    """A server alone; `flags` are those of TLS."""
+    """A server alone; with a `--cert-file` among the flags it speaks TLS."""
     port, peer = free_ports(2)
     return Server(binary, folder, "one", port, peer, f"one=http://127.0.0.1:{peer}", *flags)
 

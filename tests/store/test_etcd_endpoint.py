@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
+from elastic.store.certificates import Certificates
 from elastic.store.etcd import Address, EtcdOptions, EtcdStore
 from elastic.store.etcd.endpoint import Endpoint, Rotation
 
@@ -25,7 +26,7 @@ from elastic.store.etcd.endpoint import Endpoint, Rotation
     ],
 )
 def test_an_address_keeps_its_host_and_port_as_written(text: str, target: str, tls: bool) -> None:
-    assert Address.parse(text) == Address(target, tls)
+    assert Address.parse(text) == Address(target, tls, plain=text.startswith("http://"))
 
 
 @pytest.mark.parametrize(
@@ -38,16 +39,20 @@ def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
 
 
 def test_options_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="key file"):
-        EtcdOptions(cert="a.pem")
+    with pytest.raises(ConfigError, match="has no key: add --etcd_key"):
+        EtcdOptions(certificates=Certificates(cert="a.pem"))
     with pytest.raises(ConfigError, match="without a user"):
         EtcdOptions(password="secret")
     with pytest.raises(ConfigError, match="hedge_after_s"):
         EtcdOptions(hedge_after_s=1.0, refresh_try_s=0.5)
-    with pytest.raises(ConfigError, match="cannot read"):
-        EtcdStore(["a:1"], options=EtcdOptions(ca=str(tmp_path / "none.pem")))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        EtcdOptions(certificates=Certificates(ca=str(tmp_path / "none.pem")))
     with pytest.raises(ConfigError, match="at least one"):
         EtcdStore([])
+
+
+def test_no_text_about_options_has_the_password_or_the_secret() -> None:
+    assert "pw-1" not in repr(EtcdOptions(user="u", password="pw-1", secret="pw-1"))
 
 
 def test_many_clients_start_at_all_servers() -> None:

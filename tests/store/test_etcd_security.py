@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from elastic.errors import StoreDenied, StoreUnavailable
-from elastic.store.base import Put, Range
+from elastic.errors import StoreDenied, WatchLost
+from elastic.store.base import NOW, Put, Range
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from tests.store.mirrors import Watched
-from tests.store.servers import Server, one_server
+from tests.store.servers import Server, binary_of, one_server
 from tests.store.users import add_users
 
 
-@pytest.fixture(scope="module")
-def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="module", params=["3.4", "3.5"])
+def guarded_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with the users root and job; job may do everything under /elastic/ and nothing else."""
-    server = one_server(find_etcd(), tmp_path_factory.mktemp("auth")).start()
+    binary = binary_of(request.param)
+    if binary is None:
+        pytest.skip(f"there is no etcd {request.param} on this machine")
+    server = one_server(binary, tmp_path_factory.mktemp("auth")).start()
 
     asyncio.run(add_users(server.endpoint))
     yield server
@@ -97,43 +98,49 @@ def test_a_user_where_etcd_knows_no_users_is_no_obstacle(etcd_35: Server) -> Non
     asyncio.run(run())
 
 
-def openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+def test_a_watch_of_a_store_that_is_behind_needs_no_right_but_that_on_its_own_keys(guarded_server: Server) -> None:
+    async def run() -> None:
+        store = EtcdStore([guarded_server.endpoint], options=EtcdOptions(user="job", password="job-secret"))
+        await store.list(Range.prefix("/elastic/j/"))
+        store._servers.revision_seen += 1000  # As if a server that is further on had answered.
+        with pytest.raises(WatchLost, match="another store answers"):
+            async for _ in store.watch([Range.prefix("/elastic/j/")], NOW):
+                pass
+        await store.close()
+
+    asyncio.run(run())
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ca.pem, and cert.pem with key.pem for 127.0.0.1."""
-    if shutil.which("openssl") is None:
-        pytest.skip("there is no openssl on this machine")
-    folder = tmp_path_factory.mktemp("tls")
-    new = ("req", "-newkey", "rsa:2048", "-nodes", "-subj")
-    openssl(folder, *new, "/CN=our ca", "-x509", "-days", "2", "-keyout", "ca-key.pem", "-out", "ca.pem")
-    openssl(folder, *new, "/CN=127.0.0.1", "-keyout", "key.pem", "-out", "request.pem")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
-    sign = ("x509", "-req", "-days", "2", "-CA", "ca.pem", "-CAkey", "ca-key.pem", "-CAcreateserial")
-    openssl(folder, *sign, "-in", "request.pem", "-extfile", "names", "-out", "cert.pem")
-    return folder
-
-
-def test_a_server_with_certificates_is_spoken_to_by_those_who_have_one(certificates: Path, tmp_path: Path) -> None:
-    ca, cert, key = (str(certificates / name) for name in ("ca.pem", "cert.pem", "key.pem"))
-    flags = (f"--cert-file={cert}", f"--key-file={key}", f"--trusted-ca-file={ca}", "--client-cert-auth")
-    server = one_server(find_etcd(), tmp_path / "etcd", *flags).start(wait=False)
+def test_a_password_that_is_refused_is_not_shown_again_at_once_but_a_new_one_is(guarded_server: Server) -> None:
+    known = ["wrong"]
 
     async def run() -> None:
-        options = EtcdOptions(ca=ca, cert=cert, key=key, request_limit_s=20)
-        store = EtcdStore([f"https://{server.endpoint}"], options=options)
-        async with Watched(store, "/j/") as watched:
-            await watched.until(lambda: watched.mirror.listed)
-            await store.txn((), [Put("/j/a", b"")])
-            await watched.until(lambda: set(watched.values) == {"/j/a"})
+        options = EtcdOptions(user="job", password="wrong", password_again=lambda: known[-1])
+        store = EtcdStore([guarded_server.endpoint], options=options)
+        with pytest.raises(StoreDenied) as first:
+            await store.list(Range.prefix("/elastic/"))
+        known.append("job-secret")
+        with pytest.raises(StoreDenied) as second:
+            await store.list(Range.prefix("/elastic/"))
+        assert second.value is first.value, "etcd was not asked"
+        store._servers._refused = (float("-inf"), first.value)  # As if some time had passed.
+        await store.list(Range.prefix("/elastic/"))
         await store.close()
-        for options in (EtcdOptions(request_limit_s=0.5), EtcdOptions(ca=ca, request_limit_s=0.5)):
-            store = EtcdStore([f"https://{server.endpoint}"], options=options)
-            with pytest.raises(StoreUnavailable):
-                await store.list(Range.prefix("/j/"))
-            await store.close()
+
+    asyncio.run(run())
+
+
+def test_users_that_etcd_knows_since_a_moment_ago_are_no_obstacle_to_a_refresh(tmp_path: Path) -> None:
+    server = one_server(find_etcd(), tmp_path).start()
+
+    async def run() -> None:
+        store = EtcdStore([server.endpoint], options=EtcdOptions(user="job", password="job-secret"))
+        lease = await store.grant(30)
+        await add_users(server.endpoint)
+        store._servers.forget("")
+        assert await store.refresh(lease.id) == 30
+        assert store._servers.token
+        await store.close()
 
     try:
         asyncio.run(run())

@@ -15,7 +15,7 @@ from launcher.envlog import looks_secret, text, write
     "name",
     [
         *("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "MYSQL_PWD", "PGPASSWORD", "GITHUB_PAT", "DB_PASS"),
-        *("authToken", "OPENAI_APIKEY", "ELASTIC_ETCD_PASSWORD", "ELASTIC_ETCD_PASSWORD_FILE", "ELASTIC_SERVE_SECRET"),
+        *("authToken", "OPENAI_APIKEY", "ELASTIC_ETCD_PASSWORD", "ELASTIC_ETCD_PASSWORD_FILE", "ELASTIC_JOB_SECRET"),
         *("COMET_OPTIMIZER_KEY", "my-secret", "REGISTRY_AUTH", "GOOGLE_APPLICATION_CREDENTIALS"),
     ],
 )

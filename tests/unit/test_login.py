@@ -1,4 +1,4 @@
-"""A user of etcd and the password, which never stands on a command line."""
+"""A user of etcd and the password, or the secret of a job; neither ever stands on a command line."""
 
 from __future__ import annotations
 
@@ -8,51 +8,98 @@ import pytest
 
 from elastic.errors import ConfigError
 from launcher.config import check, parse
-from launcher.login import NOBODY, PASSWORD, Login, login
+from launcher.login import NOBODY, PASSWORD, SECRET, Login, login
 
 LINE = ("--elastic_server", "127.0.0.1:2379", "--job_id", "j")
+LONG = "a secret of many characters"
+
+
+def own_file(folder: Path, text: str, mode: int = 0o600) -> Path:
+    file = folder / "password"
+    file.write_text(text)
+    file.chmod(mode)
+    return file
 
 
 def test_the_password_comes_from_the_file_or_else_from_the_variable(tmp_path: Path) -> None:
-    file = tmp_path / "password"
-    file.write_text("from the file\n")
-    assert login("u", str(file), {PASSWORD: "other"}) == Login("u", "from the file")
+    file = own_file(tmp_path, "from the file\n")
+    assert login("u", str(file), {PASSWORD: "other"}) == Login("u", "from the file", file=str(file))
     assert login("u", "", {PASSWORD: "other"}) == Login("u", "other")
     assert login("", "", {PASSWORD: "other"}) == NOBODY
 
 
-def test_no_text_about_a_login_has_the_password() -> None:
-    assert "secret" not in repr(Login("u", "secret"))
+def test_the_secret_comes_from_the_file_or_else_from_the_variable(tmp_path: Path) -> None:
+    file = own_file(tmp_path, f"{LONG}\r\n")
+    assert login("", "", {SECRET: "of the variable"}, str(file)) == Login(secret=LONG)
+    assert login("", "", {SECRET: LONG}) == Login(secret=LONG)
+
+
+def test_no_text_about_a_login_has_the_password_or_the_secret() -> None:
+    assert "pw-1" not in repr(Login("u", "pw-1"))
+    assert "pw-1" not in repr(Login(secret="pw-1"))
+
+
+def test_a_file_that_others_can_read_is_a_warning(tmp_path: Path) -> None:
+    for mode, who in ((0o644, "every user of this machine"), (0o640, "its group")):
+        file = own_file(tmp_path, f"{LONG}\n", mode)
+        line = f"{file} can be read by {who}; chmod 600 {file}"
+        assert login("u", str(file), {}).warnings == (f"--etcd_password_file {line}",)
+        assert login("", "", {}, str(file)).warnings == (f"--job_secret_file {line}",)
+    assert login("u", str(own_file(tmp_path, "x")), {}).warnings == ()
+
+
+def test_a_password_that_was_changed_in_its_file_is_known_again(tmp_path: Path) -> None:
+    file = own_file(tmp_path, "old\n")
+    who = login("u", str(file), {})
+    file.write_text("new\n")
+    assert who.again() == "new"
+    file.write_text("")
+    assert who.again() == "", "it is being written"
+    file.unlink()
+    assert who.again() == ""
+    assert Login("u", "of a variable").again() == ""
 
 
 def test_a_user_without_a_password_and_a_password_without_a_user_are_told_with_the_mend(tmp_path: Path) -> None:
-    file = tmp_path / "password"
-    file.write_text("x")
     with pytest.raises(ConfigError, match="--etcd_user u has no password: add --etcd_password_file FILE, or set ELAS"):
         login("u", "", {})
     with pytest.raises(ConfigError, match="but whose"):
-        login("", str(file), {})
+        login("", str(own_file(tmp_path, "x")), {})
+
+
+def test_a_user_beside_a_secret_and_a_secret_that_is_soon_guessed_are_told_with_the_mend(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{SECRET} and --etcd_user contradict each other: .*; leave one out"):
+        login("u", "", {PASSWORD: "x", SECRET: LONG})
+    with pytest.raises(
+        ConfigError, match=f"{SECRET} is shorter than 12 characters; make one with: openssl rand -hex 16"
+    ):
+        login("", "", {SECRET: "short"})
 
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"two\nlines", b"\xff", b"x" * 5000])
 def test_a_file_that_holds_no_password_is_told(tmp_path: Path, text: bytes) -> None:
     file = tmp_path / "password"
     file.write_bytes(text)
-    with pytest.raises(ConfigError, match="holds no password"):
+    with pytest.raises(ConfigError, match=r"--etcd_password_file .* holds no password"):
         login("u", str(file), {})
+    with pytest.raises(ConfigError, match=r"--job_secret_file .* holds no secret"):
+        login("", "", {}, str(file))
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         login("u", str(tmp_path / "none"), {})
+    with pytest.raises(ConfigError, match=r"--job_secret_file .* cannot be read: Is a directory"):
+        login("", "", {}, str(tmp_path))
 
 
 def test_the_command_line_names_user_and_file_and_refuses_a_password(tmp_path: Path) -> None:
-    file, script = tmp_path / "password", tmp_path / "train.py"
-    file.write_text("pw\n")
+    file, script = own_file(tmp_path, "pw\n", 0o644), tmp_path / "train.py"
     script.write_text("")
     flags = (*LINE, "--etcd_user", "job", "--etcd_password_file", str(file), str(script))
-    assert check(parse(flags, {}), {}).login == Login("job", "pw")
+    found = check(parse(flags, {}), {})
+    assert (found.login.user, found.login.password) == ("job", "pw")
+    assert [line for line in found.warnings if "chmod 600" in line], "it is said once at the start"
     with pytest.raises(ConfigError, match="use --etcd_user with --etcd_password_file or ELASTIC_ETCD_PASSWORD"):
         parse(("--elastic_server", "http://u:p@h:2379", "--job_id", "j", "t.py"), {})
     with pytest.raises(ConfigError, match="leave the password out"):

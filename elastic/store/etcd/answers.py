@@ -86,15 +86,31 @@ def meaning(error: Any) -> Meaning:
     return Meaning.LOST if error.code() in _UNANSWERED else Meaning.REFUSED
 
 
-def refusal(error: Any, server: object) -> StoreError:
-    """The error to raise for an answer that was no."""
-    text = f"etcd at {server}: {details(error)}"
+def refusal(error: Any, server: object, user: str = "") -> StoreError:
+    """The error to raise for an answer that was no; `user` is who asked."""
+    said = details(error).removeprefix("etcdserver: ")
+    text = f"etcd at {server}: {said}"
     if "database space exceeded" in text:
         return StoreDenied(f"{text}; mend: compact and defragment it, then `etcdctl alarm disarm`")
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return StoreDenied(f"{text}; is this an etcd of version 3.4 or later?")
+    mend = _mend(said, user)
     denied = error.code() in _DENIALS or any(part in text for part in (*_DENIED, *_STALE_TOKEN))
-    return StoreDenied(text) if denied else StoreError(text)
+    return StoreDenied(f"{text}{mend}") if denied else StoreError(text)
+
+
+def _mend(said: str, user: str) -> str:
+    """What to do about an answer that has to do with users, "" if it has not."""
+    if "user name is empty" in said:
+        return ": it asks who this is; add --etcd_user NAME and --etcd_password_file FILE, or the job's secret"
+    if "authentication failed" in said:
+        return f"; see whether the user {user} exists there, and whether this is the user's password"
+    if "permission denied" in said:
+        return (
+            f"; {f'the user {user}' if user else 'this certificate'} needs a role with readwrite on the job's keys: "
+            "etcdctl role grant-permission ROLE --prefix=true readwrite /elastic/ (docs/security.md)"
+        )
+    return ""
 
 
 def unanswered(error: Any, server: object) -> StoreUnavailable:

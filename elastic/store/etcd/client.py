@@ -66,6 +66,11 @@ class EtcdStore:
         return self._servers.replacements
 
     @property
+    def last_error(self) -> StoreError | None:
+        """Why the newest try without an answer had none; None if there was no such try."""
+        return self._servers.last_error
+
+    @property
     def endpoint(self) -> str:
         """The server that is asked now, for people."""
         return str(self._servers.rotation.current)
@@ -126,7 +131,7 @@ class EtcdStore:
         seen = self.revision_seen if from_revision == NOW else from_revision - 1
         stream = WatchStream(self._servers.usable(), merged(ranges), from_revision, seen, self._servers.options.try_s)
         self._servers.streams.add(stream)
-        arriving = stream.batches(self._servers.metadata(), lambda: self._check_same(seen), more)
+        arriving = stream.batches(self._servers.metadata(), lambda: self._check_same(ranges[0], seen), more)
         try:
             async with aclosing(arriving):
                 async for batch in arriving:
@@ -140,9 +145,12 @@ class EtcdStore:
         finally:
             self._servers.streams.discard(stream)
 
-    async def _check_same(self, revision: int) -> None:
-        """Raise `WatchLost` unless the store is at `revision` at least; a follower may only be late."""
-        listing = await self.list(Range.key("\0"), keys_only=True)
+    async def _check_same(self, watched: Range, revision: int) -> None:
+        """Raise `WatchLost` unless the store is at `revision` at least; a follower may only be late.
+
+        It is asked for a key that is watched, for this user may have no right to any other.
+        """
+        listing = await self.list(Range.key(watched.start), keys_only=True)
         if listing.revision < revision:
             raise WatchLost(f"another store answers: it is at revision {listing.revision}, {revision} was seen before")
 
@@ -202,11 +210,11 @@ class EtcdStore:
         try:
             answer = await endpoint.refreshing.ask(endpoint.lease, lease_id, limit_s, self._servers.metadata())
         except grpc.aio.AioRpcError as error:
-            if meaning(error) is Meaning.STALE_TOKEN and self._servers.token == token:
-                self._servers.token = ""  # the next call gets another
+            if meaning(error) is Meaning.STALE_TOKEN and self._servers.options.user:
+                self._servers.forget(token)
                 return unanswered(error, endpoint)
-            if meaning(error) is Meaning.REFUSED:
-                return refusal(error, endpoint)
+            if meaning(error) in (Meaning.REFUSED, Meaning.STALE_TOKEN):
+                return refusal(error, endpoint, self._servers.options.user)
             return self._servers.blame_for(error, endpoint)
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -226,7 +234,7 @@ class EtcdStore:
             )
         except grpc.aio.AioRpcError as error:
             if meaning(error) is Meaning.REFUSED:
-                raise refusal(error, endpoint) from error
+                raise refusal(error, endpoint, servers.options.user) from error
             return None
         leads = bool(answer.leader) and answer.leader == answer.header.member_id
         return Status(str(endpoint), answer.version, answer.header.revision, leads)

@@ -1,18 +1,22 @@
-"""One etcd server as the client sees it: its address, its channel, and which server is asked next."""
+"""One etcd server as the client sees it: its channel, and which server is asked next."""
 
 from __future__ import annotations
 
+import functools
 import random
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
 from elastic.errors import ConfigError
+from elastic.store.certificates import NONE, Certificates
+from elastic.store.entrance import key_of
+from elastic.store.etcd.address import Address
+from elastic.store.etcd.passage import Passage
 from elastic.store.etcd.refreshing import Refreshing
 from elastic.store.etcd.stubs import Stub
 
@@ -38,43 +42,24 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 SILENCES_MAX = 4
 """After so many tries in a row without a word, the connection itself is given up and made anew."""
 
-_ADDRESS = re.compile(r"(?:(https?)://)?(\[[^\s/\[\],]+\]|[^\s:/\[\],]+):([0-9]{1,5})/?")
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a server listens: `target` is host:port as the user wrote it."""
-
-    target: str
-    tls: bool
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Read host:port, http://host:port or [::1]:2379. `ConfigError` says what is wrong and how to mend it."""
-        found = _ADDRESS.fullmatch(text.strip())
-        if found is None:
-            raise ConfigError(f"{text!r} is no etcd server; write host:port, for example 10.0.0.5:2379")
-        scheme, host, port = found.groups()
-        if not 0 < int(port) < 65_536:
-            raise ConfigError(f"{text!r} is no etcd server: there is no port {port}")
-        return cls(f"{host}:{port}", scheme == "https")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdOptions:
     """How to speak to etcd.
 
-    `ca`, `cert` and `key` are paths of PEM files; any of them, or an address with https://, switches TLS on.
+    `certificates`, if any is named, or an address with https://, switch TLS on. Where etcd refuses the password,
+    `password_again` is asked for the one that counts now. `secret` is that of an etcd that is served behind an
+    entrance (`elastic.store.entrance`).
     `try_s` limits one try of a request, `refresh_try_s` one of a refresh; shorter ones find a silent server sooner,
     longer ones are kinder to a slow disk. A refresh asks a second server after `hedge_after_s`. `request_limit_s`: no
     new try of a request is begun after this time.
     """
 
     user: str = ""
-    password: str = ""
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
+    password: str = field(default="", repr=False)
+    password_again: Callable[[], str] | None = None
+    secret: str = field(default="", repr=False)
+    certificates: Certificates = NONE
     try_s: float = 1.0
     refresh_try_s: float = 0.5
     hedge_after_s: float = 0.3
@@ -82,8 +67,7 @@ class EtcdOptions:
 
     def __post_init__(self) -> None:
         """Check the relations between the values."""
-        if bool(self.cert) != bool(self.key):
-            raise ConfigError("a client certificate needs both its certificate file and its key file")
+        self.certificates.check()
         if self.password and not self.user:
             raise ConfigError("a password for etcd without a user")
         if not self.hedge_after_s <= self.refresh_try_s:
@@ -91,17 +75,13 @@ class EtcdOptions:
 
     def credentials(self) -> Any:
         """The channel credentials; reads the files."""
-        return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.cert))
+        return grpc.ssl_channel_credentials(self.certificates.roots(), *self.certificates.chain())
 
 
-def _read(path: str) -> bytes | None:
-    """The contents of a file of the user's; None for no file."""
-    if not path:
-        return None
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+@functools.cache
+def _key(secret: str) -> bytes:
+    """It takes a moment to make, and each server has the same."""
+    return key_of(secret)
 
 
 class Endpoint:
@@ -110,10 +90,19 @@ class Endpoint:
     def __init__(self, address: Address, options: EtcdOptions) -> None:
         """Keep the address; nothing is connected yet. Certificates are read now, so that a wrong path shows early."""
         self.address = address
-        self._credentials = options.credentials() if address.tls or options.ca or options.cert else None
+        self._options = options
+        if address.plain and options.certificates:
+            raise ConfigError(
+                f"http://{address.target} is without TLS, which certificates are for; write https://{address.target}, "
+                "or leave out --etcd_ca, --etcd_cert and --etcd_key"
+            )
+        self.passage = Passage(address.target, _key(options.secret)) if options.secret else None
+        self._credentials = options.credentials() if address.tls or options.certificates else None
         self._channel: Any = None
         self._stubs: dict[str, Stub] = {}
         self._silences = 0
+        self.misfit = ""
+        """What is wrong with TLS between it and us, as far as is known."""
         self.refreshing = Refreshing()
 
     def __str__(self) -> str:
@@ -121,15 +110,27 @@ class Endpoint:
         return self.address.target
 
     @property
+    def tls(self) -> bool:
+        """Whether TLS is spoken to it."""
+        return self._credentials is not None
+
+    @property
     def channel(self) -> Any:
         """The `grpc.aio` channel. Must first be asked for inside the event loop."""
         if self._channel is None:
-            target = self.address.target
+            self._renew_credentials()
+            target = self.address.target if self.passage is None else self.passage.open()
             if self._credentials is None:
                 self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
             else:
                 self._channel = grpc.aio.secure_channel(target, self._credentials, options=CHANNEL_OPTIONS)
         return self._channel
+
+    def _renew_credentials(self) -> None:
+        """Certificates that were renewed count from the next connection on; what cannot be read now leaves the old."""
+        if self._credentials is not None:
+            with suppress(ConfigError):
+                self._credentials = self._options.credentials()
 
     @property
     def kv(self) -> Any:
@@ -164,6 +165,7 @@ class Endpoint:
     def answered(self) -> None:
         """Note that it spoke."""
         self._silences = 0
+        self.misfit = ""
 
     def silent(self) -> bool:
         """Note a try without a word; tell whether its connection should be made anew."""
@@ -178,6 +180,12 @@ class Endpoint:
         self.refreshing.close()
         if channel is not None:
             await channel.close()
+
+    async def close(self) -> None:
+        """Give up the connection, and the way to it. It is not used again."""
+        await self.disconnect()
+        if self.passage is not None:
+            self.passage.close()
 
 
 class Rotation:

@@ -9,14 +9,18 @@ from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
-from elastic.errors import ConfigError, OutcomeUnknown, StoreUnavailable, WatchLost
+from elastic.errors import ConfigError, OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable, WatchLost
+from elastic.store.etcd.address import Address
 from elastic.store.etcd.answers import NO_USERS, Meaning, cut, details, meaning, refusal, unanswered
-from elastic.store.etcd.endpoint import Address, Endpoint, EtcdOptions, Rotation
+from elastic.store.etcd.endpoint import Endpoint, EtcdOptions, Rotation
+from elastic.store.etcd.handshake import suspect, why_not
 from elastic.store.etcd.stubs import rpc
 from elastic.store.etcd.watch import Metadata, WatchStream
 
 ENDPOINTS_MAX = 32
 """More servers than any etcd has."""
+REFUSED_PAUSE_S = 2.0
+"""Before a password that etcd has refused is shown to it again."""
 PAUSE_S = (0.1, 0.3)
 """Between two tries, once every server has been tried: a random time between these."""
 
@@ -34,16 +38,22 @@ class Servers:
         """Read the addresses; nothing is connected yet."""
         if not 0 < len(endpoints) <= ENDPOINTS_MAX:
             raise ConfigError(f"{len(endpoints)} etcd servers; name at least one and at most {ENDPOINTS_MAX}")
-        addresses = dict.fromkeys(Address.parse(text) for text in endpoints)
+        addresses = {(one.target, one.tls): one for one in map(Address.parse, endpoints)}
         self.options = options
-        self.rotation = Rotation([Endpoint(address, options) for address in addresses], random_source)
+        self.rotation = Rotation([Endpoint(address, options) for address in addresses.values()], random_source)
         self.revision_seen = 0
         self.replacements = 0
         self.token = ""
+        self.last_error: StoreError | None = None
         self.streams: set[WatchStream] = set()
         self.closed = False
         self._random = random_source
+        self._met = False
+        """Whether any server has ever answered."""
+        self._password = options.password
         self._no_users = False
+        self._refused: tuple[float, StoreError] | None = None
+        """When etcd last refused the password, and the error that said so."""
         self._authenticating = asyncio.Lock()
         self._background: set[asyncio.Task[Any]] = set()
 
@@ -58,7 +68,7 @@ class Servers:
         if tasks:
             await asyncio.wait(tasks)
         for endpoint in self.rotation.endpoints:
-            await endpoint.disconnect()
+            await endpoint.close()
 
     async def ask(self, method: Method, request: Any, *, repeat: bool = True, gone_is_fine: bool = False) -> Any:
         """Send a request whose answer is linearizable, to one server after the other until one answers.
@@ -111,19 +121,21 @@ class Servers:
             except grpc.aio.AioRpcError as error:
                 match meaning(error):
                     case Meaning.STALE_TOKEN if self.options.user and not last:
+                        self._no_users = False  # It may know users since a moment ago.
                         await self._authenticate(endpoint, instead_of=token)
                         continue
                     case Meaning.REFUSED | Meaning.STALE_TOKEN:
                         endpoint.answered()
                         if gone_is_fine and error.code() is grpc.StatusCode.NOT_FOUND:
                             return None
-                        raise refusal(error, endpoint) from error
+                        raise refusal(error, endpoint, self.options.user) from error
                     case Meaning.LOST if not repeat:
                         self.blame_for(error, endpoint)
                         text = f"etcd at {endpoint} took a write and did not answer: {error.details()}"
                         raise OutcomeUnknown(text) from error
                     case _:
-                        raise self.blame_for(error, endpoint) from error
+                        raise await self._unanswered(error, endpoint) from error
+            self._met = True
             endpoint.answered()
             return answer
         raise AssertionError("the second try returns or raises")
@@ -145,27 +157,54 @@ class Servers:
         """What goes with every request and stream."""
         return (HASLEADER, ("token", self.token)) if self.token else (HASLEADER,)
 
+    def forget(self, token: str) -> None:
+        """A token is no longer good: the next call gets another, unless that has happened meanwhile."""
+        if self.token == token:
+            self.token, self._no_users = "", False
+
     async def authenticated(self) -> None:
         """Have a token before the first call, if there is a user and etcd knows users."""
         if self.options.user and not self.token and not self._no_users:
             await self._authenticate(self.usable(), instead_of="")
 
     async def _authenticate(self, endpoint: Endpoint, *, instead_of: str) -> None:
-        """Get a token in place of an old one, unless another call did so meanwhile."""
-        request = rpc.AuthenticateRequest(name=self.options.user, password=self.options.password)
+        """Get a token in place of an old one, unless another call did so meanwhile.
+
+        A password that is refused is not shown again for `REFUSED_PAUSE_S`, unless there is a new one: to check one
+        costs etcd a tenth of a second of processor time.
+        """
         async with self._authenticating:
             if self.token not in ("", instead_of):
                 return
+            if self._refused is not None and asyncio.get_running_loop().time() < self._refused[0] + REFUSED_PAUSE_S:
+                raise self._refused[1]
             try:
-                answer = await self.call(endpoint.auth.Authenticate, request, self.options.try_s, metadata=())
-            except grpc.aio.AioRpcError as error:
-                if NO_USERS in details(error):
-                    self.token, self._no_users = "", True
-                    return
-                if meaning(error) is Meaning.REFUSED:
-                    raise refusal(error, endpoint) from error
-                raise self.blame_for(error, endpoint) from error
-            self.token = answer.token
+                await self._show_password(endpoint)
+            except StoreDenied as error:
+                if not self._learn_password():
+                    self._refused = (asyncio.get_running_loop().time(), error)
+                    raise
+                await self._show_password(endpoint)
+
+    async def _show_password(self, endpoint: Endpoint) -> None:
+        request = rpc.AuthenticateRequest(name=self.options.user, password=self._password)
+        try:
+            answer = await self.call(endpoint.auth.Authenticate, request, self.options.try_s, metadata=())
+        except grpc.aio.AioRpcError as error:
+            if NO_USERS in details(error):
+                self.token, self._no_users = "", True
+                return
+            if meaning(error) is Meaning.REFUSED:
+                raise refusal(error, endpoint, self.options.user) from error
+            raise await self._unanswered(error, endpoint) from error
+        self.token, self._refused = answer.token, None
+
+    def _learn_password(self) -> bool:
+        """Ask for the password that counts now; whether it is another one."""
+        if self.options.password_again is None:
+            return False
+        before, self._password = self._password, self.options.password_again() or self._password
+        return self._password != before
 
     def usable(self) -> Endpoint:
         """The current server; raises when this client was closed."""
@@ -189,6 +228,27 @@ class Servers:
         result = unanswered(error, endpoint)
         self.blame(endpoint, str(result), silent=error.code() is grpc.StatusCode.DEADLINE_EXCEEDED)
         return result
+
+    async def _unanswered(self, error: Any, endpoint: Endpoint) -> StoreError:
+        """Leave a server for a grpc error; the error to raise. It names TLS or the secret if they are the reason.
+
+        While no server has ever answered, and each is found to be of another mind about these, it is a `StoreDenied`:
+        to ask again would not help. Later it may, for certificates are renewed.
+        """
+        result = self.last_error = self.blame_for(error, endpoint)
+        if endpoint.passage is not None:
+            endpoint.misfit, trouble = endpoint.passage.refused, endpoint.passage.trouble
+            if trouble:
+                result = self.last_error = StoreUnavailable(f"etcd at {endpoint} does not answer: {trouble}")
+        elif suspect(details(error)):
+            endpoint.misfit = await why_not(endpoint.address, self.options.certificates)
+            if endpoint.tls and not self.closed:  # The next connection has the files as they are then.
+                self.keep(asyncio.create_task(endpoint.disconnect()))
+        if not endpoint.misfit:
+            return result
+        text = f"etcd at {endpoint}: {endpoint.misfit}"
+        final = not self._met and all(one.misfit for one in self.rotation.endpoints)
+        return StoreDenied(text) if final else StoreUnavailable(text)
 
     def blame(self, endpoint: Endpoint, why: str, *, silent: bool) -> None:
         """Leave a server that did not answer, and take the watches along.

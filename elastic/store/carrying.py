@@ -1,0 +1,43 @@
+"""Bytes carried between two connections until one of them ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+
+CHUNK_BYTES = 1 << 16
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def carry(one: Ends, other: Ends) -> None:
+    """Carry both ways; when either side ends both are closed. Raises no `OSError`."""
+    for _, writer in (one, other):
+        connected = writer.get_extra_info("socket")
+        if connected is not None and connected.family != socket.AF_UNIX:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    ways = {asyncio.create_task(_one_way(one[0], other[1])), asyncio.create_task(_one_way(other[0], one[1]))}
+    try:
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.wait(ways)
+        for _, writer in (one, other):
+            writer.transport.abort()
+
+
+async def _one_way(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(CHUNK_BYTES):
+            writer.write(data)
+            await writer.drain()
+        await _flushed(writer)
+
+
+async def _flushed(writer: asyncio.StreamWriter) -> None:
+    """What was written before the end goes out before both sides are closed."""
+    if writer.can_write_eof():
+        writer.write_eof()
+    await writer.drain()

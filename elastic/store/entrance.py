@@ -1,0 +1,81 @@
+"""What is said at the entrance to an etcd that is served with a secret, as lines (pure).
+
+    porter                                        guest
+    elastic-entrance 1 <nonce>        ──►                   for everybody that connects
+                                      ◄──  <nonce> <mac>    who knows the secret proves it
+    welcome <mac>, or no              ──►                   so does the porter; from here on it is etcd that speaks
+
+Both proofs are HMAC-SHA256 over the role and both nonces, with a key that is slow to make from the secret: who hears
+them can try no more than a few thousand secrets in a second, and cannot use them again. What follows is not signed and
+not encrypted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from typing import Final
+
+GREETING: Final = "elastic-entrance"
+VERSION: Final = 1
+LINE_MAX = 256
+"""Bytes of one line, with its end."""
+KEY_ROUNDS = 100_000
+"""Of PBKDF2: 40 ms once for each process."""
+NO: Final = b"no\n"
+
+_NONCE, _MAC = r"([0-9a-f]{32})", r"([0-9a-f]{64})"
+_GREETING = re.compile(rf"{GREETING} {VERSION} {_NONCE}\n".encode())
+_PROOF = re.compile(rf"{_NONCE} {_MAC}\n".encode())
+_WELCOME = re.compile(rf"welcome {_MAC}\n".encode())
+
+
+def key_of(secret: str) -> bytes:
+    """What proofs are made with."""
+    return hashlib.pbkdf2_hmac("sha256", secret.encode(), GREETING.encode(), KEY_ROUNDS)
+
+
+def greeting(nonce: str) -> bytes:
+    """The porter's first line; a nonce is 32 hexadecimal digits that nobody can foresee."""
+    return f"{GREETING} {VERSION} {nonce}\n".encode()
+
+
+def read_greeting(line: bytes) -> str | None:
+    """The porter's nonce, None if this is no porter of this version."""
+    found = _GREETING.fullmatch(line)
+    return found[1].decode() if found else None
+
+
+def is_porter(start: bytes) -> bool:
+    """Tell whether the first bytes of a connection are a porter's, of whatever version."""
+    return start.startswith(GREETING.encode()[: len(start)]) and bool(start)
+
+
+def proof(key: bytes, porter: str, guest: str) -> bytes:
+    """The guest's line; `porter` and `guest` are their nonces."""
+    return f"{guest} {_mac(key, 'guest', porter, guest)}\n".encode()
+
+
+def read_proof(key: bytes, porter: str, line: bytes) -> str | None:
+    """The nonce of a guest that knows the secret, None of anybody else."""
+    found = _PROOF.fullmatch(line)
+    if found is None:
+        return None
+    guest = found[1].decode()
+    return guest if hmac.compare_digest(found[2].decode(), _mac(key, "guest", porter, guest)) else None
+
+
+def welcome(key: bytes, porter: str, guest: str) -> bytes:
+    """The porter's second line."""
+    return f"welcome {_mac(key, 'porter', porter, guest)}\n".encode()
+
+
+def is_welcome(key: bytes, porter: str, guest: str, line: bytes) -> bool:
+    """Tell whether the porter lets us in and knows the secret itself."""
+    found = _WELCOME.fullmatch(line)
+    return found is not None and hmac.compare_digest(found[1].decode(), _mac(key, "porter", porter, guest))
+
+
+def _mac(key: bytes, who: str, porter: str, guest: str) -> str:
+    return hmac.new(key, f"{who} {porter} {guest}".encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,38 @@
+"""The address of an etcd server, as people write it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from elastic.errors import ConfigError
+
+_ADDRESS = re.compile(r"(?:(https?)://)?(\[[^\s/\[\],]+\]|[^\s:/\[\],]+):([0-9]{1,5})/?")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens: `target` is host:port as the user wrote it.
+
+    `tls` says that it was written with https://, `plain` with http://; with neither, certificates decide.
+    """
+
+    target: str
+    tls: bool
+    plain: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read host:port, http://host:port, [::1]:2379, or unix:/path of a hidden server of ours.
+
+        `ConfigError` says what is wrong and how to mend it.
+        """
+        if text.startswith("unix:/"):
+            return cls(text, False, plain=True)
+        found = _ADDRESS.fullmatch(text.strip())
+        if found is None:
+            raise ConfigError(f"{text!r} is no etcd server; write host:port, for example 10.0.0.5:2379")
+        scheme, host, port = found.groups()
+        if not 0 < int(port) < 65_536:
+            raise ConfigError(f"{text!r} is no etcd server: there is no port {port}")
+        return cls(f"{host}:{port}", scheme == "https", scheme == "http")

@@ -1,0 +1,184 @@
+"""Why a server and this client do not come together over TLS, found by a handshake of our own and told in words.
+
+gRPC's texts come from several layers and change with its versions, and do not say what is in a certificate. So when
+its connection fails in a way that may be TLS, python's ssl makes the same handshake, once, and says what is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final
+
+from elastic.errors import ConfigError
+from elastic.store.certificates import Certificates
+from elastic.store.entrance import is_porter
+from elastic.store.etcd.address import Address
+from elastic.store.etcd.firstwords import GREETING, first_words, is_http2
+from elastic.store.lookup import connected
+
+LIMIT_S = 1.0
+"""For each of the connections; at most three are made."""
+NAMES_MAX = 5
+"""So many names of a certificate are shown."""
+
+_MAYBE: Final = re.compile(
+    r"handshake|parsing HTTP/2|[Vv]erif|TSI_|Socket closed|securi|SSL|certificate|Connection reset|EOF|recvmsg"
+)
+_PORTER: Final = (
+    "it lets in only who has the job's secret, and speaks no TLS; set ELASTIC_JOB_SECRET, or add --job_secret_file FILE"
+)
+
+_EXPIRED, _EARLY, _NAME, _ADDRESS = 10, 9, 62, 64
+"""OpenSSL's numbers (X509_V_ERR_...) of what is wrong with a certificate."""
+_UNKNOWN: Final = frozenset({2, 18, 19, 20, 21})
+_NO_TIME = 0x200000
+"""X509_V_FLAG_NO_CHECK_TIME."""
+
+
+def suspect(text: str) -> bool:
+    """Tell whether gRPC's text of a failed connection may come from TLS, or from its absence."""
+    return _MAYBE.search(text) is not None
+
+
+async def why_not(address: Address, certificates: Certificates) -> str:
+    """What is wrong with TLS between us and this server, and the mend; "" if it cannot be told, or nothing is."""
+    host, _, port = address.target.rpartition(":")
+    host = host.strip("[]")
+    server = _Server(host, int(port), certificates)
+    try:
+        return await (server.over_tls() if address.tls or certificates else server.in_plain())
+    except ConfigError as error:  # A file is gone, or being written.
+        return str(error)
+    except OSError:
+        return ""
+
+
+class _Server:
+    """One server, asked as often as it takes."""
+
+    def __init__(self, host: str, port: int, certificates: Certificates) -> None:
+        self._host = host
+        self._port = port
+        self._certificates = certificates
+
+    async def in_plain(self) -> str:
+        """Whether it wants TLS where none was spoken, or the secret of a job."""
+        head = await first_words(self._host, self._port)
+        if is_porter(head):
+            return _PORTER
+        if is_http2(head):
+            return ""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        try:
+            await self._talk(context)
+        except ssl.SSLError as error:
+            if "ALERT" not in (error.reason or ""):
+                return ""
+        except OSError:
+            return ""
+        return "it speaks TLS, and was asked without; write https:// before the server, or add --etcd_ca FILE"
+
+    async def over_tls(self) -> str:
+        """What fails in the handshake, or right after it."""
+        try:
+            await self._talk(self._certificates.context())
+        except ssl.SSLCertVerificationError as error:
+            return await self._unfit(error)
+        except ssl.SSLError as error:
+            if "ALERT" in (error.reason or ""):
+                return self._refused(str(error.reason))
+        except OSError:
+            pass
+        else:
+            return ""
+        head = await first_words(self._host, self._port)
+        if is_porter(head):
+            return _PORTER
+        if is_http2(head):
+            return "it speaks no TLS; write http:// before the server, and leave out --etcd_ca, --etcd_cert, --etcd_key"
+        return ""
+
+    def _refused(self, alert: str) -> str:
+        """The server does not like what we show."""
+        if not self._certificates.cert:
+            return "it wants a certificate of its clients; add --etcd_cert FILE and --etcd_key FILE"
+        said = re.sub(r"^(SSLV3|TLSV1|TLSV13)_ALERT_", "", alert).replace("_", " ").lower()
+        return (
+            f"it does not take the certificate of --etcd_cert {self._certificates.cert} ({said}); is it signed by the "
+            "authority of etcd's --trusted-ca-file, for clients (clientAuth), and not expired?"
+        )
+
+    async def _unfit(self, error: ssl.SSLCertVerificationError) -> str:
+        """Its certificate does not do."""
+        code, shown = error.verify_code, await self._certificate()
+        if code in (_NAME, _ADDRESS):
+            return (
+                f"its certificate is not for {self._host}, but for {_names(shown)}; name the server as the certificate "
+                f"does, or make one with {self._host} in its subjectAltName"
+            )
+        if code == _EXPIRED:
+            until = f" (its own ends on {shown['notAfter']})" if "notAfter" in shown else ""
+            return f"its certificate, or that of its authority, has expired{until}; renew it"
+        if code == _EARLY:
+            since = f" (from {shown['notBefore']})" if "notBefore" in shown else ""
+            return f"its certificate is not valid yet{since}; see whether the clocks of both machines are right"
+        if code in _UNKNOWN:
+            known = f"--etcd_ca {self._certificates.ca}" if self._certificates.ca else "this system's list"
+            mend = "name that authority's file" if self._certificates.ca else "add --etcd_ca FILE with that authority"
+            return f"its certificate is signed by {_issuer(shown)} is not in {known}; {mend}"
+        return f"its certificate does not do: {error.verify_message}"
+
+    async def _certificate(self) -> Mapping[str, Any]:
+        """What stands in its certificate, whoever signed it and however old it is; empty if it cannot be had.
+
+        python takes apart only certificates that it has verified; so this one is made its own authority.
+        """
+        anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
+        itself = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        itself.check_hostname = False
+        itself.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(_NO_TIME)
+        try:
+            for context in (anyone, itself):
+                if self._certificates.cert:
+                    context.load_cert_chain(self._certificates.cert, self._certificates.key)
+            _, der = await self._handshake(anyone)
+            itself.load_verify_locations(cadata=der)
+            return (await self._handshake(itself))[0]
+        except (OSError, ValueError):
+            return {}
+
+    async def _handshake(self, context: ssl.SSLContext) -> tuple[Mapping[str, Any], bytes]:
+        async with asyncio.timeout(LIMIT_S):
+            _, writer = await connected(self._host, self._port, context)
+        found: ssl.SSLObject = writer.get_extra_info("ssl_object")
+        writer.transport.abort()
+        return found.getpeercert() or {}, found.getpeercert(binary_form=True) or b""
+
+    async def _talk(self, context: ssl.SSLContext) -> None:
+        """Say the first words of HTTP/2 over TLS; a server that wants a certificate says so only then."""
+        async with asyncio.timeout(LIMIT_S):
+            reader, writer = await connected(self._host, self._port, context)
+            try:
+                writer.write(GREETING)
+                await reader.read(1)
+            finally:
+                writer.transport.abort()
+
+
+def _names(certificate: Mapping[str, Any]) -> str:
+    found = [str(name) for _, name in certificate.get("subjectAltName", ())]
+    if not found:
+        return "nobody (it has no subjectAltName)"
+    more = f" and {len(found) - NAMES_MAX} more" if len(found) > NAMES_MAX else ""
+    return ", ".join(found[:NAMES_MAX]) + more
+
+
+def _issuer(certificate: Mapping[str, Any]) -> str:
+    parts = {name: text for part in certificate.get("issuer", ()) for name, text in part}
+    name = parts.get("commonName") or parts.get("organizationName")
+    return f'"{name}", which' if name else "an authority that"

@@ -1,0 +1,149 @@
+"""The way to an etcd behind an entrance (`elastic.store.entrance`): gRPC speaks to a socket of ours, and we carry it.
+
+gRPC has no say in how its connections begin. So it connects to an abstract Unix socket of this process, and for each
+such connection one is made to the porter, which first wants to see that we know the secret. Abstract sockets have no
+permissions; the kernel tells who connects, and only this user is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import struct
+from typing import Any, Final
+
+from elastic.store import entrance
+from elastic.store.carrying import Ends, carry
+from elastic.store.etcd.firstwords import first_words, is_http2
+from elastic.store.lookup import connected
+
+DIAL_LIMIT_S = 2.0
+"""For the connection, and for each line of the porter."""
+BACKLOG = 16
+
+NO_PORTER: Final = (
+    "nobody asks for the job's secret there; give the same ELASTIC_JOB_SECRET or --job_secret_file to the host that "
+    "serves etcd, or, if it is an etcd of your own, to nobody"
+)
+CLOSED: Final = "it closes the connection"
+OTHER_SECRET: Final = (
+    "this node has another secret than the host that serves it; give every node the same ELASTIC_JOB_SECRET or "
+    "--job_secret_file"
+)
+
+
+class Passage:
+    """Carries to one porter. `refused` says why this node is not let in, `trouble` why nobody is reached; else ""."""
+
+    def __init__(self, target: str, key: bytes) -> None:
+        """`target` is `host:port`; `key` is made from the secret. Nothing is opened yet."""
+        host, _, port = target.rpartition(":")
+        self._host, self._port = host.strip("[]"), int(port)
+        self._key = key
+        self._listener: socket.socket | None = None
+        self._carrying: set[asyncio.Task[None]] = set()
+        self.refused = ""
+        self.trouble = ""
+
+    def open(self) -> str:
+        """Listen, and return the target for gRPC. Within the event loop."""
+        if self._listener is None:
+            self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            self._listener.bind(f"\0elastic-passage-{secrets.token_hex(16)}")
+            self._listener.listen(BACKLOG)
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
+        return f"unix-abstract:{self._listener.getsockname()[1:].decode()}"
+
+    def close(self) -> None:
+        """Carry nothing more."""
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+        for task in self._carrying:
+            task.cancel()
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            connected, _ = self._listener.accept()
+        except OSError:
+            return
+        if _user_of(connected) != os.getuid():
+            connected.close()
+            return
+        connected.setblocking(False)
+        task = asyncio.create_task(self._serve(connected), name=f"passage to {self._host}")
+        self._carrying.add(task)
+        task.add_done_callback(self._carrying.discard)
+
+    async def _serve(self, connected: socket.socket) -> None:
+        there: Ends | None = None
+        here = await asyncio.open_connection(sock=connected)
+        try:
+            there = await self._let_in()
+        except TimeoutError:
+            self.trouble = "no answer in time"
+        except OSError as error:
+            self.trouble = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        finally:
+            if there is None:
+                here[1].transport.abort()
+        if there is not None:
+            await carry(here, there)
+
+    async def _let_in(self) -> Ends | None:
+        """A connection on which etcd speaks next; None if the porter does not let us in."""
+        async with asyncio.timeout(DIAL_LIMIT_S):
+            there = await connected(self._host, self._port)
+        try:
+            self.refused = await self._prove(*there)
+        except BaseException:
+            there[1].transport.abort()
+            raise
+        self.trouble = ""
+        if self.refused:
+            there[1].transport.abort()
+            return None
+        return there
+
+    async def _prove(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
+        """Why this node is not let in, "" if it is. Raises `OSError` where that may be another time."""
+        try:
+            async with asyncio.timeout(DIAL_LIMIT_S):
+                said = await _line(reader)
+        except TimeoutError:
+            if is_http2(await first_words(self._host, self._port)):
+                return NO_PORTER
+            raise
+        if not said:
+            raise ConnectionError(CLOSED)
+        porter = entrance.read_greeting(said)
+        if porter is None:
+            return NO_PORTER
+        own = secrets.token_hex(16)
+        writer.write(entrance.proof(self._key, porter, own))
+        async with asyncio.timeout(DIAL_LIMIT_S):
+            answer = await _line(reader)
+        if not answer:
+            raise ConnectionError(CLOSED)
+        return "" if entrance.is_welcome(self._key, porter, own, answer) else OTHER_SECRET
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """One line, not longer than any of a porter's; what came if the connection ended."""
+    line = b""
+    while len(line) < entrance.LINE_MAX and not line.endswith(b"\n"):
+        byte = await reader.read(1)  # Not more: what follows the line is etcd's.
+        if not byte:
+            break
+        line += byte
+    return line
+
+
+def _user_of(connected: socket.socket) -> int:
+    """The user id of who is at the other end of a Unix socket."""
+    raw: Any = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", raw)[1])

@@ -1,0 +1,128 @@
+"""The way into etcd, the same for agents, elastic-ctl and the doctor: which servers, over TLS or not, and as whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from elastic.errors import ConfigError
+from elastic.store.certificates import NONE, Certificates
+from launcher.login import NOBODY, Login, login, new_secret
+from launcher.values import Servers
+
+if TYPE_CHECKING:
+    from elastic.store.etcd import EtcdStore
+    from launcher.config import Config
+
+FLAGS: Final = (
+    "elastic_server",
+    "etcd_ca",
+    "etcd_cert",
+    "etcd_key",
+    "etcd_user",
+    "etcd_password_file",
+    "job_secret_file",
+)
+"""The flags of `elastic-launch` that say it; whatever opens a store has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """`endpoints` are `host:port`, with https:// in front when they speak TLS."""
+
+    endpoints: tuple[str, ...]
+    login: Login = NOBODY
+    certificates: Certificates = NONE
+
+    def open(self) -> EtcdStore:
+        """A client; nothing is connected yet. A password that etcd refuses is read again from its file."""
+        from elastic.store.etcd import EtcdOptions, EtcdStore  # Only now: a wrong command line is told first.
+
+        who = self.login
+        options = EtcdOptions(
+            user=who.user,
+            password=who.password,
+            password_again=who.again if who.file else None,
+            secret=who.secret,
+            certificates=self.certificates,
+        )
+        return EtcdStore(self.endpoints, options=options)
+
+
+def certificates(given: Mapping[str, Any]) -> Certificates:
+    """The files that were named, from the values of flags by field. They are not read yet."""
+    return Certificates(ca=given.get("etcd_ca", ""), cert=given.get("etcd_cert", ""), key=given.get("etcd_key", ""))
+
+
+def over_tls(servers: Servers, files: Certificates) -> Servers:
+    """The servers, over TLS if certificates are named. Raises `ConfigError` where a server was written with http://."""
+    if servers.plain and files:
+        flags = [f"--etcd_{name}" for name in ("ca", "cert", "key") if getattr(files, name)]
+        raise ConfigError(
+            f"http:// in --elastic_server means no TLS, and {', '.join(flags)} {'is' if len(flags) == 1 else 'are'} "
+            "for TLS; write https://, or leave one of the two out"
+        )
+    return servers._replace(tls=servers.tls or bool(files))
+
+
+def access(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Access, tuple[str, ...]]:
+    """The way in, from the values of flags by field, and what to warn of. Reads the files; raises `ConfigError`."""
+    files = certificates(given)
+    servers = over_tls(given.get("servers") or Servers((), tls=False), files)
+    warnings = files.check()
+    who = login(
+        given.get("etcd_user", ""), given.get("etcd_password_file", ""), environ, given.get("job_secret_file", "")
+    )
+    _check_secret(who, tls=servers.tls)
+    return Access(endpoints(servers), who, files), (*warnings, *who.warnings)
+
+
+def _check_secret(who: Login, *, tls: bool) -> None:
+    if who.secret and tls:
+        raise ConfigError(
+            "the job's secret is for an etcd that elastic-launch serves, which speaks no TLS; leave out https:// and "
+            "--etcd_ca, or --job_secret_file (unset ELASTIC_JOB_SECRET)"
+        )
+
+
+def endpoints(servers: Servers) -> tuple[str, ...]:
+    """The servers as a client of etcd takes them."""
+    return tuple(f"https://{one}" for one in servers.endpoints) if servers.tls else servers.endpoints
+
+
+def check_relations(config: Config) -> None:
+    """Raise `ConfigError` where the flags contradict each other: some are for an etcd of ours, some for another."""
+    if config.servers:
+        if config.serve:
+            raise ConfigError("--serve starts an etcd here, and --elastic_server names one; leave one of the two out")
+        return
+    if config.certificates:
+        named = next(name for name in ("ca", "cert", "key") if getattr(config.certificates, name))
+        raise ConfigError(
+            f"--etcd_{named} is for an etcd of your own: add --elastic_server HOST:PORT, or leave it out (unset "
+            f"ELASTIC_ETCD_{named.upper()}); the one that is started here speaks no TLS"
+        )
+    served = next((f for f, given in ((config.list_flag, config.ips), ("--servers", config.ps_servers)) if given), "")
+    if served and config.serve:
+        raise ConfigError(f"--serve and {served} contradict each other: with {served} the host that sorts first serves")
+    if (served or config.serve) and config.etcd_user:
+        raise ConfigError(
+            f"--etcd_user is for an etcd of your own; to close the one that {served or '--serve'} starts, give every "
+            "node the same --job_secret_file FILE or ELASTIC_JOB_SECRET"
+        )
+
+
+def found(config: Config, environ: Mapping[str, str]) -> tuple[Login, tuple[str, ...]]:
+    """Who this is to etcd, and what to warn of; certificates are checked, too."""
+    warnings = (*config.warnings, *config.certificates.check())
+    who = login(config.etcd_user, config.etcd_password_file, environ, config.job_secret_file)
+    _check_secret(who, tls=config.tls)
+    if config.serve and not who.secret:
+        if config.quiet:
+            raise ConfigError(
+                "--serve prints the secret that other nodes need, and --quiet prints nothing; leave out --quiet, or "
+                "give the secret: --job_secret_file FILE or ELASTIC_JOB_SECRET"
+            )
+        who = new_secret()
+    return who, (*warnings, *who.warnings)

@@ -1,0 +1,85 @@
+"""The porter before an etcd of ours: lets in who knows the job's secret (`elastic.store.entrance`), and nobody else.
+
+etcd itself is reached through a socket in a folder that only this user can enter. Its own users are not enough to keep
+strangers out: versions before 3.6 let them raise an alarm, and forget then who may do what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from elastic.errors import ConfigError
+from elastic.store import entrance
+from elastic.store.carrying import carry
+
+PROVE_LIMIT_S = 5.0
+"""So long a stranger may hold a connection."""
+STRANGERS_MAX = 256
+"""Connections that have proven nothing yet; more are closed at once."""
+
+
+class Porter:
+    """Listens until `close`. `path` gives the socket of etcd, another one when etcd is started again."""
+
+    def __init__(self, secret: str, path: Callable[[], str]) -> None:
+        """Nothing is opened yet."""
+        self._key = entrance.key_of(secret)
+        self._path = path
+        self._servers: list[asyncio.Server] = []
+        self._guests: set[asyncio.Task[None]] = set()
+        self._strangers = 0
+
+    async def open(self, hosts: Sequence[str], port: int) -> int:
+        """Listen at each of these addresses; the port, a free one for 0 (then of one address). Raises `ConfigError`."""
+        for host in hosts:
+            try:
+                server = await asyncio.start_server(self._meet, host, port, limit=entrance.LINE_MAX)
+            except OSError as error:
+                await self.close()
+                raise ConfigError(f"port {port} of {host} cannot be had ({error.strerror}); use another") from error
+            self._servers.append(server)
+            port = int(server.sockets[0].getsockname()[1])
+        return port
+
+    async def close(self) -> None:
+        """Listen no more, and cut who is inside."""
+        for server in self._servers:
+            server.close()
+        for guest in self._guests:
+            guest.cancel()
+        if self._guests:
+            await asyncio.wait(self._guests)
+        self._servers.clear()
+
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._guests.add(task)
+        task.add_done_callback(self._guests.discard)
+        try:
+            with suppress(OSError, asyncio.CancelledError):
+                if await self._known(reader, writer):
+                    await carry((reader, writer), await asyncio.open_unix_connection(self._path()))
+        finally:
+            writer.transport.abort()
+
+    async def _known(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        if self._strangers >= STRANGERS_MAX:
+            return False
+        self._strangers += 1
+        try:
+            own = secrets.token_hex(16)
+            writer.write(entrance.greeting(own))
+            async with asyncio.timeout(PROVE_LIMIT_S):
+                line = await reader.readuntil(b"\n")
+            guest = entrance.read_proof(self._key, own, line)
+            writer.write(entrance.NO if guest is None else entrance.welcome(self._key, own, guest))
+            await writer.drain()
+            return guest is not None
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
+            return False
+        finally:
+            self._strangers -= 1

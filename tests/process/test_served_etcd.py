@@ -1,0 +1,285 @@
+"""An etcd that elastic-launch serves: where it listens, and who is let in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import shlex
+import signal
+import socket
+import stat
+from pathlib import Path
+
+import psutil
+import pytest
+
+from elastic.errors import StoreDenied, StoreUnavailable
+from elastic.store import entrance
+from elastic.store.base import Put, Range
+from elastic.store.embedded import EmbeddedEtcd
+from elastic.store.etcd import EtcdOptions, EtcdStore
+from launcher.login import SECRET
+from launcher.porter import STRANGERS_MAX, Porter
+from tests.process.jobs import Job, story
+from tests.process.test_job_ips import FIRST, SECOND, static
+from tests.store.servers import free_ports
+
+OURS = secrets.token_hex(16)
+HERE = "127.0.0.1"
+
+
+class Served:
+    """A hidden etcd with a porter before it."""
+
+    def __init__(self) -> None:
+        self.etcd = EmbeddedEtcd(hidden=True)
+        self._porter = Porter(OURS, lambda: self.etcd.socket)
+
+    async def __aenter__(self) -> Served:
+        await self.etcd.start()
+        self.endpoint = f"{HERE}:{await self._porter.open([HERE], 0)}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._porter.close()
+        await self.etcd.stop()
+
+    def store(self, secret: str) -> EtcdStore:
+        return EtcdStore([self.endpoint], options=EtcdOptions(secret=secret, request_limit_s=10.0))
+
+    async def answer(self, *lines: bytes) -> bytes:
+        """All that a stranger hears who says these lines after the porter's first."""
+        host, port = self.endpoint.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        await reader.readline()
+        writer.writelines(lines)
+        try:
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.close()
+
+
+def listening(pid: int) -> set[str]:
+    """The addresses at which a process listens for TCP."""
+    found = psutil.Process(pid).net_connections("inet")
+    return {one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN}
+
+
+def test_who_has_the_secret_does_everything_and_nobody_else_does_anything() -> None:
+    async def run() -> None:
+        async with Served() as served:
+            store = served.store(OURS)
+            await store.txn((), [Put("/elastic/j/a", b"1")])
+            assert len((await store.list(Range.prefix("/elastic/"))).entries) == 1
+            lease = await store.grant(30)
+            assert await store.refresh(lease.id) == 30
+            assert [one.endpoint for one in await store.statuses()] == [served.endpoint]
+            await store.close()
+            for secret, said in (
+                ("another one", "this node has another secret"),
+                ("", "lets in only who has the job's"),
+            ):
+                stranger = served.store(secret)
+                with pytest.raises(StoreDenied, match=said):
+                    await stranger.list(Range.prefix("/elastic/"))
+                await stranger.close()
+
+    asyncio.run(run())
+
+
+def test_a_stranger_gets_a_greeting_and_no_byte_of_etcd() -> None:
+    async def run() -> None:
+        async with Served() as served:
+            key = entrance.key_of("another one")
+            proof = entrance.proof(key, "0" * 32, "1" * 32)
+            for lines in ((b"\n",), (proof,), (b"x" * 100_000,), (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",), (b"GET /\n",)):
+                assert await served.answer(*lines) in (entrance.NO, b"")
+            store = served.store(OURS)
+            await store.list(Range.prefix("/elastic/"))  # It still answers.
+            await store.close()
+
+    asyncio.run(run())
+
+
+def test_the_way_outlives_a_connection_that_is_made_anew_and_an_etcd_that_is_started_again() -> None:
+    async def run() -> None:
+        async with Served() as served:
+            store = served.store(OURS)
+            await store.txn((), [Put("/elastic/j/a", b"1")])
+            await store._servers.rotation.current.disconnect()
+            assert (await store.list(Range.prefix("/elastic/"))).entries
+            assert served.etcd.pid is not None
+            os.kill(served.etcd.pid, signal.SIGKILL)
+            await served.etcd.ended()
+            await served.etcd.start_again()
+            assert not (await store.list(Range.prefix("/elastic/"))).entries, "it is empty"
+            await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_crowd_of_strangers_that_say_nothing_is_turned_away() -> None:
+    async def run() -> None:
+        async with Served() as served:
+            host, port = served.endpoint.split(":")
+            crowd = [await asyncio.open_connection(host, int(port)) for _ in range(STRANGERS_MAX)]
+            for reader, _ in crowd:
+                assert await reader.readline()
+            reader, writer = await asyncio.open_connection(host, int(port))
+            assert await reader.read() == b"", "there is no room for one more"
+            for _, each in [*crowd, (reader, writer)]:
+                each.close()
+            store = served.store(OURS)
+            await store.list(Range.prefix("/elastic/"))
+            await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_hidden_etcd_has_no_port_but_one_of_the_loopback_address_and_a_folder_of_its_users() -> None:
+    async def run() -> None:
+        async with EmbeddedEtcd(hidden=True) as etcd:
+            assert etcd.pid is not None
+            assert etcd.folder is not None
+            assert listening(etcd.pid) == {HERE}, "the port for other servers of a cluster"
+            for folder in (etcd.folder, etcd.folder / "data"):
+                assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            store = EtcdStore([etcd.endpoint])
+            await store.list(Range.prefix("/elastic/"))
+            await store.close()
+
+    asyncio.run(run())
+
+
+def test_an_etcd_without_a_porter_is_told_from_one_with() -> None:
+    async def run() -> None:
+        async with EmbeddedEtcd() as etcd:
+            assert etcd.pid is not None
+            assert listening(etcd.pid) == {HERE}
+            store = EtcdStore([etcd.endpoint], options=EtcdOptions(secret=OURS, request_limit_s=20.0))
+            with pytest.raises(StoreDenied, match="nobody asks for the job's secret there"):
+                await store.list(Range.prefix("/elastic/"))
+            await store.close()
+            (port,) = free_ports(1)
+            nobody = EtcdStore([f"{HERE}:{port}"], options=EtcdOptions(secret=OURS, request_limit_s=0.2))
+            with pytest.raises(StoreUnavailable, match=f"etcd at {HERE}:{port} does not answer: Connection refused"):
+                await nobody.list(Range.prefix("/elastic/"))
+            await nobody.close()
+
+    asyncio.run(run())
+
+
+def test_a_porter_that_stands_still_is_no_refusal() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def hasty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def run() -> None:
+        for serve, said in ((silent, "does not answer"), (hasty, "it closes the connection")):
+            server = await asyncio.start_server(serve, HERE, 0)
+            host, port = server.sockets[0].getsockname()
+            store = EtcdStore([f"{host}:{port}"], options=EtcdOptions(secret=OURS, request_limit_s=0.5))
+            with pytest.raises(StoreUnavailable, match=said):
+                await store.list(Range.prefix("/elastic/"))
+            await store.close()
+            server.close()
+
+    asyncio.run(run())
+
+
+def test_settings_of_another_etcd_in_the_environment_are_not_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ETCD_NAME", "somebody")
+    monkeypatch.setenv("ETCD_LISTEN_CLIENT_URLS", "http://0.0.0.0:1")
+    monkeypatch.setenv(SECRET, OURS)
+
+    async def run() -> None:
+        async with EmbeddedEtcd() as etcd:
+            assert b"ETCD_" not in environment_of(etcd.pid)
+            assert OURS.encode() not in environment_of(etcd.pid)
+
+    asyncio.run(run())
+
+
+@story
+async def test_a_job_that_is_served_prints_the_line_that_starts_a_node_elsewhere(job: Job) -> None:
+    (port,) = free_ports(1)
+    server = f"{HERE}:{port}"
+    first = await job.node("--serve", server, "--np", "2", server=False)
+    line = (await first.says(r"one more node, on another machine: (.*)$"))[1]
+    await first.says("1 of 2 nodes is here")
+    words = shlex.split(line)
+    name, _, secret = words[0].partition("=")
+    assert (name, words[1:4]) == (SECRET, ["elastic-launch", "--elastic_server", server])
+    assert len(secret) == 32
+    stranger = EtcdStore([server], options=EtcdOptions(request_limit_s=20.0))
+    with pytest.raises(StoreDenied):
+        await stranger.list(Range.prefix("/elastic/"))
+    await stranger.close()
+    second = await job.node(*words[2:-1], environ={SECRET: secret})
+    for worker in await job.world(1, 2):
+        assert not any(name.startswith("ELASTIC_JOB_SECRET") for name in worker.env)
+        await worker.exits(0)
+    assert [await node.exits() for node in (first, second)] == [0, 0]
+    assert [sum(secret in one for one in node.lines) for node in (first, second)] == [1, 0]
+    assert not any(secret in file.read_text() for file in job.folder.glob("*/log/*"))
+
+
+@story
+async def test_a_list_of_hosts_with_a_secret_is_closed_to_hosts_that_do_not_have_it(job: Job) -> None:
+    (port,) = free_ports(1)
+    closed = ("--job_secret_file", secret_file(job, "secret", OURS))
+    elsewhere = ("--job_secret_file", secret_file(job, "other", "a secret of another job"))
+    first = await static(job, FIRST, port, *closed)
+    await first.says("1 of 2 nodes is here")
+    for flags, said in (
+        ((), "lets in only who has the job's secret"),
+        (elsewhere, "this node has another secret"),
+    ):
+        stranger = await static(job, SECOND, port, *flags)
+        assert await stranger.exits() == 3
+        (line,) = stranger.lines
+        assert said in line
+        assert OURS not in line
+    second = await static(job, SECOND, port, *closed)
+    for worker in await job.world(1, 2):
+        await worker.exits(0)
+    assert [await node.exits() for node in (first, second)] == [0, 0]
+    assert not any("warning" in line for line in first.lines)
+
+
+def secret_file(job: Job, name: str, secret: str) -> str:
+    """A file that only its user can read."""
+    file = job.write(name, f"{secret}\n")
+    file.chmod(0o600)
+    return str(file)
+
+
+def environment_of(process: int | None) -> bytes:
+    return Path(f"/proc/{process}/environ").read_bytes()
+
+
+@story
+async def test_a_list_of_hosts_without_a_secret_says_that_it_is_open_where_others_reach_it(job: Job) -> None:
+    own = [
+        address.address
+        for name, addresses in psutil.net_if_addrs().items()
+        for address in addresses
+        if address.family is socket.AF_INET and not address.address.startswith("127.")
+    ]
+    if not own:
+        pytest.skip("this machine has no address that others reach")
+    (port,) = free_ports(1)
+    ips = f"{own[0]},z.invalid"
+    node = await static(job, own[0], port, "--np", "1", ips=ips)
+    told = await node.says(r"warning: whoever reaches (\S+) can stop this job or steer it: .*ELASTIC_JOB_SECRET")
+    assert re.fullmatch(rf"{own[0]}:{port}", told[1])
+    (worker,) = await job.world(1, 1)
+    await worker.exits(0)
+    assert await node.exits() == 0

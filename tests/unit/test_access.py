@@ -1,0 +1,184 @@
+"""The way into etcd as the command line names it: TLS, certificates, and an etcd that is served to others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elastic.errors import ConfigError
+from elastic.store.certificates import Certificates
+from launcher import access
+from launcher.config import Config, check, parse
+from launcher.local import joiner_line, node_argv, node_environments
+from launcher.login import SECRET
+from launcher.values import Servers
+from tests.store.authority import Authority, authority
+
+SECRET_TEXT = "a secret of many characters"
+
+
+def named(*flags: str, server: str = "etcd:2379", **environ: str) -> Config:
+    return parse(("--elastic_server", server, "--job_id", "j", *flags, "t.py"), environ)
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return authority(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.mark.parametrize(
+    ("server", "flags", "endpoint"),
+    [
+        ("etcd:2379", (), "etcd:2379"),
+        ("http://etcd:2379", (), "etcd:2379"),
+        ("https://etcd:2379", (), "https://etcd:2379"),
+        ("etcd:2379", ("--etcd_ca", "ca.pem"), "https://etcd:2379"),
+        ("etcd:2379", ("--etcd-cert=c.pem", "--etcd-key=k.pem"), "https://etcd:2379"),
+        ("https://etcd:2379", ("--etcd_ca", "ca.pem"), "https://etcd:2379"),
+    ],
+)
+def test_tls_is_spoken_where_https_or_a_certificate_is_named(
+    server: str, flags: tuple[str, ...], endpoint: str
+) -> None:
+    assert named(*flags, server=server).way.endpoints == (endpoint,)
+
+
+def test_the_variables_stand_for_the_flags() -> None:
+    found = named(ELASTIC_ETCD_CA="ca.pem", ELASTIC_ETCD_CERT="c.pem", ELASTIC_ETCD_KEY="k.pem")
+    assert found.way.certificates == Certificates(ca="ca.pem", cert="c.pem", key="k.pem")
+    assert found.way.endpoints == ("https://etcd:2379",)
+
+
+def test_a_server_without_tls_beside_certificates_is_told_with_the_mend() -> None:
+    said = (
+        r"http:// in --elastic_server means no TLS, and --etcd_ca is for TLS; write https://, or leave one of the two"
+    )
+    with pytest.raises(ConfigError, match=said):
+        named("--etcd_ca", "ca.pem", server="http://etcd:2379")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--etcd_cert", "c.pem"), "--etcd_cert c.pem has no key: add --etcd_key FILE"),
+        (("--etcd_key", "k.pem"), "--etcd_key k.pem has no certificate: add --etcd_cert FILE"),
+        (("--etcd_ca", "none.pem"), "--etcd_ca none.pem cannot be read: No such file or directory"),
+    ],
+)
+def test_files_that_are_missing_are_told_with_the_mend(tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
+    (tmp_path / "t.py").write_text("")
+    config = parse(("--elastic_server", "127.0.0.1:1", "--job_id", "j", *flags, str(tmp_path / "t.py")), {})
+    with pytest.raises(ConfigError, match=said):
+        check(config, {})
+
+
+def test_files_that_are_not_what_they_should_be_are_told_with_the_mend(ours: Authority, tmp_path: Path) -> None:
+    text, binary = tmp_path / "text", tmp_path / "binary"
+    text.write_text("no certificate\n")
+    binary.write_bytes(bytes(range(256)))
+    cert, key, ca = ours.client.cert, ours.client.key, ours.client.ca
+    for file in (text, binary):
+        name = str(file)
+        for files, said in (
+            (Certificates(ca=name), f"--etcd_ca {name} holds no certificate in PEM"),
+            (Certificates(cert=name, key=key), f"--etcd_cert {name} holds no certificate in PEM"),
+            (Certificates(cert=cert, key=name), f"--etcd_key {name} holds no key in PEM"),
+        ):
+            with pytest.raises(ConfigError, match=said):
+                files.check()
+    with pytest.raises(ConfigError, match=r"--etcd_key .* is not the key of --etcd_cert .*; name two that fit"):
+        Certificates(ca=ca, cert=cert, key=ours.path("other-key.pem")).check()
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        Certificates(ca=str(tmp_path)).check()
+
+
+def test_a_key_with_a_passphrase_is_told_and_nobody_is_asked_for_it(ours: Authority) -> None:
+    locked = ours.path("locked.pem")
+    ours.run("pkey", "-in", ours.client.key, "-aes128", "-passout", "pass:x", "-out", locked)
+    with pytest.raises(ConfigError, match=r"--etcd_key .* has a passphrase, and nobody is there to type it"):
+        Certificates(cert=ours.client.cert, key=locked).check()
+
+
+def test_a_key_that_others_can_read_is_a_warning(ours: Authority) -> None:
+    key = Path(ours.client.key)
+    key.chmod(0o644)
+    assert ours.client.check() == (f"--etcd_key {key} can be read by every user of this machine; chmod 600 {key}",)
+    key.chmod(0o600)
+    assert ours.client.check() == ()
+
+
+# --- an etcd of ours ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            ("--etcd_ca", "ca.pem"),
+            "--etcd_ca is for an etcd of your own: add --elastic_server HOST:PORT, or leave it out",
+        ),
+        (("--serve", "10.0.0.5", "--ips", "a,b"), "--serve and --ips contradict each other"),
+        (("--ips", "a,b", "--etcd_user", "u"), "give every node the same --job_secret_file FILE or ELASTIC_JOB_SECRET"),
+        (("--serve", "10.0.0.5", "--etcd_user", "u"), "to close the one that --serve starts"),
+        (("--serve", "0.0.0.0"), "0.0.0.0 is every address; name the one at which the other machines reach this one"),
+        (("--serve", "10.0.0.5:x"), "is not host:port"),
+        (
+            ("--serve", "10.0.0.5", "--elastic_server", "a:1", "--job_id", "j"),
+            "--serve starts an etcd here, and --elastic_server names one",
+        ),
+    ],
+)
+def test_what_is_for_another_etcd_is_told_with_the_mend(flags: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse((*flags, "t.py"), {})
+
+
+@pytest.mark.parametrize(
+    ("text", "served"),
+    [
+        ("10.0.0.5", "10.0.0.5:2379"),
+        ("here:9", "here:9"),
+        ("fd00::5", "[fd00::5]:2379"),
+        ("[fd00::5]:9", "[fd00::5]:9"),
+    ],
+)
+def test_the_served_address_has_a_port_or_gets_etcds(text: str, served: str) -> None:
+    assert parse(("--serve", text, "t.py"), {}).serve == served
+
+
+def checked(tmp_path: Path, *flags: str, **environ: str) -> Config:
+    (tmp_path / "t.py").write_text("")
+    return check(parse((*flags, str(tmp_path / "t.py")), environ), environ)
+
+
+def test_a_served_job_has_a_random_secret_that_stands_before_the_command_and_not_in_it(tmp_path: Path) -> None:
+    config = checked(tmp_path, "--serve", "127.0.0.1:9", "--np", "2")
+    secret = config.login.secret
+    assert (len(secret), config.login.made) == (32, True)
+    line = joiner_line(config, config.serve, {})
+    assert line.startswith(f"{SECRET}={secret} elastic-launch --elastic_server 127.0.0.1:9 --job_id {config.job_id} ")
+    assert secret not in " ".join(node_argv(config, "127.0.0.1:9"))
+    assert [one[SECRET] for one in node_environments(config, {})] == [secret]
+    assert checked(tmp_path, "--serve", "127.0.0.1:9").login.secret != secret
+
+
+def test_a_secret_of_the_users_own_is_not_printed(tmp_path: Path) -> None:
+    config = checked(tmp_path, "--serve", "127.0.0.1:9", "--quiet", **{SECRET: SECRET_TEXT})
+    assert SECRET_TEXT not in joiner_line(config, config.serve, {})
+    assert SECRET_TEXT not in repr(config)
+
+
+def test_a_secret_and_tls_are_for_two_kinds_of_etcd(tmp_path: Path) -> None:
+    flags = ("--elastic_server", "https://127.0.0.1:1", "--job_id", "j")
+    with pytest.raises(
+        ConfigError, match=r"an etcd that elastic-launch serves, which speaks no TLS; leave out https://"
+    ):
+        checked(tmp_path, *flags, **{SECRET: SECRET_TEXT})
+    with pytest.raises(ConfigError, match="which speaks no TLS"):
+        access.access({"servers": Servers(("127.0.0.1:1",), tls=True)}, {SECRET: SECRET_TEXT})
+
+
+def test_a_random_secret_that_nobody_would_see_is_told_with_the_mend(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--quiet prints nothing; leave out --quiet, or give the secret"):
+        checked(tmp_path, "--serve", "127.0.0.1:9", "--quiet")
