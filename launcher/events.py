@@ -22,10 +22,7 @@ The file is renamed to events.1.jsonl when it is too long, so that both together
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,9 +31,8 @@ from typing import Any
 from elastic import agentevents as ae
 from elastic.agentfacts import Facts
 from elastic.model import Cause
+from launcher.sharedlog import SharedLog
 
-BYTES_MAX = 8 << 20
-"""Of the file; there are two of them at most."""
 LINE_BYTES_MAX = 64 << 10
 """A longer line (the members of a very large world) loses its list of nodes."""
 
@@ -46,8 +42,7 @@ class EventLog:
 
     def __init__(self, log_dir: Path, job_id: str, node: str, complain: Callable[[str], None]) -> None:
         """Nothing is written yet."""
-        self._path = log_dir / "events.jsonl"
-        self._full = log_dir / "events.1.jsonl"
+        self._file = SharedLog(log_dir / "events.jsonl")
         self._common = {"job": job_id, "node": node}
         self._complain = complain
         self._complained = False
@@ -88,14 +83,14 @@ class EventLog:
             self.write(what, g, {name: value for name, value in fields.items() if name != "nodes"})
             return
         try:
-            self._append(line)
+            self._file.append(line)
         except OSError as error:
             self._complain_once(f"cannot be written ({error.strerror}); it is not complete")
 
     def _complain_once(self, text: str) -> None:
         if not self._complained:
             self._complained = True
-            self._complain(f"{self._path} {text}")
+            self._complain(f"{self._file.path} {text}")
 
     def _look(self, facts: Facts, taken: Sequence[str]) -> None:
         """Write what the store shows anew."""
@@ -118,33 +113,6 @@ class EventLog:
             self._go = generation.g
             fields = {"master": go.value.master, "restarts": go.value.budget.charged, "note": go.value.note}
             self.write("go", generation.g, fields)
-
-    def _append(self, line: bytes) -> None:
-        """Open, append, close: another agent of this folder may have renamed the file."""
-        fd = self._open()
-        try:
-            if os.fstat(fd).st_size > BYTES_MAX:
-                self._set_aside(fd)
-                os.close(fd)
-                fd = self._open()
-            os.write(fd, line)
-        finally:
-            os.close(fd)
-
-    def _open(self) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-
-    def _set_aside(self, fd: int) -> None:
-        """Rename the full file, unless another agent is about to, or has just done it."""
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._complain_once("cannot be locked: agents that share it may lose events when it is full")
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(fd), os.stat(self._path)):
-                os.replace(self._path, self._full)
 
 
 def _line(fields: Mapping[str, Any]) -> bytes:

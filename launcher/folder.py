@@ -18,7 +18,8 @@ from launcher.logs import check_log_dir
 
 LOCK = ".agents.lock"
 OURS = re.compile(
-    r"(?:workerlog|serverlog|heterlog|envlog(?:\.[a-z]+)?)\.\d+|endpoints(?:\.\d+)?\.log|launcher\.log|events(?:\.1)?\.jsonl"
+    r"(?:workerlog|serverlog|heterlog)\.\d+(?:\.1)?|envlog(?:\.[a-z]+)?\.\d+|endpoints(?:\.\d+)?\.log"
+    r"|launcher(?:\.1)?\.log|events(?:\.1)?\.jsonl"
 )
 """The files that we write. Nothing else in the folder is touched, whoever put it there."""
 

@@ -27,6 +27,7 @@ from launcher.progress import ProgressTeller
 from launcher.psenvironment import roster_document
 from launcher.specs import Learned, Specs
 from launcher.talk import Heard, WorkerTalk
+from launcher.workerlog import append_line
 
 SIGNS_LINES = 3000
 """Lines of a log's end that are searched for the exception and for signs of its cause."""
@@ -94,6 +95,7 @@ class NodeWorkers:
             stderr=self._stderr,
             complain=self._narrator.warn,
             has_saved=self.talk.has_saved,
+            log_bytes_max=self._config.log_bytes_max,
         )
 
     async def start(self) -> None:
@@ -209,7 +211,7 @@ class NodeWorkers:
             if (spec.role, spec.rank) in failed or (newest.why_stopped == why and not echo):
                 continue
             try:
-                logs.append_line(spec.log, logs.clean(report.echo_line(cause) if echo else report.stopped_line(why)))
+                append_line(spec.log, logs.clean(report.echo_line(cause) if echo else report.stopped_line(why)))
             except OSError as error:
                 self._narrator.detail(f"{spec.log} does not say which worker failed first ({error.strerror})")
 
