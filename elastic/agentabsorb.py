@@ -53,7 +53,7 @@ def absorb(f: Facts, event: Event) -> None:
             f.granting = False
             f.grant_again_at = f.now + GRANT_RETRY_S
         case Refreshed():
-            if event.lease == f.lease:
+            if event.lease == f.lease and not f.keyless:
                 f.right = replace(f.right, outage_limit_s=_spec(f).store_outage_limit_s)
                 f.right = f.right.refreshed(event.sent_at, event.ttl_s)
         case SessionLost():
@@ -164,18 +164,27 @@ def _distrust(f: Facts) -> None:
 def _own_key(f: Facts) -> None:
     """Learn from the store whether this node is registered; it knows better than any answer.
 
-    One revision may arrive in parts, so only a later one without the key shows that it is gone.
+    One revision may arrive in parts, so only a later one without the key shows that it is gone. Then the lease may
+    live: somebody has deleted the key, has damaged it, or has taken it from under the lease. It is written once more,
+    and the workers run on for as long as the right lasts that the lease has given so far. Everybody reckons with that:
+    so runs a node whose lease was revoked and which has not heard of it.
     """
     own = f.view.members.get(f.me.node)
-    if f.registered is not None and own is None and f.view.revision > f.registered_at_revision:
-        _session_lost(f)
-    elif own is not None and own.lease == f.lease and f.lease is not None:
+    mine = own is not None and own.lease == f.lease and f.lease is not None
+    if f.registered is not None and not mine and f.view.revision > f.registered_at_revision:
+        f.unregister()
+        f.keyless = True
+        if f.phase is not Phase.ENDED:
+            f.act(Say("this node's key is gone from etcd, or is not its own any more: it is written again"))
+    elif own is not None and mine:
+        f.keyless = False
         f.registered = own.create_revision
         f.registered_at_revision = max(f.registered_at_revision, own.create_revision)
 
 
 def _session_lost(f: Facts) -> None:
     f.lease = None
+    f.keyless = False
     f.right = f.right.lost()
     f.unregister()
 
@@ -185,6 +194,8 @@ def _answered(f: Facts, event: Answered) -> None:
     if f.inflight is transaction:
         f.inflight = None
     if event.succeeded is False and transaction.kind == "register":
+        if f.keyless and transaction.lease == f.lease:
+            _session_lost(f)  # Most likely it was the lease that went, and the key with it.
         _came_second(f)
         return
     if event.succeeded is None:
@@ -205,6 +216,7 @@ def _answered(f: Facts, event: Answered) -> None:
         return
     if transaction.kind == "register" and f.lease is not None and transaction.lease == f.lease:
         own = f.view.members.get(f.me.node)
+        f.keyless = False
         f.registered = own.create_revision if own is not None else event.revision
         f.registered_at_revision = event.revision
         if f.phase is Phase.RUNNING:

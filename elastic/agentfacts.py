@@ -98,6 +98,7 @@ class Facts:
     grant_again_at: float = float("-inf")
     registered: int | None = None
     registered_at_revision: int = 0
+    keyless: bool = False
     joined_at: float | None = None
     refusal: str = ""
     joins: int = 0

@@ -69,7 +69,7 @@ def join(
         return JoinPlan(refusal=f"the job's spec in the store ({keys.spec}) cannot be read; delete that key")
     if keys.incarnation in view.damaged:
         return JoinPlan(refusal=f"the key {keys.incarnation} cannot be read; delete everything of this job")
-    if keys.member(me.node) in view.damaged:
+    if fresh and keys.member(me.node) in view.damaged:
         return JoinPlan(refusal=f"this node's own key {keys.member(me.node)} cannot be read; delete it")
     if fresh and me.node in view.members:
         return JoinPlan(lines=(f"another node is registered as {me.node}; waiting for its lease to end",))

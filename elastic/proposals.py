@@ -108,11 +108,13 @@ def register(
     has just begun the empty job, with the very same spec, this node joins that one: of a thousand nodes that are
     started together all but one come second, and need no second transaction.
 
-    `nobody_lives` holds the transaction to a job without any member. It reads who registered last before it: the one to
-    follow in line, most likely, whom each would otherwise look for among all, and read.
+    What stands under the node's key is replaced, also if it cannot be read. `nobody_lives` holds the transaction to a
+    job without any member. It reads who registered last before it: the one to follow in line, most likely, whom each
+    would otherwise look for among all, and read.
     """
     own = view.members.get(node)
-    fits = (Compare.absent(keys.verdict), Compare.modified(keys.member(node), own.mod_revision if own else 0))
+    at = own.mod_revision if own else view.damaged_at.get(keys.member(node), 0)
+    fits = (Compare.absent(keys.verdict), Compare.modified(keys.member(node), at))
     compares = [
         Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),
         *fits,
@@ -120,7 +122,7 @@ def register(
     ]
     then: list[Operation] = [
         Read(Range.key(keys.arrived)),
-        Put(keys.arrived, encode(Arrival(node) if own else Arrival(node, lease, member))),
+        Put(keys.arrived, encode(Arrival(node) if at else Arrival(node, lease, member))),
         Put(keys.member(node), encode(member), lease),
     ]
     otherwise: Instead | tuple[()] = ()

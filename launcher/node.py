@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from elastic.agentevents import Event, Exited, Gone, Hung, Listens, Prepared, StartWorkers
-from elastic.channel import SERVERS_FROM, Listening, Said
+from elastic.channel import SERVERS_FROM, Listening, Said, fitting
 from elastic.errors import NurseryLost
 from elastic.model import Cause, Generation, Role, WorkerExit
 from elastic.naming import process_name
 from elastic.store.scratch import NODE, Scratch, remove_left_behind
-from launcher import environment, envlog, errorfile, exits, locks, logs, report, warm, workers
+from launcher import environment, envlog, errorfile, exits, locks, logs, progressfile, report, warm, workers
 from launcher.config import Config
 from launcher.console import Console
 from launcher.endpoints import join_host_port
@@ -279,7 +279,7 @@ class NodeWorkers:
         running.waiting.discard(event.local_rank)
         self._hangs.gone(event.local_rank)
         lines = logs.tail(spec.log, event.log_from, lines=SIGNS_LINES)
-        log = str(spec.log)
+        log = fitting(str(spec.log))
         exit_ = exits.worker_exit(
             spec.rank,
             event.code,
@@ -316,7 +316,7 @@ class NodeWorkers:
         for one in late:
             spec = running.specs[one.local_rank]
             lines = logs.tail(spec.log, self._nursery.log_from(one.local_rank), lines=SIGNS_LINES)
-            limit_s, log = self._config.hang_timeout_s, str(spec.log)
+            limit_s, log = self._config.hang_timeout_s, fitting(str(spec.log))
             exit_ = exits.hanging(
                 spec.rank, log, lines, limit_s, one.step, shown=one.shown, frozen=one.frozen, role=spec.role
             )
@@ -329,7 +329,7 @@ class NodeWorkers:
         if running is None or running.g != g:
             return
         self._running = None
-        steps = [self._step(spec) for spec in running.specs.values()]
+        steps = [progressfile.step(spec.env["ELASTIC_PROGRESS_FILE"]) for spec in running.specs.values()]
         steps += [max(heard.step, heard.saved) for heard in self.talk.workers.values()]
         if any(heard.committed or heard.saved >= 0 for heard in self.talk.workers.values()):
             self._restore_step = None  # It was gone back to, and training went on from there.
@@ -351,19 +351,12 @@ class NodeWorkers:
                 rank=spec.rank,
                 code=-9,
                 words="killed with its nursery",
-                log=str(spec.log),
+                log=fitting(str(spec.log)),
                 infra="the nursery died",
                 role=spec.role,
             )
             self._put(Exited(running.g, lost, own=True))
         self._gone(running.g)
-
-    def _step(self, spec: workers.WorkerSpec) -> int:
-        """The highest step that a worker reported, -1 if it reported none."""
-        try:
-            return int(Path(spec.env["ELASTIC_PROGRESS_FILE"]).read_text())
-        except (OSError, ValueError):
-            return -1
 
 
 def _number(spec: workers.WorkerSpec) -> int:

@@ -393,6 +393,22 @@ def spec_deleted(world: World, rng: random.Random) -> None:
     world.after(rng.uniform(0.5, 5.0), lambda: _start(world, "respec"))
 
 
+def member_taken_away(world: World, rng: random.Random) -> None:
+    """Somebody deletes or damages the key of a member whose lease lives; nobody puts it back but the member itself."""
+    node = _pick(world, rng)
+    if node is not None and world.store_up:
+        _take_away(world, rng, node.name)
+
+
+def _take_away(world: World, rng: random.Random, name: str) -> None:
+    key = KEYS.member(name)
+    found = world.store.list(Range.key(key)).entries
+    if found:
+        junk = Put(key, b"\xff{", rng.choice([0, found[0].lease]))
+        world.store.txn((), (Delete(Range.key(key)),) if rng.random() < 0.5 else (junk,))
+        world.deliver()
+
+
 def _operator_writes(world: World, key: str, value: bytes) -> None:
     world.store.txn((), (Put(key, value),))
     world.deliver()
@@ -403,7 +419,7 @@ FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
     unlinkable, deaf_watch, late_writes, lease_lost_while_alive, leader_change, outage_short, outage_long,
     store_empty, join_storm, leave_and_join, drain, false_proof, worker_fails, worker_asks_restart, worker_fatal,
     crash_loop, proposer_lost, drain_as_a_worker_fails, proposal_outlives_its_proposer, wrong_slots,
-    impatient_node, late_drain, scale, operator_stops, damaged_document, spec_deleted,
+    impatient_node, late_drain, scale, operator_stops, damaged_document, spec_deleted, member_taken_away,
 )  # fmt: skip
 RARE = {"outage_long": 0.3, "store_empty": 0.4, "crash_loop": 0.4, "operator_stops": 0.2, "worker_fatal": 0.3}
 WEIGHTS = tuple(RARE.get(fault.__name__, 1.0) for fault in FAULTS)
@@ -469,7 +485,7 @@ def _calm(world: World, rng: random.Random) -> None:
 
     def strike() -> None:
         node = _pick(world, rng)
-        kind = rng.choice(["loss", "outage", "return", "astray"])
+        kind = rng.choice(["loss", "outage", "return", "astray", "taken away"])
         if kind == "loss" and node is not None:
             calm.expect_notice(world, node)
             world.kill_node(node)
@@ -478,6 +494,10 @@ def _calm(world: World, rng: random.Random) -> None:
                 calm.expect_nothing(world)
             seconds = rng.uniform(1.0, world.spec.store_outage_limit_s * 0.8)
             _astray_for(world, node, seconds, then=lambda: calm.store_is_back(world))
+        elif kind == "taken away" and node is not None and world.links:
+            calm.expect_nothing(world)
+            _take_away(world, rng, node.name)
+            world.after(2 * world.spec.lease_ttl_s, lambda: calm.store_is_back(world))
         elif kind == "return" and node is not None:
             _cut_for(world, node, rng.uniform(3.0, 12.0), then=lambda: calm.expect_return(world, node))
         else:
