@@ -35,6 +35,7 @@ from elastic.model import Spec
 GRANT_RETRY_S = 0.5
 ASK_AGAIN_S = 0.5
 """A question to the store that led to nothing is asked again after this pause."""
+PROPOSALS = ("form", "go", "verdict")
 SEEN_BY_ITS_WRITER = ("register", "say", "form", "go", "verdict")
 """Transactions that change what every agent follows: the next one waits until the view shows them."""
 
@@ -207,6 +208,8 @@ def _answered(f: Facts, event: Answered) -> None:
     if transaction.kind == "leave":
         f.left = True
     if not event.succeeded:
+        if transaction.kind in PROPOSALS:
+            f.refused, f.propose_again_at = transaction.compares, f.now + ASK_AGAIN_S
         f.somebody_lives = None
         f.relist_wanted = True
         if transaction.outcome is not None and not transaction.outcome[1].over:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from elastic import agentlinks
-from elastic.agentabsorb import ASK_AGAIN_S
+from elastic.agentabsorb import ASK_AGAIN_S, PROPOSALS
 from elastic.agentevents import (
     FindOlder,
     Follow,
@@ -93,7 +93,7 @@ def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
         times.append(max(f.grant_again_at, f.now + ASK_AGAIN_S))
     if f.behind_since is not None:
         times.append(f.behind_since + _patience_s(f))
-    times.append(f.older_again_at)
+    times += [f.older_again_at, f.propose_again_at]
     times += agentlinks.wakes(f)
     later = [time for time in times if time > f.now]
     f.wake_at = min(later) if later else None
@@ -343,8 +343,9 @@ def _propose(f: Facts) -> None:
     if isinstance(decision, Wait) or f.inflight is not None or _behind(f):
         return
     f.decided += 1
-    _send(f, propose(f.keys, f.view, f.me.node, f.registered, decision, f.tag, f.wall_at_zero + f.now))
+    proposal = propose(f.keys, f.view, f.me.node, f.registered, decision, f.tag, f.wall_at_zero + f.now)
+    if proposal.compares != f.refused or f.now >= f.propose_again_at:
+        _send(f, proposal)  # The same would be refused again at once, and again, as fast as the store can answer.
 
 
-PROPOSALS = ("form", "go", "verdict")
 NO_PROPOSER = (Phase.JOINING, Phase.LEAVING, Phase.ENDED)

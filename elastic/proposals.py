@@ -64,12 +64,12 @@ def propose(
             compares.append(Compare.empty(keys.outcome(g, "")))
         since = {place.node: place.since for place in view.generation.value.members} if view.generation else {}
         for lost in decision.lost[:LOST_COMPARED_MAX]:
-            compares.append(Compare.absent(keys.outcome(g, lost, since.get(lost, 0))))
+            compares.append(_nothing_readable(view, keys.outcome(g, lost, since.get(lost, 0))))
             if lost not in view.members:
-                compares.append(Compare.absent(keys.member(lost)))
+                compares.append(_nothing_readable(view, keys.member(lost)))
         room = OPERATIONS_MAX - len(compares) - WRITTEN_MAX
         at_work = decision.unfinished[: min(UNFINISHED_MAX, room // 2)]
-        compares += [Compare.absent(keys.outcome(g, one, since.get(one, 0))) for one in at_work]
+        compares += [_nothing_readable(view, keys.outcome(g, one, since.get(one, 0))) for one in at_work]
         oldest = generation.before.g if generation.before is not None else generation.g
         then: tuple[Operation, ...] = (
             Put(keys.generation, encode(generation)),
@@ -83,7 +83,7 @@ def propose(
             then = (*then, Delete(Range.key(keys.go)))  # Left over from a generation that somebody deleted.
         return Transaction("form", tuple(compares), then)
     if isinstance(decision, Open):
-        compares += [Compare.absent(keys.member(node)) for node in decision.absent[:ABSENT_COMPARED_MAX]]
+        compares += [_nothing_readable(view, keys.member(node)) for node in decision.absent[:ABSENT_COMPARED_MAX]]
         go: Go = msgspec.structs.replace(decision.go, tag=tag)
         return Transaction("go", tuple(compares), (Put(keys.go, encode(go)),))
     verdict: Verdict = msgspec.structs.replace(decision.verdict, tag=tag, at=at)
@@ -199,6 +199,12 @@ def leave(keys: JobKeys, node: str, created: int) -> Transaction:
     """Take the member away, if it is still the one that was registered."""
     key = keys.member(node)
     return Transaction("leave", (Compare.created(key, created),), (Delete(Range.key(key)),))
+
+
+def _nothing_readable(view: View, key: str) -> Compare:
+    """Nothing stands under the key, or still what cannot be read; a node whose key it is puts it right."""
+    at = view.damaged_at.get(key)
+    return Compare.absent(key) if at is None else Compare.modified(key, at)
 
 
 def _same_store(keys: JobKeys, view: View) -> tuple[Compare, ...]:

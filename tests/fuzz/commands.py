@@ -100,7 +100,7 @@ def password(data: bytes) -> None:
         assert found.password
         assert "\n" not in found.password
         told = repr(found)
-    assert len(data) < 6 or data.decode(errors="replace").strip() not in told
+    assert len(data.strip()) < 6 or data.decode(errors="replace").strip() not in told
 
 
 READERS = (

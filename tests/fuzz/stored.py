@@ -58,7 +58,8 @@ def entries(data: bytes) -> dict[str, bytes]:
 def store(data: bytes) -> None:
     """An agent at work sees the documents change, and then put right again.
 
-    The first byte says in which state it is. What cannot be read alone makes no agent stop or start anything.
+    The first byte says in which state it is. What cannot be read alone makes no agent stop or start anything, but for
+    the key of another member, which counts as lost where no link to it is up.
     """
     begun = time.monotonic()
     stage = STAGES[data[0] % len(STAGES)] if data else running
@@ -80,7 +81,7 @@ def store(data: bytes) -> None:
         assert isinstance(decision, Wait), decision
     bench.look()
     bench.at(bench.now + 1)
-    read = [key for key in written if key in view.damaged and key != KEYS.member(bench.node)]
+    read = [key for key in written if key in view.damaged and not key.startswith(KEYS.members)]
     if written and len(read) == len(written):
         deeds = [one for one in bench.asked[asked:] if isinstance(one, StopWorkers | StartWorkers | Exit)]
         assert not deeds or stage is joining, deeds
