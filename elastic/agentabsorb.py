@@ -35,6 +35,11 @@ from elastic.model import Spec
 GRANT_RETRY_S = 0.5
 ASK_AGAIN_S = 0.5
 """A question to the store that led to nothing is asked again after this pause."""
+RECORD_AGAIN_S = 10.0
+"""A word that others wait for is said again after this time, and then after twice as long each time: somebody may have
+deleted or damaged it."""
+RECORD_AGAIN_MAX_S = 600.0
+PROPOSALS = ("form", "go", "verdict")
 SEEN_BY_ITS_WRITER = ("register", "say", "form", "go", "verdict")
 """Transactions that change what every agent follows: the next one waits until the view shows them."""
 
@@ -52,7 +57,7 @@ def absorb(f: Facts, event: Event) -> None:
             f.granting = False
             f.grant_again_at = f.now + GRANT_RETRY_S
         case Refreshed():
-            if event.lease == f.lease:
+            if event.lease == f.lease and not f.keyless:
                 f.right = f.right.refreshed(event.sent_at, event.ttl_s, _spec(f).store_outage_limit_s)
         case SessionLost():
             if event.lease == f.lease:
@@ -162,18 +167,27 @@ def _distrust(f: Facts) -> None:
 def _own_key(f: Facts) -> None:
     """Learn from the store whether this node is registered; it knows better than any answer.
 
-    One revision may arrive in parts, so only a later one without the key shows that it is gone.
+    One revision may arrive in parts, so only a later one without the key shows that it is gone. Then the lease may
+    live: somebody has deleted the key, has damaged it, or has taken it from under the lease. It is written once more,
+    and the workers run on for as long as the right lasts that the lease has given so far. Everybody reckons with that:
+    so runs a node whose lease was revoked and which has not heard of it.
     """
     own = f.view.members.get(f.me.node)
-    if f.registered is not None and own is None and f.view.revision > f.registered_at_revision:
-        _session_lost(f)
-    elif own is not None and own.lease == f.lease and f.lease is not None:
+    mine = own is not None and own.lease == f.lease and f.lease is not None
+    if f.registered is not None and not mine and f.view.revision > f.registered_at_revision:
+        f.unregister()
+        f.keyless = True
+        if f.phase not in (Phase.LEAVING, Phase.ENDED):
+            f.act(Say("this node's key is gone from etcd, or is not its own any more: it is written again"))
+    elif own is not None and mine:
+        f.keyless = False
         f.registered = own.create_revision
         f.registered_at_revision = max(f.registered_at_revision, own.create_revision)
 
 
 def _session_lost(f: Facts) -> None:
     f.lease = None
+    f.keyless = False
     f.right = f.right.lost()
     f.unregister()
 
@@ -183,6 +197,8 @@ def _answered(f: Facts, event: Answered) -> None:
     if f.inflight is transaction:
         f.inflight = None
     if event.succeeded is False and transaction.kind == "register":
+        if f.keyless and transaction.lease == f.lease:
+            _session_lost(f)  # Most likely it was the lease that went, and the key with it.
         _came_second(f)
         return
     if event.succeeded is None:
@@ -194,6 +210,8 @@ def _answered(f: Facts, event: Answered) -> None:
     if transaction.kind == "leave":
         f.left = True
     if not event.succeeded:
+        if transaction.kind in PROPOSALS:
+            f.refused, f.propose_again_at = transaction.compares, f.now + ASK_AGAIN_S
         f.somebody_lives = None
         f.relist_wanted = True
         if transaction.outcome is not None and not transaction.outcome[1].over:
@@ -203,6 +221,7 @@ def _answered(f: Facts, event: Answered) -> None:
         return
     if transaction.kind == "register" and f.lease is not None and transaction.lease == f.lease:
         own = f.view.members.get(f.me.node)
+        f.keyless = False
         f.registered = own.create_revision if own is not None else event.revision
         f.registered_at_revision = event.revision
         if f.phase is Phase.RUNNING:
@@ -211,7 +230,9 @@ def _answered(f: Facts, event: Answered) -> None:
             f.older_cursor, f.older_node = f.registered, event.older.key.removeprefix(f.keys.members)
             f.older_known = event.older if event.older.mod_revision else None
     elif transaction.kind == "record":
-        f.outcome_written = transaction.outcome
+        again = f.outcome_written == transaction.outcome
+        f.record_again_s = min(2 * f.record_again_s, RECORD_AGAIN_MAX_S) if again else RECORD_AGAIN_S
+        f.outcome_written, f.recorded_at = transaction.outcome, f.now
     elif transaction.kind == "say":
         f.drain_said = True
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from elastic import agentlinks, cooldown
-from elastic.agentabsorb import ASK_AGAIN_S
+from elastic.agentabsorb import ASK_AGAIN_S, PROPOSALS
 from elastic.agentevents import (
     FindOlder,
     Follow,
@@ -94,9 +94,10 @@ def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
         times.append(max(f.grant_again_at, f.now + ASK_AGAIN_S))
     if f.behind_since is not None:
         times.append(f.behind_since + _patience_s(f))
-    times.append(f.older_again_at)
+    times += [f.older_again_at, f.propose_again_at, _record_again_at(f)]
     times += agentlinks.wakes(f)
-    f.wake_at = min([time for time in times if time > f.now], default=None)
+    later = [time for time in times if f.now < time < float("inf")]
+    f.wake_at = min(later) if later else None
 
 
 def _tell_spare(f: Facts) -> None:
@@ -215,7 +216,8 @@ def _write(f: Facts) -> None:
         return
     wanted = f.outcome_wanted
     readable = f.keys.incarnation not in f.view.damaged  # Every transaction compares it.
-    if wanted is not None and wanted != f.outcome_written and not f.another_store and readable:
+    says = wanted is not None and (wanted != f.outcome_written or f.now >= _record_again_at(f))
+    if wanted is not None and says and not f.another_store and readable:
         _send(f, record(f.keys, f.view, f.me.node, *wanted))
     elif f.phase is Phase.LEAVING and f.registered is not None and not f.left:
         _send(f, leave(f.keys, f.me.node, f.registered))
@@ -224,6 +226,16 @@ def _write(f: Facts) -> None:
     elif f.drain is not None and not f.drain_said and f.registered is not None and f.phase is Phase.RUNNING:
         member = msgspec.structs.replace(f.me.member, state=MemberState.DRAINING, drain_reason=f.drain.reason)
         _send(f, say(f.keys, f.view, f.me.node, f.registered, member, f.lease or 0))
+
+
+def _record_again_at(f: Facts) -> float:
+    """When this node says once more how its workers ended; never, unless others wait for that word."""
+    generation, wanted = f.generation, f.outcome_wanted
+    waits = f.phase in (Phase.DONE, Phase.GATED) and f.registered is not None
+    if not waits or generation is None or wanted is None or wanted != f.outcome_written or not wanted[1].over:
+        return float("inf")
+    before = generation.before.g if generation.before is not None else 0
+    return f.recorded_at + f.record_again_s if wanted[0] in (generation.g, before) else float("inf")
 
 
 def _join(f: Facts) -> None:
@@ -284,6 +296,8 @@ def _line(f: Facts) -> None:
     if want is not None and want != f.following:
         f.following = want
         f.decision = None
+        if want == (True, None):  # Who was away when it proposed the last time may have been there since, and go again.
+            f.memory = replace(f.memory, absent_since={})
         known, f.older_known = f.older_known, None
         f.act(Follow(*want, known if known is not None and want == (False, f.older_node) else None))
 
@@ -368,8 +382,9 @@ def _propose(f: Facts) -> None:
     if isinstance(decision, Wait) or f.inflight is not None or _behind(f):
         return
     f.decided += 1
-    _send(f, propose(f.keys, f.view, f.me.node, f.registered, decision, f.tag, f.wall_at_zero + f.now))
+    proposal = propose(f.keys, f.view, f.me.node, f.registered, decision, f.tag, f.wall_at_zero + f.now)
+    if proposal.compares != f.refused or f.now >= f.propose_again_at:
+        _send(f, proposal)  # The same would be refused again at once, and again, as fast as the store can answer.
 
 
-PROPOSALS = ("form", "go", "verdict")
 NO_PROPOSER = (Phase.JOINING, Phase.LEAVING, Phase.ENDED)

@@ -17,7 +17,7 @@ from elastic.membership import Decision, Memory, Policy
 from elastic.model import Generation, Member, Outcome, Place, Seat, Spec, WorkerExit
 from elastic.proposals import Transaction
 from elastic.right import Right
-from elastic.store.base import Entry
+from elastic.store.base import Compare, Entry
 
 Stamp = tuple[int, int]
 """One start of a node's processes: the generation, and the revision of its roster that gave the node its seats."""
@@ -98,6 +98,7 @@ class Facts:
     grant_again_at: float = float("-inf")
     registered: int | None = None
     registered_at_revision: int = 0
+    keyless: bool = False
     joined_at: float | None = None
     refusal: str = ""
     joins: int = 0
@@ -131,6 +132,8 @@ class Facts:
     memory: Memory = field(default_factory=Memory)
     decision: Decision | None = None
     decided: int = 0
+    refused: tuple[Compare, ...] = ()
+    propose_again_at: float = float("-inf")
     # workers
     target: Stamp = (0, 0)
     workers_g: int = 0
@@ -150,6 +153,8 @@ class Facts:
     outcome_wanted: tuple[int, Outcome] | None = None
     outcome_written: tuple[int, Outcome] | None = None
     outcome_refused: tuple[int, Outcome] | None = None
+    recorded_at: float = float("-inf")
+    record_again_s: float = 0.0
     right: Right = field(default_factory=Right)
     run_until: float = float("-inf")
     # leaving

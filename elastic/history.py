@@ -21,6 +21,7 @@ from elastic.proposals import Transaction
 from elastic.recovery import Recovery
 from elastic.seattimeline import Beginning
 from elastic.store.base import Delete, Entry, Operation, Put, Range
+from elastic.unreadable import UNREADABLE
 
 KEPT: Final = 200
 """Events that are kept; older ones are deleted."""
@@ -123,7 +124,7 @@ def read(keys: JobKeys, entries: Iterable[Entry]) -> list[Event]:
         if entry.key.startswith(keys.events):
             try:
                 found.append(_DECODER.decode(entry.value))
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            except UNREADABLE:
                 continue
     return found
 

@@ -33,6 +33,7 @@ from elastic import compact
 from elastic.errors import DocumentError
 from elastic.model import SCHEMA, Arrival, Generation, Go, Member, Outcome, Saved, Spec, Verdict, contradiction
 from elastic.store.base import Entry, Range
+from elastic.unreadable import UNREADABLE
 
 JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 PREFIX_DEFAULT = "/elastic"
@@ -59,9 +60,9 @@ class View:
     """What one agent knows of its job in the store, at `revision`.
 
     `members` and `outcomes` are complete only for an agent that follows all of them (`complete`); the others know
-    themselves and `follows`, the member before them in line. `damaged` names documents that could not be read;
-    `unreadable` are those of them that the whole job stands on. `schema` is the version of a spec that was written
-    by another version of this project.
+    themselves and `follows`, the member before them in line. `damaged` names documents that could not be read,
+    `damaged_at` has the mod revision of each; `unreadable` are those of them that the whole job stands on. `schema` is
+    the version of a spec that was written by another version of this project.
     """
 
     revision: int = 0
@@ -77,6 +78,7 @@ class View:
     complete: bool = False
     follows: str | None = None
     damaged: tuple[str, ...] = ()
+    damaged_at: Mapping[str, int] = field(default_factory=dict)
     unreadable: tuple[str, ...] = ()
     schema: int | None = None
 
@@ -201,6 +203,7 @@ class ViewReader:
             complete=complete,
             follows=follows,
             damaged=tuple(damaged),
+            damaged_at={key: decoded[key][0].mod_revision for key in damaged},
             unreadable=tuple(key for key in damaged if not key.startswith(keys.bearable)),
             schema=schema,
         )
@@ -240,7 +243,7 @@ def _read(keys: JobKeys, key: str, value: bytes) -> Any:
         if read is None:
             raise DocumentError(f"{key}: no such document in this schema")
         return read(value)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except (ValueError, *UNREADABLE) as error:
         raise DocumentError(f"{key}: {error}") from error
 
 
@@ -248,7 +251,7 @@ def _schema(value: bytes) -> int | None:
     """The version that a document names, None if it names none or this one."""
     try:
         schema = _VERSIONED.decode(value).schema
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
     return schema if schema != SCHEMA else None
 

@@ -22,6 +22,8 @@ from typing import Annotated
 
 import msgspec
 
+from elastic.unreadable import UNREADABLE
+
 PROTOCOL = "elastic-launch"
 VERSION = 2
 """Of the listener's line. 1 had no nonce: who says it makes no links."""
@@ -100,7 +102,6 @@ Message = Prove | Proven | Ping | Pong | Vouch | Granted | Bye
 
 _ENCODER = msgspec.json.Encoder()
 _MESSAGES = msgspec.json.Decoder(Message)
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def encode(message: Message) -> bytes:
@@ -112,7 +113,7 @@ def decode(line: bytes) -> Message:
     """Read a line, without its end. Raises `LinkError` for anything else than a message."""
     try:
         message: Message = _MESSAGES.decode(line)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise LinkError(f"not a message: {error}") from error
     return message
 
@@ -138,7 +139,7 @@ def read_greeting(line: bytes) -> Greeting:
     told = {"job_id": words[2], "node": words[3], "nonce": words[4] if version == VERSION else None}
     try:
         return msgspec.convert(told, Greeting)
-    except msgspec.ValidationError as error:
+    except UNREADABLE as error:
         raise LinkError("something that is not elastic-launch answers there") from error
 
 

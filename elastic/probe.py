@@ -11,6 +11,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from elastic.errors import DocumentError
+from elastic.unreadable import UNREADABLE
 
 WORDS_MAX = 300
 UNREACHED_MAX = 1000
@@ -69,5 +70,5 @@ def _read(decoder: msgspec.json.Decoder[T], value: bytes) -> T:
         raise DocumentError(f"{len(value)} bytes are more than a probe or an answer may have")
     try:
         return decoder.decode(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise DocumentError(f"not a probe or an answer: {error}") from error

@@ -64,12 +64,12 @@ def propose(
             compares.append(Compare.empty(keys.outcome(g, "")))
         since = {place.node: place.since for place in view.generation.value.members} if view.generation else {}
         for lost in decision.lost[:LOST_COMPARED_MAX]:
-            compares.append(Compare.absent(keys.outcome(g, lost, since.get(lost, 0))))
+            compares.append(_nothing_readable(view, keys.outcome(g, lost, since.get(lost, 0))))
             if lost not in view.members:
-                compares.append(Compare.absent(keys.member(lost)))
+                compares.append(_nothing_readable(view, keys.member(lost)))
         room = OPERATIONS_MAX - len(compares) - WRITTEN_MAX
         at_work = decision.unfinished[: min(UNFINISHED_MAX, room // 2)]
-        compares += [Compare.absent(keys.outcome(g, one, since.get(one, 0))) for one in at_work]
+        compares += [_nothing_readable(view, keys.outcome(g, one, since.get(one, 0))) for one in at_work]
         oldest = generation.before.g if generation.before is not None else generation.g
         then: tuple[Operation, ...] = (
             Put(keys.generation, encode(generation)),
@@ -83,7 +83,7 @@ def propose(
             then = (*then, Delete(Range.key(keys.go)))  # Left over from a generation that somebody deleted.
         return Transaction("form", tuple(compares), then)
     if isinstance(decision, Open):
-        compares += [Compare.absent(keys.member(node)) for node in decision.absent[:ABSENT_COMPARED_MAX]]
+        compares += [_nothing_readable(view, keys.member(node)) for node in decision.absent[:ABSENT_COMPARED_MAX]]
         go: Go = msgspec.structs.replace(decision.go, tag=tag)
         return Transaction("go", tuple(compares), (Put(keys.go, encode(go)),))
     verdict: Verdict = msgspec.structs.replace(decision.verdict, tag=tag, at=at)
@@ -108,11 +108,13 @@ def register(
     has just begun the empty job, with the very same spec, this node joins that one: of a thousand nodes that are
     started together all but one come second, and need no second transaction.
 
-    `nobody_lives` holds the transaction to a job without any member. It reads who registered last before it: the one to
-    follow in line, most likely, whom each would otherwise look for among all, and read.
+    What stands under the node's key is replaced, also if it cannot be read. `nobody_lives` holds the transaction to a
+    job without any member. It reads who registered last before it: the one to follow in line, most likely, whom each
+    would otherwise look for among all, and read.
     """
     own = view.members.get(node)
-    fits = (Compare.absent(keys.verdict), Compare.modified(keys.member(node), own.mod_revision if own else 0))
+    at = own.mod_revision if own else view.damaged_at.get(keys.member(node), 0)
+    fits = (Compare.absent(keys.verdict), Compare.modified(keys.member(node), at))
     compares = [
         Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),
         *fits,
@@ -120,7 +122,7 @@ def register(
     ]
     then: list[Operation] = [
         Read(Range.key(keys.arrived)),
-        Put(keys.arrived, encode(Arrival(node) if own else Arrival(node, lease, member))),
+        Put(keys.arrived, encode(Arrival(node) if at else Arrival(node, lease, member))),
         Put(keys.member(node), encode(member), lease),
     ]
     otherwise: Instead | tuple[()] = ()
@@ -197,6 +199,12 @@ def leave(keys: JobKeys, node: str, created: int) -> Transaction:
     """Take the member away, if it is still the one that was registered."""
     key = keys.member(node)
     return Transaction("leave", (Compare.created(key, created),), (Delete(Range.key(key)),))
+
+
+def _nothing_readable(view: View, key: str) -> Compare:
+    """Nothing stands under the key, or still what cannot be read; a node whose key it is puts it right."""
+    at = view.damaged_at.get(key)
+    return Compare.absent(key) if at is None else Compare.modified(key, at)
 
 
 def _same_store(keys: JobKeys, view: View) -> tuple[Compare, ...]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from elastic.errors import ConfigError, ElasticError
 from launcher import commandline, loading, variables
 from launcher.config import Config, build, check
 from launcher.descriptors import drop_stdout, open_standard
+from launcher.endpoints import as_ip, parse_endpoint
 
 INTERRUPTED = 130
 """The exit code of a process that Ctrl-C ended: 128 + SIGINT."""
@@ -44,9 +46,13 @@ def _run(config: Config) -> int:
 
     if config.paddlecloud and not config.quiet:
         sys.stderr.write(f"elastic-launch: {paddlecloud.line(config.ips, config.host)}\n")
-    with LogFolder(Path(config.log_dir), overwrite=config.log_overwrite) as folder:
+    job = "" if config.local_nodes else _job(config)
+    with LogFolder(Path(config.log_dir), overwrite=config.log_overwrite, job=job, below=config.job_id) as folder:
         if folder.note:
             sys.stderr.write(f"elastic-launch: --log_overwrite: {folder.note}\n")
+        if folder.moved:
+            sys.stderr.write(f"elastic-launch: {folder.moved}\n")
+        config = replace(config, log_dir=str(folder.path))
         for line in config.warnings:
             sys.stderr.write(f"elastic-launch: warning: {line}\n")
         with loading.kept():
@@ -55,6 +61,13 @@ def _run(config: Config) -> int:
             else:
                 from launcher.agent import run
         return run(config)
+
+
+def _job(config: Config) -> str:
+    """Tell jobs apart that write logs on the same disk; those in an etcd of this machine alone may have one name."""
+    host, port = parse_endpoint(config.servers[0])
+    address = as_ip(host)
+    return f"{config.job_id}@{port}" if address is not None and address.is_loopback else config.job_id
 
 
 def _write(text: str) -> int:

@@ -21,7 +21,7 @@ from typing import Any, Final
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.model import Np, Roles
 from elastic.store.certificates import Certificates
-from launcher import access, addresses, ownentry, paddlecloud, serving, slots
+from launcher import access, addresses, ownentry, paddlecloud, serving, slots, values
 from launcher.commandline import CommandLine, cut, given_values, sources
 from launcher.endpoints import as_ip, join_host_port
 from launcher.flags import FLAGS
@@ -128,6 +128,7 @@ class Config:
 
     log_dir: str = "log/"
     log_overwrite: bool = False
+    log_bytes_max: int | None = values.LOG_BYTES_MAX
     console: str = "rank0"
     verbose: bool = False
     quiet: bool = False

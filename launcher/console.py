@@ -1,7 +1,8 @@
 """The agent's stdout and stderr, written so that a terminal that stands still never stops the agent.
 
 A blocked terminal (Ctrl-S, a pager, a slow ssh) gets a bounded buffer; what does not fit is left out on the screen and
-counted, and one line says so when the screen moves again. The logs are complete in any case.
+counted, and one line says so when the screen moves again. So it is with a file on a disk that is full. The logs are
+complete in any case.
 
 Non-blocking mode belongs to the open file that we share with the shell and with other agents, so it is not touched:
 terminals and pipes are opened once more for ourselves.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -22,6 +24,9 @@ BUFFER_BYTES = 1 << 20
 
 CLOSE_LIMIT_S = 0.5
 """How long `close` waits for a blocked console to take the rest."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""No room on the disk on which our output lies, or in the file."""
 
 CAREFUL_BYTES = 512
 """Bytes written at once where only poll(2) says that there is room (a terminal that cannot be opened again)."""
@@ -119,7 +124,11 @@ class Console:
                     self._left_out = 0
         except BlockingIOError:
             self._watch(fd)
-        except OSError:
+        except OSError as error:
+            if error.errno in FULL:  # There may be room again.
+                self._left_out += len(self._waiting)
+                self._waiting.clear()
+                return
             self._let_go()  # The reader or the terminal is gone: the job goes on, the logs have everything.
         else:
             self._unwatch()

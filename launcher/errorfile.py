@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from elastic.unreadable import UNREADABLE
 from launcher.logs import clean
 
 BYTES_MAX = 1 << 20
@@ -28,7 +29,7 @@ def said(data: bytes) -> tuple[str, ...]:
     """The same of the file's content."""
     try:
         document = msgspec.json.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return ()
     message = _of(document, "message")
     stack = _of(_of(message, "extraInfo"), "py_callstack")

@@ -31,10 +31,8 @@ from typing import Any
 from elastic import agentevents as ae
 from elastic.agentfacts import Facts
 from elastic.model import Cause
-from launcher.rotation import Rotated
+from launcher.sharedlog import SharedLog
 
-BYTES_MAX = 8 << 20
-"""Of the file; there are two of them at most."""
 LINE_BYTES_MAX = 64 << 10
 """A longer line (the members of a very large world) loses its list of nodes."""
 
@@ -44,8 +42,7 @@ class EventLog:
 
     def __init__(self, log_dir: Path, job_id: str, node: str, complain: Callable[[str], None]) -> None:
         """Nothing is written yet."""
-        self._path = log_dir / "events.jsonl"
-        self._file = Rotated(self._path, log_dir / "events.1.jsonl", BYTES_MAX)
+        self._file = SharedLog(log_dir / "events.jsonl")
         self._common = {"job": job_id, "node": node}
         self._complain = complain
         self._complained = False
@@ -86,15 +83,14 @@ class EventLog:
             self.write(what, g, {name: value for name, value in fields.items() if name != "nodes"})
             return
         try:
-            if not self._file.append(line):
-                self._complain_once("cannot be locked: agents that share it may lose events when it is full")
+            self._file.append(line)
         except OSError as error:
             self._complain_once(f"cannot be written ({error.strerror}); it is not complete")
 
     def _complain_once(self, text: str) -> None:
         if not self._complained:
             self._complained = True
-            self._complain(f"{self._path} {text}")
+            self._complain(f"{self._file.path} {text}")
 
     def _look(self, facts: Facts, taken: Sequence[str]) -> None:
         """Write what the store shows anew."""

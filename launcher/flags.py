@@ -581,6 +581,17 @@ FLAGS: Final[tuple[Flag, ...]] = (
         default=False,
     ),
     Flag(
+        name="log_max_bytes",
+        group=LOGS,
+        field="log_bytes_max",
+        help="the most that the log of one worker takes on disk; the first lines of a start and the newest are kept; "
+        "0 turns this off",
+        read=values.log_size,
+        default=values.LOG_BYTES_MAX,
+        shown="1GB",
+        metavar="SIZE",
+    ),
+    Flag(
         name="console",
         group=LOGS,
         field="console",

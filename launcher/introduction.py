@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 
-from launcher import addresses, proxies
+from launcher import addresses, locks, proxies
+from launcher.addresses import is_loopback
 from launcher.config import Config
 from launcher.container import bridge_hint, in_container
 from launcher.doctor.checks import Level
@@ -16,9 +18,15 @@ from launcher.interfaces import misnamed, network_line
 from launcher.logs import Narrator
 from launcher.roles import static_hosts
 
+NODE_MARK = re.compile(r"-[0-9a-f]{4}")
+
 
 def introduce(narrator: Narrator, config: Config, host: str, environ: Mapping[str, str]) -> None:
     """Say once where this node is, and warn of what the doctor would warn of and is quick to see."""
+    also = [node for node in locks.held(config.job_id) if _is_of(node, host)]
+    if also and not is_loopback(host):
+        others = f"nodes {', '.join(also)} run" if len(also) > 1 else f"node {also[0]} runs"
+        narrator.say(f"{others} on this machine in the same job: this command makes one node more, with the same cards")
     hosts = static_hosts(config)
     local = addresses.only_here(host, hosts)
     line = network_line(host, addresses.interface_among(host, hosts), config.nic, environ)
@@ -33,3 +41,8 @@ def introduce(narrator: Narrator, config: Config, host: str, environ: Mapping[st
         check = folder_check(which, Path(folder))
         if check.level is not Level.OK:
             narrator.warn(f"{check.name}: {check.text}; {check.mend}")
+
+
+def _is_of(node: str, host: str) -> bool:
+    """Tell whether a node is of this host. Where a job's id begins with another one's, what follows is no host."""
+    return node.startswith(host) and NODE_MARK.fullmatch(node, len(host)) is not None

@@ -66,6 +66,22 @@ def lock_path(job_id: str, node_id: str, base: Path | None = None) -> Path:
     return (folder() if base is None else base) / name
 
 
+def held(job_id: str, base: Path | None = None) -> tuple[str, ...]:
+    """The nodes of a job of which something runs on this machine, in the order of their names."""
+    found = []
+    for path in (folder() if base is None else base).glob(f"{job_id}.*.lock"):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            if not _free(fd):
+                found.append(path.name[len(job_id) + 1 : -len(".lock")])
+        finally:
+            os.close(fd)
+    return tuple(sorted(found))
+
+
 def hold(path: Path) -> Lock:
     """Take the lock; the descriptor is inherited by processes that are executed.
 

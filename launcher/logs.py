@@ -15,7 +15,7 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
@@ -24,7 +24,7 @@ from elastic.errors import ConfigError
 from elastic.model import Role
 from elastic.naming import log_name, process_name
 from launcher.console import Console
-from launcher.rotation import Rotated
+from launcher.sharedlog import SharedLog
 
 TAIL_LINES = 20
 TAIL_BYTES = 1 << 18
@@ -93,82 +93,13 @@ def signal_info_line(*, pid: int, sender: int) -> str:
     return _SIGNAL_INFO.format(pid=pid, sender=sender)
 
 
-class WorkerLog:
-    """One start of one worker in its log. Everything is appended at once; nothing is kept in memory.
-
-    A file that cannot be opened or written (a full disk) costs its text and not the worker: `complain` hears of it
-    once.
-    """
-
-    def __init__(self, path: Path, header: str, complain: Callable[[str], None]) -> None:
-        """Open the log and write the header, on a line of its own."""
-        self.path = path
-        self._complain = complain
-        self._complained = False
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            self._fail(error)
-            self._fd = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        self.line(header)
-        self.begins = os.lseek(self._fd, 0, os.SEEK_END)
-        """Where this start's own text begins, in bytes."""
-
-    @property
-    def size(self) -> int:
-        """Bytes in the file."""
-        return os.lseek(self._fd, 0, os.SEEK_END)
-
-    def fileno(self) -> int:
-        """The descriptor, for a worker that writes by itself."""
-        return self._fd
-
-    def write(self, data: bytes) -> None:
-        """Append bytes as they are."""
-        try:
-            while data:
-                data = data[os.write(self._fd, data) :]
-        except OSError as error:
-            self._fail(error)
-
-    def line(self, text: str) -> None:
-        """Append a line of ours; ends an unfinished line of the worker first."""
-        self.write(_own_line(self._fd, text))
-
-    def close(self) -> None:
-        """Let go of the file."""
-        os.close(self._fd)
-
-    def _fail(self, error: OSError) -> None:
-        if not self._complained:
-            self._complained = True
-            self._complain(f"{self.path} cannot be written ({error.strerror}); what its worker says is not kept")
-
-
-def append_line(path: Path, text: str) -> None:
-    """Append a line of ours to a log that may be closed already. Raises `OSError`."""
-    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-    try:
-        os.write(fd, _own_line(fd, text))
-    finally:
-        os.close(fd)
-
-
-def _own_line(fd: int, text: str) -> bytes:
-    """The bytes of a line of ours; they end an unfinished line of the worker first."""
-    end = os.lseek(fd, 0, os.SEEK_END)
-    whole = end == 0 or os.pread(fd, 1, end - 1) in (b"\n", b"")
-    return f"{'' if whole else chr(10)}{text}\n".encode(errors="surrogateescape")
-
-
 def write_endpoints(log_dir: Path, g: int, endpoints: Sequence[str], servers: Sequence[str] = ()) -> None:
     """Write the endpoints of a generation, in rank order, as the newest and under its number.
 
-    Parameter servers stand below the workers, under the name of Paddle's list of them. Lists of generations that are
-    older by `ENDPOINTS_KEPT` are removed.
+    Parameter servers stand below the workers, under the name of Paddle's list of them.
     `endpoints` are as `launcher.endpoints.join_host_port` writes them, IPv6 in brackets.
-    A reader sees the old list or the new one, never a part. The folder is made if it is not there. Raises `OSError`.
+    A reader sees the old list or the new one, never a part. The numbered ones of the newest `ENDPOINTS_KEPT`
+    generations are kept. The folder is made if it is not there. Raises `OSError`.
     """
     log_dir.mkdir(parents=True, exist_ok=True)
     below = ("PADDLE_PSERVERS_IP_PORT_LIST:", *servers) if servers else ()
@@ -228,17 +159,18 @@ class Narrator:
         self._node_id = node_id
         self._console = console
         self._level = level
-        self._file: Rotated | None = None
+        self._file: SharedLog | None = None
+        self._complained = False
 
     def keep_in(self, log_dir: Path) -> None:
         """Append everything to launcher.log from now on. Raises `ConfigError` if that cannot be."""
         check_log_dir(log_dir)
-        path = log_dir / "launcher.log"
+        self._file = SharedLog(log_dir / "launcher.log")
         try:
-            self._file = Rotated(path, log_dir / "launcher.1.log", LAUNCHER_BYTES_MAX)
             self._file.append(b"")
         except OSError as error:
-            raise ConfigError(f"{path} cannot be written ({error.strerror}); change --log_dir or its owner") from error
+            mend = "change --log_dir or its owner"
+            raise ConfigError(f"{self._file.path} cannot be written ({error.strerror}); {mend}") from error
 
     def say(self, text: str) -> None:
         """A step of the story."""
@@ -260,7 +192,7 @@ class Narrator:
             self._keep(line)
 
     def close(self) -> None:
-        """Let go of the file; the console is its owner's."""
+        """Keep nothing more; the console is its owner's."""
         self._file = None
 
     def _speak(self, text: str, level: Level) -> None:
@@ -278,9 +210,11 @@ class Narrator:
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         try:
             self._file.append(f"{time} {self._node_id} {line}\n".encode(errors="replace"))
-        except OSError as error:
-            self.close()
-            self._console.write_line(f"[elastic-launch {self._node_id}] launcher.log is not kept ({error.strerror})")
+        except OSError as error:  # A full disk may have room again.
+            if not self._complained:
+                self._complained = True
+                why = f"launcher.log cannot be written ({error.strerror}); it is not complete"
+                self._console.write_line(f"[elastic-launch {self._node_id}] {why}")
 
 
 def _replace(path: Path, text: str) -> None:

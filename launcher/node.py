@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from elastic.agentevents import Event, Exited, Gone, Hung, Listens, Prepared, StartWorkers
-from elastic.channel import SERVERS_FROM, Listening, Said
+from elastic.channel import SERVERS_FROM, Listening, Said, fitting
 from elastic.errors import NurseryLost
 from elastic.model import Cause, Generation, Role, WorkerExit
 from elastic.naming import process_name
 from elastic.store.scratch import NODE, Scratch, remove_left_behind
-from launcher import environment, envlog, errorfile, exits, locks, logs, report, warm, wire, workers
+from launcher import environment, envlog, errorfile, exits, locks, logs, progressfile, report, warm, wire, workers
 from launcher.config import Config
 from launcher.console import Console
 from launcher.deaths import Deaths
@@ -28,6 +28,7 @@ from launcher.progress import ProgressTeller
 from launcher.psenvironment import roster_document
 from launcher.specs import Learned, Specs
 from launcher.talk import Heard, WorkerTalk
+from launcher.workerlog import append_line
 
 SIGNS_LINES = 3000
 """Lines of a log's end that are searched for the exception and for signs of its cause."""
@@ -93,6 +94,7 @@ class NodeWorkers:
             stderr=self._stderr,
             complain=self._narrator.warn,
             has_saved=self.talk.has_saved,
+            log_bytes_max=self._config.log_bytes_max,
         )
 
     async def start(self) -> None:
@@ -219,7 +221,7 @@ class NodeWorkers:
             if (spec.role, spec.rank) in failed or (newest.why_stopped == why and not echo):
                 continue
             try:
-                logs.append_line(spec.log, logs.clean(report.echo_line(cause) if echo else report.stopped_line(why)))
+                append_line(spec.log, logs.clean(report.echo_line(cause) if echo else report.stopped_line(why)))
             except OSError as error:
                 self._narrator.detail(f"{spec.log} does not say which worker failed first ({error.strerror})")
 
@@ -287,7 +289,7 @@ class NodeWorkers:
         running.waiting.discard(event.local_rank)
         self._hangs.gone(event.local_rank)
         lines = logs.tail(spec.log, event.log_from, lines=SIGNS_LINES)
-        log = str(spec.log)
+        log = fitting(str(spec.log))
         exit_ = exits.worker_exit(
             spec.rank,
             event.code,
@@ -324,7 +326,7 @@ class NodeWorkers:
         for one in late:
             spec = running.specs[one.local_rank]
             lines = logs.tail(spec.log, self._nursery.log_from(one.local_rank), lines=SIGNS_LINES)
-            limit_s, log = self._config.hang_timeout_s, str(spec.log)
+            limit_s, log = self._config.hang_timeout_s, fitting(str(spec.log))
             exit_ = exits.hanging(
                 spec.rank, log, lines, limit_s, one.step, shown=one.shown, frozen=one.frozen, role=spec.role
             )
@@ -337,7 +339,7 @@ class NodeWorkers:
         if running is None or running.g != g:
             return
         self._running = None
-        steps = [self._step(spec) for spec in running.specs.values()]
+        steps = [progressfile.step(spec.env["ELASTIC_PROGRESS_FILE"]) for spec in running.specs.values()]
         steps += [max(heard.step, heard.saved) for heard in self.talk.workers.values()]
         if any(heard.committed or heard.saved >= 0 for heard in self.talk.workers.values()):
             self._restore_step = None  # It was gone back to, and training went on from there.
@@ -359,19 +361,12 @@ class NodeWorkers:
                 rank=spec.rank,
                 code=-9,
                 words="killed with its nursery",
-                log=str(spec.log),
+                log=fitting(str(spec.log)),
                 infra="the nursery died",
                 role=spec.role,
             )
             self._put(Exited(running.g, lost, own=True))
         self._gone(running.g)
-
-    def _step(self, spec: workers.WorkerSpec) -> int:
-        """The highest step that a worker reported, -1 if it reported none."""
-        try:
-            return int(Path(spec.env["ELASTIC_PROGRESS_FILE"]).read_text())
-        except (OSError, ValueError):
-            return -1
 
 
 def _number(spec: workers.WorkerSpec) -> int:

@@ -1,4 +1,7 @@
-"""What a shown worker writes, on its way from a pipe to its log and to the console."""
+"""What a worker writes, on its way from a pipe to its log and, if it is shown, to the console.
+
+It passes through the agent so that its log has a bound, and a full disk costs what the worker says and not the worker.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import asyncio
 import os
 
 from launcher.console import Console
-from launcher.logs import WorkerLog
+from launcher.workerlog import WorkerLog
 
 READ_BYTES = 1 << 16
 LINE_BYTES = 1 << 16
@@ -19,8 +22,8 @@ DRAIN_BYTES = 4 << 20
 class Tap:
     """One pipe. The agent reads one piece per turn of its loop, so that an endless writer does not starve the rest."""
 
-    def __init__(self, log: WorkerLog, console: Console, prefix: bytes) -> None:
-        """Make the pipe and start reading.
+    def __init__(self, log: WorkerLog, console: Console | None = None, prefix: bytes = b"") -> None:
+        """Make the pipe and start reading. Without a console nothing is shown.
 
         `prefix` opens each line on the console, not in the log. With one, only whole lines are shown, because several
         workers share the console; without, every byte passes at once.
@@ -30,11 +33,17 @@ class Tap:
         self._prefix = prefix
         self._unfinished = b""
         self._loop = asyncio.get_running_loop()
-        reader, self.writer = os.pipe2(os.O_CLOEXEC)
-        """The end for the worker; whoever sends it away closes it."""
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        self._writer: int | None = writer
         os.set_blocking(reader, False)
         self._reader: int | None = reader
         self._loop.add_reader(reader, self._read)
+
+    def writer(self) -> int:
+        """Hand over the end for the worker, once; whoever takes it closes it."""
+        writer, self._writer = self._writer, None
+        assert writer is not None
+        return writer
 
     def drain(self) -> None:
         """Carry everything that is in the pipe now. A worker that exited wrote all it had before its exit was told."""
@@ -44,6 +53,9 @@ class Tap:
 
     def close(self) -> None:
         """Carry the rest and let go."""
+        if self._writer is not None:
+            os.close(self._writer)  # Its worker was never started.
+        self._writer = None
         self.drain()
         self._let_go()
 
@@ -62,22 +74,24 @@ class Tap:
         return len(data)
 
     def _show(self, data: bytes) -> None:
+        if self._console is None:
+            return
         if not self._prefix:
             self._console.write(data)
             return
         whole, end, self._unfinished = (self._unfinished + data).rpartition(b"\n")
         if end:
-            self._show_lines(whole)
+            self._show_lines(self._console, whole)
         if len(self._unfinished) > LINE_BYTES:
             self._finish()
 
-    def _show_lines(self, lines: bytes) -> None:
-        self._console.write(self._prefix + lines.replace(b"\n", b"\n" + self._prefix) + b"\n")
+    def _show_lines(self, console: Console, lines: bytes) -> None:
+        console.write(self._prefix + lines.replace(b"\n", b"\n" + self._prefix) + b"\n")
 
     def _finish(self) -> None:
         """Show an unfinished line as if it ended here."""
-        if self._unfinished:
-            self._show_lines(self._unfinished)
+        if self._unfinished and self._console is not None:
+            self._show_lines(self._console, self._unfinished)
         self._unfinished = b""
 
     def _let_go(self) -> None:

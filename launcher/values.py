@@ -32,6 +32,12 @@ STEP_MAX = 10**12 - 1
 SIZE_MAX = 1 << 50
 """Bytes; no node has more memory."""
 
+LOG_BYTES_MAX = 1_000_000_000
+"""Of one worker's log, unless --log_max_bytes says otherwise. A line of 100 bytes each second for four months fits in,
+and eight workers that write without end leave room on the smallest disks of training machines."""
+LOG_BYTES_LOWEST = 1 << 20
+"""A file that is set aside hands its end on to the next one; that is to be a small part of it."""
+
 _SWITCH_WORDS = {
     "1": True,
     "true": True,
@@ -309,6 +315,18 @@ def size(text: str) -> int:
     value = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
     if not 0 < value <= SIZE_MAX:
         raise ValueError(f"{text!r} is not between 1 byte and 1024 TiB")
+    return value
+
+
+def log_size(text: str) -> int | None:
+    """The bound of a log in bytes, as in `size`; None for 0: it has none."""
+    if re.fullmatch(r"0+\s*([kmgt]i?)?b?", text.strip().lower()):
+        return None
+    value = size(text)
+    if value < LOG_BYTES_LOWEST:
+        raise ValueError(
+            f"{text!r} is less than a log needs; use {LOG_BYTES_LOWEST >> 20}MiB or more, or 0 for no bound"
+        )
     return value
 
 

@@ -15,6 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 MESSAGE_MAX = 256 << 20
 """Bytes in one message. The largest is a `Spawn`: a few hundred workers with 128 kB of environment each."""
 
+SECONDS_MAX = 1e12
+"""No time is longer: what is not a number would be a time that never comes."""
+
 FDS_PER_WORKER = 2
 """Descriptors that travel with a `Spawn` for each worker, in the order of its workers: stdout, stderr."""
 
@@ -184,7 +187,7 @@ class Lines:
 def _decode(line: bytes, kinds: Mapping[str, type[Message]]) -> Message:
     try:
         raw = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WireError(f"not JSON: {error}") from error
     if not isinstance(raw, dict):
         raise WireError("a message is an object")
@@ -209,7 +212,7 @@ def _value(where: str, wanted: str, value: object) -> Any:
             return value
         case "int", int() if not isinstance(value, bool):
             return value
-        case "float", int() | float() if not isinstance(value, bool):
+        case "float", int() | float() if not isinstance(value, bool) and abs(value) <= SECONDS_MAX:  # NaN is not.
             return float(value)
         case "tuple[str, ...]", list() if all(isinstance(part, str) for part in value):
             return tuple(value)

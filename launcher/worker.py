@@ -10,16 +10,17 @@ from msgspec import Struct
 
 from elastic.model import Role
 from launcher.console import Console
-from launcher.logs import WorkerLog, closing_line, signal_info_line
+from launcher.logs import closing_line, signal_info_line
 from launcher.tap import Tap
+from launcher.workerlog import WorkerLog
 
 
 class WorkerSpec(Struct, frozen=True):
     """One worker to start.
 
-    Without `shown` it writes straight into its log. A shown worker's output passes through the agent to the console
-    too; a `prefix` opens each line there, and then only whole lines are shown. `header` opens this start in the log.
-    Of a `role` other than that of a worker, `rank` is the index.
+    Its output passes through the agent into its log, and if it is `shown` to the console, too; a `prefix` opens each
+    line there, and then only whole lines are shown. `header` opens this start in the log. Of a `role` other
+    than that of a worker, `rank` is the index.
     """
 
     rank: int
@@ -97,16 +98,24 @@ WorkerEvent = Prepared | Spawned | Exited | Gone | Overdue | NurseryDied
 class Worker:
     """A worker that is being started, runs, or has ended: its log is open until `close`."""
 
-    def __init__(self, spec: WorkerSpec, consoles: tuple[Console, Console], complain: Callable[[str], None]) -> None:
-        """Open its log and, if it is shown, its pipes. `consoles` are ours for its stdout and its stderr."""
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        consoles: tuple[Console, Console],
+        complain: Callable[[str], None],
+        log_bytes_max: int | None = None,
+    ) -> None:
+        """Open its log and its pipes. `consoles` are ours for its stdout and its stderr.
+
+        Where it is not shown both go through one pipe, so that the log has them in the order in which they came.
+        """
         self.spec = spec
         self.pid = 0
         self.running = True
-        self.stop_at: int | None = None
         self.asked = False
         self._explained = False
-        self._log = WorkerLog(spec.log, spec.header, complain)
-        self._taps: tuple[Tap, ...] = ()
+        self._log = WorkerLog(spec.log, spec.header, complain, log_bytes_max)
+        self._taps: tuple[Tap, ...] = (Tap(self._log),)
         if spec.shown:
             self._taps = tuple(Tap(self._log, console, os.fsencode(spec.prefix)) for console in consoles)
 
@@ -115,15 +124,21 @@ class Worker:
         """Where this start's own text begins in the log."""
         return self._log.begins
 
+    @property
+    def stop_at(self) -> int | None:
+        """Where its log ended when it was to be stopped, None if it never was."""
+        return self._log.mark
+
     def outputs(self) -> list[int]:
         """Descriptors for its stdout and its stderr; whoever takes them closes them."""
-        return [tap.writer for tap in self._taps] or [os.dup(self._log.fileno()) for _ in range(2)]
+        writers = [tap.writer() for tap in self._taps]
+        return writers if len(writers) > 1 else [*writers, os.dup(writers[0])]
 
     def to_be_stopped(self) -> None:
         """Note where its log ends before it is signalled: what stands before that is not an answer to the signal."""
         if self.running and self.stop_at is None:
             self._drain()
-            self.stop_at = self._log.size
+            self._log.set_mark()
 
     def asked_to_leave(self, note: str) -> None:
         """It was asked to save and to leave, without a signal; `note` is the line that says why."""

@@ -73,9 +73,11 @@ class Workers:
         stderr: Console | None = None,
         complain: Callable[[str], None] | None = None,
         has_saved: Callable[[int], bool] = lambda local_rank: False,
+        log_bytes_max: int | None = None,
     ) -> None:
         """Nothing is started yet.
 
+        `log_bytes_max` bounds the log of each worker (`launcher.workerlog`); None: it has no bound.
         `has_saved` is asked about a worker that was asked to leave and has ended with another code than 143.
         `lock` is held by the nursery and its workers. `recipe` is what the nursery imports, None for nothing. The
         consoles show the workers that are to be shown; `complain` hears, once each, of logs that cannot be written
@@ -86,6 +88,7 @@ class Workers:
         self._recipe = recipe or Recipe()
         self._consoles = (stdout or Console(1), stderr or Console(2))
         self._has_saved = has_saved
+        self._log_bytes_max = log_bytes_max
         self._complain = complain or self._consoles[1].write_line
         self._running: _Running | None = None
         self._until_s = 0.0
@@ -164,7 +167,7 @@ class Workers:
             raise RuntimeError(f"generation {g} cannot start: generation {self._running.g} is still there")
         if not specs or len({spec.local_rank for spec in specs}) != len(specs):
             raise ValueError("a generation has workers, each with its own local rank")
-        workers = {spec.local_rank: Worker(spec, self._consoles, self._complain) for spec in specs}
+        workers = {spec.local_rank: Worker(spec, self._consoles, self._complain, self._log_bytes_max) for spec in specs}
         self._loop = asyncio.get_running_loop()
         self._running = _Running(g, workers, held=True)
         if self._prepared and out_of_date(self._watched):

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from elastic.testing.replica import Failed
+from elastic.unreadable import UNREADABLE
 
 
 @dataclass(slots=True)
@@ -91,7 +92,7 @@ def read(replica: Replica, files: str) -> Failed | None:
         return None
     try:
         failed = msgspec.json.decode(Path(f"{files}.failed").read_bytes(), type=Failed)
-    except msgspec.MsgspecError:  # It was killed while it wrote.
+    except UNREADABLE:  # It was killed while it wrote.
         return None
     replica.raised = failed.line
     return failed

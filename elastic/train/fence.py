@@ -23,11 +23,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from elastic.errors import CheckpointDamaged, CheckpointError, CheckpointFenced
 from elastic.train import durable, layout
+from elastic.unreadable import UNREADABLE
 
 FENCE = "fence"
 CLAIM = "claim.json"
@@ -50,7 +52,7 @@ class Claim(msgspec.Struct, frozen=True):
     `incarnations` are those that ever owned the folder, this one included, the newest last.
     """
 
-    mark: str
+    mark: Annotated[str, msgspec.Meta(pattern=f"^{_MARK.pattern}$")]
     accepted: tuple[str, ...]
     incarnations: tuple[str, ...]
 
@@ -148,7 +150,7 @@ def _newest(fence: Path) -> tuple[int, Claim | None]:
             return numbers[-1], _claim.decode(path.read_bytes())
         except FileNotFoundError:
             continue
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise CheckpointError(f"{path} is damaged ({error}); remove {fence} if no job runs on it") from error
     raise CheckpointError(f"{path} is damaged (it has no {CLAIM}); remove {fence} if no job runs on it")
 

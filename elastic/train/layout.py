@@ -29,6 +29,7 @@ from pathlib import Path
 import msgspec
 
 from elastic.errors import CheckpointDamaged
+from elastic.unreadable import UNREADABLE
 
 META = "meta.json"
 SCHEMA = 2
@@ -113,7 +114,7 @@ def read_meta(entry: Entry) -> Meta:
         meta = _meta.decode((entry.folder / META).read_bytes())
     except OSError as error:
         raise CheckpointDamaged(f"{META} cannot be read ({error.strerror})") from error
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise CheckpointDamaged(f"{META} is damaged ({error})") from error
     if meta.schema not in READABLE:
         raise CheckpointDamaged(f"it was written in layout {meta.schema}; this version reads layout {SCHEMA}")

@@ -20,6 +20,7 @@ from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
 from elastic.train import durable, layout
 from elastic.train.checkpoint import Checkpoints
 from elastic.train.restoring import Damaged
+from elastic.unreadable import UNREADABLE
 
 RECORD = "rollback.json"
 ASIDE = "aside-"
@@ -64,7 +65,7 @@ def rolled_back(folder: Path) -> Record | None:
         return _record.decode((folder / RECORD).read_bytes())
     except FileNotFoundError:
         return None
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise CheckpointError(f"{folder / RECORD} is damaged ({error}); remove it to go back once more") from error
     except OSError as error:
         raise CheckpointError(durable.explain(error, "reading what was rolled back", folder)) from error

@@ -109,6 +109,13 @@ def read_whole(folder: Path, files: Mapping[str, layout.Part]) -> dict[str, Any]
     return state
 
 
+_NOT_DCPS = (
+    *(pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError),
+    *(MemoryError, OverflowError, RecursionError),
+)
+"""What the unpickler raises for what is none, and for lengths in it that no memory holds."""
+
+
 def metadata(folder: Path) -> Metadata:
     """Read DCP's `.metadata`; CheckpointDamaged when it holds anything but what DCP writes there."""
     try:
@@ -116,7 +123,7 @@ def metadata(folder: Path) -> Metadata:
             found = _Unpickler(file).load()
     except OSError as error:
         raise CheckpointDamaged(f"{folder.name}/{METADATA} cannot be read ({error.strerror})") from error
-    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
+    except _NOT_DCPS as error:
         raise CheckpointDamaged(f"{folder.name}/{METADATA} is not DCP's ({error})") from error
     if not isinstance(found, Metadata):
         raise CheckpointDamaged(f"{folder.name}/{METADATA} is not DCP's")

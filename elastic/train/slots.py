@@ -27,6 +27,7 @@ import msgspec
 import torch
 
 from elastic.train.boxes import Box
+from elastic.unreadable import UNREADABLE
 
 DATA_AT = 4096
 ALIGNED_BYTES = 64
@@ -202,7 +203,7 @@ class Slot:
         try:
             found = _table.decode(meta[:table])
             whose = _head.decode(meta[table : table + head])
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return None
         if found.data_size != data or not all(map(_sound, found.leaves, [data] * len(found.leaves))):
             return None

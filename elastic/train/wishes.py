@@ -9,6 +9,7 @@ import msgspec
 
 from elastic.errors import ConfigError
 from elastic.train.restoring import Known
+from elastic.unreadable import UNREADABLE
 
 _known = msgspec.json.Decoder(Known)
 TRUE = frozenset({"1", "true", "yes", "on"})
@@ -45,5 +46,5 @@ def newest_known(environ: Mapping[str, str]) -> Known | None:
     text = environ.get("ELASTIC_SAVED", "")
     try:
         return _known.decode(text) if text else None
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ConfigError(f"ELASTIC_SAVED is {text!r}, which cannot be read ({error}); unset it") from error

@@ -166,3 +166,42 @@ async def test_local_nodes_begin_their_shared_folder_anew_once(job: Job) -> None
     assert not [line for line in node.lines if "log_overwrite" in line]
     assert sorted(path.name for path in old.glob("workerlog.*")) == ["workerlog.0", "workerlog.1"]
     assert old.joinpath("launcher.log").read_text().count("joined the job") == 2
+
+
+RUNAWAY = """
+import os
+for number in range(300):
+    os.write(1, b"%06d %s\\n" % (number, b"x" * 9_992))
+"""
+IN_SMALL_FILES = ("/bin/bash", "-c", 'ulimit -f 400; exec "$@"', "bash")
+"""No file of what runs in it has more than 400 kB, as on a disk that is nearly full."""
+
+
+@story
+async def test_a_worker_that_writes_without_end_keeps_to_the_bound_and_its_first_and_newest_lines_are_there(
+    job: Job,
+) -> None:
+    script = job.write("runaway.py", RUNAWAY)
+    flags = ("--np", "1", "--nproc_per_node", "2", "--log_max_bytes", "1MiB")
+    node = await job.node(*flags, script=(str(script),))
+    assert await node.exits() == 0
+    for rank in (0, 1):
+        names = (f"workerlog.{rank}", f"workerlog.{rank}.1")
+        assert sum((node.folder / "log" / name).stat().st_size for name in names) <= 1 << 20
+        header, *said, closing = node.text(names[0]).splitlines()
+        assert header.startswith(f"==== elastic-launch job {job.job_id} gen 1 rank {rank} ")
+        assert said[0].startswith("000000 ")
+        assert said[-1].startswith("000299 ")
+        assert closing == f"==== rank {rank} gen 1 ended: exit 0 ===="
+
+
+@story
+async def test_a_disk_that_takes_nothing_more_costs_the_logs_and_neither_the_agent_nor_the_training(job: Job) -> None:
+    script = job.write("runaway.py", RUNAWAY)
+    flags = ("--np", "1", "--nproc_per_node", "2")
+    node = await job.node(*flags, script=(str(script),), within=IN_SMALL_FILES)
+    assert await node.exits() == 0
+    for rank in (0, 1):
+        (line,) = (line for line in node.lines if f"workerlog.{rank} cannot be written" in line)
+        assert line.endswith("(File too large); what its worker says is not kept")
+    assert node.lines[-1].endswith("every worker of generation 1 ended with exit code 0")

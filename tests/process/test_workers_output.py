@@ -175,18 +175,42 @@ class TestOutputOfAnyKind:
 
         asyncio.run(main())
 
-    def test_a_full_disk_costs_the_log_and_not_the_worker(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("shown", [True, False])
+    def test_a_full_disk_costs_the_log_and_not_the_worker(self, tmp_path: Path, shown: bool) -> None:
         async def main() -> None:
             out = Pipe()
             async with nest(tmp_path, stdout=out.console) as it:
                 it.log().symlink_to("/dev/full")
-                it.workers.spawn(1, [it.spec("print('hello')", shown=True)])
+                it.workers.spawn(1, [it.spec("print('hello')", shown=shown)])
                 await it.spawned()
                 assert (await it.exited()).code == 0
-                assert out.read() == b"hello\n"
+                assert out.read() == b"hello\n" * shown
                 assert it.complaints == [
                     f"{it.log()} cannot be written (No space left on device); what its worker says is not kept"
                 ]
+
+        asyncio.run(main())
+
+    def test_a_worker_that_closes_its_output_goes_on_and_is_framed(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with nest(tmp_path) as it:
+                code = "import os; print('bye'); os.close(1); os.close(2); os._exit(7)"
+                it.workers.spawn(1, [it.spec(code, shown=rank == 0, rank=rank) for rank in (0, 1)])
+                await it.spawned()
+                assert [(await it.exited()).code for _ in range(2)] == [7, 7]
+                for rank in (0, 1):
+                    closing = f"==== rank {rank} gen 1 ended: exit 7 ===="
+                    assert it.log(rank).read_text().splitlines() == [f"==== rank {rank} ====", "bye", closing]
+
+        asyncio.run(main())
+
+    def test_stdout_and_stderr_of_a_worker_that_is_not_shown_keep_their_order(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with nest(tmp_path) as it:
+                it.workers.spawn(1, [it.spec("import os\nfor i in range(500): os.write(1 + i % 2, b'%d\\n' % i)")])
+                await it.spawned()
+                await it.exited()
+                assert it.log().read_text().splitlines()[1:-1] == [str(count) for count in range(500)]
 
         asyncio.run(main())
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from elastic.agentevents import ProvenGone
 from elastic.model import Ended, Generation
 from elastic.proposals import Transaction
-from elastic.store.base import Put
-from tests.sim.nodes import Node, Observer
+from elastic.store.base import Delete, Put, Range
+from tests.sim.nodes import KEYS, Node, Observer
 from tests.sim.world import World
 
 EVENTS_MIN = 200
@@ -24,6 +24,16 @@ def bad_for(world: World, node: Node, seconds: float) -> None:
     world.job.bad_until[node.host] = world.now + seconds
     if node.workers is not None:
         world.end_worker(node, node.workers, 1)
+
+
+def take_away(world: World, rng: random.Random, name: str) -> None:
+    """Delete the key of a member, or write something there that nobody can read."""
+    key = KEYS.member(name)
+    found = world.store.list(Range.key(key)).entries
+    if found:
+        junk = Put(key, b"\xff{", rng.choice([0, found[0].lease]))
+        world.store.txn((), (Delete(Range.key(key)),) if rng.random() < 0.5 else (junk,))
+        world.deliver()
 
 
 class KillAtStep(Observer):

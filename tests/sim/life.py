@@ -19,6 +19,7 @@ from tests.sim.accidents import (
     operator_writes,
     pick,
     start,
+    take_away,
 )
 from tests.sim.calm import SITUATIONS, Calm
 from tests.sim.checks import Promises
@@ -85,6 +86,7 @@ FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
     faults.operator_stops,
     storefaults.damaged_document,
     storefaults.spec_deleted,
+    storefaults.member_taken_away,
 )
 
 
@@ -173,7 +175,7 @@ def _calm(world: World, rng: random.Random) -> None:
             world.log(f"calm: {situation.__name__} of {node.name}")
             situation(world, calm, node, steady)
             return
-        kind = rng.choice(["loss", "outage", "return", "astray", "bad host"])
+        kind = rng.choice(["loss", "outage", "return", "astray", "bad host", "taken away"])
         if kind == "loss" and node is not None:
             calm.expect_notice(world, node)
             world.kill_node(node)
@@ -185,6 +187,10 @@ def _calm(world: World, rng: random.Random) -> None:
                 calm.expect_nothing(world)
             seconds = rng.uniform(1.0, world.spec.store_outage_limit_s * 0.8)
             world.astray_for(node, seconds, then=lambda: calm.store_is_back(world))
+        elif kind == "taken away" and node is not None and world.links:
+            calm.expect_nothing(world)
+            take_away(world, rng, node.name)
+            world.after(2 * world.spec.lease_ttl_s, lambda: calm.store_is_back(world))
         elif kind == "return" and node is not None:
             cut_for(world, node, rng.uniform(3.0, 12.0), then=lambda: calm.expect_return(world, node))
         else:

@@ -13,6 +13,7 @@ from tests.sim.accidents import (
     operator_writes,
     pick,
     start,
+    take_away,
 )
 from tests.sim.faults import join_storm, leave_and_join, worker_fails
 from tests.sim.nodes import KEYS
@@ -112,6 +113,13 @@ def proposal_outlives_its_proposer(world: World, rng: random.Random) -> None:
     world.after(3.0, over)
     world.after(rng.uniform(0.1, 0.6), revoke)
     worker_fails(world, rng)
+
+
+def member_taken_away(world: World, rng: random.Random) -> None:
+    """Somebody deletes or damages the key of a member whose lease lives; nobody puts it back but the member itself."""
+    node = pick(world, rng)
+    if node is not None and world.store_up:
+        take_away(world, rng, node.name)
 
 
 def damaged_document(world: World, rng: random.Random) -> None:

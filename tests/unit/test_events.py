@@ -10,7 +10,7 @@ import pytest
 
 from elastic.agentevents import Action, Event, Exited, SessionLost, StopWorkers
 from elastic.model import Cause
-from launcher import events
+from launcher import sharedlog
 from launcher.events import EventLog
 from tests.unit.bench import Bench, running
 from tests.unit.views import worker_exit
@@ -69,7 +69,7 @@ def test_a_stop_a_lost_lease_and_a_failure_say_why(tmp_path: Path) -> None:
 
 
 def test_the_file_has_a_bound_and_the_newest_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "BYTES_MAX", 1000)
+    monkeypatch.setattr(sharedlog, "BYTES_MAX", 1000)
     log = EventLog(tmp_path, "j1", "h-1", pytest.fail)
     for number in range(100):
         log.write("stopped", 1, {"number": number})

@@ -11,7 +11,7 @@ from launcher.folder import LogFolder
 
 OURS = (
     *("workerlog.0", "workerlog.12", "serverlog.1", "heterlog.0", "envlog.3", "envlog.server.0", "endpoints.log"),
-    *("endpoints.7.log", "launcher.log", "launcher.1.log", "events.jsonl", "events.1.jsonl"),
+    *("endpoints.7.log", "launcher.log", "events.jsonl", "events.1.jsonl", "launcher.1.log", "workerlog.3.1"),
 )
 NOT_OURS = ("workerlog.0.gz", "workerlog.old", "train.log", "endpoints.txt", "events.json", "notes.md")
 
@@ -62,3 +62,39 @@ def test_a_log_that_cannot_be_deleted_is_an_error_that_names_it(tmp_path: Path) 
     (tmp_path / "workerlog.0").mkdir()
     with pytest.raises(ConfigError, match=r"--log_overwrite cannot delete .*/workerlog\.0 .*; name another --log_dir"):
         LogFolder(tmp_path, overwrite=True)
+
+
+def test_the_agents_of_one_job_share_a_folder_and_leave_no_lock_of_it(tmp_path: Path) -> None:
+    with LogFolder(tmp_path, job="j1", below="j1") as one, LogFolder(tmp_path, job="j1", below="j1") as other:
+        assert (one.path, other.path, one.moved + other.moved) == (tmp_path, tmp_path, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".agents.lock"]
+
+
+def test_another_job_has_a_folder_of_its_own_below_and_says_so_until_the_first_is_gone(tmp_path: Path) -> None:
+    with LogFolder(tmp_path, job="j1", below="j1"):
+        for _ in range(2):
+            with LogFolder(tmp_path, job="j10", below="j10") as other:
+                assert other.path == tmp_path / "j10"
+                assert other.moved == (
+                    f"another job (j1) writes its logs into {tmp_path}; those of this one are in {tmp_path}/j10 "
+                    "(--log_dir names another folder)"
+                )
+    with LogFolder(tmp_path, job="j10", below="j10") as alone:
+        assert (alone.path, alone.moved) == (tmp_path, "")
+
+
+def test_jobs_of_one_name_in_different_stores_share_no_folder(tmp_path: Path) -> None:
+    with (
+        LogFolder(tmp_path, job="j1@2379", below="j1") as first,
+        LogFolder(tmp_path, job="j1@4001", below="j1") as second,
+        LogFolder(tmp_path, job="j1@4002", below="j1") as third,
+    ):
+        assert [first.path, second.path, third.path] == [tmp_path, tmp_path / "j1", tmp_path / "j1" / "j1"]
+        assert "(j1)" in third.moved
+
+
+def test_the_lock_of_a_job_that_was_killed_keeps_nobody_out(tmp_path: Path) -> None:
+    (tmp_path / ".agents.dead.lock").touch()
+    with LogFolder(tmp_path, job="j1", below="j1") as folder:
+        assert folder.path == tmp_path
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".agents.lock"]

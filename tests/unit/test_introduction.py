@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
-from launcher import introduction
+from launcher import introduction, locks
 from launcher.config import parse
 from launcher.container import bridge_hint, in_container
 from launcher.interfaces import network_line
@@ -153,3 +154,19 @@ def test_a_checkpoint_folder_that_cannot_be_made_is_a_warning(monkeypatch: pytes
     (tmp_path / "file").touch()
     said = told("127.0.0.1", monkeypatch, folder=str(tmp_path / "file" / "checkpoints"))
     assert said[1:] == [("warn", f"checkpoint folder: {tmp_path}/file is a file")]
+
+
+def test_the_same_command_typed_twice_says_that_it_makes_one_node_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "folder", lambda: tmp_path)
+    nodes = [("j1", f"{HOST}-00aa"), ("j1", f"{HOST}0-00bb"), ("j10", f"{HOST}-00cc"), ("j1.x", f"{HOST}-00dd")]
+    held = [locks.hold(locks.lock_path(job, node)) for job, node in nodes]
+    first, _ = told(HOST, monkeypatch)
+    assert first == (
+        "say",
+        f"node {HOST}-00aa runs on this machine in the same job: this command makes one node more, with the same cards",
+    )
+    for one in held:
+        os.close(one.fd)
+    assert len(told(HOST, monkeypatch)) == 1

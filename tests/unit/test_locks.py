@@ -78,3 +78,14 @@ def test_the_folder_is_this_users_alone(tmp_path: Path, monkeypatch: pytest.Monk
     path.parent.symlink_to(tmp_path)
     with pytest.raises(ConfigError):
         locks.lock_path("j1", "n")
+
+
+def test_the_nodes_of_a_job_that_run_here_are_those_whose_lock_is_held(tmp_path: Path) -> None:
+    held = [locks.hold(locks.lock_path(job, node, tmp_path)) for job, node in (("j1", "h-0001"), ("j10", "h-0002"))]
+    gone = locks.hold(locks.lock_path("j1", "h-0003", tmp_path))
+    os.close(gone.fd)
+    assert locks.held("j1", tmp_path) == ("h-0001",)
+    assert locks.held("j10", tmp_path) == ("h-0002",)
+    assert locks.held("j", tmp_path) == ()
+    for one in held:
+        os.close(one.fd)

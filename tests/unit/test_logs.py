@@ -16,8 +16,6 @@ from launcher.logs import (
     TAIL_BYTES,
     Level,
     Narrator,
-    WorkerLog,
-    append_line,
     check_log_dir,
     clean,
     closing_line,
@@ -26,6 +24,7 @@ from launcher.logs import (
     tail,
     write_endpoints,
 )
+from launcher.workerlog import WorkerLog, append_line
 
 
 class TestTheFrameOfAStart:

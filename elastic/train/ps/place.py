@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from elastic.errors import ConfigError
+from elastic.unreadable import UNREADABLE
 
 log = logging.getLogger("elastic.train.ps")
 
@@ -73,7 +74,7 @@ def roster(path: str) -> Roster | None:
         return None
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=Roster)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *UNREADABLE) as error:
         log.warning("the roster %s cannot be read: %s", path, error)
         return None
 

@@ -21,6 +21,7 @@ import torch
 
 from elastic.errors import CheckpointDamaged
 from elastic.train import durable
+from elastic.unreadable import UNREADABLE
 
 KEEP = 2
 """Snapshots that stay: the newest, and one for when that is damaged."""
@@ -109,7 +110,7 @@ class Snapshots:
         try:
             meta = msgspec.json.decode((path / "meta.json").read_bytes(), type=Meta)
             raw = (path / "state.pt").read_bytes()
-        except (FileNotFoundError, msgspec.MsgspecError) as error:
+        except (FileNotFoundError, *UNREADABLE) as error:
             raise CheckpointDamaged(f"{path} is damaged: {error}") from error
         if hashlib.sha256(raw).hexdigest() != meta.sha256:
             raise CheckpointDamaged(f"{path} is damaged: the checksum of state.pt is wrong")

@@ -22,6 +22,7 @@ import msgspec
 import torch
 
 from elastic.errors import MessageError
+from elastic.unreadable import UNREADABLE
 
 FRAME_BYTES = 2 * 1024 * 1024
 HEADER_BYTES_MAX = 8 * 1024 * 1024
@@ -173,7 +174,7 @@ class Assembly(Generic[H]):
             return
         try:
             header = msgspec.msgpack.decode(memoryview(self._data)[_LENGTH.size : end], type=self._kind)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise MessageError(f"the header is no {self._kind.__name__}: {error}") from error
         at = end
         for shape in header.shapes:

@@ -1,0 +1,53 @@
+"""A file of lines that the agents of a folder share, and that has a bound.
+
+When it is too long it becomes `<stem>.1<suffix>`, in place of what stood there before, so that both together have a
+bound. Each line is appended with one write of a file that is opened for it: another agent may have renamed the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+BYTES_MAX = 8 << 20
+"""Of the file; there are two of them at most."""
+
+
+class SharedLog:
+    """Appends lines."""
+
+    def __init__(self, path: Path) -> None:
+        """Nothing is written yet."""
+        self.path = path
+        self.full = path.with_name(f"{path.stem}.1{path.suffix}")
+
+    def append(self, line: bytes) -> None:
+        """Append one line, with its end. Raises `OSError`; the file is then as it was, or has a part of the line."""
+        fd = self._open()
+        try:
+            if os.fstat(fd).st_size > BYTES_MAX:
+                self._set_aside(fd)
+                os.close(fd)
+                fd = self._open()
+            os.write(fd, line)
+        finally:
+            os.close(fd)
+
+    def _open(self) -> int:
+        return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+
+    def _set_aside(self, fd: int) -> None:
+        """Rename the full file, unless another agent is about to, or has just done it.
+
+        Where it cannot be locked (some network disks) agents that do it in the same moment lose older lines.
+        """
+        with contextlib.suppress(OSError):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(fd), os.stat(self.path)):
+                os.replace(self.path, self.full)

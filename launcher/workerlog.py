@@ -1,0 +1,168 @@
+"""One start of one worker in its log, which has a bound (`--log_max_bytes`).
+
+A log that would grow beyond half of the bound is set aside as `<name>.1`, in place of what was set aside before, and
+is begun anew: with the header of this start, the first lines of it, one line that says how much is left out, and the
+newest lines. So each of the two files has its frame, the newest file has what a person wants to see first, the lines
+with which the worker began and those with which it ended, and the end of a log can be read without the other file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+HEAD_BYTES = 64 << 10
+"""So much of the beginning of a start is in each of its files."""
+CARRY_BYTES = 256 << 10
+"""So much of the end of a file that is set aside stands in the next one, too: what `launcher.logs.tail` reads."""
+
+
+class WorkerLog:
+    """One start of one worker in its log. Everything is appended at once; nothing is kept in memory.
+
+    What cannot be written (a full disk, a limit of the file's size) is lost and not the worker: `complain` hears of it
+    once, and a line in the log says how much is missing once it can be written again.
+    """
+
+    def __init__(self, path: Path, header: str, complain: Callable[[str], None], bytes_max: int | None = None) -> None:
+        """Open the log and write the header, on a line of its own. `bytes_max` bounds it, with what is set aside."""
+        self.path = path
+        self._header = header
+        self._complain = complain
+        self._complained = False
+        self._half = None if bytes_max is None else bytes_max // 2
+        self._missing = 0
+        self._why = ""
+        self._own = 0
+        self._mark: int | None = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = _open(path)
+        except OSError as error:
+            self._fail(error)
+            self._fd = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            self._half = None  # A device, a pipe: it has no size.
+        self.line(header)
+        self.begins = self.size
+        """Where this start's own text begins, in bytes."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return os.lseek(self._fd, 0, os.SEEK_END)
+
+    @property
+    def mark(self) -> int | None:
+        """Where the log ended when `set_mark` was called; the beginning of the text, if that is set aside by now."""
+        return self._mark
+
+    def set_mark(self) -> None:
+        """Remember where the log ends now."""
+        self._mark = self.size
+
+    def write(self, data: bytes) -> None:
+        """Append bytes of the worker as they are."""
+        try:
+            if self._half is not None and self.size + len(data) > self._half:
+                self._begin_next(self._half)
+            self._say_missing()
+            while data:
+                wrote = os.write(self._fd, data)
+                self._own += wrote
+                data = data[wrote:]
+        except OSError as error:
+            self._lose(data, error)
+
+    def line(self, text: str) -> None:
+        """Append a line of ours; ends an unfinished line of the worker first."""
+        try:
+            self._say_missing()
+            _put(self._fd, own_line(self._fd, text))
+        except OSError as error:
+            self._lose(text.encode(errors="surrogateescape") + b"\n", error)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._fd)
+
+    def _begin_next(self, half: int) -> None:
+        """Set the file aside and go on in a new one. Raises `OSError`; then the old one is still there."""
+        aside = self.path.with_name(f"{self.path.name}.1")
+        begins, end = self.begins, self.size
+        head_bytes, carry_bytes = min(HEAD_BYTES, half // 8), min(CARRY_BYTES, half // 4)
+        if end - begins <= head_bytes + carry_bytes:
+            head, carried = os.pread(self._fd, end - begins, begins), b""
+        else:
+            head = os.pread(self._fd, head_bytes, begins)
+            head = head[: head.rfind(b"\n") + 1] or head
+            carried = os.pread(self._fd, carry_bytes, end - carry_bytes)
+            carried = carried[carried.find(b"\n") + 1 :]
+        mine = _is(self._fd, self.path)  # Otherwise somebody has taken the file away, or has set it aside already.
+        if mine:
+            os.replace(self.path, aside)
+        try:
+            new = _open(self.path)
+        except OSError:
+            if mine:
+                os.replace(aside, self.path)
+            raise
+        os.close(self._fd)
+        self._fd = new
+        self.begins = len(self._header.encode(errors="surrogateescape")) + 1
+        self._mark = None if self._mark is None else self.begins
+        _put(new, own_line(new, self._header) + head)
+        if carried:
+            left_out = max(self._own - len(head) - len(carried), 0)
+            _put(new, own_line(new, f"==== {left_out} bytes of this start are left out here, see {aside.name} ===="))
+            _put(new, carried)
+
+    def _say_missing(self) -> None:
+        if self._missing:
+            text = f"==== {self._missing} bytes are missing here: {self._why} ===="
+            _put(self._fd, own_line(self._fd, text))
+            self._missing = 0
+
+    def _lose(self, data: bytes, error: OSError) -> None:
+        self._missing += len(data)
+        self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        self._why = error.strerror or str(error)
+        if not self._complained:
+            self._complained = True
+            self._complain(f"{self.path} cannot be written ({self._why}); what its worker says is not kept")
+
+
+def append_line(path: Path, text: str) -> None:
+    """Append a line of ours to a log that may be closed already. Raises `OSError`."""
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        os.write(fd, own_line(fd, text))
+    finally:
+        os.close(fd)
+
+
+def own_line(fd: int, text: str) -> bytes:
+    """The bytes of a line of ours; they end an unfinished line of the worker first."""
+    end = os.lseek(fd, 0, os.SEEK_END)
+    whole = end == 0 or os.pread(fd, 1, end - 1) in (b"\n", b"")
+    return f"{'' if whole else chr(10)}{text}\n".encode(errors="surrogateescape")
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+
+
+def _is(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _put(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]

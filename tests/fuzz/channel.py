@@ -1,0 +1,133 @@
+"""The local channel: nothing that a worker says, or that is said to it, ends the other one."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from elastic import channel
+from elastic.channel import (
+    Committed,
+    Formed,
+    Hello,
+    Hopeless,
+    Joining,
+    Left,
+    Listening,
+    Note,
+    Preparing,
+    Progress,
+    Ready,
+    Refused,
+    Restored,
+    Said,
+    Saved,
+    Segment,
+    Standing,
+    Stop,
+    Wanted,
+    WorkerEnd,
+    encode,
+)
+from elastic.channelserver import ChannelServer
+from launcher.progresswords import Telling
+from launcher.talk import Heard, WorkerTalk
+from tests.fuzz.target import Target, scratch
+
+HELLO = Hello(0, 0, os.getpid(), 1, 0)
+FOLDER = scratch("channel")
+
+
+class Quiet:
+    """What people would be told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    detail = warn = say
+
+
+def worker(data: bytes) -> None:
+    """A process says who it is, and then each line as one packet, to an agent that obeys what it understands."""
+    narrator = Quiet()
+    talk = WorkerTalk(FOLDER / "talk", narrator, 1 << 20)  # type: ignore[arg-type]
+    talk._server = server = ChannelServer(
+        talk._path, talk._hear, segments=talk.segments, detail=narrator.detail, left=talk._hung_up
+    )
+    telling = Telling(terminal=False)
+    talk.followers.append(lambda heard, message: tell(telling, heard, message))
+    talk.begin(1, {0: 0, 1: 1})
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
+            end.connect(server.path)
+            end.setblocking(False)
+            for packet in data.split(b"\n")[:200]:
+                try:
+                    end.send(packet[: channel.PACKET_MAX + 10] or b" ", socket.MSG_NOSIGNAL)
+                except OSError:
+                    break
+                server.serve()
+            server.catch_up()
+            talk.listening()
+            talk.has_saved(0)
+            talk.hopeless(0, 1)
+            talk.ask_to_leave("because", [0, 1])
+        server.serve()
+    finally:
+        server.close()
+        talk.segments.drop_all()
+    assert len(narrator.lines) < 300
+    assert len(telling.progress(1e9, last=True)) < 10_000
+    assert all(len(line) < 10_000 for line in telling.waits(1e9))
+
+
+def tell(telling: Telling, heard: Heard, message: Said) -> None:
+    """As `launcher.progress` does it."""
+    match message:
+        case Joining():
+            telling.joining(heard.rank, message.missing, 1.0)
+        case Preparing():
+            telling.preparing(heard.rank, message.what, 1.0)
+        case Progress():
+            telling.reported(message.step, message.world, message.metrics, 2.0)
+
+
+def agent(data: bytes) -> None:
+    """A worker's end that is told each line as one packet goes on, whatever it is told."""
+    path = f"{FOLDER}/agent"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        try:
+            listener.listen(1)
+            end = WorkerEnd(path, HELLO)
+            connected, _ = listener.accept()
+            with connected:
+                for packet in data.split(b"\n")[:50]:
+                    connected.send(packet[: channel.PACKET_MAX] or b" ", socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+                    end.stop_asked()
+                end.segment("node", 4096, timeout_s=0.0)
+        except OSError:
+            pass  # It has hung up on what it does not understand, or its buffer is full.
+        finally:
+            os.unlink(path)
+    end.stop_asked()
+    assert not end.send(Listening())
+    end.close()
+
+
+def lines(*messages: Said | channel.Told) -> bytes:
+    return b"\n".join(map(encode, messages))
+
+
+WORDS = lines(
+    HELLO, Preparing("downloading"), Ready(), Joining("rank 2"), Formed(1.0), Listening(), Restored(7, 2.0),
+    Committed(), Progress(8, 2, {"loss": 0.5, "nan": None}, 3.0), Saved(8, "/ckpt"), Note("a line", True),
+    Wanted("node", 4096), Hopeless("no data", 1), Standing(), Left(8),
+)  # fmt: skip
+TARGETS = (
+    Target("channel of an agent", worker, (WORDS, lines(HELLO, Progress(1, 1, {})))),
+    Target("channel of a worker", agent, (lines(Stop("b joins"), Segment("node", 4096), Refused("node", "no room")),)),
+)

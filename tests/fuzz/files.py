@@ -1,0 +1,134 @@
+"""What lies in a checkpoint folder and in the memory tier: it is read, or it is damaged, and nothing else happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import warnings
+import zlib
+from pathlib import Path
+
+import msgspec
+import torch
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from elastic.errors import CheckpointError
+from elastic.train import fence, layout, rollback, sharded, slots, tree
+from elastic.train.layout import META, Entry, Meta, Part
+from elastic.train.slots import Head, Layout, Slot, Spec
+from tests.fuzz.target import Target, scratch
+
+FOLDER = scratch("files")
+SLOT_BYTES = 1 << 16
+
+
+def folder(name: str) -> Path:
+    path = FOLDER / name
+    path.mkdir(exist_ok=True)
+    return path
+
+
+def meta(data: bytes) -> None:
+    """The meta.json of a checkpoint."""
+    at = folder(layout.name(7, 2))
+    (at / META).write_bytes(data)
+    entry = Entry(7, 2, at)
+    with contextlib.suppress(CheckpointError):
+        found = layout.read_meta(entry)
+        for name in found.files:
+            assert (at / name).resolve().is_relative_to(at.resolve()), name
+
+
+def fenced(data: bytes) -> None:
+    """The mark of a folder, and then a claim on it."""
+    at = folder("fenced")
+    marks = at / "fence"
+    shutil.rmtree(marks, ignore_errors=True)
+    marks.mkdir()
+    with contextlib.suppress(CheckpointError):
+        fence.claim(at, "i1/1")
+        for path in marks.iterdir():
+            (path / fence.CLAIM).write_bytes(data)
+    for look in (lambda: fence.current(at), lambda: fence.claim(at, "i1/2"), lambda: fence.check(at, "i1/2")):
+        with contextlib.suppress(CheckpointError):
+            look()
+
+
+def rolled(data: bytes) -> None:
+    """What --restore_step did last."""
+    at = folder("rolled")
+    (at / rollback.RECORD).write_bytes(data)
+    with contextlib.suppress(CheckpointError):
+        record = rollback.rolled_back(at)
+        if record is not None:
+            rollback.names_aside(record)
+
+
+def dcp(data: bytes) -> None:
+    """The `.metadata` of a sharded part, which torch would unpickle freely."""
+    at = folder("sharded")
+    (at / sharded.METADATA).write_bytes(data)
+    with contextlib.suppress(CheckpointError):
+        sharded.metadata(at)
+
+
+def slot(data: bytes) -> None:
+    """A slot of the memory tier: what is odd in any way is not there. Its checksum fits, as an adversary's would."""
+    fd = os.memfd_create("fuzz")
+    try:
+        os.ftruncate(fd, SLOT_BYTES)
+        head, rest = data[:64], data[64:][: SLOT_BYTES - slots.DATA_AT]
+        if len(head) == slots._HEADER.size:
+            fields = list(slots._HEADER.unpack(head))
+            start, end = fields[5], fields[5] + fields[2] + fields[3] + fields[4]
+            fields[6] = zlib.crc32(rest[start:end]) if end < SLOT_BYTES else 0
+            head = slots._HEADER.pack(*fields)
+        os.pwrite(fd, head, 0)
+        os.pwrite(fd, rest, slots.DATA_AT)
+        content = Slot(fd, SLOT_BYTES).read()
+        if content is not None:
+            assert len(content.leaves) == len(content.tensors)
+    finally:
+        os.close(fd)
+
+
+def good_slot() -> bytes:
+    fd = os.memfd_create("fuzz")
+    try:
+        os.ftruncate(fd, SLOT_BYTES)
+        one = Slot(fd, SLOT_BYTES)
+        plan = Layout([Spec("", torch.float32, (4, 4)), Spec("w", torch.int64, (8,))])
+        head = Head(mark="i1/2", step=7, count=1, rank=0, world=2, local_world=1, replicated=True, sharded=False)
+        sizes = one.write(plan, head, tree.pack({"a": [1, 2.5, "x"]}), [torch.ones(4, 4), torch.arange(8)])
+        raw = os.pread(fd, SLOT_BYTES, 0)
+        return raw[:64] + raw[slots.DATA_AT : slots.DATA_AT + sizes.data + sizes.meta]
+    finally:
+        os.close(fd)
+
+
+def good_metadata() -> bytes:
+    at = FOLDER / "made"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # That there is no process group is meant so.
+        save({"w": torch.ones(4), "n": 3}, checkpoint_id=at, no_dist=True)
+    return (at / ".metadata").read_bytes()
+
+
+META_GOOD = Meta(
+    step=7,
+    generation=2,
+    mark="i1/2",
+    parts={"model": Part(10, crc32="00000000"), "old": Part(3, sha256="0" * 64)},
+    at=1e9,
+    sharded={"big": {"__0_0.distcp": Part(1, crc32="00000000"), ".metadata": Part(2, crc32="00000000")}},
+)
+RECORD_GOOD = b'{"run":"i1/1","step":7,"generation":2,"aside":["aside-step-0000000009.g2"],"at":1e9}'
+CLAIM_GOOD = b'{"mark":"i1/1","accepted":["step-0000000009.g2"],"incarnations":["i0","i1"]}'
+TARGETS = (
+    Target("checkpoint meta", meta, (msgspec.json.encode(META_GOOD),)),
+    Target("fence", fenced, (CLAIM_GOOD,)),
+    Target("rollback", rolled, (RECORD_GOOD,)),
+    Target("dcp metadata", dcp, (good_metadata(),)),
+    Target("memory slot", slot, (good_slot(),)),
+)

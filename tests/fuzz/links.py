@@ -1,0 +1,149 @@
+"""Links: who connects to an agent, or answers where an agent connects, can say anything and becomes nobody's link."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import socket
+from collections.abc import Coroutine
+from typing import Any
+
+from elastic import linkwire
+from elastic.agentevents import LinkTarget
+from elastic.linkwire import Bye, Granted, Greeting, Lines, LinkError, Ping, Pong, Prove, Proven, Vouch
+from launcher.door import Door
+from launcher.links import Links
+from tests.fuzz.target import Target
+
+SECRET = "the secret of the job"
+NONCE = "0123456789abcdef" * 2
+LISTENER = Greeting("j1", "h-0001", NONCE)
+PIECE = 700
+
+
+def lines(data: bytes) -> None:
+    """What is said over a link is a line that means something, or the end of the connection."""
+    cut = Lines()
+    with contextlib.suppress(LinkError):
+        for start in range(0, len(data), PIECE):
+            for line in cut.feed(data[start : start + PIECE]):
+                with contextlib.suppress(LinkError):
+                    linkwire.read_greeting(line)
+                with contextlib.suppress(LinkError):
+                    message = linkwire.decode(line)
+                    assert linkwire.decode(linkwire.encode(message).removesuffix(b"\n")) == message
+                    if isinstance(message, Prove):
+                        linkwire.proves(SECRET, LISTENER, message)
+
+
+class Loop:
+    """A loop in which nothing may go wrong unheard."""
+
+    def __init__(self) -> None:
+        self.runner = asyncio.Runner()
+        self.loop = self.runner.get_loop()
+        self.wrong: list[dict[str, object]] = []
+        self.loop.set_exception_handler(lambda loop, context: self.wrong.append(context))
+
+
+_loop: list[Loop] = []
+
+
+def loop() -> Loop:
+    """One for all inputs: a new one for each costs more than what is tested."""
+    if not _loop:
+        _loop.append(Loop())
+        atexit.register(_loop[0].runner.close)
+    return _loop[0]
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a connection over the loopback address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        theirs = socket.create_connection(listener.getsockname())
+        return listener.accept()[0], theirs
+
+
+async def rounds(count: int = 6) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def door(data: bytes) -> None:
+    """A stranger who says this to a listening agent is sent away, and has no link."""
+
+    async def story() -> None:
+        granted: list[Granted] = []
+        one = Door("j1", "h-0001", granted.append, lambda node, text: None)
+        one.secret_text = SECRET
+        ours, theirs = tcp_pair()
+        ours.setblocking(False)
+        one.accept(ours)
+        with theirs:
+            theirs.setblocking(False)
+            with contextlib.suppress(OSError):
+                theirs.send(data)
+                await rounds()
+                theirs.shutdown(socket.SHUT_WR)
+            await rounds()
+        assert not one.links
+        assert not granted
+        one.close()
+
+    run(story())
+
+
+def dialler(data: bytes) -> None:
+    """What answers where an agent dials is no link, whatever it says: nobody says the proof of an agent by chance."""
+
+    async def story() -> None:
+        links = Links(
+            "j1",
+            "w-0001",
+            on_change=lambda nodes: told.append(nodes),
+            on_proof=lambda node, revision, host: told.append((node, revision)),
+            on_answered=lambda number, nodes: None,
+            grants=lambda node, g: 7.0,
+            on_vouched=lambda g, until: told.append((g, until)),
+            complain=lambda text: None,
+        )
+        told: list[object] = []
+        links.secret(SECRET)
+        listener = socket.socket()
+        with listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(1)
+            listener.setblocking(False)
+            links.watch({"h-0001": LinkTarget("127.0.0.1", listener.getsockname()[1], 5)})
+            connected, _ = await asyncio.get_running_loop().sock_accept(listener)
+            with connected:
+                connected.setblocking(False)
+                with contextlib.suppress(OSError):
+                    connected.send(data)
+                await rounds(10)
+        links.close()
+        await rounds()
+        assert not told
+
+    run(story())
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    it = loop()
+    it.runner.run(story)
+    assert not it.wrong, it.wrong.pop()
+
+
+PROVE = linkwire.prove(SECRET, LISTENER, "w-0001", NONCE)
+SAID = b"".join(
+    linkwire.encode(message)
+    for message in (PROVE, Ping(1), Pong(1), Vouch(1, 2), Granted(1, 2, 3.0), Proven("0" * 64), Bye())
+)
+GREETING = linkwire.greeting_line(LISTENER)
+OLD = linkwire.greeting_line(Greeting("j1", "h-0001"))
+TARGETS = (
+    Target("link lines", lines, (SAID, GREETING + SAID, OLD)),
+    Target("link listener", door, (SAID, linkwire.encode(PROVE) + SAID)),
+    Target("link dialler", dialler, (GREETING + linkwire.encode(Proven("0" * 64)) + SAID, OLD, GREETING + SAID)),
+)

@@ -1,0 +1,91 @@
+"""Parameter servers: the frames of a message, and the snapshot of a server."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+import torch
+
+from elastic.errors import MessageError
+from elastic.train.ps import messages
+from elastic.train.ps.place import roster
+from elastic.train.ps.wire import Assembly, Header, frames
+from launcher.psenvironment import roster_document
+from tests.fuzz.target import Target, scratch
+from tests.unit.bench import serving
+
+FOLDER = scratch("servers")
+
+BODY_MAX = 1 << 20
+KINDS: tuple[type[Header], ...] = (
+    *(messages.Hello, messages.Notice, messages.Register, messages.Registered, messages.Give, messages.Push),
+    *(messages.Pull, messages.Rows, messages.Values, messages.Close, messages.Done),
+)
+
+
+def wire(data: bytes) -> None:
+    """The first byte says which message is expected, the second into how long frames the rest is cut."""
+    if len(data) < 2:
+        return
+    kind, length, rest = KINDS[data[0] % len(KINDS)], 1 + 8 * data[1], data[2:]
+    assembly = Assembly(kind, BODY_MAX)
+    with contextlib.suppress(MessageError):
+        for start in range(0, len(rest), length):
+            assembly.feed(rest[start : start + length])
+        for tensor, shape in zip(assembly.tensors(), assembly.header.shapes if assembly.header else (), strict=True):
+            assert tuple(tensor.shape) == shape.sizes
+            assert tensor.numel() * tensor.itemsize <= BODY_MAX
+    assert len(assembly._data) <= len(rest)
+
+
+def message(number: int, header: Header, *tensors: torch.Tensor) -> bytes:
+    return bytes((number, 255)) + b"".join(frames(header, tensors))
+
+
+def roster_file(data: bytes) -> None:
+    """The launcher's file with who is where."""
+    path = FOLDER / "roster.json"
+    path.write_bytes(data)
+    logging.disable()  # Each one that cannot be read is said.
+    try:
+        roster(str(path))
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+VIEW = serving().shelf.view
+assert VIEW.generation is not None
+ROSTER = VIEW.generation.value
+SEEDS = (
+    message(0, messages.Hello(version=1, job="j", server=0, servers=2, worker=1, session="s")),
+    message(1, messages.Notice(life="l", text="waiting")),
+    message(
+        2,
+        messages.Register(
+            session="s",
+            mode=messages.Mode.SYNC,
+            sgd=messages.SGD(momentum=0.9),
+            pieces=(messages.PieceSpec("w", (2, 3), "float32", 0, 6, True),),
+            tables=(messages.TableSpec("t", 100, 4, "float32", 1, 0.1),),
+        ),
+    ),
+    message(4, messages.Give(session="s", pieces=(0,)), torch.ones(2, 3)),
+    message(
+        5,
+        messages.Push(session="s", number=1, step=2, lr=0.1, weight=1.0, pieces=(0,), tables=(0,), pull=True),
+        torch.ones(6),
+        torch.arange(3),
+        torch.ones(3, 4),
+    ),
+    message(7, messages.Rows(session="s", table=0), torch.arange(3)),
+    message(8, messages.Values(step=3), torch.ones(6), torch.empty(0, 4)),
+)
+TARGETS = (
+    Target("ps wire", wire, SEEDS),
+    Target(
+        "ps roster",
+        roster_file,
+        (b'{"servers":["a:1","b:2"],"workers":[{"node":"a-0001","index":0}],"heters":[]}', roster_document(ROSTER)),
+    ),
+)

@@ -1,0 +1,104 @@
+"""Small documents, one at a time: each is read, or refused with the error that its reader promises."""
+
+from __future__ import annotations
+
+import contextlib
+
+import msgspec
+
+from elastic import compact, history, keys, probe
+from elastic.errors import ConfigError, DocumentError
+from elastic.history import Event, What
+from elastic.model import Saved, contradiction
+from elastic.probe import Answer, Probe, Unreached
+from elastic.store.base import Entry
+from elastic.train.wishes import newest_known
+from launcher.doctor.job import reach_check
+from launcher.history import in_words
+from tests.fuzz.target import Target
+from tests.unit.bench import serving, stopping
+from tests.unit.documents import KEYS
+
+
+def read_compact(data: bytes) -> None:
+    """A generation is read, and then says the same when it is written; it stands for no more than it may."""
+    try:
+        found = compact.read(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return
+    if not contradiction(found):
+        again = compact.read(compact.write(found))
+        assert again == found, (again, found)
+    assert sum(len(place.ports) for place in found.members) <= compact.EXPANDED_MAX
+
+
+def one_document(data: bytes) -> None:
+    """The document of any key: the first line is the key, after the root."""
+    name, _, value = data.partition(b"\n")
+    with contextlib.suppress(DocumentError):
+        document = keys.decode(KEYS, KEYS.root + name.decode(errors="replace"), value)
+        assert keys.decode(KEYS, KEYS.root + name.decode(errors="replace"), keys.encode(document)) == document
+
+
+def probes(data: bytes) -> None:
+    """A question of the doctor, and answers to it."""
+    with contextlib.suppress(DocumentError):
+        probe.read_probe(data)
+    with contextlib.suppress(DocumentError):
+        answer = probe.read_answer(data)
+        check = reach_check(["a", "b", "c"], {"a": answer, "b": Answer(2)})
+        assert all(isinstance(line, str) for line in (check.text, check.mend, *check.details))
+
+
+def events(data: bytes) -> None:
+    """The history of a job: on each line a key and an event."""
+    lines = [line.partition(b" ") for line in data.split(b"\n")]
+    entries = [Entry(KEYS.events + name.decode(errors="replace"), value, 1, 1) for name, _, value in lines]
+    for found in history.read(KEYS, entries):
+        assert "\n" not in in_words(found)
+    present = [entry.key for entry in entries]
+    history.remember(KEYS, Event(at=1.0, node="a", what=What.GO, g=1), present)
+
+
+def saved(data: bytes) -> None:
+    """The newest checkpoint, as workers are told of it: a setting that is wrong is said in one line."""
+    with contextlib.suppress(ConfigError):
+        newest_known({"ELASTIC_SAVED": data.decode(errors="surrogateescape")})
+
+
+def documents() -> tuple[bytes, ...]:
+    bench = stopping()
+    bench.verdict()
+    roster = serving()
+    found = [b"%s\n%s" % (entry.key.removeprefix(KEYS.root).encode(), entry.value) for entry in bench.shelf.contents]
+    return (*found, *(b"generation\n" + compact_of(one) for one in (bench, roster)))
+
+
+def compact_of(bench: object) -> bytes:
+    entry = bench.shelf.entry(KEYS.generation)  # type: ignore[attr-defined]
+    value: bytes = entry.value
+    return value
+
+
+EVENT = Event(at=1e9, node="a", what=What.RECOVERY, g=2, text="b was lost", phases={"stop": 0.1, "spawn": 0.2})
+TARGETS = (
+    Target("compact", read_compact, (compact_of(stopping()), compact_of(serving()))),
+    Target("document", one_document, documents()),
+    Target(
+        "probe",
+        probes,
+        (
+            msgspec.json.encode(Probe("0123456789abcdef", 1e9)),
+            msgspec.json.encode(Answer(1, (Unreached("c", "refused"),), 2)),
+        ),
+    ),
+    Target("events", events, (b"00001000000000-a " + msgspec.json.encode(EVENT) + b"\n00001000000001-b {}",)),
+    Target(
+        "saved",
+        saved,
+        (
+            b'{"step":7,"host":"h","folder":"/ckpt"}',
+            msgspec.json.encode(Saved(step=7, host="h", folder="/ckpt", run=1, g=2, at=1.0)),
+        ),
+    ),
+)
