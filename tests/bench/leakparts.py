@@ -39,7 +39,7 @@ class Bound:
 
 BOUNDS: tuple[tuple[str, Bound], ...] = (
     ("RSS, MB", Bound(3.0)),
-    ("PSS, MB", Bound(4.0)),
+    ("PSS, MB", Bound(None)),
     ("CPU, s", Bound(None)),
     ("in use, MB", Bound(0.5)),
     ("log bytes", Bound(None)),
@@ -49,8 +49,9 @@ BOUNDS: tuple[tuple[str, Bound], ...] = (
 )
 """By the end of the quantity's name. A count moves by one where a sample was taken in the middle of something.
 
-Logs of workers are the user's; the agents' own files are renamed when they are full. A node that is killed leaves its
-lock behind, as the proof of its death: `locks.FREE_MAX` of them are kept.
+What a process shares (PSS) depends on who else on the machine has loaded torch. Logs of workers are the user's; the
+agents' own files are renamed when they are full. A node that is killed leaves its lock behind, as the proof of its
+death: `locks.FREE_MAX` of them are kept.
 """
 
 
