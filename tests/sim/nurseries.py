@@ -171,6 +171,12 @@ class Nurseries(Network):
         if code:
             self._break(workers, node)
 
+    def fail_in_plan(self, node: Node) -> None:
+        """A worker fails by itself while it is asked to leave."""
+        if node.workers is not None and node.workers.asked:
+            node.workers.failing = True
+            self.end_worker(node, node.workers, 1)
+
     def hang_worker(self, node: Node) -> None:
         """The agent of a node notices that a worker makes no steps."""
         workers = node.workers
