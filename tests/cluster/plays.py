@@ -88,12 +88,15 @@ class Play:
         self.act(name, story)
 
     def costs_nothing(self, name: str, *, steps: int) -> None:
-        """While the fault lasts, and afterwards, the same generation trains; it makes so many steps meanwhile."""
+        """While the fault lasts, and afterwards, the same generation trains; it makes so many steps meanwhile.
+
+        Without a step the fault is over as soon as it has begun: the training stands still while it lasts.
+        """
 
         async def story(on: Stage) -> None:
             _, before = await on.trains(len(on.machines), steps=0)
             heal = await self.strike(name)
-            _, during = await on.trains(len(on.machines), steps=steps)
+            during = (await on.trains(len(on.machines), steps=steps))[1] if steps else before
             await heal()
             _, after = await on.trains(len(on.machines), steps=ALIVE_STEPS)
             on.heal()
