@@ -145,7 +145,8 @@ class Promises(Observer):
         generation = view.generation.value
         if view.go.value.g != generation.g:
             world.fail("1", f"go for {view.go.value.g}, the newest generation is {generation.g}")
-        if view.spec and len(generation.members) < view.spec.value.np.low:
+        counts = view.spec is not None and (view.spec.value.roles is None or view.spec.value.roles.apart)
+        if view.spec and counts and len(generation.members) < view.spec.value.np.low:
             world.fail("2", f"go with {len(generation.members)} nodes, below {view.spec.value.np.low}")
         if view.go.value.budget.charged > chargeable(world):
             world.fail("10", f"{view.go.value.budget.charged} charged, {world.job.failures} failures of scripts")
@@ -165,7 +166,7 @@ class Promises(Observer):
             missing = {place.node for place in generation.members} - self._ok.get((incarnation, verdict.g), set())
             if missing:
                 world.fail("4", f"completed, but {sorted(missing)} did not end well in {verdict.g}")
-        elif (verdict.cause is None or world.job.failures == 0) and verdict.tag != OPERATOR:
+        elif (verdict.cause is None or chargeable(world) == 0) and verdict.tag != OPERATOR:
             world.fail("4", f"failed without a failure: {verdict.reason}")
 
     def _recorded(self, world: World, node: Node, transaction: Transaction) -> None:
