@@ -780,7 +780,6 @@ NO_TWINS: Final = "no two nodes have the same id in the simulation; tests/unit/t
 NOT_YET: Final = "none of the 20 to 60 seeds that were tried, which meet the rule or the fault behind it, finds it"
 
 OPEN: Final[dict[str, str]] = {
-    "row running: killed": NOT_YET,
     "row running: drain unheard": NOT_YET,
     "row stopping: failed": NOT_YET,
     "nobody stays": NOT_YET,
@@ -792,14 +791,12 @@ OPEN: Final[dict[str, str]] = {
     "gate: clocks": NOT_YET,
     "aborted: any": NOT_YET,
     "aborted: idle": NOT_YET,
-    "aborted: failed": NOT_YET,
     "opening: absent": NOT_YET,
     "opening: nowhere": NOT_YET,
     "run": NO_RERUN,
     "vouched for ever": NOT_YET,
     "reform: below np": NOT_YET,
     "reform: no empty world": NOT_YET,
-    "compare: the proposer": NOT_YET,
     "compare: the store": NOT_YET,
     "compare: spec": NOT_YET,
     "compare: nothing recorded": NOT_YET,
