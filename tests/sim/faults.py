@@ -306,7 +306,7 @@ def overtaken(world: World, rng: random.Random) -> None:
 
 
 def lease_lost_and_slow_watch(world: World, rng: random.Random) -> None:
-    """Somebody revokes the lease of a node that for some seconds sees late what happens."""
+    """Somebody revokes the lease of a node that, like its nursery, for some seconds hears late or nothing."""
     node = pick(world, rng)
     if node is not None and node.lease is not None:
         node.slow_until = world.now + rng.uniform(3, 8)

@@ -774,5 +774,44 @@ MUTATIONS: Final = (
 OF_ROSTERS: Final = tuple(one for one in MUTATIONS if one.file in (REVISION, ROSTER, RESTARTS))
 """Those that only a parameter-server job meets."""
 
-OPEN: Final[dict[str, str]] = {}
+NO_RERUN: Final = "no --rerun is simulated; tests/unit/test_membership_start.py has it"
+NO_DELETED: Final = "nobody deletes a generation in the simulation"
+NO_TWINS: Final = "no two nodes have the same id in the simulation; tests/unit/test_proposals.py has them"
+NOT_YET: Final = "none of the 20 to 60 seeds that were tried, which meet the rule or the fault behind it, finds it"
+
+OPEN: Final[dict[str, str]] = {
+    "row running: drain unheard": NOT_YET,
+    "row stopping: failed": NOT_YET,
+    "nobody stays": NOT_YET,
+    "growth: as asked": NOT_YET,
+    "growth: listening": NOT_YET,
+    "gate: all done": NOT_YET,
+    "gate: nobody": NOT_YET,
+    "gate: drain": NOT_YET,
+    "gate: clocks": NOT_YET,
+    "aborted: any": NOT_YET,
+    "aborted: idle": NOT_YET,
+    "opening: absent": NOT_YET,
+    "opening: nowhere": NOT_YET,
+    "run": NO_RERUN,
+    "vouched for ever": NOT_YET,
+    "reform: below np": NOT_YET,
+    "reform: no empty world": NOT_YET,
+    "compare: the store": NOT_YET,
+    "compare: spec": NOT_YET,
+    "compare: nothing recorded": NOT_YET,
+    "compare: lost keys": NOT_YET,
+    "compare: unfinished": NOT_YET,
+    "compare: passed over": NOT_YET,
+    "a go left over": NO_DELETED,
+    "register: own key": NO_TWINS,
+    "register: spec": NOT_YET,
+    "register: store": NOT_YET,
+    "register: somebody lives": NOT_YET,
+    "say: registered": NO_TWINS,
+    "record: once": NOT_YET,
+    "leave: registered": NO_TWINS,
+    "budget: stopped": NOT_YET,
+    "budget: asked without progress": NOT_YET,
+}
 """Mutations that no seed finds, and why."""

@@ -272,7 +272,9 @@ class Nurseries(Network):
         if node.frozen and node.alive:
             self.after(0.05, lambda: self._vanish(node, workers))
             return
-        if workers.overdue and node.hears and self.now > node.thawed_at + 0.5 and node.core.phase is Phase.RUNNING:
+        right_s = node.core.facts.right.until() - self.local(node)
+        acts = node.hears and self.now > node.thawed_at + 0.5 and right_s < 0.0
+        if workers.overdue and acts and node.core.phase is Phase.RUNNING:
             self.fail("8", f"{node.name} does not stop its workers, its nursery had to")
         node.workers = None
         g = workers.generation.g

@@ -284,8 +284,9 @@ class World(Nurseries):
                 case StopWorkers():
                     self._stop_workers(node, action)
                 case RunUntil():
-                    node.run_until = action.t
-                    self._plan_deadline(node)
+                    if self.now >= node.slow_until:  # Otherwise its nursery hears no more of it than it does itself.
+                        node.run_until = action.t
+                        self._plan_deadline(node)
                 case Exit():
                     node.exit_code = action.code
                     self.log(f"{node.name}: exit {action.code}")
