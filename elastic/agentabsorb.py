@@ -35,6 +35,10 @@ from elastic.model import Spec
 GRANT_RETRY_S = 0.5
 ASK_AGAIN_S = 0.5
 """A question to the store that led to nothing is asked again after this pause."""
+RECORD_AGAIN_S = 10.0
+"""A word that others wait for is said again after this time, and then after twice as long each time: somebody may have
+deleted or damaged it."""
+RECORD_AGAIN_MAX_S = 600.0
 PROPOSALS = ("form", "go", "verdict")
 SEEN_BY_ITS_WRITER = ("register", "say", "form", "go", "verdict")
 """Transactions that change what every agent follows: the next one waits until the view shows them."""
@@ -175,7 +179,7 @@ def _own_key(f: Facts) -> None:
     if f.registered is not None and not mine and f.view.revision > f.registered_at_revision:
         f.unregister()
         f.keyless = True
-        if f.phase is not Phase.ENDED:
+        if f.phase not in (Phase.LEAVING, Phase.ENDED):
             f.act(Say("this node's key is gone from etcd, or is not its own any more: it is written again"))
     elif own is not None and mine:
         f.keyless = False
@@ -228,7 +232,12 @@ def _answered(f: Facts, event: Answered) -> None:
             f.older_cursor, f.older_node = f.registered, event.older.key.removeprefix(f.keys.members)
             f.older_known = event.older if event.older.mod_revision else None
     elif transaction.kind == "record":
-        f.outcome_written = transaction.outcome
+        f.record_again_s = (
+            RECORD_AGAIN_S
+            if f.outcome_written != transaction.outcome
+            else min(2 * f.record_again_s, RECORD_AGAIN_MAX_S)
+        )
+        f.outcome_written, f.recorded_at = transaction.outcome, f.now
     elif transaction.kind == "say":
         f.drain_said = True
 

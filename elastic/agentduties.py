@@ -93,9 +93,9 @@ def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
         times.append(max(f.grant_again_at, f.now + ASK_AGAIN_S))
     if f.behind_since is not None:
         times.append(f.behind_since + _patience_s(f))
-    times += [f.older_again_at, f.propose_again_at]
+    times += [f.older_again_at, f.propose_again_at, _record_again_at(f)]
     times += agentlinks.wakes(f)
-    later = [time for time in times if time > f.now]
+    later = [time for time in times if f.now < time < float("inf")]
     f.wake_at = min(later) if later else None
 
 
@@ -191,7 +191,9 @@ def _write(f: Facts) -> None:
         return
     wanted = f.outcome_wanted
     readable = f.keys.incarnation not in f.view.damaged  # Every transaction compares it.
-    if wanted is not None and wanted != f.outcome_written and not f.another_store and readable:
+    if (wanted is not None and wanted != f.outcome_written and not f.another_store and readable) or (
+        wanted is not None and f.now >= _record_again_at(f) and not f.another_store and readable
+    ):
         _send(f, record(f.keys, f.view, f.me.node, *wanted))
     elif f.phase is Phase.LEAVING and f.registered is not None and not f.left:
         _send(f, leave(f.keys, f.me.node, f.registered))
@@ -200,6 +202,16 @@ def _write(f: Facts) -> None:
     elif f.drain is not None and not f.drain_said and f.registered is not None and f.phase is Phase.RUNNING:
         member = msgspec.structs.replace(f.me.member, state=MemberState.DRAINING, drain_reason=f.drain.reason)
         _send(f, say(f.keys, f.view, f.me.node, f.registered, member, f.lease or 0))
+
+
+def _record_again_at(f: Facts) -> float:
+    """When this node says once more how its workers ended; never, unless others wait for that word."""
+    generation, wanted = f.generation, f.outcome_wanted
+    waits = f.phase in (Phase.DONE, Phase.GATED) and f.registered is not None
+    if not waits or generation is None or wanted is None or wanted != f.outcome_written or not wanted[1].over:
+        return float("inf")
+    before = generation.before.g if generation.before is not None else 0
+    return f.recorded_at + f.record_again_s if wanted[0] in (generation.g, before) else float("inf")
 
 
 def _join(f: Facts) -> None:

@@ -153,6 +153,8 @@ class Facts:
     outcome_wanted: tuple[int, Outcome] | None = None
     outcome_written: tuple[int, Outcome] | None = None
     outcome_refused: tuple[int, Outcome] | None = None
+    recorded_at: float = float("-inf")
+    record_again_s: float = 0.0
     right: Right = field(default_factory=Right)
     run_until: float = float("-inf")
     # leaving
