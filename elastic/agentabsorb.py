@@ -232,11 +232,8 @@ def _answered(f: Facts, event: Answered) -> None:
             f.older_cursor, f.older_node = f.registered, event.older.key.removeprefix(f.keys.members)
             f.older_known = event.older if event.older.mod_revision else None
     elif transaction.kind == "record":
-        f.record_again_s = (
-            RECORD_AGAIN_S
-            if f.outcome_written != transaction.outcome
-            else min(2 * f.record_again_s, RECORD_AGAIN_MAX_S)
-        )
+        again = f.outcome_written == transaction.outcome
+        f.record_again_s = min(2 * f.record_again_s, RECORD_AGAIN_MAX_S) if again else RECORD_AGAIN_S
         f.outcome_written, f.recorded_at = transaction.outcome, f.now
     elif transaction.kind == "say":
         f.drain_said = True

@@ -191,9 +191,8 @@ def _write(f: Facts) -> None:
         return
     wanted = f.outcome_wanted
     readable = f.keys.incarnation not in f.view.damaged  # Every transaction compares it.
-    if (wanted is not None and wanted != f.outcome_written and not f.another_store and readable) or (
-        wanted is not None and f.now >= _record_again_at(f) and not f.another_store and readable
-    ):
+    says = wanted is not None and (wanted != f.outcome_written or f.now >= _record_again_at(f))
+    if wanted is not None and says and not f.another_store and readable:
         _send(f, record(f.keys, f.view, f.me.node, *wanted))
     elif f.phase is Phase.LEAVING and f.registered is not None and not f.left:
         _send(f, leave(f.keys, f.me.node, f.registered))

@@ -61,10 +61,14 @@ def join(
     The spec binds while any member lives; when none lives, the node that registers writes its own. `somebody_lives`
     is None while that is not known. `incarnation` is new for each try, and is written if the store has none; one that
     came back empty must get another. `again`: replace the verdict by a new run. `fresh`: this node has never been
-    registered, so that a key of its name is somebody else's, or of a try of its own whose lease is over.
+    registered, so that a key of its name is somebody else's, or of a try of its own whose lease is over. One that has
+    been is not sent away by what cannot be read: it waits.
     """
     if view.schema is not None:
         return JoinPlan(refusal=_other_version(view.schema))
+    for key in (keys.spec, keys.incarnation):
+        if key in view.damaged and not fresh:
+            return JoinPlan(lines=(f"{key} in etcd cannot be read; waiting until somebody has put it right",))
     if keys.spec in view.damaged:
         return JoinPlan(refusal=f"the job's spec in the store ({keys.spec}) cannot be read; delete that key")
     if keys.incarnation in view.damaged:

@@ -34,10 +34,11 @@ async def entries(store: EtcdStore, keys: JobKeys) -> dict[str, Entry]:
 
 
 def undisturbed(before: dict[str, Entry], after: dict[str, Entry]) -> bool:
-    """Tell whether nothing was written."""
-    return {key: entry.mod_revision for key, entry in before.items()} == {
-        key: entry.mod_revision for key, entry in after.items()
-    }
+    """Tell whether nothing was written but the history for people."""
+    words, now = (
+        {key: one.mod_revision for key, one in them.items() if "/events/" not in key} for them in (before, after)
+    )
+    return words == now
 
 
 def no_stack_trace(nodes: list[Node]) -> None:
@@ -161,8 +162,28 @@ async def test_a_launcher_of_another_version_with_the_same_schema_is_refused_wit
     assert await node.exits() == 0
 
 
+@story
+async def test_a_member_whose_key_is_deleted_or_damaged_is_registered_again_and_its_workers_run_on(job: Job) -> None:
+    node = await job.node("--np", "1")
+    (worker,) = await job.world(1, 1)
+    key = JobKeys(job.job_id).member(node.id)
+    store = EtcdStore((job.etcd.endpoint,))
+    try:
+        for operation in (Delete(Range.key(key)), Put(key, b"\xff{")):
+            since = node.now
+            await store.txn((), (operation,))
+            await node.says("this node's key is gone from etcd, or is not its own any more", since=since)
+            await node.says("registered again; the workers have run on", since=since)
+    finally:
+        await store.close()
+    assert not worker.ended
+    await worker.exits(0)
+    assert await node.exits() == 0
+    assert job.newest_generation() == 1
+
+
 class Stranger:
-    """Writes into a job what nobody can read, and takes keys away; puts everything right at the end."""
+    """Writes into a job what nobody can read, and takes keys away."""
 
     def __init__(self, store: EtcdStore, keys: JobKeys, seed: int) -> None:
         self.store = store
@@ -183,6 +204,8 @@ class Stranger:
             keys.arrived,
             keys.outcomes + "1/a",
         ]
+        if not readable:  # A member whose key is gone counts as lost if a loaded machine does not answer in time.
+            found = {key: entry for key, entry in found.items() if not key.startswith(keys.members)}
         key = chance.choice([*found, *found, *invented])
         old = found.get(key)
         values = [b"", b"\xff\xfe{", b"null", b"[" * 5000, HUGE, chance.randbytes(200)]
@@ -210,10 +233,10 @@ class Stranger:
         return True
 
     async def _put_right(self, key: str, old: Entry | None) -> None:
-        """As a person does it: what stood there is written again, but a member's key, which is its node's to write."""
+        """As a person does it: what stood there is written again."""
         if old is None:
             await self.store.txn((), (Delete(Range.key(key)),))
-        elif not key.startswith(self.keys.members):
+        else:
             await self.store.txn((), (Put(key, old.value),))
 
 

@@ -37,9 +37,10 @@ def a_job(*members: str, spec: Spec = STORED) -> Shelf:
     return shelf
 
 
-def plan(shelf: Shelf, node: Me, somebody_lives: bool | None, *, again: bool = False) -> JoinPlan:
+def plan(shelf: Shelf, node: Me, somebody_lives: bool | None, *, again: bool = False, fresh: bool = False) -> JoinPlan:
     """What the node does, given what it sees."""
-    return join(KEYS, shelf.view, node, "i9-1", shelf.core.grant(5.0, 0.0).id, somebody_lives, again=again)
+    lease = shelf.core.grant(5.0, 0.0).id
+    return join(KEYS, shelf.view, node, "i9-1", lease, somebody_lives, again=again, fresh=fresh)
 
 
 def joined(shelf: Shelf, decided: JoinPlan) -> Spec:
@@ -327,7 +328,7 @@ def test_a_job_of_another_schema_is_refused_with_both_versions_whoever_lives(som
 def test_a_spec_that_cannot_be_read_is_named_and_not_written_over() -> None:
     shelf = a_job()
     shelf.put(KEYS.spec, "junk")
-    decided = plan(shelf, me(), False)
+    decided = plan(shelf, me(), False, fresh=True)
     assert decided.transaction is None
     assert "/elastic/j1/spec" in decided.refusal
 
@@ -335,9 +336,18 @@ def test_a_spec_that_cannot_be_read_is_named_and_not_written_over() -> None:
 def test_an_incarnation_that_cannot_be_read_is_named_and_not_written_over() -> None:
     shelf = a_job()
     shelf.core.txn((), (Put(KEYS.incarnation, b"junk"),))
-    decided = plan(shelf, me(), False)
+    decided = plan(shelf, me(), False, fresh=True)
     assert decided.transaction is None
     assert "/elastic/j1/incarnation" in decided.refusal
+
+
+@pytest.mark.parametrize("key", [KEYS.spec, KEYS.incarnation])
+def test_a_node_that_has_been_registered_waits_until_what_cannot_be_read_is_put_right(key: str) -> None:
+    shelf = a_job()
+    shelf.core.txn((), (Put(key, b"junk"),))
+    decided = plan(shelf, me(), False)
+    assert (decided.transaction, decided.refusal) == (None, "")
+    assert decided.lines == (f"{key} in etcd cannot be read; waiting until somebody has put it right",)
 
 
 def test_another_damaged_document_does_not_keep_a_node_out() -> None:

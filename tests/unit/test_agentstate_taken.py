@@ -1,0 +1,75 @@
+"""Somebody deletes or damages what a node has written into the store: the node writes it once more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from elastic.agentevents import ViewChanged
+from elastic.agentfacts import Phase
+from elastic.store.base import Put
+from tests.unit.bench import Bench, done, running
+from tests.unit.documents import KEYS
+
+JUNK = b"\xff{"
+
+
+def junk(bench: Bench, key: str) -> None:
+    """Somebody writes what nobody can read, without a lease."""
+    bench.shelf.core.txn((), (Put(key, JUNK),))
+    bench.look()
+
+
+@pytest.mark.parametrize("how", ["deleted", "damaged", "taken from under its lease"])
+def test_a_node_whose_key_is_taken_away_writes_it_again_and_its_workers_run_on(how: str) -> None:
+    bench = running()
+    key = KEYS.member("b")
+    held = bench.shelf.entry(key)
+    assert held is not None
+    if how == "deleted":
+        bench.unregister()
+    elif how == "damaged":
+        junk(bench, key)
+    else:
+        bench.shelf.core.txn((), (Put(key, held.value),))
+        bench.look()
+    now = bench.shelf.entry(key)
+    assert now is not None
+    assert (now.value, now.lease) == (held.value, held.lease)
+    assert (bench.phase, bench.stops) == (Phase.RUNNING, [])
+    assert bench.lines[-1] == "registered again; the workers have run on"
+
+
+def test_a_node_whose_key_is_gone_has_no_longer_right_than_its_lease_had_given_then() -> None:
+    bench = running()
+    until = bench.facts.right.until()
+    bench.offline = True
+    bench.tell(ViewChanged(replace(bench.facts.view, members={}, revision=bench.facts.view.revision + 1), 99))
+    bench.now = 1.0
+    bench.refreshed()
+    assert bench.facts.right.until() == until
+    bench.at(until)
+    assert (bench.phase, len(bench.stops)) == (Phase.STOPPING, 1)
+
+
+def test_a_node_whose_lease_was_revoked_registers_with_another_one() -> None:
+    bench = running()
+    lease = bench.facts.lease
+    assert lease is not None
+    bench.shelf.core.revoke(lease)
+    bench.look()
+    assert bench.phase is Phase.STOPPING
+    bench.gone()
+    assert bench.registered
+    assert bench.facts.lease != lease
+
+
+def test_a_word_that_others_wait_for_is_said_again_after_a_while_and_then_less_often() -> None:
+    bench = done()
+    key = KEYS.outcome(1, "b")
+    for at in (10.0, 30.0, 70.0):
+        bench.shelf.delete(key)
+        assert bench.core.wake_at == at
+        bench.at(at)
+        assert bench.shelf.entry(key) is not None
