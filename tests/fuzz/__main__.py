@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.fuzz.target import NAMES, load
+
 MUTATIONS_MAX = 3
 INPUT_BYTES_MAX = 1 << 16
 INPUT_S_MAX = 20
@@ -38,16 +40,13 @@ def main() -> int:
     except ImportError:
         print("atheris is not installed: pip install -e '.[fuzz]' (Python 3.11 on Linux)", file=sys.stderr)
         return 2
-    with atheris.instrument_imports(include=["elastic", "launcher"]):
-        from tests.fuzz.target import targets
-
-        known = targets()
     if args.target == "all":
-        return max(_one(name, args.seconds, args.corpus) for name in known)
-    if args.target not in known:
-        print("\n".join(known) if not args.target else f"there is no target {args.target}", file=sys.stderr)
+        return max([_one(name, args.seconds, args.corpus) for name in NAMES])
+    if args.target not in NAMES:
+        print("\n".join(NAMES) if not args.target else f"there is no target {args.target}", file=sys.stderr)
         return 0 if not args.target else 2
-    target = known[args.target]
+    with atheris.instrument_imports(include=["elastic", "launcher"]):
+        target = load(args.target)
     with tempfile.TemporaryDirectory(prefix="fuzz-corpus-") as scratch:
         corpus = args.corpus or Path(scratch)
         corpus.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,19 @@ from pathlib import Path
 FOUND = Path(__file__).with_name("found")
 """Inputs that broke something once, a folder for each target: they are tried in each run."""
 
-MODULES = ("stored", "small", "links", "channel", "pipes", "files", "servers", "commands", "output")
+MODULES = {
+    "stored": ("store",),
+    "small": ("compact", "document", "probe", "events", "saved"),
+    "links": ("link lines", "link listener", "link dialler"),
+    "channel": ("channel of an agent", "channel of a worker"),
+    "pipes": ("nursery wire", "error file", "progress file"),
+    "files": ("checkpoint meta", "fence", "rollback", "dcp metadata", "memory slot"),
+    "servers": ("ps wire", "ps roster"),
+    "commands": ("flags", "elastic-ctl", "environment", "lists", "password file"),
+    "output": ("log", "shown output", "end of a log"),
+}
+"""Modules, and the targets that each has."""
+NAMES = tuple(name for names in MODULES.values() for name in names)
 
 
 @dataclass(frozen=True)
@@ -31,14 +43,14 @@ class Target:
         return tuple(path.read_bytes() for path in sorted((FOUND / self.name).glob("*")))
 
 
-def targets() -> dict[str, Target]:
-    """All of them, by name. Their modules import what they test."""
-    found: dict[str, Target] = {}
-    for module in MODULES:
-        for target in importlib.import_module(f"tests.fuzz.{module}").TARGETS:
-            assert target.name not in found
-            found[target.name] = target
-    return found
+def load(name: str) -> Target:
+    """The target of that name. Its module imports what it tests."""
+    module = next(module for module, names in MODULES.items() if name in names)
+    found: dict[str, Target] = {
+        target.name: target for target in importlib.import_module(f"tests.fuzz.{module}").TARGETS
+    }
+    assert tuple(found) == MODULES[module]
+    return found[name]
 
 
 def scratch(name: str) -> Path:
