@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from signal import SIGKILL, SIGSEGV, SIGTERM
 
 from tests.process.jobs import Job, story
@@ -148,3 +149,23 @@ async def test_a_worker_that_does_not_end_at_sigterm_is_killed_with_its_children
     (node,) = job.nodes
     await node.says("restart 1 of 3")
     assert "gen 1 ended: stopped by the launcher (SIGKILL)" in node.text("workerlog.0")
+
+
+@story
+async def test_a_script_that_writes_nonsense_as_its_step_fails_as_any_other(job: Job) -> None:
+    node = await job.node("--np", "1", "--max_restarts", "1")
+    for generation in (1, 2):
+        (worker,) = await job.world(generation, 1)
+        await worker.obeys("progress", 10**40)  # No document of the store holds such a number.
+        await worker.exits(3)
+    assert await node.exits() == 1
+
+
+@story
+async def test_a_failure_is_told_from_a_log_folder_whose_name_is_no_text(job: Job) -> None:
+    node = await job.node("--np", "1", "--max_restarts", "0", "--log_dir", os.fsdecode(b"l\xffog"))
+    (worker,) = await job.world(1, 1)
+    await worker.exits(3)
+    assert await node.exits() == 1
+    assert [line for line in node.lines if line.startswith("The first to fail was rank 0")]
+    assert not [line for line in node.lines if "Traceback" in line]
