@@ -270,6 +270,8 @@ def _line(f: Facts) -> None:
     if want is not None and want != f.following:
         f.following = want
         f.decision = None
+        if want == (True, None):  # Who was away when it proposed the last time may have been there since, and go again.
+            f.memory = replace(f.memory, absent_since={})
         known, f.older_known = f.older_known, None
         f.act(Follow(*want, known if known is not None and want == (False, f.older_node) else None))
 

@@ -9,7 +9,7 @@ import pytest
 from elastic.agentevents import ViewChanged
 from elastic.agentfacts import Phase
 from elastic.store.base import Put
-from tests.unit.bench import Bench, done, running
+from tests.unit.bench import Bench, done, running, serving
 from tests.unit.documents import KEYS
 
 JUNK = b"\xff{"
@@ -73,3 +73,15 @@ def test_a_word_that_others_wait_for_is_said_again_after_a_while_and_then_less_o
         assert bench.core.wake_at == at
         bench.at(at)
         assert bench.shelf.entry(key) is not None
+
+
+def test_who_begins_to_propose_once_more_forgets_since_when_others_were_away() -> None:
+    bench = serving()
+    held = bench.shelf.view.members["a"].value
+    for now in (0.0, 50.0):
+        bench.now = now
+        bench.shelf.delete(KEYS.member("a"))
+        bench.look()
+        assert bench.facts.memory.absent_since["a"] == now
+        bench.shelf.put(KEYS.member("a"), held, leased=True)
+        bench.look()
