@@ -115,9 +115,11 @@ class Worker:
         self.asked = False
         self._explained = False
         self._log = WorkerLog(spec.log, spec.header, complain, log_bytes_max)
-        self._taps: tuple[Tap, ...] = (Tap(self._log),)
+        self._taps: tuple[Tap, ...]
         if spec.shown:
             self._taps = tuple(Tap(self._log, console, os.fsencode(spec.prefix)) for console in consoles)
+        else:
+            self._taps = (Tap(self._log),)
 
     @property
     def log_from(self) -> int:

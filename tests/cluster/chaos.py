@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.cluster import engine
+from tests.cluster import engine, verdicts
 from tests.cluster.faults import FAULTS, Fault
 from tests.cluster.stage import Stage, stage
 
@@ -44,7 +44,6 @@ class Tally:
     jobs: int = 0
     rounds: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
-    back_s: list[float] = field(default_factory=list)
 
 
 def draw(dice: Random, allowed: Sequence[str]) -> list[Fault]:
@@ -55,11 +54,13 @@ def draw(dice: Random, allowed: Sequence[str]) -> list[Fault]:
     return [first] if dice.random() < 0.3 or not others else [first, dice.choice(others)]
 
 
-async def round_of(on: Stage, faults: Sequence[Fault], dice: Random, say: str) -> float:
-    """Strike, let it last, heal, and wait until all train again; how long the last took."""
+async def round_of(on: Stage, faults: Sequence[Fault], dice: Random, say: str) -> None:
+    """Strike, let it last, heal, and wait until all train again; say what it cost."""
     heals = []
     lasts_s = dice.choice(LASTS_S) * dice.uniform(0.7, 1.3)
     print(f"{say}: {' + '.join(fault.name for fault in faults)} for {lasts_s:.1f} s", flush=True)
+    _, before = await on.trains(len(on.machines), steps=0)
+    began = time.monotonic()
     for fault in faults:
         heals.append(await fault.strike(on, dice))
         await asyncio.sleep(dice.choice(APART_S))
@@ -68,8 +69,13 @@ async def round_of(on: Stage, faults: Sequence[Fault], dice: Random, say: str) -
     for heal in heals:
         await heal()
     healed = time.monotonic()
-    await on.all_here()
-    return time.monotonic() - healed
+    _, after = await on.all_here()
+    stood_s, again = verdicts.cost(on.verdicts.diaries(), began)
+    print(
+        f"  training stood still for {stood_s:.1f} s and made {again} steps again; generation {before} -> {after}; "
+        f"all were back {time.monotonic() - healed:.1f} s after it was healed",
+        flush=True,
+    )
 
 
 async def job(seed: int, folder: Path, allowed: Sequence[str], rounds: int, tally: Tally) -> None:
@@ -81,10 +87,8 @@ async def job(seed: int, folder: Path, allowed: Sequence[str], rounds: int, tall
             for number in range(rounds or len(allowed)):
                 faults = draw(dice, allowed) if rounds else [FAULTS[allowed[number]]]
                 on.note(f"round {number}: {[fault.name for fault in faults]}")
-                back_s = await round_of(on, faults, dice, f"seed {seed} round {number}")
-                tally.back_s.append(back_s)
+                await round_of(on, faults, dice, f"seed {seed} round {number}")
                 tally.rounds.update([" + ".join(sorted(fault.name for fault in faults))])
-                print(f"  all train again {back_s:.1f} s after it was healed", flush=True)
                 await asyncio.sleep(dice.choice(BETWEEN_S))
             await on.finish()
         finally:

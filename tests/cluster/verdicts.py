@@ -95,6 +95,20 @@ class Verdicts:
                 )
 
 
+def cost(diaries: list[Diary], since: float) -> tuple[float, int]:
+    """From `since` on: the longest time without a new step, in seconds, and how many steps were made again."""
+    first: dict[int, float] = {}
+    for step, at in (entry for diary in diaries for entry in diary.steps):
+        first[step] = min(at, first.get(step, at))
+    times = sorted([since, *(at for at in first.values() if at >= since)])
+    done = again = 0
+    for world in worlds_of(diaries):
+        if world.began >= since:
+            again += max(0, done - world.first + 1)
+        done = max(done, world.last)
+    return max((end - begin for begin, end in pairwise(times)), default=0.0), again
+
+
 def worlds_of(diaries: list[Diary]) -> list[World]:
     """The worlds that made steps, in the order of their first ones."""
     found = []

@@ -233,3 +233,19 @@ class TestOutputOfAnyKind:
                 assert tail(it.log(), exited.log_from) == ("start 2",)
 
         asyncio.run(main())
+
+
+def test_no_descriptor_is_left_of_workers_that_have_ended(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with nest(tmp_path) as it:
+            counts = []
+            for g in range(1, 4):
+                it.workers.spawn(g, [it.program("true", rank=rank, shown=rank == 0) for rank in (0, 1)])
+                await it.spawned()
+                await it.exited()
+                await it.exited()
+                await it.gone()
+                counts.append(len(os.listdir("/proc/self/fd")))
+            assert counts[1:] == counts[:-1]
+
+    asyncio.run(main())
