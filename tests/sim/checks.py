@@ -153,7 +153,7 @@ class Promises(Observer):
             missing = {place.node for place in generation.members} - self._ok.get((incarnation, verdict.g), set())
             if missing:
                 world.fail("4", f"completed, but {sorted(missing)} did not end well in {verdict.g}")
-        elif (verdict.cause is None or world.job.failures == 0) and verdict.tag != OPERATOR:
+        elif (verdict.cause is None or chargeable(world) == 0) and verdict.tag != OPERATOR:
             world.fail("4", f"failed without a failure: {verdict.reason}")
 
     def _recorded(self, world: World, node: Node, transaction: Transaction) -> None:
