@@ -267,7 +267,7 @@ class RosterPromises(Promises):
         assert view.verdict is not None
         verdict = view.verdict.value
         if verdict.status is not Status.COMPLETED:
-            if (verdict.cause is None or world.job.failures == 0) and verdict.tag != OPERATOR:
+            if (verdict.cause is None or chargeable(world) == 0) and verdict.tag != OPERATOR:
                 world.fail("4", f"failed without a failure: {verdict.reason}")
             return
         generation = self._generations[world.store_number, verdict.g]

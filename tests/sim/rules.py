@@ -84,7 +84,8 @@ class Rules(Observer):
         inside = {place.node for place in old.members} if old is not None else set()
         fresh = [name for name in names if name not in inside]
         self._in_time(world, generation, spec, fresh)
-        ages = [view.members[name].create_revision for name in fresh if name in view.members]
+        known = node.sent_view.members if node.sent_view is not None else view.members
+        ages = [known[name].create_revision for name in fresh if name in known]
         if not spec.ips and ages != sorted(ages):
             world.fail("2", f"{fresh} join in another order than they came")
         if old is None:
@@ -152,7 +153,8 @@ class Rules(Observer):
         before = generation.before
         if before is None or view.spec is None:
             return
-        outcomes = {name: o.value for (g, name), o in view.outcomes.items() if g == before.g}
+        known = seen.outcomes if seen is not None else view.outcomes  # As the proposer had seen them.
+        outcomes = {name: o.value for (g, name), o in known.items() if g == before.g}
         if set(outcomes) == set(before.nodes) and all(o.ended is Ended.OK and o.over for o in outcomes.values()):
             world.fail("14", f"go for {generation.g} although every worker of {before.g} ended well")
         waited = world.now - self._formed_at.get((world.store_number, generation.g), 0.0)
