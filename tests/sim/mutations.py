@@ -130,23 +130,30 @@ MUTATIONS: Final = (
     Mutation(
         "nobody is lost",
         MEMBERSHIP,
-        "lost = [node for node in nodes if node not in outcomes and not q.working(node)]",
-        "lost: list[str] = []",
+        "away = [node for node in nodes if node not in outcomes and not q.working(node)]",
+        "away: list[str] = []",
         "a member that is gone is replaced",
     ),
     Mutation(
         "lost with its key",
         MEMBERSHIP,
-        "lost = [node for node in nodes if node not in outcomes and not q.working(node)]",
-        "lost = [node for node in nodes if node not in outcomes and q.member(node) is None]",
+        "away = [node for node in nodes if node not in outcomes and not q.working(node)]",
+        "away = [node for node in nodes if node not in outcomes and q.member(node) is None]",
         "a member that works on without the store is not lost",
     ),
     Mutation(
         "lost after ok",
         MEMBERSHIP,
-        "lost = [node for node in nodes if node not in outcomes and not q.working(node)]",
-        "lost = [node for node in nodes if not q.working(node)]",
+        "away = [node for node in nodes if node not in outcomes and not q.working(node)]",
+        "away = [node for node in nodes if not q.working(node)]",
         "a member that recorded ok cannot be lost",
+    ),
+    Mutation(
+        "nobody returns",
+        MEMBERSHIP,
+        "if (until := q.returns_until(node)) is not None}",
+        "if (until := q.returns_until(node)) is not None and False}",
+        "after an outage members have a lease's time to register again",
     ),
     Mutation(
         "nobody stays",
@@ -572,7 +579,7 @@ MUTATIONS: Final = (
     Mutation(
         "compare: lost ones",
         PROPOSALS,
-        "            compares.append(Compare.absent(keys.outcome(g, lost, since.get(lost, 0))))\n",
+        "            compares.append(_nothing_readable(view, keys.outcome(g, lost, since.get(lost, 0))))\n",
         "",
         "the lost have recorded nothing",
     ),
@@ -580,21 +587,21 @@ MUTATIONS: Final = (
         "compare: lost keys",
         PROPOSALS,
         "            if lost not in view.members:\n"
-        "                compares.append(Compare.absent(keys.member(lost)))\n",
+        "                compares.append(_nothing_readable(view, keys.member(lost)))\n",
         "",
         "the lost are not registered",
     ),
     Mutation(
         "compare: unfinished",
         PROPOSALS,
-        "    compares += [Compare.absent(keys.outcome(g, one, since.get(one, 0))) for one in at_work]\n",
+        "    compares += [_nothing_readable(view, keys.outcome(g, one, since.get(one, 0))) for one in at_work]\n",
         "",
         "nobody joins a roster once workers ended well",
     ),
     Mutation(
         "compare: passed over",
         PROPOSALS,
-        "        compares += [Compare.absent(keys.member(node)) for node in decision.absent[:ABSENT_COMPARED_MAX]]\n",
+        "        compares += [_nothing_readable(view, keys.member(node)) for node in decision.absent[:ABSENT_COMPARED_MAX]]\n",
         "",
         "who is passed over is not registered",
     ),
@@ -622,7 +629,7 @@ MUTATIONS: Final = (
     Mutation(
         "register: own key",
         PROPOSALS,
-        "fits = (Compare.absent(keys.verdict), Compare.modified(keys.member(node), own.mod_revision if own else 0))",
+        "fits = (Compare.absent(keys.verdict), Compare.modified(keys.member(node), at))",
         "fits = (Compare.absent(keys.verdict),)",
         "nobody registers twice",
     ),
@@ -718,15 +725,15 @@ MUTATIONS: Final = (
     Mutation(
         "budget: infra",
         BUDGET,
-        "if own and all(worker.infra for worker in own) and kept.infra < INFRA_MAX:",
-        "if False:",
+        "free = bool(own) and all(worker.infra for worker in own) and kept.infra < INFRA_MAX",
+        "free = False",
         "a failure of the machine is free",
     ),
     Mutation(
         "budget: infra for ever",
         BUDGET,
-        "if own and all(worker.infra for worker in own) and kept.infra < INFRA_MAX:",
-        "if own and all(worker.infra for worker in own):",
+        "free = bool(own) and all(worker.infra for worker in own) and kept.infra < INFRA_MAX",
+        "free = bool(own) and all(worker.infra for worker in own)",
         "three in a row are free",
     ),
     Mutation(
@@ -744,14 +751,28 @@ MUTATIONS: Final = (
         "without progress it is not",
     ),
     Mutation(
-        "budget: no limit", BUDGET, "if charged + 1 > spec.restarts_max:", "if False:", "the restarts are limited"
+        "budget: no limit", BUDGET, "    if charged > spec.restarts_max:", "    if False:", "the restarts are limited"
     ),
     Mutation(
         "budget: one more",
         BUDGET,
-        "if charged + 1 > spec.restarts_max:",
-        "if charged > spec.restarts_max:",
+        "    if charged > spec.restarts_max:",
+        "    if charged > spec.restarts_max + 1:",
         "exactly as many as were given",
+    ),
+    Mutation(
+        "budget: kept out is charged",
+        BUDGET,
+        "    if out := kept_out_by(budget, before.g):",
+        "    if out := ():",
+        "the budget does not pay for a host that is kept out",
+    ),
+    Mutation(
+        "budget: nobody is suspect",
+        BUDGET,
+        "suspects = () if progress or fruitless >= CRASH_LOOP_MAX else found.suspects",
+        "suspects: tuple[str, ...] = ()",
+        "a host that keeps failing is kept out",
     ),
     Mutation("budget: crash loop", BUDGET, "if fruitless >= CRASH_LOOP_MAX:", "if False:", "a crash loop ends the job"),
     Mutation(
@@ -764,8 +785,8 @@ MUTATIONS: Final = (
     Mutation(
         "budget: nothing charged",
         BUDGET,
-        "spent = Budget(charged + 1, fruitless, kept.step, infra)",
-        "spent = Budget(charged, fruitless, kept.step, infra)",
+        "spent = Budget(charged, fruitless, kept.step, infra, found.hosts)",
+        "spent = Budget(kept.charged, fruitless, kept.step, infra, found.hosts)",
         "a failure is charged",
     ),
 )
