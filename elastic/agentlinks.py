@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from elastic.agentevents import AskLinks, AskVouch, LinkTarget, WatchLinks
 from elastic.agentfacts import Facts, Phase
 from elastic.decisions import Reason
@@ -71,6 +73,8 @@ def ask(f: Facts) -> None:
         f.asked += 1
         f.asked_at, f.awaiting = f.now, True
         f.asked_about = f.generation.g if f.generation is not None and _failure_asked(f) else 0
+        if f.asked_about:  # Who is lost while it is asked is proven dead a moment later, or does not answer.
+            f.memory = replace(f.memory, asked_g=f.asked_about)
         f.act(AskLinks(f.asked))
     if _needs_word(f) and f.now >= f.vouch_asked_at + _interval_s(f):
         f.vouch_asked_at = f.now

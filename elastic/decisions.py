@@ -111,8 +111,8 @@ class Memory(Struct, frozen=True):
     proof; it is not believed again. `listening`: the newest generation whose workers on this node can be asked to
     finish a step and to save before they leave. `back_at`: when this node was registered, if that was after the newest
     generation, with the create revision `own_created`. `seen_since`: when each node that is not linked yet was first
-    seen. `answered_g`: the newest generation of which, after a worker had failed, every linked member was asked
-    whether it is still there. `since_revision`: what was in the store when this agent began to decide.
+    seen. `asked_g`, `answered_g`: the newest generation of which, after a worker had failed, every linked member was
+    asked whether it is still there. `since_revision`: what was in the store when this agent began to decide.
     `cooling`: until when hosts are kept out, by host and by the generation whose failure did it.
     """
 
@@ -131,6 +131,7 @@ class Memory(Struct, frozen=True):
     grown_at: float | None = None
     generation_seen: int = 0
     listening: int = 0
+    asked_g: int = 0
     answered_g: int = 0
     since_revision: int = 0
     own_created: int = 0

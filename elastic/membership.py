@@ -141,7 +141,8 @@ def _running(q: Question, generation: Generation) -> tuple[Decision, Memory]:
             return replace(form(q, Reason.LOST, Why.LOSS, lost_words(q, lost), staying), lost=tuple(lost)), q.memory
         if failed:
             to_ask = (q.memory.linked & set(nodes)) - set(failed)
-            if to_ask and q.memory.answered_g < generation.g and all(is_echo(outcomes[node]) for node in failed):
+            asked = bool(to_ask) or q.memory.asked_g == generation.g
+            if asked and q.memory.answered_g < generation.g and all(is_echo(outcomes[node]) for node in failed):
                 text = f"{failure_words(q, generation.g, failed)}; asking the other nodes whether they are still there"
                 return Wait(Reason.ASKING, text), q.memory
             return form(q, Reason.FAILED, Why.FAILURE, failure_words(q, generation.g, failed), staying), q.memory

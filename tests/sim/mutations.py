@@ -601,7 +601,8 @@ MUTATIONS: Final = (
     Mutation(
         "compare: passed over",
         PROPOSALS,
-        "        compares += [_nothing_readable(view, keys.member(node)) for node in decision.absent[:ABSENT_COMPARED_MAX]]\n",
+        "        compares += [_nothing_readable(view, keys.member(node)) for node in decision.absent"
+        "[:ABSENT_COMPARED_MAX]]\n",
         "",
         "who is passed over is not registered",
     ),

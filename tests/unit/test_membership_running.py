@@ -269,6 +269,19 @@ def test_before_a_failure_is_acted_on_every_linked_member_is_asked_whether_it_is
     job.form(10.1, Reason.FAILED)
 
 
+def test_the_answer_is_awaited_although_the_link_of_the_one_that_was_asked_is_closed_meanwhile() -> None:
+    job = Job("3")
+    job.run("a b c")
+    job.hear("b c")
+    job.failed("a b", consequence=True, over=False)
+    job.wait(10, Reason.ASKING)
+    job.memory = msgspec.structs.replace(job.memory, asked_g=1)
+    job.hear("b")
+    job.wait(10.01, Reason.ASKING)
+    job.prove_gone("c")
+    assert nodes_of(job.form(10.02, Reason.LOST)) == ["a", "b"]
+
+
 def test_a_failure_that_no_loss_explains_is_acted_on_without_a_question() -> None:
     job = Job("3")
     job.run("a b c")
