@@ -284,6 +284,8 @@ def overtaken(world: World, rng: random.Random) -> None:
         operator_stops(world, rng)
 
     def done(_: Node) -> None:
+        if world.steps < EVENTS_MIN:
+            return
         world.job.done_s = world.job.work_s
         for node in alive(world):
             if (workers := node.workers) is not None:
