@@ -83,7 +83,7 @@ class Rules(Observer):
             world.fail("2", f"the job was formed anew by {names}, below {spec.np.low}")
         inside = {place.node for place in old.members} if old is not None else set()
         fresh = [name for name in names if name not in inside]
-        self._in_time(world, generation, spec, fresh)
+        self._in_time(world, generation, spec, fresh, len(inside))
         known = node.sent_view.members if node.sent_view is not None else view.members
         ages = [known[name].create_revision for name in fresh if name in known]
         if not spec.ips and ages != sorted(ages):
@@ -110,15 +110,19 @@ class Rules(Observer):
             if stored is not None and not proven and stored.value.state is not MemberState.DRAINING:
                 world.fail("3", f"{name} counts as lost and is registered")
 
-    def _in_time(self, world: World, generation: Generation, spec: Spec, fresh: list[str]) -> None:
-        """Who joins has settled, unless no one more has room."""
+    def _in_time(self, world: World, generation: Generation, spec: Spec, fresh: list[str], ran: int) -> None:
+        """Who joins has settled, unless no one more has room beside those that ran, of whom some may not stay."""
         came = [self._arrived.get((world.store_number, name), 0.0) for name in fresh]
         if not came:
             return
         since = world.now - max(came)
         if generation.why is Why.JOINED and since < SLACK * BATCH_S and not self._back(generation, fresh):
             world.fail("6", f"{fresh} join at the gate one by one")
-        full = len(generation.members) >= spec.np.high or generation.why not in (Why.FIRST, Why.GROWTH, Why.REFORMED)
+        full = max(len(generation.members), ran + len(fresh)) >= spec.np.high or generation.why not in (
+            Why.FIRST,
+            Why.GROWTH,
+            Why.REFORMED,
+        )
         if not full and since < SLACK * spec.settle_s and world.now - min(came) < SLACK * SETTLE_MAX_S:
             world.fail("6", f"{fresh} did not settle before generation {generation.g}")
 
