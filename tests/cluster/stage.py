@@ -21,7 +21,7 @@ from tests.cluster.verdicts import Verdicts
 
 MACHINES: Final = 4
 FIRST_ADDRESS: Final = 11
-TTL_S: Final = 3
+TTL_S: Final = 5
 OUTAGE_LIMIT_S: Final = 90
 DISK: Final = "64m"
 JOB: Final = "j1"
