@@ -28,7 +28,7 @@ JOB: Final = "j1"
 STARTS_S: Final = 120.0
 RECOVERS_S: Final = 120.0
 ENDS_S: Final = 90.0
-STEP: Final = r"step (\d+) world (\d+) generation (\d+) at ([\d.]+)"
+STEP: Final = r"step (\d+) world (\d+) generation (\S+) at ([\d.]+)"
 ENDED: Final = "(ended with {})"
 
 
@@ -104,15 +104,18 @@ class Stage:
         place, _ = await self.feed.until(pattern, since=since, limit_s=limit_s, of=of.name if of else None)
         return place
 
-    async def trains(self, world: int, *, limit_s: float = RECOVERS_S, steps: int = 10) -> tuple[int, int]:
-        """Wait until a world of this size makes `steps` steps from now on; the last of them, and its generation."""
+    async def trains(self, world: int, *, limit_s: float = RECOVERS_S, steps: int = 10) -> tuple[int, str]:
+        """Wait until a world of this size makes `steps` steps from now on; the last of them, and its generation.
+
+        A generation is named with its incarnation: an etcd that comes back empty counts from 1 again.
+        """
         began = time.monotonic()
-        first: tuple[int, int] | None = None
+        first: tuple[int, str] | None = None
         place = self.now
         while True:
             left_s = max(0.0, began + limit_s - time.monotonic())
             place, found = await self.feed.until(STEP, since=place, limit_s=left_s)
-            step, size, generation = (int(group) for group in found.groups()[:3])
+            step, size, generation = int(found[1]), int(found[2]), found[3]
             if float(found[4]) < began or size != world:
                 continue  # A frozen agent says late what its worker said before.
             if first is None or first[1] != generation:
@@ -124,7 +127,7 @@ class Stage:
         """All faults of this moment are over."""
         self._struck.clear()
 
-    async def all_here(self, *, limit_s: float = RECOVERS_S) -> tuple[int, int]:
+    async def all_here(self, *, limit_s: float = RECOVERS_S) -> tuple[int, str]:
         """Start agents on machines that have none, and wait until all train together; a step, and its generation."""
         self.heal()
         for machine in self.machines:

@@ -23,8 +23,9 @@ def test_beyond_the_limit_workers_stop_and_agents_stay_and_training_resumes_by_i
     async def story(on: Stage) -> None:
         since = on.now
         heal = await play.strike("etcd_away")
-        for machine in on.machines:
-            await on.says("the right to run ended", since=since, of=machine)
+        await on.says("the right to run ended", since=since)
+        for machine in on.machines:  # Whose worker loses its peer first may fail before its own right has ended.
+            await on.says(r"rank \d ended", since=since, of=machine)
         assert [machine.workers() for machine in on.machines] == [[], []]
         assert [len(machine.agents()) for machine in on.machines] == [1, 1]
         await heal()

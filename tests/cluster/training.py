@@ -53,8 +53,8 @@ def train(folder: Path, pause_s: float) -> None:
     state = elastic.State(model=model, optimizer=optimizer, sampler=sampler, batch=batch)
     state.restore()
     hungry = folder / f"eat-{socket.gethostname()}"
-    world = os.environ.get("ELASTIC_FENCE", "alone").replace("/", "~")
-    name = f"{world} {here.rank} {socket.gethostname()} {os.getpid()}"
+    mark = os.environ.get("ELASTIC_FENCE", "alone")
+    name = f"{mark.replace('/', '~')} {here.rank} {socket.gethostname()} {os.getpid()}"
     with (folder / "steps" / name).open("a", buffering=1) as diary:
         for _ in elastic.epochs(state, ENDLESS):
             for x, y in loader:
@@ -67,7 +67,7 @@ def train(folder: Path, pause_s: float) -> None:
                 diary.write(json.dumps([state.step + 1, time.monotonic()]) + "\n")
                 state.commit(every=25, memory_every=1)
                 if here.rank == 0 and state.step % 5 == 0:
-                    place = f"world {here.world_size} generation {here.generation}"
+                    place = f"world {here.world_size} generation {mark}"
                     print(f"step {state.step} {place} at {time.monotonic():.3f}", flush=True)
                 if state.step >= goal(folder):
                     break
