@@ -52,13 +52,14 @@ def absorb(f: Facts, event: Event) -> None:
         case Granted():
             f.granting = False
             f.lease, f.lease_ttl_s = event.lease, event.ttl_s
-            f.right = f.right.refreshed(event.sent_at, event.ttl_s, _spec(f).store_outage_limit_s)
+            f.refreshed = None
+            _refreshed(f, event.sent_at, event.ttl_s)
         case GrantFailed():
             f.granting = False
             f.grant_again_at = f.now + GRANT_RETRY_S
         case Refreshed():
-            if event.lease == f.lease and not f.keyless:
-                f.right = f.right.refreshed(event.sent_at, event.ttl_s, _spec(f).store_outage_limit_s)
+            if event.lease == f.lease:
+                _refreshed(f, event.sent_at, event.ttl_s)
         case SessionLost():
             if event.lease == f.lease:
                 _session_lost(f)
@@ -88,7 +89,7 @@ def absorb(f: Facts, event: Event) -> None:
         case Linked():
             f.links_up = event.nodes
             f.silent &= event.nodes
-            f.memory = replace(f.memory, linked=f.links_up - f.silent)
+            _hears(f)
         case LinksAnswered():
             _heard(f, event)
         case VouchAsked():
@@ -114,7 +115,15 @@ def _heard(f: Facts, event: LinksAnswered) -> None:
     f.awaiting = False
     f.heard_at = f.asked_at
     f.silent = f.links_up - event.nodes
-    f.memory = replace(f.memory, linked=f.links_up - f.silent, answered_g=max(f.memory.answered_g, f.asked_about))
+    _hears(f)
+    f.memory = replace(f.memory, answered_g=max(f.memory.answered_g, f.asked_about))
+
+
+def _hears(f: Facts) -> None:
+    """Note who is heard by now, and who was and is not any more."""
+    linked = f.links_up - f.silent
+    unheard = (f.memory.unheard | f.memory.linked) - linked
+    f.memory = replace(f.memory, linked=linked, unheard=unheard)
 
 
 def _spec(f: Facts) -> Spec:
@@ -134,7 +143,7 @@ def _view(f: Facts, event: ViewChanged) -> None:
     known = f.keys.incarnation not in event.view.damaged and (incarnation is not None or event.view.spec is None)
     if known and f.incarnation is not None and incarnation != f.incarnation:
         f.floor = 0
-        f.lease = None
+        f.lease, f.refreshed = None, None
         f.right = f.right.lost()
         f.unregister()
         if f.workers_gone:
@@ -180,15 +189,34 @@ def _own_key(f: Facts) -> None:
         if f.phase not in (Phase.LEAVING, Phase.ENDED):
             f.act(Say("this node's key is gone from etcd, or is not its own any more: it is written again"))
     elif own is not None and mine:
-        f.keyless = False
         f.registered = own.create_revision
+        _holds_key(f)
         f.registered_at_revision = max(f.registered_at_revision, own.create_revision)
 
 
-def _session_lost(f: Facts) -> None:
-    f.lease = None
+def _refreshed(f: Facts, sent_at: float, ttl_s: float) -> None:
+    """A lease gives the right to run for as long as it holds this node's key, from when it was last refreshed."""
+    if f.registered is None:
+        f.refreshed = (sent_at, ttl_s)
+    else:
+        f.right = f.right.refreshed(sent_at, ttl_s, _spec(f).store_outage_limit_s)
+
+
+def _holds_key(f: Facts) -> None:
     f.keyless = False
-    f.right = f.right.lost()
+    if f.refreshed is not None:
+        f.right = f.right.refreshed(*f.refreshed, _spec(f).store_outage_limit_s)
+        f.refreshed = None
+
+
+def _session_lost(f: Facts) -> None:
+    """Register again with another lease.
+
+    The workers run on for as long as the lost one has given the right: it may have ended before its time, by a person's
+    hand or by that of a leader of etcd who was not the leader any more (etcd 15247), and soon there is the next.
+    """
+    f.lease, f.refreshed = None, None
+    f.keyless = False
     f.unregister()
 
 
@@ -221,8 +249,8 @@ def _answered(f: Facts, event: Answered) -> None:
         return
     if transaction.kind == "register" and f.lease is not None and transaction.lease == f.lease:
         own = f.view.members.get(f.me.node)
-        f.keyless = False
         f.registered = own.create_revision if own is not None else event.revision
+        _holds_key(f)
         f.registered_at_revision = event.revision
         if f.phase is Phase.RUNNING:
             f.act(Say("registered again; the workers have run on"))

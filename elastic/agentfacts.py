@@ -94,6 +94,7 @@ class Facts:
     prepared: bool = True
     lease: int | None = None
     lease_ttl_s: float = 0.0
+    refreshed: tuple[float, float] | None = None
     granting: bool = False
     grant_again_at: float = float("-inf")
     registered: int | None = None

@@ -432,7 +432,7 @@ def _outcome(f: Facts, *, over: bool) -> Outcome:
         ended=ended,
         over=over,
         host=f.me.member.host,
-        forced=f.forced,
+        forced=f.forced and ended is not Ended.OK,  # They ended well before they could be stopped.
         exits=tuple(failed),
         also=tuple(f.also_exits),
         step=f.step,

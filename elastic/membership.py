@@ -149,7 +149,8 @@ def _running(q: Question, generation: Generation) -> tuple[Decision, Memory]:
         return form(q, Reason.STOPPED, Why.STOPPED, f"{named(stopped)} stopped its workers", staying), q.memory
     if returning:
         until = max(returning.values())
-        text = f"the store was away; waiting {until - q.now:.0f} s more for {named(returning)} to register again"
+        whose = f"the lease{'s' if len(returning) > 1 else ''} of {named(returning)} ended"
+        text = f"{whose}; waiting {max(until - q.now, 1):.0f} s more for a new one"
         return Wait(Reason.RETURNING, text, until), q.memory
     if done:
         return Wait(Reason.FINISHING, f"{len(done)} of {node_count(len(nodes))} done; waiting for the others"), q.memory

@@ -60,6 +60,7 @@ def observe(view: View, memory: Memory, policy: Policy, now: float) -> Memory:
         remember(view, memory, policy.node, now),
         seen_since=unlinked,
         gone=_still_gone(members, memory),
+        unheard=memory.unheard & (inside | before),
         absent_since={
             node: memory.absent_since.get(node, now) for node in sorted(inside | before) if node not in members
         },

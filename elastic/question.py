@@ -24,6 +24,7 @@ from elastic.model import (
     Verdict,
     Why,
 )
+from elastic.right import NEVER
 
 SETTLE_MAX_S = 15.0
 """The settling window ends at the latest so long after the first arrival."""
@@ -31,6 +32,8 @@ BATCH_S = 0.3
 """Drains, and newcomers while the gate is closed, are collected for this long."""
 DISTRUSTED_MAX = 64
 """Hosts that a generation names as distrusted; those beyond may cost one needless restart with another proposer."""
+RETURN_S = 1.0
+"""A node whose lease has ended before its time is registered again within this time."""
 LINK_PATIENCE_S = 3.0
 """A registered node whose agent cannot be linked is taken all the same after this time; its lease tells of its loss."""
 
@@ -78,12 +81,15 @@ class Question:
         """Until when a member without a key may register again; None if nothing speaks for it.
 
         A store that stood still has ended every lease when it is back. Whoever is the first to be registered again
-        gives the others the time of a lease, too.
+        gives the others the time of a lease, too. A store can also end leases that were refreshed in time. Who proposes
+        because of that has never heard the others, and gives them a moment.
         """
-        back_at, memory = self.memory.back_at, self.memory
-        if back_at is None or node in memory.dead or any(node == gone for gone, _ in memory.gone):
+        memory = self.memory
+        if node in memory.dead or any(node == gone for gone, _ in memory.gone):
             return None
-        until = back_at + self.spec.lease_ttl_s
+        back_at = NEVER if memory.back_at is None else memory.back_at
+        absent = NEVER if node in memory.unheard else memory.absent_since.get(node, NEVER)
+        until = max(back_at + self.spec.lease_ttl_s, absent + RETURN_S)
         return until if self.now < until else None
 
     def here(self, node: str) -> bool:

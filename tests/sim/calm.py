@@ -26,6 +26,8 @@ RETURN_S = 3.0
 """A node that reaches the store again is registered within this time."""
 BACK_S = 20.0
 """A host that was kept out is in a generation again within this time and the limit between two growths."""
+CLOSED_S = 0.06
+"""The kernel tells of a link that closed within this time, and what was decided before then is in the store."""
 STOP_S = 3.0
 """On a loss, workers are gone after this time, and their agents have said so."""
 
@@ -238,7 +240,11 @@ def crash(world: World, calm: Calm, node: Node, old: Generation) -> None:
             else:
                 world.after(0.002, world.echo(peer, peer.workers))
 
+    unnoticed = world.now + CLOSED_S
+
     def formed(generation: Generation) -> str:
+        if generation.why is Why.FAILURE and world.now < unnoticed:
+            return ""  # A worker that failed by itself asks no question.
         if generation.index(node.name) is not None:
             return f"{generation.g} still has {node.name}, which died"
         return "" if generation.why is Why.LOSS else f"{generation.why} after the loss of {node.name}"
@@ -396,19 +402,24 @@ def grow_again(world: World, calm: Calm) -> None:
     if old is None or old.why is not Why.GROWTH:
         return
     first = world.nodes[old.members[0].node]
-    listens = first.workers is not None and first.core.facts.memory.listening == old.g
     given = world.spec.grow_every_s
-    every_s = given if given is not None else 0.0 if listens else GROW_EVERY_S
+
+    def apart_s() -> float:
+        """How far apart two growths are, as long as the first node's workers are what they are now."""
+        listens = first.workers is not None and first.core.facts.memory.listening == old.g
+        return given if given is not None else 0.0 if listens else GROW_EVERY_S
+
+    every_s = apart_s()
     grown_at = world.now
     world.scale_to(len(old.members) + 1)
     fresh = world.start_node("grown2", warm=True)
     proposer = old.members[0].node
 
     def formed(generation: Generation) -> str:
-        soon = world.now < grown_at - 2.0 - STOP_S + 0.9 * every_s
+        soon = world.now < grown_at - 2.0 - STOP_S + 0.9 * apart_s()
         return f"grown again after {world.now - grown_at:.1f} s" if soon and generation.why is Why.GROWTH else ""
 
-    text = f"{fresh.name} came and is not taken in, --grow_every is {every_s}, {proposer} listens: {listens}"
+    text = f"{fresh.name} came and is not taken in, --grow_every was {every_s} for {proposer}"
     until = world.now + every_s + world.spec.settle_s + LINK_PATIENCE_S + 2.0
     calm.expect(world, Expected("3", text, until, lambda view: fresh.name in inside(view), formed))
 

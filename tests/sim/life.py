@@ -45,6 +45,7 @@ FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
     storefaults.deaf_watch,
     storefaults.late_writes,
     storefaults.lease_lost_while_alive,
+    storefaults.leases_ended_early,
     storefaults.leader_change,
     storefaults.outage_short,
     storefaults.outage_long,

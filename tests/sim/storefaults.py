@@ -42,6 +42,16 @@ def lease_lost_while_alive(world: World, rng: random.Random) -> None:
         world.deliver()
 
 
+def leases_ended_early(world: World, rng: random.Random) -> None:
+    """A leader of the store that was not the leader any more ends leases that were refreshed in time."""
+    share = rng.choice([0.5, 1.0])
+    for node in alive(world):
+        if node.lease is not None and rng.random() < share:
+            world.log(f"{node.name}: its lease is revoked")
+            world.store.revoke(node.lease)
+    world.deliver()
+
+
 def leader_change(world: World, rng: random.Random) -> None:
     """The store does not answer for a moment; then every lease counts anew."""
     world.away_for(rng.uniform(0.3, 2.5))

@@ -55,10 +55,22 @@ def test_without_a_refresh_the_workers_are_killed_at_the_end_of_the_right() -> N
     assert bench.outcomes[1].forced
 
 
-def test_a_lost_lease_ends_the_right_at_once() -> None:
+def test_a_lease_that_ends_before_its_time_has_given_the_right_for_its_time_and_there_is_a_next_one() -> None:
     bench = running()
+    bench.at(1.0)
     bench.expire()
-    assert bench.phase is Phase.STOPPING
+    assert bench.phase is Phase.RUNNING
+    assert bench.facts.run_until == 1.0 + OWN_S
+    assert bench.registered
+
+
+def test_a_lease_that_ends_before_its_time_gives_no_more_than_its_time() -> None:
+    bench = running()
+    lost = bench.facts.lease
+    assert lost is not None
+    bench.offline = True
+    bench.tell(SessionLost(lost, "TTL 0"))
+    bench.at(OWN_S)
     assert bench.stops == [(1, 0.0)]
 
 
@@ -219,6 +231,8 @@ def test_only_the_first_in_line_proposes() -> None:
 
 def test_the_next_in_line_takes_over_when_the_one_before_it_is_gone() -> None:
     bench = running()
+    bench.links("a")
+    bench.links("")
     bench.shelf.delete(KEYS.member("a"))
     bench.look()
     generation = bench.shelf.view.generation
@@ -278,7 +292,8 @@ def test_a_member_that_is_seen_dead_on_this_very_machine_is_lost_at_once() -> No
 
 
 def test_a_proposal_that_did_not_hold_is_decided_anew_from_a_newer_view() -> None:
-    bench = proposer()
+    bench = proposer("b", "c")
+    bench.links("b")
     before = bench.facts.decided
     bench.shelf.delete(KEYS.member("c"))
     stale = bench.seen()

@@ -206,9 +206,9 @@ def test_a_proposer_whose_own_lease_has_ended_gives_the_others_a_lease_time_to_r
     job.vanish("a b c")
     job.join("a")
     wait = job.wait(20, Reason.RETURNING)
-    assert (wait.reason, wait.until) == ("the store was away; waiting 5 s more for b, c to register again", 25.0)
+    assert (wait.reason, wait.until) == ("the leases of b, c ended; waiting 5 s more for a new one", 25.0)
     job.join("b")
-    assert "for c to register" in job.wait(22, Reason.RETURNING).reason
+    assert "the lease of c ended" in job.wait(22, Reason.RETURNING).reason
     assert nodes_of(job.form(25, Reason.LOST)) == ["a", "b"]
 
 
@@ -221,6 +221,16 @@ def test_after_that_time_a_loss_is_acted_on_at_once_again() -> None:
     job.vanish("c")
     job.wait(24, Reason.RETURNING)
     job.form(26, Reason.LOST)
+
+
+def test_a_member_that_was_never_heard_has_a_moment_to_register_again() -> None:
+    job = Job("3", lease_ttl_s=5.0)
+    job.run("a b c")
+    job.vanish("b c", heard=False)
+    assert job.wait(20, Reason.RETURNING).until == 21.0
+    job.join("b")
+    job.wait(20.9, Reason.RETURNING)
+    assert nodes_of(job.form(21, Reason.LOST)) == ["a", "b"]
 
 
 def test_a_proven_death_does_not_wait_for_a_return() -> None:
@@ -629,6 +639,7 @@ def test_a_member_that_registered_again_goes_on_with_its_newest_ports() -> None:
     job = Job("2")
     job.run("a b")
     moved = Member(host="elsewhere", slots=1, masters=(9,), ports=(10,))
+    job.vanish("b")
     job.view = replace(job.view, members={"a": replace(job.view.members["a"], value=moved)})
     place = job.form(10, Reason.LOST).generation.members[0]
     assert (place.node, place.host, place.masters, place.ports) == ("a", "elsewhere", (9,), (10,))

@@ -38,8 +38,10 @@ class Noted(NotedAgent[Timeline]):
         self.agent.now = 1.0
 
     def lose_a(self, at: float) -> None:
-        """The lease of a ends."""
+        """The lease of a ends, whose link is closed already."""
         self.agent.now = at
+        self.agent.links("a c")
+        self.agent.links("")
         self.agent.shelf.delete(KEYS.member("a"))
         self.agent.look()
 

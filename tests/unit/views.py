@@ -66,8 +66,11 @@ class Job:
             stored = self._stored(member(host or f"host-{node}", **others), lease=1000 + self.revision)
             self._set(members={**self.view.members, node: stored})
 
-    def vanish(self, nodes: str) -> None:
-        """Their leases end."""
+    def vanish(self, nodes: str, *, heard: bool = True) -> None:
+        """Their leases end. Those whose agents had been `heard` over links are so any more only if a test says it."""
+        if heard:
+            unheard = self.memory.unheard | set(nodes.split()) - self.memory.linked
+            self.memory = msgspec.structs.replace(self.memory, unheard=unheard)
         self._set(members={node: stored for node, stored in self.view.members.items() if node not in nodes.split()})
 
     def drain(self, nodes: str) -> None:
@@ -198,7 +201,9 @@ class Job:
 
     def hear(self, nodes: str) -> None:
         """These, and no others, are heard over the links."""
-        self.memory = msgspec.structs.replace(self.memory, linked=frozenset(nodes.split()))
+        linked = frozenset(nodes.split())
+        unheard = (self.memory.unheard | self.memory.linked) - linked
+        self.memory = msgspec.structs.replace(self.memory, linked=linked, unheard=unheard)
 
     def _did(self, decision: Decision, kind: type[D], code: Reason) -> D:
         assert isinstance(decision, kind), decision
