@@ -475,13 +475,17 @@ def loss_in_plan(world: World, calm: Calm, node: Node, old: Generation) -> None:
     kind = world.seed // 4 % 3
     if kind == 1:
         lost = node  # The one that leaves dies before it has left.
-    if kind < 2:
-        world.after(delay, lambda: world.kill_node(lost))
-    else:
-        world.after(delay, lambda: world.fail_in_plan(lost))
-    until = world.now + delay + 2 * world.spec.lease_ttl_s + NOTICE_S + 2 * STOP_S
-    text = f"a planned stop went wrong on {lost.name}, and the others do not start by {until:.0f}"
-    calm.expect(world, Expected("6", text, until, lambda view: went(view) > old.g))
+
+    def wrong() -> None:
+        if kind < 2:
+            world.kill_node(lost)
+        elif not world.fail_in_plan(lost):
+            return
+        until = world.now + 2 * world.spec.lease_ttl_s + NOTICE_S + 2 * STOP_S
+        text = f"a planned stop went wrong on {lost.name}, and the others do not start by {until:.0f}"
+        calm.expect(world, Expected("6", text, until, lambda view: went(view) > old.g))
+
+    world.after(delay, wrong)
 
 
 def lease_lost_at_gate(world: World, calm: Calm, node: Node, old: Generation) -> None:

@@ -171,11 +171,13 @@ class Nurseries(Network):
         if code:
             self._break(workers, node)
 
-    def fail_in_plan(self, node: Node) -> None:
-        """A worker fails by itself while it is asked to leave."""
-        if node.workers is not None and node.workers.asked:
-            node.workers.failing = True
-            self.end_worker(node, node.workers, 1)
+    def fail_in_plan(self, node: Node) -> bool:
+        """A worker fails by itself while it is asked to leave; False if it has left, or is not asked."""
+        if node.workers is None or not node.workers.asked:
+            return False
+        node.workers.failing = True
+        self.end_worker(node, node.workers, 1)
+        return True
 
     def hang_worker(self, node: Node) -> None:
         """The agent of a node notices that a worker makes no steps."""
