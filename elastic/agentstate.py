@@ -73,6 +73,7 @@ class AgentCore:
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self.taken: list[str] = []
+        wake(facts, DRAIN_PATIENCE_S, RECORD_PATIENCE_S)  # Perhaps nothing ever happens.
 
     @property
     def phase(self) -> Phase:

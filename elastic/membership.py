@@ -91,7 +91,7 @@ def _of_roster(q: Question, roles: Roles) -> tuple[Decision, Memory]:
         return _at_once(q, roster.first(q, roles)), q.memory
     if q.view.go is not None and q.view.go.value.g == generation.g:
         return roster.running(q, roles, generation)
-    if not roster.standing(q, generation):
+    if not roster.standing(q, generation) or roster.too_few(q, roles, generation):
         return roster.reform(q, roles, generation), q.memory
     if generation.before is not None and (closed := roster.closed(q, generation.before)) is not None:
         return closed, q.memory

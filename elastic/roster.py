@@ -111,9 +111,17 @@ def _is_over(end: Outcome | None, since: int) -> bool:
     return end is not None and end.over and end.since >= since
 
 
+def too_few(q: Question, roles: Roles, generation: Generation) -> bool:
+    """Tell whether more workers are wanted by now than a roster has that waits at the gate."""
+    return roles.apart and sum(map(works, generation.members)) < q.spec.np.low
+
+
 def reform(q: Question, roles: Roles, generation: Generation) -> Decision:
-    """Everybody of a roster left before its start."""
-    gone = f"{named([place.node for place in generation.members])} left before the start"
+    """A roster that waits at the gate does not do any more: everybody of it left, or more workers are wanted."""
+    if standing(q, generation):
+        gone = f"workers on {q.spec.np.low} nodes were wanted before the start"
+    else:
+        gone = f"{named([place.node for place in generation.members])} left before the start"
     return _assemble(q, roles, q.spec.np.low, Reason.REFORMED, Why.REFORMED, gone)
 
 

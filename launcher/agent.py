@@ -235,6 +235,7 @@ class Agent:
         ):
             self._group.create_task(coroutine)
         self._perform(ae.Follow(complete=False))
+        self._plan_wake()
         while True:
             event = await self._events.get()
             if isinstance(event, ae.Gone):

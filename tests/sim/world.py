@@ -114,6 +114,7 @@ class World(Nurseries):
         self._tick_links(node)
         self._tick_relist(node)
         self._perform(node, [Follow(False, None)])
+        self._plan_wake(node)
         return node
 
     def member_of(self, host: str, number: int, slots: int) -> Member:
