@@ -84,10 +84,11 @@ class Calm(Observer):
             self.lost = (node, -1.0)
 
     def expect_nothing(self, world: World) -> None:
-        """From now on, until the store is back: every worker that runs goes on."""
+        """From now on, until the store is back: every worker that runs goes on, if nobody waits to join."""
         running = {node.name: node.workers for node in world.nodes.values() if node.workers is not None}
         newest = {place.node for place in self._newest(world)}
-        steady = all(not workers.stopping for workers in running.values()) and newest == set(running)
+        same = newest == set(running) == set(self.view(world).members)
+        steady = all(not workers.stopping for workers in running.values()) and same
         if running and steady and all(node.links and node.hears for node in world.nodes.values() if node.alive):
             self.outage = running
 

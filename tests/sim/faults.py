@@ -284,8 +284,9 @@ def overtaken(world: World, rng: random.Random) -> None:
         operator_stops(world, rng)
 
     def done(_: Node) -> None:
-        if world.steps < EVENTS_MIN:
-            return
+        sets = [node.workers for node in alive(world) if node.workers is not None]
+        if world.steps < EVENTS_MIN or not sets or len(sets) < len(sets[0].generation.members):
+            return  # Nobody ends well before all are there.
         world.job.done_s = world.job.work_s
         for node in alive(world):
             if (workers := node.workers) is not None:
