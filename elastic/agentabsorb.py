@@ -114,7 +114,7 @@ def _heard(f: Facts, event: LinksAnswered) -> None:
         return
     f.awaiting = False
     f.heard_at = f.asked_at
-    f.silent = f.links_up - event.nodes
+    f.silent = (f.asked_whom & f.links_up) - event.nodes
     _hears(f)
     f.memory = replace(f.memory, answered_g=max(f.memory.answered_g, f.asked_about))
 

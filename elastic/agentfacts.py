@@ -123,6 +123,7 @@ class Facts:
     silent: frozenset[str] = frozenset()
     asked: int = 0
     asked_at: float = float("-inf")
+    asked_whom: frozenset[str] = frozenset()
     asked_about: int = 0
     awaiting: bool = False
     heard_at: float = float("-inf")

@@ -34,13 +34,15 @@ def watch(f: Facts) -> None:
     """Say whom to watch, if it is somebody else than before. Who has lost its key is watched while it may work on."""
     if f.following is None or (f.registered is None and f.phase is not Phase.JOINING):
         return  # Its place in line is being looked up, or it will be registered again: what it holds by links stays.
+    if f.following == (True, None) and not f.view.complete:
+        return  # It proposes from now on, and does not see yet whom to watch: the one that it followed may work on.
     looked_at = (f.view, f.memory.gone, f.following)
     if f.watched_at is not None and f.watched_at[0] is f.view and f.watched_at[1:] == looked_at[1:]:
         return  # With a thousand members the rest takes a millisecond.
     f.watched_at = looked_at
     followed = f.following[1]
     members = f.view.members
-    names = members if f.following == (True, None) and f.view.complete else (followed,) if followed else ()
+    names = members if f.following == (True, None) else (followed,) if followed else ()
     targets = dict(_still_there(f))
     for node in names:
         stored = members.get(node)
@@ -71,7 +73,7 @@ def ask(f: Facts) -> None:
     """Ask whoever is to be asked now."""
     if not f.awaiting and f.links_up and (_failure_asked(f) or (_doubts(f) and f.now >= _ask_again_at(f))):
         f.asked += 1
-        f.asked_at, f.awaiting = f.now, True
+        f.asked_at, f.asked_whom, f.awaiting = f.now, f.links_up, True
         f.asked_about = f.generation.g if f.generation is not None and _failure_asked(f) else 0
         if f.asked_about:  # Who is lost while it is asked is proven dead a moment later, or does not answer.
             f.memory = replace(f.memory, asked_g=f.asked_about)

@@ -105,15 +105,16 @@ class Policy(Struct, frozen=True):
 class Memory(Struct, frozen=True):
     """What is remembered from call to call, all on this agent's clock.
 
-    `linked`: members that can be heard at this moment. `unheard`: those that could be heard once. `astray`: nodes that have just said that they do not reach the
-    store. `gone`: members (with their create revision) whose process was proven dead over the link, which can be
-    wrong. `dead`: nodes whose process was seen dead on this very machine. `distrusted`: hosts that spoke after such a
-    proof; it is not believed again. `listening`: the newest generation whose workers on this node can be asked to
-    finish a step and to save before they leave. `back_at`: when this node was registered, if that was after the newest
-    generation, with the create revision `own_created`. `seen_since`: when each node that is not linked yet was first
-    seen. `asked_g`, `answered_g`: the newest generation of which, after a worker had failed, every linked member was
-    asked whether it is still there. `since_revision`: what was in the store when this agent began to decide.
-    `cooling`: until when hosts are kept out, by host and by the generation whose failure did it.
+    `linked`: members that can be heard at this moment. `unheard`: those that could be heard once. `astray`: nodes that
+    have just said that they do not reach the store. `gone`: members (with their create revision) whose process was
+    proven dead over the link, which can be wrong. `dead`: nodes whose process was seen dead on this very machine.
+    `distrusted`: hosts that spoke after such a proof; it is not believed again. `listening`: the newest generation
+    whose workers on this node can be asked to finish a step and to save before they leave. `back_at`: when this node
+    was registered, if that was after the newest generation, with the create revision `own_created`. `seen_since`: when
+    each node that is not linked yet was first seen. `asked_g`, `answered_g`: the newest generation of which, after a
+    worker had failed, every linked member was asked whether it is still there. `since_revision`: what was in the store
+    when this agent began to decide. `cooling`: until when hosts are kept out, by host and by the generation whose
+    failure did it.
     """
 
     linked: frozenset[str] = frozenset()

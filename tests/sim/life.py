@@ -176,7 +176,7 @@ def _calm(world: World, rng: random.Random) -> None:
             world.log(f"calm: {situation.__name__} of {node.name}")
             situation(world, calm, node, steady)
             return
-        kind = rng.choice(["loss", "outage", "return", "astray", "bad host", "taken away"])
+        kind = rng.choice(["loss", "outage", "return", "astray", "bad host", "taken away", "leases"])
         if kind == "loss" and node is not None:
             calm.expect_notice(world, node)
             world.kill_node(node)
@@ -192,6 +192,10 @@ def _calm(world: World, rng: random.Random) -> None:
             calm.expect_nothing(world)
             take_away(world, rng, node.name)
             world.after(2 * world.spec.lease_ttl_s, lambda: calm.store_is_back(world))
+        elif kind == "leases":
+            calm.expect_nothing(world)
+            storefaults.leases_ended_early(world, rng)
+            world.after(1.0, lambda: calm.store_is_back(world))
         elif kind == "return" and node is not None:
             cut_for(world, node, rng.uniform(3.0, 12.0), then=lambda: calm.expect_return(world, node))
         else:

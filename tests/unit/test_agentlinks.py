@@ -5,6 +5,7 @@ from __future__ import annotations
 from elastic.agentevents import (
     AskLinks,
     AskVouch,
+    Linked,
     LinksAnswered,
     LinkTarget,
     ProvenGone,
@@ -208,6 +209,24 @@ def test_the_next_in_line_proposes_and_grants_while_the_first_does_not_reach_the
     bench.at(1.0 + 3 * REFRESH_S)
     assert bench.facts.decision is None
     assert vouch_s(bench.facts, "a", 1, bench.now) == 0.0
+
+
+def test_who_takes_the_place_of_the_first_keeps_its_link_to_it() -> None:
+    bench = second()
+    silent(bench, 1.0, 1.0 + REFRESH_S)
+    bench.refreshed()
+    assert bench.facts.following == (True, None)
+    assert all("a" in action.targets for action in bench.every(WatchLinks))
+
+
+def test_a_link_that_comes_up_while_others_are_asked_is_not_taken_for_silent() -> None:
+    bench = first()
+    bench.links("b")
+    bench.shelf.delete(KEYS.member("b"))
+    asked = [one for one in bench.core.handle(bench.seen(), bench.now) if isinstance(one, AskLinks)]
+    bench.core.handle(Linked(frozenset({"b", "c"})), bench.now)
+    bench.core.handle(LinksAnswered(asked[0].number, frozenset({"b"})), bench.now)
+    assert bench.facts.memory.linked == {"b", "c"}
 
 
 def test_while_nobody_reaches_the_store_nobody_takes_the_place_of_another() -> None:
