@@ -275,7 +275,7 @@ def failure(world: World, calm: Calm, node: Node, old: Generation) -> None:
     def charged(_: Generation, go: Go) -> str:
         if go.budget.charged != budget.charged + 1:
             return f"{go.budget} after {budget} and one failure"
-        if go.cause is None or go.cause.node != node.name:
+        if go.cause is None or (go.cause.node != node.name and not echo):  # The first echo is as good as the second.
             return f"{node.name} failed, and the cause is {go.cause}"
         return ""
 
@@ -478,6 +478,8 @@ def loss_in_plan(world: World, calm: Calm, node: Node, old: Generation) -> None:
         lost = node  # The one that leaves dies before it has left.
 
     def wrong() -> None:
+        if lost.exit_code is not None:
+            return  # It has left already.
         if kind < 2:
             world.kill_node(lost)
         elif not world.fail_in_plan(lost):

@@ -179,16 +179,16 @@ class Network(Clockwork):
                 node.listed_at, node.graves, node.listed = revision, {}, True
                 node.listing += 1
                 self._view_changed(node)
-                self.after(0.001, lambda: self._catch_up(node, ranges))
+                self.after(0.001, lambda: self._catch_up(node, ranges, revision))
 
             return answer
 
         self.ask(node, read, lambda: self.after(0.3, lambda: self.relist(node)) if node.ranges == ranges else None)
 
-    def _catch_up(self, node: Node, ranges: tuple[Range, ...]) -> None:
+    def _catch_up(self, node: Node, ranges: tuple[Range, ...], listed: int) -> None:
         """The watch begins at the listing: what happened since then is shown."""
         if node.ranges == ranges and node.store_number == self.store_number and self.reachable(node):
-            for batch in self.store.history(ranges, node.revision + 1):
+            for batch in self.store.history(ranges, listed + 1):
                 self._show_later(node, self.latency(), batch.changes, batch.revision)
 
     def _tick_relist(self, node: Node) -> None:
