@@ -58,9 +58,13 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Joining(msgspec.Struct, frozen=True, tag="joining"):
-    """This worker waits for others before the process group stands; `missing` names them, in words."""
+    """This worker waits for others before the process group stands; `missing` names them, in words.
+
+    `prepares`: one of them says that it prepares something.
+    """
 
     missing: Text
+    prepares: bool = False
 
 
 class Formed(msgspec.Struct, frozen=True, tag="formed"):

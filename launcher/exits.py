@@ -11,6 +11,7 @@ import signal
 from collections.abc import Sequence
 
 from elastic.model import Role, WorkerExit
+from elastic.split import SPLIT
 from launcher.tracebacks import excerpt, without_noise
 
 TAIL_LINES = 20
@@ -195,6 +196,14 @@ def hanging(
     else:
         words += "its stacks are in its log" if shown else "it did not show its stacks"
     return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=_shown(lines), role=role)
+
+
+def unreached(
+    rank: int, log: str, lines: Sequence[str], limit_s: float, names: Sequence[str], *, role: Role = Role.WORKER
+) -> WorkerExit:
+    """What is recorded of a worker that waited while these nodes could not be reached; it is stopped for that."""
+    words = f"it waited for {limit_s:g} s (--reach_timeout), and {', '.join(names)} cannot be reached from here"
+    return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=_shown(lines), infra=SPLIT, role=role)
 
 
 def _shown(lines: Sequence[str]) -> tuple[str, ...]:

@@ -334,6 +334,19 @@ class NodeWorkers:
         if found:
             self._put(Hung(g, tuple(found)))
 
+    def unreached(self, g: int, local_ranks: Iterable[int], nodes: Sequence[str]) -> tuple[WorkerExit, ...]:
+        """How these workers of generation `g` failed, if they run: they wait, and `nodes` cannot be reached."""
+        running = self._running
+        if running is None or running.g != g:
+            return ()
+        found = []
+        for local in running.waiting.intersection(local_ranks):
+            spec = running.specs[local]
+            lines = logs.tail(spec.log, self._nursery.log_from(local), lines=SIGNS_LINES)
+            limit_s, log = self._config.reach_timeout_s, fitting(str(spec.log))
+            found.append(exits.unreached(spec.rank, log, lines, limit_s, nodes, role=spec.role))
+        return tuple(sorted(found, key=lambda exit_: exit_.rank))
+
     def _gone(self, g: int) -> None:
         running = self._running
         if running is None or running.g != g:

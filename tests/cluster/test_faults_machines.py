@@ -15,7 +15,8 @@ pytestmark = plays.MARKS
 
 @pytest.fixture(scope="module")
 def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
-    with plays.play(tmp_path_factory.mktemp("machines")) as made:
+    flags = ("--reach_timeout", "12", "--host_cooldown", "8")
+    with plays.play(tmp_path_factory.mktemp("machines"), *flags) as made:
         yield made
 
 
@@ -26,6 +27,13 @@ def test_the_others_train_on_without_a_node_that_is_gone_and_with_its_successor(
 
 @pytest.mark.parametrize("fault", ["agent_frozen", "machine_frozen", "cable_pulled", "cut_off", "deaf", "mute"])
 def test_the_others_train_on_without_a_node_that_is_silent_and_with_it_when_it_is_back(play: Play, fault: str) -> None:
+    play.costs_a_machine(fault)
+
+
+@pytest.mark.parametrize("fault", ["cut_from_machines", "rejecting", "cut_from_one"])
+def test_the_others_train_on_without_a_node_that_reaches_etcd_and_not_them_and_with_it_when_the_way_is_open(
+    play: Play, fault: str
+) -> None:
     play.costs_a_machine(fault)
 
 
