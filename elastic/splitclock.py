@@ -7,7 +7,8 @@ first one acts. What is not taken for one:
 
 - a worker that prepares (`elastic.preparing`), here or elsewhere, and one that never said anything;
 - a step that takes not much longer than those before it, and a first one;
-- once a process group stands: a machine that was never reached. A firewall keeps agents apart, and not workers.
+- for four times as long, once a process group stands: a machine that was never reached. A firewall may keep the agents
+  apart, and not the workers.
 
 Seconds are those of any monotonic clock.
 """
@@ -35,6 +36,8 @@ FORGETS = 0.9
 """How much of a longest step is left with each step after it."""
 FIRST_STEP = 4.0
 """Times the limit: a first step may take so long."""
+NEVER_REACHED = 4.0
+"""Times as long workers wait, once their group stands, before a machine counts that was never reached."""
 
 
 @dataclass(slots=True)
@@ -52,7 +55,7 @@ class SplitClock:
     def __init__(self, limit_s: float, others: Collection[str] = (), known: set[str] | None = None) -> None:
         """`limit_s`: so long workers may wait while a machine is not reached; 0 switches the clock off.
 
-        `known` are nodes that were reached before; those of `others` that are reached are added to it.
+        `known` are nodes that were reached before, or linked; those of `others` that are reached are added to it.
         """
         self.limit_s = limit_s
         self._others = frozenset(others)
@@ -127,7 +130,8 @@ class SplitClock:
         """What was seen of those that could be tried."""
         self._looked_at, self._baseline_at = now, None
         self._known.update(reached)
-        counted = {node for node in unreached if node in self._known or not self._stands}
+        long = any(now >= wait.since + NEVER_REACHED * wait.allowed_s for wait in self._waits.values())
+        counted = {node for node in unreached if node in self._known or not self._stands or long}
         often_s = self.limit_s * LOOK_EVERY
         self._pause_s = often_s if counted else max(min(2 * self._pause_s, LOOK_MAX_S), often_s)
         if not self._waits or self._preparing:

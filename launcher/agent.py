@@ -187,8 +187,15 @@ class Agent:
             self._workers.watch = self._timeline.worker
             self._saved = SavedSteps(store, self._keys, self._host, self._narrator)
             self._workers.talk.on_saved = self._committed
-            limit_s = self._config.reach_timeout_s
-            self._splits = SplitWatch(self._workers.talk, store, self._keys, self._node, limit_s, self._unreached)
+            self._splits = SplitWatch(
+                self._workers.talk,
+                store,
+                self._keys,
+                self._node,
+                self._config.reach_timeout_s,
+                linked=self._linking.linked,
+                tell=self._unreached,
+            )
             try:
                 async with asyncio.TaskGroup() as self._group:
                     await self._live()

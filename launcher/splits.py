@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from elastic.channel import Formed, Hello, Joining, Preparing, Progress, Ready, Restored, Said
@@ -42,12 +42,26 @@ def looked_at(generation: Generation, node: str) -> tuple[str, ...]:
 class SplitWatch:
     """Watches the workers of one generation after the other, on one node."""
 
-    def __init__(self, talk: WorkerTalk, store: Store, keys: JobKeys, node: str, limit_s: float, tell: Tell) -> None:
-        """`limit_s` as in `SplitClock`; `tell` is called when what is known has changed, and when it is too long."""
+    def __init__(
+        self,
+        talk: WorkerTalk,
+        store: Store,
+        keys: JobKeys,
+        node: str,
+        limit_s: float,
+        *,
+        linked: Callable[[], Collection[str]],
+        tell: Tell,
+    ) -> None:
+        """`limit_s` as in `SplitClock`; `linked` are nodes that links go to or come from now.
+
+        `tell` is called when what is known has changed, and when it is too long.
+        """
         self._store = store
         self._keys = keys
         self._node = node
         self._limit_s = limit_s
+        self._linked = linked
         self._tell = tell
         self._talk = talk
         self._clock = SplitClock(0.0)
@@ -65,6 +79,7 @@ class SplitWatch:
         self._names = () if seated else looked_at(generation, self._node)
         self._g, self._members, self._told = generation.g, {}, ()
         self._known.intersection_update(self._names)
+        self._know_linked()
         self._clock = SplitClock(self._limit_s if self._names else 0.0, self._names, self._known)
         self._changed.set()
 
@@ -93,6 +108,7 @@ class SplitWatch:
             case Joining():
                 clock.waits(local, now, prepares=message.prepares)
             case Formed():
+                self._know_linked()
                 clock.formed(local, now)
             case Restored():
                 clock.restored(local, now)
@@ -107,6 +123,9 @@ class SplitWatch:
         if self._told and clock is self._clock and not clock.unreached:
             self._say(())
 
+    def _know_linked(self) -> None:
+        self._known.update(name for name in self._linked() if name in self._names)
+
     async def _look(self) -> None:
         self._talk.catch_up()  # What came while this process stood still.
         clock = self._clock
@@ -115,6 +134,7 @@ class SplitWatch:
                 clock.gone(local, time.monotonic())
         if clock.look_at is None or time.monotonic() < clock.look_at:
             return
+        self._know_linked()
         await self._learn()
         names = [name for name, member in self._members.items() if member.link]
         found = dict(zip(names, await asyncio.gather(*map(self._reached, names)), strict=True))

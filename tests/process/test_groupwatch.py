@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from elastic.channel import VARIABLE, Formed, Hello, Said
+from elastic.channel import VARIABLE, Formed, Hello, Joining, Said
 from elastic.channelserver import ChannelServer, Connection
 from elastic.segments import Segments
 from tests.process.forker import Forked
