@@ -589,7 +589,8 @@ def split(world: World, calm: Calm, node: Node, old: Generation) -> None:
     world.job.work_s += 70.0  # So that there is still work when it comes back.
     charged = view.go.value.budget.charged
     out = node.name if len(old.members) > 2 else old.members[-1].node  # Of two the first goes on.
-    apart_for(world, node, REACH_S + world.random.uniform(10.0, 40.0))
+    longer = world.seed % 64 == 52  # Than it is kept out.
+    apart_for(world, node, 110.0 if longer else REACH_S + world.random.uniform(10.0, 40.0))
 
     def formed(generation: Generation) -> str:
         return (
@@ -603,6 +604,14 @@ def split(world: World, calm: Calm, node: Node, old: Generation) -> None:
     text = f"{node.name} is cut from the others, and they do not go on without {out}"
     done: Callable[[View], bool] = lambda view: went(view) > old.g and out not in inside(view)  # noqa: E731
     calm.expect(world, Expected("a split network", text, until, done, formed, free))
+    if longer and world.links and out == node.name:
+
+        def joins(generation: Generation) -> str:
+            back = node.apart and generation.why is Why.GROWTH and generation.index(out) is not None
+            return f"{out} joins while nobody reaches it" if back else ""
+
+        text = f"{node.name} is cut from the others for ever"
+        calm.expect(world, Expected("a split network", text, world.now + 200.0, lambda _: not node.apart, joins))
 
 
 SITUATIONS: tuple[Callable[[World, Calm, Node, Generation], None], ...] = (
