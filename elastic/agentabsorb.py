@@ -115,7 +115,8 @@ def absorb(f: Facts, event: Event) -> None:
 def _unreached(f: Facts, event: Unreached) -> None:
     """Workers wait, and other machines are not reached. If that has lasted, and the job can do without, it counts.
 
-    Who is left out is judged at the next gate, when all have said whom they reach.
+    So it is also in a planned stop, where they wait to save together. Who is left out is judged at the next gate, when
+    all have said whom they reach.
     """
     generation, spec = f.generation, _spec(f)
     left = len(generation.members) - len(event.nodes) if generation is not None else 0
@@ -123,7 +124,8 @@ def _unreached(f: Facts, event: Unreached) -> None:
     if event.nodes != f.unreached:
         f.unreached = event.nodes
         f.act(Say(cannot_reach(event.nodes, spec, can=can)))
-    if event.exits and can and f.phase is Phase.RUNNING and not f.seats and not f.own_exits:
+    at_work = f.phase is Phase.RUNNING or (f.phase is Phase.STOPPING and f.planned and not f.hurried)
+    if event.exits and can and at_work and not f.seats and not f.own_exits:
         f.own_exits.extend(event.exits)
         f.hung = True
 

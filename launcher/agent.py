@@ -377,7 +377,8 @@ class Agent:
             case ae.TellRoster():
                 self._workers.tell_roster(action.generation)
             case ae.StopWorkers():
-                self._splits.end()
+                if not action.planned:  # To leave in order the workers need each other once more.
+                    self._splits.end()
                 self._workers.stop(action.grace_s, action.why, planned=action.planned)
             case ae.RunUntil():
                 self._workers.run_until(action.t)

@@ -587,9 +587,9 @@ def split(world: World, calm: Calm, node: Node, old: Generation) -> None:
     if old.index(node.name) is None or len(old.members) <= max(world.spec.np.low, 1) or view.go is None:
         return
     world.job.work_s += 70.0  # So that there is still work when it comes back.
-    charged = view.go.value.budget.charged
+    charged, failures = view.go.value.budget.charged, world.job.failures
     out = node.name if len(old.members) > 2 else old.members[-1].node  # Of two the first goes on.
-    longer = world.seed % 64 == 52  # Than it is kept out.
+    longer = world.seed % 64 == 60  # Than it is kept out.
     apart_for(world, node, 110.0 if longer else REACH_S + world.random.uniform(10.0, 40.0))
 
     def formed(generation: Generation) -> str:
@@ -598,7 +598,8 @@ def split(world: World, calm: Calm, node: Node, old: Generation) -> None:
         )
 
     def free(generation: Generation, go: Go) -> str:
-        return "" if go.budget.charged == charged else f"{go.budget} after {charged} and a split network"
+        own = world.job.failures - failures  # A script may fail while it saves.
+        return "" if go.budget.charged <= charged + own else f"{go.budget} after {charged} and a split network"
 
     until = world.now + REACH_S + 3.0 + 2 * STOP_S
     text = f"{node.name} is cut from the others, and they do not go on without {out}"

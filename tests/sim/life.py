@@ -155,7 +155,7 @@ def chaos(world: World, rng: random.Random) -> None:
     for _ in range(rng.randint(1, 9)):
         fault = rng.choices(FAULTS, WEIGHTS)[0]
         planned.append((fault, rng.uniform(0.5, CHAOS_S)))
-    if world.seed % SPLIT_SEEDS == SPLIT_SEEDS - 1:
+    if world.seed % SPLIT_SEEDS == SPLIT_SEEDS - 2:
         planned.append((faults.split, random.Random(world.seed).uniform(5.0, CHAOS_S)))
     for fault, at in planned:
 
@@ -177,7 +177,7 @@ def _calm(world: World, rng: random.Random) -> None:
     def strike() -> None:
         node = pick(world, rng)
         situation = rng.choice([None, None, None, None, *SITUATIONS])
-        if world.seed % (4 * SPLIT_SEEDS) == 2 * SPLIT_SEEDS + 4:
+        if world.seed % (4 * SPLIT_SEEDS) == 3 * SPLIT_SEEDS + 4:
             situation = split
         steady = calm.steady(world)
         if situation is not None and steady is not None and node is not None:

@@ -94,7 +94,7 @@ class Nurseries(Network):
             self._look_around(node, node.workers)
 
     def _look_around(self, node: Node, workers: WorkerSet) -> None:
-        if node.workers is not workers or workers.stopping:
+        if node.workers is not workers or (workers.stopping and not workers.asked):
             return
         self.after(1.0, lambda: self._look_around(node, workers))
         generation, waited = workers.generation, workers.stalled_at
@@ -114,10 +114,8 @@ class Nurseries(Network):
         first = (generation.index(node.name) or 0) * slots
         exits = [WorkerExit(rank=first + n, code=-15, words="waited for others", infra=SPLIT) for n in range(slots)]
         self.counts["a node gave up on others"] += late
-        workers.broken = workers.broken or late
         self.feed(node, Unreached(generation.g, nodes, tuple(exits) if late else ()))
-        if late and not workers.stopping:
-            workers.broken = False  # The job needs those that are away: its workers wait on.
+        workers.broken |= node.core.facts.hung and node.workers is workers
 
     def _listener(self, node: Node, workers: WorkerSet | None) -> Callable[[], None]:
         """Once the world has met, workers that use the library say that they can be asked to leave."""
