@@ -601,7 +601,7 @@ def split(world: World, calm: Calm, node: Node, old: Generation) -> None:
         own = world.job.failures - failures  # A script may fail while it saves.
         return "" if go.budget.charged <= charged + own else f"{go.budget} after {charged} and a split network"
 
-    until = world.now + REACH_S + 3.0 + 2 * STOP_S
+    until = world.now + 2 * REACH_S + 3.0 + 3 * STOP_S  # A worker may fail besides: then they wait a second time.
     text = f"{node.name} is cut from the others, and they do not go on without {out}"
     done: Callable[[View], bool] = lambda view: went(view) > old.g and out not in inside(view)  # noqa: E731
     calm.expect(world, Expected("a split network", text, until, done, formed, free))
