@@ -10,6 +10,9 @@ first one acts. What is not taken for one:
 - for four times as long, once a process group stands: a machine that was never reached. A firewall may keep the agents
   apart, and not the workers.
 
+Workers that have all met, and whose group does not stand long after that, cannot speak with each other although their
+agents can. That is a failure whose place nobody knows.
+
 Seconds are those of any monotonic clock.
 """
 
@@ -38,6 +41,8 @@ FIRST_STEP = 4.0
 """Times the limit: a first step may take so long."""
 NEVER_REACHED = 4.0
 """Times as long workers wait, once their group stands, before a machine counts that was never reached."""
+FORMS = 10.0
+"""Times the limit: so long a group may take to stand when all workers are there. It takes a moment."""
 
 
 @dataclass(slots=True)
@@ -62,6 +67,7 @@ class SplitClock:
         self._known = known if known is not None else set()
         self._waits: dict[int, _Wait] = {}
         self._preparing: set[int] = set()
+        self._met_at: dict[int, float] = {}
         self._stands = False
         self._baseline_at: float | None = None
         self._looked_at = float("-inf")
@@ -75,9 +81,15 @@ class SplitClock:
         if prepares or local_rank not in self._waits:
             self._begin(local_rank, _Wait(now, self.limit_s))
 
+    def met(self, local_rank: int, now: float) -> None:
+        """All workers are there, and their group is about to stand."""
+        self.waits(local_rank, now)
+        self._met_at[local_rank] = now
+
     def formed(self, local_rank: int, now: float) -> None:
         """Its group stands."""
         self._waits.pop(local_rank, None)
+        self._met_at.pop(local_rank, None)
         self._unreached = {}
         if not self._stands and not self._others <= self._known:
             self._baseline_at = now + BASELINE_S
@@ -109,6 +121,7 @@ class SplitClock:
     def gone(self, local_rank: int, now: float) -> None:
         """A worker is not awaited any more."""
         self._waits.pop(local_rank, None)
+        self._met_at.pop(local_rank, None)
         self.ready(local_rank, now)
         if not self._waits:
             self._unreached = {}
@@ -124,6 +137,7 @@ class SplitClock:
         if self._waits and not self._preparing:
             due = min(wait.since + FIRST_LOOK * wait.allowed_s for wait in self._waits.values())
             times.append(max(due, self._looked_at + self._pause_s))
+        times += [at + FORMS * self.limit_s for at in self._met_at.values()]
         return min(times, default=None)
 
     def looked(self, reached: Collection[str], unreached: Collection[str], now: float) -> None:
@@ -149,6 +163,11 @@ class SplitClock:
         lasted = any(now >= self._unreached[node][0] + LASTS * self.limit_s for node in self.unreached)
         waited = any(now >= wait.since + wait.allowed_s for wait in self._waits.values())
         return sorted(self._waits) if lasted and waited and self.limit_s and not self._preparing else []
+
+    def unformed(self, now: float) -> list[int]:
+        """The local ranks of workers that have met the others, and whose group does not stand for too long."""
+        late = any(now >= at + FORMS * self.limit_s for at in self._met_at.values())
+        return sorted(self._met_at) if late and self.limit_s else []
 
     def _begin(self, local_rank: int, wait: _Wait) -> None:
         self._waits[local_rank] = wait

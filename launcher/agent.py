@@ -195,6 +195,7 @@ class Agent:
                 self._config.reach_timeout_s,
                 linked=self._linking.linked,
                 tell=self._unreached,
+                unformed=self._workers.unformed,
             )
             try:
                 async with asyncio.TaskGroup() as self._group:

@@ -52,10 +52,12 @@ class SplitWatch:
         *,
         linked: Callable[[], Collection[str]],
         tell: Tell,
+        unformed: Callable[[int, Sequence[int]], None],
     ) -> None:
         """`limit_s` as in `SplitClock`; `linked` are nodes that links go to or come from now.
 
-        `tell` is called when what is known has changed, and when it is too long.
+        `tell` is called when what is known has changed, and when it is too long; `unformed` with the generation and the
+        local ranks of workers that have met, and whose group does not stand.
         """
         self._store = store
         self._keys = keys
@@ -63,6 +65,7 @@ class SplitWatch:
         self._limit_s = limit_s
         self._linked = linked
         self._tell = tell
+        self._unformed = unformed
         self._talk = talk
         self._clock = SplitClock(0.0)
         self._known: set[str] = set()
@@ -105,6 +108,8 @@ class SplitWatch:
         match message:
             case Hello():  # Another program of a worker's shell script waits for nobody yet.
                 clock.gone(local, now)
+            case Joining(met=True):
+                clock.met(local, now)
             case Joining():
                 clock.waits(local, now, prepares=message.prepares)
             case Formed():
@@ -133,6 +138,10 @@ class SplitWatch:
             if heard.connection is None:  # It speaks no more, so that it cannot be awaited either.
                 clock.gone(local, time.monotonic())
         if clock.look_at is None or time.monotonic() < clock.look_at:
+            return
+        if late := clock.unformed(time.monotonic()):
+            self.end()
+            self._unformed(self._g, late)
             return
         self._know_linked()
         await self._learn()

@@ -34,8 +34,7 @@ ROOT: Final = "elastic/meet/"
 FORMING: Final = "the process group; all workers are there"
 """What is waited for when all have met: that each of them reaches those that it speaks with."""
 
-Tell = Callable[[str, bool], None]
-"""Takes what is waited for, in words, and whether somebody prepares something."""
+Tell = Callable[[Joining], None]
 
 
 @dataclass
@@ -167,7 +166,7 @@ class Meeting:
                     )
                 teller.tell(missing, prepares=preparing)
             time.sleep(knock.pause_s(self.clock() - began, self.world_size))
-        self.tell(FORMING, False)
+        self.tell(Joining(FORMING, met=True))
         return self.store
 
     def _missing(self) -> str:
@@ -227,20 +226,20 @@ class _Teller:
     def tell(self, missing: str, *, prepares: bool = False) -> None:
         if self.due:
             self._next = self._clock() + TELL_EVERY_S
-            self._tell(missing, prepares)
+            self._tell(Joining(missing, prepares))
 
 
 def teller(end: WorkerEnd | None, rank: int, clock: Callable[[], float] = time.monotonic) -> Tell:
     """Who hears who is missing: the agent, or without one whoever reads rank 0's stderr."""
     began = said = clock()
 
-    def tell(missing: str, prepares: bool) -> None:
+    def tell(joining: Joining) -> None:
         nonlocal said
         if end is not None:
-            end.send(Joining(missing, prepares))
+            end.send(joining)
         elif rank == 0 and clock() - said >= SAY_EVERY_S:
             said = clock()
-            sys.stderr.write(f"[elastic] waiting {said - began:.0f} s for {missing}\n")
+            sys.stderr.write(f"[elastic] waiting {said - began:.0f} s for {joining.missing}\n")
             sys.stderr.flush()
 
     return tell

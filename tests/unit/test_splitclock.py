@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic.splitclock import BASELINE_S, FIRST_STEP, LOOK_MAX_S, NEVER_REACHED, SplitClock
+from elastic.splitclock import BASELINE_S, FIRST_STEP, FORMS, LOOK_MAX_S, NEVER_REACHED, SplitClock
 
 LIMIT_S = 40.0
 B = ("b",)
@@ -135,3 +135,19 @@ def test_a_worker_that_is_gone_is_not_awaited() -> None:
     clock = looks(waits(), 20.0, 25.0)
     clock.gone(0, 30.0)
     assert (clock.look_at, clock.unreached, clock.given_up(1e9)) == (None, (), [])
+
+
+def test_workers_that_have_met_and_whose_group_does_not_stand_for_long_failed() -> None:
+    clock = waits(known=("b", "c"))
+    clock.met(0, 30.0)
+    assert clock.unformed(30.0 + FORMS * LIMIT_S - 0.1) == []
+    assert clock.unformed(30.0 + FORMS * LIMIT_S) == [0]
+    clock.formed(0, 100.0)
+    assert clock.unformed(1e9) == []
+
+
+def test_it_is_looked_when_a_group_is_late() -> None:
+    clock = waits(known=("b", "c"))
+    clock.met(0, 30.0)
+    clock.looked(["b", "c"], [], 30.0 + FORMS * LIMIT_S - 1.0)
+    assert clock.look_at == 30.0 + FORMS * LIMIT_S
