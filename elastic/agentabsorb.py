@@ -24,6 +24,7 @@ from elastic.agentevents import (
     Say,
     SessionLost,
     Tick,
+    Unreached,
     ViewChanged,
     VouchAsked,
     Vouched,
@@ -31,6 +32,7 @@ from elastic.agentevents import (
 from elastic.agentfacts import DrainAsked, Facts, Phase
 from elastic.membership import remember
 from elastic.model import Spec
+from elastic.split import cannot_reach
 
 GRANT_RETRY_S = 0.5
 ASK_AGAIN_S = 0.5
@@ -74,6 +76,9 @@ def absorb(f: Facts, event: Event) -> None:
             if event.g == f.workers_g and not f.workers_gone:
                 f.own_exits.extend(event.exits)
                 f.hung = True
+        case Unreached():
+            if event.g == f.workers_g and not f.workers_gone:
+                _unreached(f, event)
         case Listens():
             if event.g == f.workers_g and not f.workers_gone:
                 f.memory = replace(f.memory, listening=event.g)
@@ -106,6 +111,24 @@ def absorb(f: Facts, event: Event) -> None:
             f.memory = replace(f.memory, dead=f.memory.dead | {event.node})
         case Tick():
             pass
+
+
+def _unreached(f: Facts, event: Unreached) -> None:
+    """Workers wait, and other machines are not reached. If that has lasted, and the job can do without, it counts.
+
+    So it is also in a planned stop, where they wait to save together. Who is left out is judged at the next gate, when
+    all have said whom they reach.
+    """
+    generation, spec = f.generation, _spec(f)
+    left = len(generation.members) - len(event.nodes) if generation is not None else 0
+    can = spec.host_cooldown_s > 0 and left >= spec.np.low
+    if event.nodes != f.unreached:
+        f.unreached = event.nodes
+        f.act(Say(cannot_reach(event.nodes, spec, can=can)))
+    at_work = f.phase is Phase.RUNNING or (f.phase is Phase.STOPPING and f.planned and not f.hurried)
+    if event.exits and can and at_work and not f.seats and not f.own_exits:
+        f.own_exits.extend(event.exits)
+        f.hung = True
 
 
 def _heard(f: Facts, event: LinksAnswered) -> None:

@@ -101,6 +101,17 @@ class Hung(Struct, frozen=True):
     exits: tuple[WorkerExit, ...]
 
 
+class Unreached(Struct, frozen=True):
+    """Workers of generation g wait, and these other nodes of it are not reached from here; () once they are again.
+
+    `exits`: it has lasted too long, and these workers cannot go on with those nodes. Nothing was done to them yet.
+    """
+
+    g: int
+    nodes: tuple[str, ...]
+    exits: tuple[WorkerExit, ...] = ()
+
+
 class Gone(Struct, frozen=True):
     """Every process of this node's workers of generation g is gone. `step`: the highest that one reported, or -1."""
 
@@ -168,8 +179,9 @@ class Tick(Struct, frozen=True):
 
 
 Event = (
-    ViewChanged | Granted | GrantFailed | Refreshed | SessionLost | Answered | Older | Exited | Listens | Hung | Gone
-    | Prepared | Drain | Linked | LinksAnswered | VouchAsked | Vouched | ProvenGone | ProvenDead | Tick
+    ViewChanged | Granted | GrantFailed | Refreshed | SessionLost | Answered | Older | Exited | Listens | Hung
+    | Unreached | Gone | Prepared | Drain | Linked | LinksAnswered | VouchAsked | Vouched | ProvenGone | ProvenDead
+    | Tick
 )  # fmt: skip
 
 

@@ -147,6 +147,7 @@ class Facts:
     hurried: bool = False
     planned: bool = False
     hung: bool = False
+    unreached: tuple[str, ...] = ()
     own_exits: list[WorkerExit] = field(default_factory=list)
     also_exits: list[WorkerExit] = field(default_factory=list)
     started_at: float = 0.0

@@ -345,6 +345,7 @@ def _start(f: Facts) -> None:
     f.workers_gone = False
     f.own_exits, f.also_exits = [], []
     f.forced = f.hurried = f.planned = f.hung = False
+    f.unreached = ()
     f.step = -1
     f.started_at = f.now
     f.run_until = f.right.until()
@@ -439,6 +440,7 @@ def _outcome(f: Facts, *, over: bool) -> Outcome:
         step=f.step,
         since=f.workers_since,
         ran_s=round(f.now - f.started_at, 3),
+        unreached=f.unreached,
     )
 
 

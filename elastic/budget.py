@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from elastic.cooldown import RESTART_ASKED, Blame, after_progress, blame, keep_out, kept_out_by
+from elastic.cooldown import APART_MAX, RESTART_ASKED, Blame, after_progress, blame, keep_out, kept_out_by, noted_apart
 from elastic.keys import Stored
 from elastic.model import Before, Budget, Cause, Ended, FailedToo, Mode, Outcome, Role, Spec, Why, WorkerExit
+from elastic.split import SPLIT, apart, not_reached_by
 
 PROGRESS_RUN_S = 60.0
 """A generation whose script reports no steps made progress if it ran for this long."""
@@ -87,6 +88,11 @@ def judge(
         return Judgement(kept, cause=cause, fatal=f"no restart would mend this: {hopeless.hopeless}")
     if spec.mode is Mode.COLLECTIVE and (nowhere := _startable_nowhere(ends)):
         return Judgement(kept, cause=cause, fatal=f"no restart would mend this: {nowhere}")
+    split = apart(
+        [node for node in before.nodes if node not in lost], {n: o.value.unreached for n, o in outcomes.items()}
+    )
+    if split and all(worker.infra == SPLIT for worker in own):
+        return _split(kept, split, outcomes, cause, before.g, spec)
     if lost:
         return Judgement(
             kept,
@@ -101,6 +107,27 @@ def judge(
     if progress and own and all(worker.code == RESTART_ASKED for worker in own):
         return Judgement(kept, cause=cause, note="not charged: the script asked for it after progress")
     return _charged(kept, own, ends, cause, before.g, spec, progress=progress)
+
+
+def _split(
+    kept: Budget,
+    split: Mapping[str, Sequence[str]],
+    outcomes: Mapping[str, Stored[Outcome]],
+    cause: Cause | None,
+    g: int,
+    spec: Spec,
+) -> Judgement:
+    """Nodes did not reach each other: it costs nothing, and those that are cut off had better be left out."""
+    note = f"not charged: {SPLIT}"
+    if spec.mode is not Mode.COLLECTIVE or not spec.host_cooldown_s:
+        return Judgement(kept, cause=cause, note=note)
+    out: dict[str, str] = {}
+    for node, others in split.items():
+        hosts = list(dict.fromkeys(outcomes[other].value.host for other in others))
+        out.setdefault(outcomes[node].value.host, not_reached_by(hosts))
+    suspects = tuple(sorted(list(out)[:APART_MAX]))
+    without = keep_out(noted_apart(kept, out), suspects, g, spec.host_cooldown_s)
+    return Judgement(kept, cause=cause, note=note, suspects=suspects, without=without)
 
 
 def _charged(

@@ -58,9 +58,14 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Joining(msgspec.Struct, frozen=True, tag="joining"):
-    """This worker waits for others before the process group stands; `missing` names them, in words."""
+    """This worker waits for others before the process group stands; `missing` names them, in words.
+
+    `prepares`: one of them says that it prepares something. `met`: all are there, and their group is about to stand.
+    """
 
     missing: Text
+    prepares: bool = False
+    met: bool = False
 
 
 class Formed(msgspec.Struct, frozen=True, tag="formed"):

@@ -9,6 +9,8 @@ world with it fails, and no restart mends that. So failures are counted by host,
 - A script whose rank 0 fails looks like a broken host, too, until it fails on another one. So at most one of
   `BLAMED_ONE_OF` hosts is blamed in a row (one of two, one alone); with more it is the script's fault: who is kept out
   because of this row comes back, and the budget pays for all of it, as if nobody had been kept out.
+- A host that others do not reach (`elastic.split`) is kept out at once. While the proposer does not reach it either, it
+  is no newcomer when its time is over.
 - The budget is for the script's faults. It does not pay for the failures of a host that is kept out.
 
 A host is what the members say of themselves, not a node: a node that was started again is still on it, and several
@@ -33,6 +35,8 @@ A longer `--host_cooldown` does not double."""
 BLAMED_ONE_OF = 3
 HOSTS_MAX = 16
 """So many hosts are remembered. One less can be blamed in a row, however large the job is."""
+APART_MAX = 32
+"""So many hosts that others do not reach are left out at once; if there are more, the next time."""
 WORDS_MAX = 200
 HOST_MAX = 253
 RESTART_ASKED = 101
@@ -79,7 +83,7 @@ def blame(hosts: Iterable[Cooldown], outcomes: Collection[Outcome], *, pays: boo
     for host, words in failed.items():
         before = known.pop(host, Cooldown(host))  # The newest come last.
         charged = before.charged + (1 if pays and host == min(failed) else 0)
-        known[host] = replace(before, failures=before.failures + 1, charged=charged, words=words)
+        known[host] = replace(before, failures=before.failures + 1, charged=charged, words=words, apart=False)
     in_row = [one for one in known.values() if one.failures]
     world = {outcome.host for outcome in outcomes}.union(one.host for one in in_row)
     if len(in_row) > min(max(len(world) // BLAMED_ONE_OF, 1), HOSTS_MAX - 1):
@@ -109,6 +113,16 @@ def keep_out(budget: Budget, suspects: Collection[str], g: int, first_s: float) 
     )
     given_back = sum(one.charged for one in budget.hosts if one.host in suspects)
     return replace(budget, charged=max(budget.charged - given_back, 0), hosts=hosts)
+
+
+def noted_apart(budget: Budget, out: Mapping[str, str]) -> Budget:
+    """The budget with these hosts, that others do not reach, each with the words that say who."""
+    known = {one.host: one for one in budget.hosts}
+    new = [
+        replace(known.pop(host, Cooldown(host)), words=text[:WORDS_MAX], apart=True)
+        for host, text in list(out.items())[:APART_MAX]
+    ]
+    return replace(budget, hosts=(*list(known.values())[-HOSTS_MAX:], *new))
 
 
 def kept_out_by(budget: Budget, g: int) -> list[str]:
@@ -147,6 +161,8 @@ def count_down(budget: Budget, cooling: Cooling, now: float, inside: Collection[
 
 def words(one: Cooldown) -> str:
     """Why a host is kept out: "its workers failed 2 times in a row (address in use)"."""
+    if one.apart:
+        return one.words
     if one.failures > 1:
         return f"its workers failed {one.failures} times in a row ({one.words})"
     return f"its workers failed again ({one.words})"

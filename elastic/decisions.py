@@ -43,7 +43,7 @@ class Reason(StrEnum):
     STOPPING = "old workers are still being stopped"
     UNPROVEN = "the old world may still run"
     BACKOFF = "pause after failures"
-    KEPT_OUT = "a host whose workers keep failing is kept out"
+    KEPT_OUT = "a host whose workers keep failing, or that others do not reach, is kept out"
     OPENED = "everybody is ready"
     EXHAUSTED = "no restart is left"
     VACANT = "a seat of the roster is free"

@@ -11,6 +11,10 @@ from elastic.decisions import Decision, Form, Reason, Wait
 from elastic.model import Outcome, Place, Why
 from elastic.naming import failed_words
 from elastic.question import Question, counted, named, place_of, settling
+from elastic.split import SPLIT
+
+SPLIT_NAMED_MAX = 4
+"""A reason names so many of those that do not reach others."""
 
 
 def reform(q: Question, gone: str, lost: Iterable[str] = ()) -> Decision:
@@ -70,5 +74,14 @@ def failure_words(q: Question, g: int, nodes: Iterable[str]) -> str:
     if not found:
         return f"a worker failed on {named(nodes)}"
     own = [outcome for outcome in found if not outcome.exits[0].consequence] or found
+    if all(worker.infra == SPLIT for outcome in own for worker in outcome.exits):
+        return _split_words(q, own)
     hosts = ", ".join(dict.fromkeys(outcome.host for outcome in own))
     return failed_words([worker for outcome in own for worker in outcome.exits], hosts)
+
+
+def _split_words(q: Question, outcomes: Iterable[Outcome]) -> str:
+    """Say who does not reach whom: "the network is split: a does not reach b"."""
+    hosts = {place.node: place.host for place in q.generation.members} if q.generation is not None else {}
+    found = [f"{one.host} does not reach {named(hosts.get(node, node) for node in one.unreached)}" for one in outcomes]
+    return f"{SPLIT}: {'; '.join(found[:SPLIT_NAMED_MAX])}"

@@ -192,6 +192,9 @@ def _planned(q: Question, generation: Generation, nodes: list[str]) -> Decision:
         for (host, _), until in q.memory.cooling.items()
         if q.now < until
     )
+    kept_out += "".join(
+        f"; {host} is kept out until it can be reached" for host in sorted(q.out_of_reach() - q.cooling())
+    )
     return Wait(Reason.TRAINING, text + (f", {spares} spare" if spares else "") + kept_out)
 
 

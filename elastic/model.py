@@ -228,7 +228,8 @@ class Cooldown(msgspec.Struct, frozen=True, array_like=True):
     `failures`: so often in a row without progress; `charged` of them cost the job a restart, `spared` were given back
     when the host was kept out. `times`: how often it was, until it takes part in progress again; `g`: the generation
     whose failure did it last, 0 if none did. `left_s`: so long it is kept out, counted by each reader from when it
-    first sees this, because wall clocks differ; 0 if it is not. `words`: how its workers ended.
+    first sees this, because wall clocks differ; 0 if it is not. `words`: how its workers ended. `apart`: it was kept
+    out because others did not reach it (`elastic.split`), and `words` say who.
     """
 
     host: Annotated[str, msgspec.Meta(max_length=253)]
@@ -239,6 +240,7 @@ class Cooldown(msgspec.Struct, frozen=True, array_like=True):
     g: Annotated[int, msgspec.Meta(ge=0, le=9_999_999_999)] = 0
     left_s: Seconds = 0.0
     words: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    apart: bool = False
 
 
 class Budget(msgspec.Struct, frozen=True, array_like=True):
@@ -368,7 +370,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     A node whose worker failed writes it at once with `over` false, and again with `over` true when all its workers
     are gone: the gate waits for the second, everybody else acts on the first. `forced`: the node had to stop them for
     a reason of its own (its right to run ended), so that failures of its peers are an echo of that. `also` are workers
-    that had raised an exception by themselves before they were stopped: they are named, and cost nothing.
+    that had raised an exception by themselves before they were stopped: they are named, and cost nothing. `unreached`
+    are nodes of its world that it could not reach while its workers waited.
     """
 
     ended: Ended
@@ -380,6 +383,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     step: Step = -1
     since: Amount = 0
     ran_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
+    unreached: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=300)], ...], msgspec.Meta(max_length=64)] = ()
 
 
 class Go(msgspec.Struct, frozen=True, kw_only=True):

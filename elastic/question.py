@@ -111,10 +111,10 @@ class Question:
     def newcomers(self) -> list[str]:
         """Nodes that can be taken into the generation, oldest first; with --ips one for each host without a node.
 
-        Those on hosts that are kept out count only where the job could not run without them.
+        Those on hosts that are kept out, or cannot be reached, count only where the job could not run without them.
         """
         ready = self.ready()
-        cooling = self.cooling()
+        cooling = self.cooling() | self.out_of_reach()
         if not cooling:
             return self._one_for_each(ready)
         found = self._one_for_each([node for node in ready if self.view.members[node].value.host not in cooling])
@@ -124,6 +124,18 @@ class Question:
     def cooling(self) -> frozenset[str]:
         """The hosts that are kept out at this moment."""
         return frozenset(host for (host, _), until in self.memory.cooling.items() if self.now < until)
+
+    def out_of_reach(self) -> frozenset[str]:
+        """The hosts that were left out of a split network, and that this node does not reach yet."""
+        apart = {one.host for one in budget_of(self.view).hosts if one.apart}
+        if not apart:
+            return frozenset()
+        reached = {
+            stored.value.host
+            for node, stored in self.view.members.items()
+            if node in self.memory.linked or node == self.policy.node or not stored.value.link
+        }
+        return frozenset(apart - reached)
 
     def _one_for_each(self, ready: list[str]) -> list[str]:
         if not self.spec.ips:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from elastic.agentevents import Action, Answered, Event, Hung, ProvenDead, ProvenGone, Send, ViewChanged
+from elastic.agentevents import Action, Answered, Event, Hung, ProvenDead, ProvenGone, Send, Unreached, ViewChanged
 from elastic.agentfacts import Facts
 from elastic.decisions import Decision, Form
 from elastic.model import Ended, Generation
@@ -42,6 +42,8 @@ class Signs:
             case ProvenDead():
                 self._add(facts, "lost", event.node, arrived, arrived)
             case Hung():
+                self._add(facts, "failed", self._node, arrived, arrived)
+            case Unreached() if event.exits and facts.hung:
                 self._add(facts, "failed", self._node, arrived, arrived)
             case ViewChanged():
                 self._compare(facts, arrived, settled=settled)

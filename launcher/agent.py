@@ -9,6 +9,7 @@ import asyncio
 import os
 import secrets
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,6 +43,7 @@ from launcher.probing import Prober
 from launcher.roles import static_hosts
 from launcher.saved import SavedSteps
 from launcher.signals import Signals
+from launcher.splits import SplitWatch
 from launcher.talk import Heard
 from launcher.timeline import TimelineTeller
 from launcher.waiting import WaitingLines
@@ -185,6 +187,16 @@ class Agent:
             self._workers.watch = self._timeline.worker
             self._saved = SavedSteps(store, self._keys, self._host, self._narrator)
             self._workers.talk.on_saved = self._committed
+            self._splits = SplitWatch(
+                self._workers.talk,
+                store,
+                self._keys,
+                self._node,
+                self._config.reach_timeout_s,
+                linked=self._linking.linked,
+                tell=self._unreached,
+                unformed=self._workers.unformed,
+            )
             try:
                 async with asyncio.TaskGroup() as self._group:
                     await self._live()
@@ -229,6 +241,7 @@ class Agent:
             self._mirror.run(),
             self._workers.tend(),
             self._lines.run(),
+            self._splits.run(),
             self._hear_signal(),
             self._history.run(),
             self._saved.run(),
@@ -239,6 +252,7 @@ class Agent:
         while True:
             event = await self._events.get()
             if isinstance(event, ae.Gone):
+                self._splits.end()
                 self._saved.hurry()
             actions = self._core.handle(event, boottime())
             self._timeline.observe(self._core.facts, event, actions, self._events.arrived_at)
@@ -360,10 +374,13 @@ class Agent:
             case ae.StartWorkers():
                 self._started = action
                 self._workers.begin(action, self._core.facts.run_until, self._told_saved())
+                self._splits.begin(action.generation)
                 self._group.create_task(self._neighbours.look(action.generation))
             case ae.TellRoster():
                 self._workers.tell_roster(action.generation)
             case ae.StopWorkers():
+                if not action.planned:  # To leave in order the workers need each other once more.
+                    self._splits.end()
                 self._workers.stop(action.grace_s, action.why, planned=action.planned)
             case ae.RunUntil():
                 self._workers.run_until(action.t)
@@ -376,6 +393,10 @@ class Agent:
                 self._report_verdict(action.verdict, late=action.late)
             case ae.Exit():
                 self._exit_code = action.code
+
+    def _unreached(self, g: int, nodes: tuple[str, ...], late: Sequence[int]) -> None:
+        """Workers wait, and these nodes are not reached from here; those in `late` have waited for too long."""
+        self._events.put_nowait(ae.Unreached(g, nodes, self._workers.unreached(g, late, nodes) if late else ()))
 
     def _committed(self, heard: Heard, said: Saved) -> None:
         """A worker says that a checkpoint is complete."""

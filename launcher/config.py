@@ -116,6 +116,7 @@ class Config:
     loss_grace_s: float = LOSS_GRACE_S
     fatal_exit_codes: tuple[int, ...] = ()
     hang_timeout_s: float = 1800.0
+    reach_timeout_s: float = 30.0
     check_nan: bool = False
     checkpoint_dir: str = ""
     resume_from: str = ""

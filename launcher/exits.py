@@ -11,6 +11,7 @@ import signal
 from collections.abc import Sequence
 
 from elastic.model import Role, WorkerExit
+from elastic.split import SPLIT
 from launcher.tracebacks import excerpt, without_noise
 
 TAIL_LINES = 20
@@ -195,6 +196,24 @@ def hanging(
     else:
         words += "its stacks are in its log" if shown else "it did not show its stacks"
     return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=_shown(lines), role=role)
+
+
+def unreached(rank: int, log: str, lines: Sequence[str], limit_s: float, names: Sequence[str]) -> WorkerExit:
+    """What is recorded of a worker that waited while these nodes could not be reached; it is stopped for that."""
+    words = f"it waited for {limit_s:g} s (--reach_timeout), and {', '.join(names)} cannot be reached from here"
+    return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=_shown(lines), infra=SPLIT)
+
+
+def unformed(rank: int, log: str, lines: Sequence[str], limit_s: float) -> WorkerExit:
+    """What is recorded of a worker whose process group did not stand in time; it is stopped for that.
+
+    Those of all nodes wait for each other, and nobody knows whose the fault is.
+    """
+    words = (
+        f"all workers had met, and {limit_s:g} s later (10 times --reach_timeout) their process group does not stand; "
+        "the ways between their ports may be closed"
+    )
+    return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=_shown(lines), consequence=True)
 
 
 def _shown(lines: Sequence[str]) -> tuple[str, ...]:

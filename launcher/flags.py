@@ -483,6 +483,16 @@ FLAGS: Final[tuple[Flag, ...]] = (
         metavar="SECONDS",
     ),
     Flag(
+        name="reach_timeout",
+        group=WORKERS,
+        field="reach_timeout_s",
+        help="when workers wait for others or make no step for this long while another machine cannot be reached, the "
+        "job goes on without the machine that is cut off; 0 turns this off",
+        read=values.seconds(0),
+        default=30.0,
+        metavar="SECONDS",
+    ),
+    Flag(
         name="check_nan",
         group=WORKERS,
         field="check_nan",

@@ -5,9 +5,9 @@ not the first (`elastic.knock`).
 
 A worker that was forked warm calls `install` before its script, when its environment is there.
 `torch.distributed.init_process_group` is then ours around torch's: it does what torch's does, and says one word
-afterwards. Nothing is imported and nothing connected before it is called: where torch is not loaded yet there is
-nothing to do, and the agent sees the worker no further than its start. The word costs a connection that is closed at
-once, so that the worker is not taken for one that listens.
+before, that it waits, and one afterwards. Nothing is imported and nothing connected before it is called: where torch is
+not loaded yet there is nothing to do, and the agent sees the worker no further than its start. The words cost a
+connection that is closed at once, so that the worker is not taken for one that listens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from types import ModuleType
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ HOME: Final = "torch.distributed.distributed_c10d"
 NAME: Final = "init_process_group"
 PLACED: Final = ("backend", "init_method", "timeout", "world_size", "rank", "store")
 """Its parameters by place, as far as they matter."""
+OTHERS: Final = "the other workers"
 PORT_MAX: Final = 65_535
 LISTEN_LIMIT_S: Final = 5.0
 """Later torch's own client waits, and warns: half a second more does not matter then."""
@@ -59,13 +61,15 @@ def install() -> bool:
     def init_process_group(*args: Any, **options: Any) -> Any:
         nonlocal said
         _made[0] = True
-        if os.getpid() == pid:
-            _await_rank_0({**dict(zip(PLACED, args, strict=False)), **options}, os.environ)
-        answer = theirs(*args, **options)
-        _kept.append(getattr(getattr(home, "group", None), "WORLD", None))
-        if not said and os.getpid() == pid:  # What the script forks is no worker.
-            said = True
-            _say(channel.Formed(channel.clock()), environ)
+        own = os.getpid() == pid  # What the script forks is no worker.
+        first, said = own and not said, True
+        with _speaking(environ) if first else nullcontext() as end:
+            if own:
+                _await_rank_0({**dict(zip(PLACED, args, strict=False)), **options}, os.environ)
+            answer = theirs(*args, **options)
+            _kept.append(getattr(getattr(home, "group", None), "WORLD", None))
+            if end is not None:
+                end.send(channel.Formed(channel.clock()))
         return answer
 
     for module in tuple(sys.modules.values()):  # Others have taken the name over, as torch's device_mesh has.
@@ -88,16 +92,20 @@ def _await_rank_0(given: Mapping[str, Any], environ: Mapping[str, str]) -> None:
         knock.until_listening(host, port, world_size, LISTEN_LIMIT_S)
 
 
-def _say(word: channel.Formed, environ: Mapping[str, str]) -> None:
-    """Over the connection that this process has, or over one for this word alone."""
+@contextmanager
+def _speaking(environ: Mapping[str, str]) -> Iterator[channel.WorkerEnd | None]:
+    """The connection that this process has, or one for these words alone: that it waits, and that it does no more."""
     end = channel.connected()
     if end is not None:
-        end.send(word)
+        yield end
         return
-    hello = channel.hello(environ, stacks_signal=0)
     try:
-        end = channel.WorkerEnd(environ[channel.VARIABLE], hello)
-    except OSError:
-        return  # Nobody listens any more.
-    end.send(word)
-    end.close()
+        end = channel.WorkerEnd(environ[channel.VARIABLE], channel.hello(environ, stacks_signal=0))
+    except OSError:  # Nobody listens any more.
+        yield None
+        return
+    end.send(channel.Joining(OTHERS))
+    try:
+        yield end
+    finally:
+        end.close()

@@ -50,6 +50,10 @@ class Linking:
             case ae.AskVouch(g=g):
                 self._links.ask_vouch(g)
 
+    def linked(self) -> frozenset[str]:
+        """The nodes that this one has a link to, or that have one to it."""
+        return self._facts.links_up.union(self._links.watchers)
+
     def close(self) -> None:
         """Say goodbye: nobody takes this for a death."""
         self._links.close()

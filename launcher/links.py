@@ -105,6 +105,11 @@ class Links:
         self._unreached: set[str] = set()
         self._closed = False
 
+    @property
+    def watchers(self) -> frozenset[str]:
+        """The nodes whose links to this one are up."""
+        return frozenset(self._door.links)
+
     def accept(self, connected: socket.socket) -> None:
         """Take a connection from the listener."""
         if self._closed:

@@ -14,6 +14,7 @@ from elastic.channel import SERVERS_FROM, Listening, Said, fitting
 from elastic.errors import NurseryLost
 from elastic.model import Cause, Generation, Role, WorkerExit
 from elastic.naming import process_name
+from elastic.splitclock import FORMS
 from elastic.store.scratch import NODE, Scratch, remove_left_behind
 from launcher import environment, envlog, errorfile, exits, locks, logs, progressfile, report, warm, wire, workers
 from launcher.config import Config
@@ -334,6 +335,35 @@ class NodeWorkers:
         if found:
             self._put(Hung(g, tuple(found)))
 
+    def unreached(self, g: int, local_ranks: Iterable[int], nodes: Sequence[str]) -> tuple[WorkerExit, ...]:
+        """How these workers of generation `g` failed, if they run: they wait, and `nodes` cannot be reached."""
+        limit_s = self._config.reach_timeout_s
+        return self._given_up(
+            g, local_ranks, lambda spec, lines: exits.unreached(spec.rank, _log(spec), lines, limit_s, nodes)
+        )
+
+    def unformed(self, g: int, local_ranks: Iterable[int]) -> None:
+        """These workers of generation `g` have met the others, and their process group does not stand: they failed."""
+        limit_s = FORMS * self._config.reach_timeout_s
+        found = self._given_up(
+            g, local_ranks, lambda spec, lines: exits.unformed(spec.rank, _log(spec), lines, limit_s)
+        )
+        if found:
+            self._put(Hung(g, found))
+
+    def _given_up(
+        self, g: int, local_ranks: Iterable[int], how: Callable[[workers.WorkerSpec, Sequence[str]], WorkerExit]
+    ) -> tuple[WorkerExit, ...]:
+        """How workers failed that run and are to be stopped, by rank."""
+        running = self._running
+        if running is None or running.g != g:
+            return ()
+        found = []
+        for local in running.waiting.intersection(local_ranks):
+            spec = running.specs[local]
+            found.append(how(spec, logs.tail(spec.log, self._nursery.log_from(local), lines=SIGNS_LINES)))
+        return tuple(sorted(found, key=lambda exit_: exit_.rank))
+
     def _gone(self, g: int) -> None:
         running = self._running
         if running is None or running.g != g:
@@ -367,6 +397,11 @@ class NodeWorkers:
             )
             self._put(Exited(running.g, lost, own=True))
         self._gone(running.g)
+
+
+def _log(spec: workers.WorkerSpec) -> str:
+    """Where a worker's log is, as documents may hold it."""
+    return fitting(str(spec.log))
 
 
 def _number(spec: workers.WorkerSpec) -> int:

@@ -31,6 +31,10 @@ SAY_EVERY_S: Final = 10.0
 """How often rank 0 says on stderr who is missing, where no agent of ours hears it."""
 CONNECT_LIMIT_S: Final = 60.0
 ROOT: Final = "elastic/meet/"
+FORMING: Final = "the process group; all workers are there"
+"""What is waited for when all have met: that each of them reaches those that it speaks with."""
+
+Tell = Callable[[Joining], None]
 
 
 @dataclass
@@ -63,7 +67,7 @@ class Meeting:
     port: int
     agent_hosts: bool
     attempt: str
-    tell: Callable[[str], None]
+    tell: Tell
     clock: Callable[[], float] = time.monotonic
     store: Any = None
     preparing: str = ""
@@ -160,8 +164,9 @@ class Meeting:
                         f"waited {limit_s:.0f} s for {missing}; look at the logs of those that did not come, and call "
                         "elastic.preparing() where something takes long"
                     )
-                teller.tell(missing)
+                teller.tell(missing, prepares=preparing)
             time.sleep(knock.pause_s(self.clock() - began, self.world_size))
+        self.tell(Joining(FORMING, met=True))
         return self.store
 
     def _missing(self) -> str:
@@ -209,7 +214,7 @@ class Meeting:
 class _Teller:
     """Passes on who is missing, about once a second."""
 
-    def __init__(self, tell: Callable[[str], None], clock: Callable[[], float]) -> None:
+    def __init__(self, tell: Tell, clock: Callable[[], float]) -> None:
         self._tell = tell
         self._clock = clock
         self._next = clock() + TELL_EVERY_S
@@ -218,23 +223,23 @@ class _Teller:
     def due(self) -> bool:
         return self._clock() >= self._next
 
-    def tell(self, missing: str) -> None:
+    def tell(self, missing: str, *, prepares: bool = False) -> None:
         if self.due:
             self._next = self._clock() + TELL_EVERY_S
-            self._tell(missing)
+            self._tell(Joining(missing, prepares))
 
 
-def teller(end: WorkerEnd | None, rank: int, clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
+def teller(end: WorkerEnd | None, rank: int, clock: Callable[[], float] = time.monotonic) -> Tell:
     """Who hears who is missing: the agent, or without one whoever reads rank 0's stderr."""
     began = said = clock()
 
-    def tell(missing: str) -> None:
+    def tell(joining: Joining) -> None:
         nonlocal said
         if end is not None:
-            end.send(Joining(missing))
+            end.send(joining)
         elif rank == 0 and clock() - said >= SAY_EVERY_S:
             said = clock()
-            sys.stderr.write(f"[elastic] waiting {said - began:.0f} s for {missing}\n")
+            sys.stderr.write(f"[elastic] waiting {said - began:.0f} s for {joining.missing}\n")
             sys.stderr.flush()
 
     return tell

@@ -51,11 +51,16 @@ class Play:
         self._on.note(name)
         return await FAULTS[name].strike(self._on, self._dice)
 
-    def costs_a_machine(self, name: str) -> None:
-        """While the fault lasts the others train, and afterwards all do."""
+    def costs_a_machine(self, name: str, *, shown_by: str = "") -> None:
+        """While the fault lasts the others train, and afterwards all do.
+
+        `shown_by`: another fault, that is over at once; training may not feel the first one before the next start.
+        """
 
         async def story(on: Stage) -> None:
             heal = await self.strike(name)
+            if shown_by:
+                await self.strike(shown_by)
             await on.trains(len(on.machines) - 1)
             await heal()
             await on.all_here()

@@ -15,7 +15,8 @@ pytestmark = plays.MARKS
 
 @pytest.fixture(scope="module")
 def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
-    with plays.play(tmp_path_factory.mktemp("machines")) as made:
+    flags = ("--reach_timeout", "6", "--host_cooldown", "6")
+    with plays.play(tmp_path_factory.mktemp("machines"), *flags) as made:
         yield made
 
 
@@ -29,8 +30,15 @@ def test_the_others_train_on_without_a_node_that_is_silent_and_with_it_when_it_i
     play.costs_a_machine(fault)
 
 
-def test_a_firewall_that_resets_what_is_sent_to_a_machine_is_survived(play: Play) -> None:
-    play.is_survived("rejecting", struck=r"lost a peer|was lost")
+@pytest.mark.parametrize("fault", ["cut_from_machines", "rejecting"])
+def test_the_others_train_on_without_a_node_that_reaches_etcd_and_not_them_and_with_it_when_the_way_is_open(
+    play: Play, fault: str
+) -> None:
+    play.costs_a_machine(fault)
+
+
+def test_of_two_nodes_that_do_not_reach_each_other_one_is_left_out_at_the_next_start(play: Play) -> None:
+    play.costs_a_machine("cut_from_one", shown_by="worker_killed")
 
 
 @pytest.mark.parametrize("fault", ["worker_killed", "nursery_killed", "out_of_memory"])

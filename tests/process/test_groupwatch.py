@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from elastic.channel import VARIABLE, Formed, Hello, Said
+from elastic.channel import VARIABLE, Formed, Hello, Joining, Said
 from elastic.channelserver import ChannelServer, Connection
 from elastic.segments import Segments
 from tests.process.forker import Forked
@@ -177,10 +177,13 @@ def test_ours_looks_like_torchs_and_connects_nothing(tmp_path: Path) -> None:
     assert agent.heard == []
 
 
-def test_a_script_that_does_not_know_us_says_once_that_its_group_stands_and_hangs_up(tmp_path: Path) -> None:
+def test_a_script_that_does_not_know_us_says_once_that_it_waits_and_that_its_group_stands_and_hangs_up(
+    tmp_path: Path,
+) -> None:
     agent, _ = run(tmp_path, GROUPS.format(aware=False))
-    hello, formed = (message for _, message in agent.heard)
+    hello, joining, formed = (message for _, message in agent.heard)
     assert isinstance(hello, Hello)
+    assert joining == Joining("the other workers")
     assert isinstance(formed, Formed)
     assert formed.at > 0
     assert hello.stacks_signal == 0
@@ -197,7 +200,7 @@ def test_a_group_that_the_script_ends_is_taken_apart_by_nobody(tmp_path: Path) -
 
 def test_a_script_may_do_with_its_environment_what_it_likes_before_it_makes_its_group(tmp_path: Path) -> None:
     agent, _ = run(tmp_path, CLEARS)
-    assert [type(message).__name__ for _, message in agent.heard] == ["Hello", "Formed"]
+    assert [type(message).__name__ for _, message in agent.heard] == ["Hello", "Joining", "Formed"]
 
 
 def test_who_comes_before_rank_0_waits_until_it_listens_and_is_not_refused(tmp_path: Path) -> None:

@@ -77,3 +77,18 @@ async def test_a_long_preparation_is_no_hang_and_the_clock_goes_on_when_it_is_ov
     assert not any("hangs" in line for line in node.lines)
     await says(busy, "ready")
     await node.says("rank 1 hangs: no progress")
+
+
+@story
+async def test_workers_that_have_all_met_and_get_no_process_group_are_started_again_with_words_that_say_so(
+    job: Job,
+) -> None:
+    flags = ("--np", "2", "--grow_every", "0", "--reach_timeout", "0.2", "--loss_grace", "0.4")
+    nodes = [await job.node("--host", f"127.0.0.{number}", *flags) for number in (1, 2)]
+    first, second = await job.world(1, 2)
+    await second.obeys("say", {"type": "joining", "missing": "the process group", "met": True})
+    words = r"all workers had met, and 2 s later \(10 times --reach_timeout\) their process group does not stand"
+    await next(node for node in nodes if node.id == second.node).says(f"rank 1 hangs: {words}")
+    again = await job.world(2, 2)
+    assert again[0].env["TORCHELASTIC_RESTART_COUNT"] == "1"
+    await first.ends()

@@ -63,7 +63,8 @@ class World:
             self.server.serve()
 
     def until_waiting(self, rank: int, text: str) -> None:
-        self.until(lambda who, message: who == rank and message == Joining(text))
+        """A worker says that it waits for these, and whether one of them prepares something."""
+        self.until(lambda who, message: who == rank and message == Joining(text, prepares="(" in text))
 
     def end(self, rank: int) -> tuple[int, str, str]:
         """Its exit code, and all that it wrote to stdout and stderr."""

@@ -160,6 +160,21 @@ def cut_for(world: World, node: Node, seconds: float, then: Callable[[], None] =
     world.after(seconds, back)
 
 
+def apart_for(world: World, node: Node, seconds: float) -> None:
+    """A machine does not reach the other machines for so long, and reaches the store."""
+    node.apart, node.silent_at = True, world.now
+    world.log(f"{node.name}: cut from the other machines")
+    world.split = True
+    for one in world.nodes.values():
+        world.watch_split(one)
+
+    def back() -> None:
+        node.apart, node.silent_at = False, 1e9
+        world.log(f"{node.name}: reaches the other machines again")
+
+    world.after(seconds, back)
+
+
 def empty(world: World, seconds: float) -> None:
     """The store is away for so long, and comes back without anything in it."""
     if world.store_up and world.store_number < STORES_MAX:

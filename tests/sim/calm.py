@@ -16,8 +16,10 @@ from elastic.model import Ended, Generation, Go, Place, Why
 from elastic.proposals import Transaction
 from elastic.question import BATCH_S, LINK_PATIENCE_S
 from elastic.store.base import Delete, Put, Range
+from tests.sim.accidents import apart_for
 from tests.sim.checks import Promises
 from tests.sim.nodes import KEYS, Node, Observer, WorkerSet
+from tests.sim.nurseries import REACH_S
 from tests.sim.world import World
 
 NOTICE_S = 2.5
@@ -595,6 +597,40 @@ def failure_while_astray(world: World, calm: Calm, node: Node, old: Generation) 
     until = world.now + 4 * ttl_s + 2 * STOP_S
     text = f"{node.name} does not reach the store, and the others wait for it for too long"
     calm.expect(world, Expected("6", text, until, lambda view: went(view) > old.g, formed))
+
+
+def split(world: World, calm: Calm, node: Node, old: Generation) -> None:
+    """A machine is cut from the others and reaches the store: they go on without it, for free."""
+    view = calm.view(world)
+    if old.index(node.name) is None or len(old.members) <= max(world.spec.np.low, 1) or view.go is None:
+        return
+    world.job.work_s += 70.0  # So that there is still work when it comes back.
+    charged, failures = view.go.value.budget.charged, world.job.failures
+    out = node.name if len(old.members) > 2 else old.members[-1].node  # Of two the first goes on.
+    longer = world.seed % 64 == 60  # Than it is kept out.
+    apart_for(world, node, 110.0 if longer else REACH_S + world.random.uniform(10.0, 40.0))
+
+    def formed(generation: Generation) -> str:
+        return (
+            "" if generation.why in (Why.FAILURE, Why.KEPT_OUT, Why.GROWTH) else f"{generation.why} in a split network"
+        )
+
+    def free(generation: Generation, go: Go) -> str:
+        own = world.job.failures - failures  # A script may fail while it saves.
+        return "" if go.budget.charged <= charged + own else f"{go.budget} after {charged} and a split network"
+
+    until = world.now + 2 * REACH_S + 3.0 + 3 * STOP_S  # A worker may fail besides: then they wait a second time.
+    text = f"{node.name} is cut from the others, and they do not go on without {out}"
+    done: Callable[[View], bool] = lambda view: went(view) > old.g and out not in inside(view)  # noqa: E731
+    calm.expect(world, Expected("a split network", text, until, done, formed, free))
+    if longer and world.links and out == node.name:
+
+        def joins(generation: Generation) -> str:
+            back = node.apart and generation.why is Why.GROWTH and generation.index(out) is not None
+            return f"{out} joins while nobody reaches it" if back else ""
+
+        text = f"{node.name} is cut from the others for ever"
+        calm.expect(world, Expected("a split network", text, world.now + 200.0, lambda _: not node.apart, joins))
 
 
 SITUATIONS: tuple[Callable[[World, Calm, Node, Generation], None], ...] = (

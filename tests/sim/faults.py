@@ -13,6 +13,7 @@ from tests.sim.accidents import (
     KillAtStep,
     Overtaken,
     alive,
+    apart_for,
     bad_for,
     cut_for,
     operator_writes,
@@ -96,6 +97,13 @@ def astray(world: World, rng: random.Random) -> None:
 def unlinkable(world: World, rng: random.Random) -> None:
     """A node comes whose agent nobody can connect to (a firewall)."""
     world.start_node("walled").unlinkable = True
+
+
+def split(world: World, rng: random.Random) -> None:
+    """A node reaches the store, and not the other machines; mostly for long."""
+    node = pick(world, rng)
+    if node is not None and not node.cut:
+        apart_for(world, node, rng.choice([3.0, rng.uniform(15, 40), rng.uniform(40, 150)]))
 
 
 def join_storm(world: World, rng: random.Random) -> None:

@@ -21,7 +21,7 @@ from tests.sim.accidents import (
     start,
     take_away,
 )
-from tests.sim.calm import SITUATIONS, Calm
+from tests.sim.calm import SITUATIONS, Calm, split
 from tests.sim.checks import Promises
 from tests.sim.ends import Ends
 from tests.sim.nodes import KEYS
@@ -88,6 +88,7 @@ FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
     storefaults.damaged_document,
     storefaults.spec_deleted,
     storefaults.member_taken_away,
+    faults.split,
 )
 
 
@@ -102,8 +103,11 @@ RARE = {
     "worker_hopeless": 0.3,
     "done_and_gone": 2.0,
     "overtaken": 3.0,
+    "split": 0.0,
 }
-"""How often a fault strikes beside others; 1.0 is left out."""
+"""How often a fault strikes beside others; 1.0 is left out. A split has seeds of its own (`SPLIT_SEEDS`)."""
+SPLIT_SEEDS = 8
+"""Of so many seeds one has a split network besides, and one of the calm ones so many times as rare has nothing else."""
 WEIGHTS = tuple(RARE.get(fault.__name__, 1.0) for fault in FAULTS)
 
 
@@ -147,10 +151,14 @@ def over(world: World) -> bool:
 
 
 def chaos(world: World, rng: random.Random) -> None:
-    """One to nine faults strike."""
+    """One to nine faults strike, and a split network besides in some seeds."""
+    planned = []
     for _ in range(rng.randint(1, 9)):
         fault = rng.choices(FAULTS, WEIGHTS)[0]
-        at = rng.uniform(0.5, CHAOS_S)
+        planned.append((fault, rng.uniform(0.5, CHAOS_S)))
+    if world.seed % SPLIT_SEEDS == SPLIT_SEEDS - 2:
+        planned.append((faults.split, random.Random(world.seed).uniform(5.0, CHAOS_S)))
+    for fault, at in planned:
 
         def strike(fault: Callable[[World, random.Random], None] = fault) -> None:
             if not over(world):
@@ -170,6 +178,8 @@ def _calm(world: World, rng: random.Random) -> None:
     def strike() -> None:
         node = pick(world, rng)
         situation = rng.choice([None, None, None, None, *SITUATIONS])
+        if world.seed % (4 * SPLIT_SEEDS) == 3 * SPLIT_SEEDS + 4:
+            situation = split
         steady = calm.steady(world)
         if situation is not None and steady is not None and node is not None:
             world.counts[f"calm {situation.__name__}"] += 1
@@ -220,7 +230,7 @@ def heal(world: World) -> None:
     world.dismiss(Overtaken)
     world.dismiss(DoneAndGone)
     for node in alive(world):
-        node.cut = node.deaf = node.astray = node.unlinkable = False
+        node.cut = node.deaf = node.astray = node.unlinkable = node.apart = False
         node.silent_at = 1e9
         if node.frozen or node.agent_frozen:
             world.thaw(node)

@@ -82,6 +82,9 @@ class WorkerSet:
     overdue: bool = False
     broken: bool = False
     failing: bool = False
+    stalled_at: float | None = None
+    """Since when they wait, while a machine of their world is cut from the others."""
+    watched: bool = False
 
 
 @dataclass(eq=False)
@@ -101,6 +104,7 @@ class Node:
     cut: bool = False
     astray: bool = False
     unlinkable: bool = False
+    apart: bool = False
     silent_at: float = 1e9
     deaf: bool = False
     drained_at: float | None = None

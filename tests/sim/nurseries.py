@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elastic.agentevents import Exited, Gone, Hung, Listens, Prepared, StartWorkers, StopWorkers
+from elastic.agentevents import Exited, Gone, Hung, Listens, Prepared, StartWorkers, StopWorkers, Unreached
 from elastic.agentfacts import Phase
 from elastic.model import Generation, WorkerExit
+from elastic.split import SPLIT
 from tests.sim.network import Network
 from tests.sim.nodes import HOPELESS, KILL_S, NEVER, Node, WorkerSet
 
@@ -16,6 +17,8 @@ SAVE_S = 3.0
 COLD_S = 5.0
 """Workers that start cold, and a nursery that is to be warm, import for at most this long."""
 FAIL_IN_SAVE = 0.1
+REACH_S = 10.0
+"""So long workers wait while a machine is cut from the others (--reach_timeout)."""
 
 
 def hopeless(code: int) -> str:
@@ -25,6 +28,9 @@ def hopeless(code: int) -> str:
 
 class Nurseries(Network):
     """The workers of every node, and the training that they do together."""
+
+    split = False
+    """Whether a machine was ever cut from the others and not from the store."""
 
     def _start_workers(self, node: Node, action: StartWorkers) -> None:
         generation = action.generation
@@ -55,10 +61,61 @@ class Nurseries(Network):
         began = self.job.began.setdefault(key, {})
         began[node.name] = self.now
         if len(began) == len(generation.members):
-            self.after(max(self.job.work_s - self.job.done_s, 0.1), lambda: self._finish(key, generation))
-            self.after(1.0, lambda: self._progress(key, generation))
-            for each in self.running(key, generation):
-                self.after(self.random.uniform(0.0, 3.0), self._listener(each, each.workers))
+            self._meet_first(key, generation)
+        self.watch_split(node)
+
+    def _meet_first(self, key: tuple[str, int], generation: Generation) -> None:
+        """Their process group stands, once all reach each other."""
+        if self.apart(generation):
+            if len(self.running(key, generation)) == len(generation.members):
+                self.after(0.5, lambda: self._meet_first(key, generation))
+            return
+        self.after(max(self.job.work_s - self.job.done_s, 0.1), lambda: self._finish(key, generation))
+        self.after(1.0, lambda: self._progress(key, generation))
+        for each in self.running(key, generation):
+            self.after(self.random.uniform(0.0, 3.0), self._listener(each, each.workers))
+
+    # --- a split network ------------------------------------------------------------------------------------------
+
+    def between(self, one: Node, other: Node) -> bool:
+        """Tell whether the way between two machines is closed, though both may reach the store."""
+        return one is not other and (one.apart or other.apart)
+
+    def apart(self, generation: Generation) -> list[Node]:
+        """Who of a world is cut from its other machines."""
+        if not self.split or len(generation.members) == 1:
+            return []
+        return [self.nodes[place.node] for place in generation.members if self.nodes[place.node].apart]
+
+    def watch_split(self, node: Node) -> None:
+        """From now on the shell of a node looks whom it reaches while its workers wait."""
+        if self.split and node.workers is not None and not node.workers.watched:
+            node.workers.watched = True
+            self._look_around(node, node.workers)
+
+    def _look_around(self, node: Node, workers: WorkerSet) -> None:
+        if node.workers is not workers or (workers.stopping and not workers.asked):
+            return
+        self.after(1.0, lambda: self._look_around(node, workers))
+        generation, waited = workers.generation, workers.stalled_at
+        if not self.apart(generation):
+            if waited is not None:
+                workers.stalled_at = None
+                self.feed(node, Unreached(generation.g, ()))
+            return
+        if waited is None:
+            workers.stalled_at = self.now
+            return
+        others = [self.nodes[place.node] for place in generation.members]
+        nodes = tuple(sorted(one.name for one in others if not one.alive or one.cut or self.between(node, one)))
+        if not node.hears or self.now < waited + REACH_S / 2:
+            return
+        slots, late = node.core.facts.me.member.slots, self.now >= waited + REACH_S
+        first = (generation.index(node.name) or 0) * slots
+        exits = [WorkerExit(rank=first + n, code=-15, words="waited for others", infra=SPLIT) for n in range(slots)]
+        self.counts["a node gave up on others"] += late
+        self.feed(node, Unreached(generation.g, nodes, tuple(exits) if late else ()))
+        workers.broken |= node.core.facts.hung and node.workers is workers
 
     def _listener(self, node: Node, workers: WorkerSet | None) -> Callable[[], None]:
         """Once the world has met, workers that use the library say that they can be asked to leave."""
@@ -113,7 +170,9 @@ class Nurseries(Network):
 
     def _progress(self, key: tuple[str, int], generation: Generation) -> None:
         nodes = self.running(key, generation)
-        if len(nodes) == len(generation.members) and not any(node.frozen for node in nodes):
+        if len(nodes) == len(generation.members) and self.apart(generation):
+            self.after(1.0, lambda: self._progress(key, generation))
+        elif len(nodes) == len(generation.members) and not any(node.frozen for node in nodes):
             self.job.done_s = min(self.job.done_s + 1.0, self.job.work_s)
             self.after(1.0, lambda: self._progress(key, generation))
         elif any(node.frozen for node in nodes) and len(nodes) == len(generation.members):
@@ -122,6 +181,9 @@ class Nurseries(Network):
     def _finish(self, key: tuple[str, int], generation: Generation) -> None:
         nodes = self.running(key, generation)
         if len(nodes) < len(generation.members):
+            return
+        if self.apart(generation):
+            self.after(1.0, lambda: self._finish(key, generation))
             return
         if self.job.done_s < self.job.work_s - 1.5:
             self.after(self.job.work_s - self.job.done_s, lambda: self._finish(key, generation))
@@ -222,7 +284,8 @@ class Nurseries(Network):
         key = (workers.incarnation, workers.generation.g)
         nodes = self.running(key, workers.generation)
         sets = [node.workers for node in nodes if node.workers is not None]
-        if len(nodes) == len(workers.generation.members) and all(one.asked for one in sets):
+        whole = len(nodes) == len(workers.generation.members) and not self.apart(workers.generation)
+        if whole and all(one.asked for one in sets):
             self.counts["workers met at a step"] += 1
             for node, one in zip(nodes, sets, strict=True):
                 self.after(self.random.choice([0.02, self.random.uniform(0.02, SAVE_S)]), self._leaver(node, one))
@@ -234,6 +297,8 @@ class Nurseries(Network):
         def leaves() -> None:
             here = {one.name for one in self.running(key, generation)}
             left = self.job.left.setdefault(key, set())
+            if self.apart(generation):
+                return
             if workers.asked and node.name in here and here | left >= {place.node for place in generation.members}:
                 left.add(node.name)
                 self._vanish(node, workers)

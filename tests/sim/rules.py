@@ -12,6 +12,7 @@ from elastic.keys import View
 from elastic.model import PLANNED, Before, Ended, Generation, Go, MemberState, Outcome, Spec, Why
 from elastic.proposals import Transaction
 from elastic.question import BATCH_S, SETTLE_MAX_S
+from elastic.split import SPLIT
 from elastic.store.base import Put
 from tests.sim.nodes import KEYS, Node, Observer, SharedReader
 from tests.sim.world import World
@@ -184,7 +185,8 @@ class Rules(Observer):
         earlier = 0 if progress else generation.budget.infra
         echo = not own and (before.why is not Why.FAILURE or any(o.forced for o in outcomes.values()))
         kept_out = any(one.g == before.g for one in go.budget.hosts)  # It was judged when a host was left out.
-        free = kept_out or not exits or bool(lost) or asked or (machine and earlier < INFRA_MAX) or echo
+        split = all(worker.infra == SPLIT for worker in own) and any(o.unreached for o in outcomes.values())
+        free = kept_out or not exits or bool(lost) or asked or (machine and earlier < INFRA_MAX) or echo or split
         owed = max(0, sum(one.spared for one in generation.budget.hosts) - sum(one.spared for one in go.budget.hosts))
         if charged != (0 if free else 1) + (0 if progress or kept_out else owed):
             words = [worker.words for worker in exits]

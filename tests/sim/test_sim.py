@@ -85,6 +85,7 @@ def test_every_seed_keeps_every_promise_and_everything_is_taken(
     expected += [f"fault {fault.__name__}" for fault in FAULTS]
     expected += [f"fault {kind} watch event" for kind in ("late", "lost", "repeated", "split")] + ["fault late write"]
     expected += [f"calm {situation.__name__}" for situation in SITUATIONS]
+    expected += ["calm split", "a node gave up on others"]
     expected += [f"fault overtaken {step}" for step in ("form", "go", "record", "register")]
     expected += [f"fault store empty after {step}" for step in ("form", "go", "record", "register")]
     expected += ["warm start", "cold start", "workers met at a step", "something was expected and came"]

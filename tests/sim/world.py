@@ -189,7 +189,13 @@ class World(Nurseries):
             return
         event = ProvenGone(dead.name, created, dead.host)
         for node in self.nodes.values():
-            if node.alive and dead.name in node.linked and not node.cut and not dead.cut:
+            if (
+                node.alive
+                and dead.name in node.linked
+                and not node.cut
+                and not dead.cut
+                and not self.between(node, dead)
+            ):
                 self._notice(node, self.random.uniform(0.001, 0.05), event)
 
     def _notice(self, node: Node, delay: float, event: ProvenGone) -> None:
@@ -319,7 +325,8 @@ class World(Nurseries):
         for name, created in node.targets.items():
             other = self.nodes[name]
             same = name in node.linked or other.core.facts.registered in (created, None)
-            there = other.alive and other.exit_code is None and not node.cut and not other.cut and not other.unlinkable
+            way = not node.cut and not other.cut and not self.between(node, other)
+            there = other.alive and other.exit_code is None and way and not other.unlinkable
             unnoticed = name in node.linked and self.now < max(other.silent_at, node.silent_at) + KERNEL_S
             if (there and same) or (unnoticed and max(other.silent_at, node.silent_at) < 1e9):
                 up.add(name)
@@ -337,6 +344,7 @@ class World(Nurseries):
             and self.nodes[name].exit_code is None
             and not self.nodes[name].cut
             and not node.cut
+            and not self.between(node, self.nodes[name])
         )
         delay = 2 * self.latency() if heard == up else ANSWER_S
         self._later(node, delay, LinksAnswered(number, heard))
@@ -345,7 +353,7 @@ class World(Nurseries):
         """Everybody who watches the node hears that it does not reach the store, and may grant it time."""
         asked_at = self.local(node)
         for other in self.nodes.values():
-            if not other.hears or node.name not in other.linked or node.cut or other.cut:
+            if not other.hears or node.name not in other.linked or node.cut or other.cut or self.between(node, other):
                 continue
             granted = vouch_s(other.core.facts, node.name, g, self.local(other))
             if concerns(other.core.facts, node.name):

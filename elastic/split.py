@@ -1,0 +1,62 @@
+"""Which machines a split network leaves out: those that remain all reach each other (pure).
+
+Every node says in its outcome which members of its world it could not reach while its workers waited. Two nodes are
+apart if either of them says so: where packets go one way only, no connection stands. Who is apart from most of the
+others goes first, so that one machine that is cut off goes and not those that miss it, also if it is the first of its
+world. Of two that are apart from as many the later one goes: the first of the world stays where it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from elastic.model import Spec
+
+SPLIT: Final = "the network is split"
+"""What of the machine is to blame where a worker is ended because others cannot be reached (`WorkerExit.infra`)."""
+NAMED_MAX: Final = 4
+"""More of those that do not reach a machine are counted and not named."""
+
+
+def apart(nodes: Sequence[str], unreached: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
+    """Who of `nodes`, which are in their order, is left out, each with those that it is apart from.
+
+    `unreached`: whom each node could not reach. What is said of others than `nodes`, or by others, does not count.
+    """
+    order = {node: place for place, node in enumerate(nodes)}
+    ways: dict[str, set[str]] = {}
+    for node in order:
+        for other in order.keys() & set(unreached.get(node, ())) - {node}:
+            ways.setdefault(node, set()).add(other)
+            ways.setdefault(other, set()).add(node)
+    out: dict[str, list[str]] = {}
+    left = {node: set(others) for node, others in ways.items()}
+    while any(left.values()):
+        worst = max(left, key=lambda node: (len(left[node]), order[node]))
+        for other in left.pop(worst):
+            left[other].discard(worst)
+        out[worst] = sorted(ways[worst], key=order.__getitem__)
+    return out
+
+
+def cannot_reach(nodes: Sequence[str], spec: Spec, *, can: bool) -> str:
+    """What a node says whose workers wait while these cannot be reached; `can`: the job can go on without them."""
+    if not nodes:
+        return "the workers go on, or every node of this world can be reached from here again"
+    if can:
+        then = "if that lasts, the job goes on without the machine that is cut off"
+    elif spec.host_cooldown_s > 0:
+        then = f"at least {spec.np.low} nodes must run (--np), so that the workers wait until the way is open"
+    else:
+        then = "no host is kept out (--host_cooldown 0), so that the workers wait until the way is open"
+    return f"workers wait, and {', '.join(nodes)} cannot be reached from here; {then}"
+
+
+def not_reached_by(names: Sequence[str]) -> str:
+    """Say who does not reach a machine: "a and b do not reach it"."""
+    shown = list(names[:NAMED_MAX])
+    if len(names) > NAMED_MAX:
+        shown.append(f"{len(names) - NAMED_MAX} more")
+    text = " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+    return f"{text} {'does' if len(names) == 1 else 'do'} not reach it"

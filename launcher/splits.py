@@ -1,0 +1,190 @@
+"""Workers that wait while other machines cannot be reached: by the clock of `elastic.splitclock`.
+
+What is tried are the agents' listeners, on the addresses at which their workers are reached, too. It is enough that the
+kernel there takes the connection: an agent may be busy, or stand still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+
+from elastic.channel import Formed, Hello, Joining, Preparing, Progress, Ready, Restored, Said
+from elastic.errors import DocumentError, StoreError
+from elastic.keys import JobKeys, decode
+from elastic.model import Generation, Member
+from elastic.splitclock import SplitClock
+from elastic.store.base import Range, Store
+from elastic.store.lookup import connected
+from launcher.talk import Heard, WorkerTalk
+
+OTHERS_MAX = 16
+"""A node looks at the first of its world, and at so many that come after it, and round."""
+CONNECT_LIMIT_S = 2.0
+"""So long a connection may take."""
+
+Tell = Callable[[int, tuple[str, ...], Sequence[int]], None]
+"""Takes the generation, who is not reached, and the local ranks of workers that have waited for too long for them."""
+
+
+def looked_at(generation: Generation, node: str) -> tuple[str, ...]:
+    """The members that `node` looks at."""
+    m_id, names = generation.index(node), [place.node for place in generation.members]
+    if m_id is None:
+        return ()
+    after = [*names[m_id + 1 :], *names[:m_id]]
+    return tuple(dict.fromkeys((*after[:OTHERS_MAX], *(names[:1] if m_id else []))))
+
+
+class SplitWatch:
+    """Watches the workers of one generation after the other, on one node."""
+
+    def __init__(
+        self,
+        talk: WorkerTalk,
+        store: Store,
+        keys: JobKeys,
+        node: str,
+        limit_s: float,
+        *,
+        linked: Callable[[], Collection[str]],
+        tell: Tell,
+        unformed: Callable[[int, Sequence[int]], None],
+    ) -> None:
+        """`limit_s` as in `SplitClock`; `linked` are nodes that links go to or come from now.
+
+        `tell` is called when what is known has changed, and when it is too long; `unformed` with the generation and the
+        local ranks of workers that have met, and whose group does not stand.
+        """
+        self._store = store
+        self._keys = keys
+        self._node = node
+        self._limit_s = limit_s
+        self._linked = linked
+        self._tell = tell
+        self._unformed = unformed
+        self._talk = talk
+        self._clock = SplitClock(0.0)
+        self._known: set[str] = set()
+        self._g = 0
+        self._names: tuple[str, ...] = ()
+        self._members: dict[str, Member] = {}
+        self._told: tuple[str, ...] = ()
+        self._changed = asyncio.Event()
+        talk.followers.append(self._follow)
+
+    def begin(self, generation: Generation) -> None:
+        """Watch the workers of this generation."""
+        seated = any(place.seats for place in generation.members)  # They speak with servers, and wait for those.
+        self._names = () if seated else looked_at(generation, self._node)
+        self._g, self._members, self._told = generation.g, {}, ()
+        self._known.intersection_update(self._names)
+        self._know_linked()
+        self._clock = SplitClock(self._limit_s if self._names else 0.0, self._names, self._known)
+        self._changed.set()
+
+    def end(self) -> None:
+        """Nobody waits any more: the workers are gone, or are being stopped."""
+        self._clock = SplitClock(0.0)
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            look_at = self._clock.look_at
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(None if look_at is None else max(look_at - time.monotonic(), 0.0)):
+                    await self._changed.wait()
+            except TimeoutError:
+                await self._look()
+
+    def _follow(self, heard: Heard, message: Said) -> None:
+        clock, local, now = self._clock, heard.local_rank, time.monotonic()
+        before = clock.look_at
+        match message:
+            case Hello():  # Another program of a worker's shell script waits for nobody yet.
+                clock.gone(local, now)
+            case Joining(met=True):
+                clock.met(local, now)
+            case Joining():
+                clock.waits(local, now, prepares=message.prepares)
+            case Formed():
+                self._know_linked()
+                clock.formed(local, now)
+            case Restored():
+                clock.restored(local, now)
+            case Progress():
+                clock.steps(local, now)
+            case Preparing():
+                clock.preparing(local)
+            case Ready():
+                clock.ready(local, now)
+        if (before is None) is not (clock.look_at is None):
+            self._changed.set()
+        if self._told and clock is self._clock and not clock.unreached:
+            self._say(())
+
+    def _know_linked(self) -> None:
+        self._known.update(name for name in self._linked() if name in self._names)
+
+    async def _look(self) -> None:
+        self._talk.catch_up()  # What came while this process stood still.
+        clock = self._clock
+        for local, heard in self._talk.workers.items():
+            if heard.connection is None:  # It speaks no more, so that it cannot be awaited either.
+                clock.gone(local, time.monotonic())
+        if clock.look_at is None or time.monotonic() < clock.look_at:
+            return
+        if late := clock.unformed(time.monotonic()):
+            self.end()
+            self._unformed(self._g, late)
+            return
+        self._know_linked()
+        await self._learn()
+        names = [name for name, member in self._members.items() if member.link]
+        found = dict(zip(names, await asyncio.gather(*map(self._reached, names)), strict=True))
+        self._talk.catch_up()
+        if clock is not self._clock:
+            return  # The workers are being stopped.
+        now = time.monotonic()
+        clock.looked([one for one in names if found[one]], [one for one in names if found[one] is False], now)
+        late = clock.given_up(now)
+        if late or clock.unreached != self._told:
+            self._say(clock.unreached, late)
+
+    async def _reached(self, name: str) -> bool | None:
+        """Tell whether a connection to this node's agent stands; None where it cannot be tried."""
+        member = self._members[name]
+        try:
+            async with asyncio.timeout(CONNECT_LIMIT_S):
+                _, writer = await connected(member.host, member.link)
+        except socket.gaierror:
+            return None
+        except OSError:
+            return False
+        writer.transport.abort()
+        return True
+
+    def _say(self, nodes: tuple[str, ...], late: Sequence[int] = ()) -> None:
+        self._told = nodes
+        self._tell(self._g, nodes, late)
+
+    async def _learn(self) -> None:
+        """Read where those are that are not known yet. Who is gone, or damaged, is told elsewhere."""
+        unknown = [name for name in self._names if name not in self._members]
+        found: Mapping[str, Member | None] = dict(
+            zip(unknown, await asyncio.gather(*map(self._member, unknown)), strict=True)
+        )
+        self._members |= {name: member for name, member in found.items() if member is not None}
+
+    async def _member(self, name: str) -> Member | None:
+        key = self._keys.member(name)
+        with suppress(StoreError, DocumentError):
+            listing = await self._store.list(Range.key(key))
+            found: Member | None = decode(self._keys, key, listing.entries[0].value) if listing.entries else None
+            return found
+        return None

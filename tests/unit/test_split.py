@@ -1,0 +1,264 @@
+"""A split network: who is left out, who says so, what it costs, and when the machine is back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elastic.agentevents import StopWorkers, Unreached
+from elastic.cooldown import APART_MAX, budget_of, noted_apart
+from elastic.decisions import Form, Reason
+from elastic.model import Before, Budget, Cooldown, Ended, Why, WorkerExit
+from elastic.split import SPLIT, apart, not_reached_by
+from tests.unit.bench import Bench
+from tests.unit.views import Job, nodes_of, worker_exit
+
+# --- who is left out ----------------------------------------------------------------------------------------------
+
+
+def test_one_that_nobody_reaches_is_left_out_and_not_those_that_miss_it() -> None:
+    assert apart("abcd", {"a": "d", "b": "d", "c": "d", "d": "abc"}) == {"d": ["a", "b", "c"]}
+
+
+def test_also_if_it_is_the_first() -> None:
+    assert apart("abcd", {"a": "bcd", "b": "a"}) == {"a": ["b", "c", "d"]}
+
+
+def test_of_two_that_do_not_reach_each_other_the_later_one_is_left_out_whoever_of_them_says_so() -> None:
+    assert apart("abc", {"b": "c"}) == apart("abc", {"c": "b"}) == {"c": ["b"]}
+
+
+def test_of_two_halves_the_one_with_the_first_goes_on() -> None:
+    assert [*apart("abcd", {"a": "bd", "c": "bd"})] == ["d", "b"]
+
+
+def test_who_goes_on_reaches_each_other_whatever_is_said() -> None:
+    unreached = {"a": "c", "b": "d", "c": "e", "e": "a"}
+    out = apart("abcdef", unreached)
+    left = set("abcdef") - set(out)
+    assert not any(two in unreached.get(one, "") for one in left for two in left)
+    assert "f" in left
+
+
+def test_what_is_said_of_oneself_or_of_others_than_these_nodes_does_not_count() -> None:
+    assert apart("ab", {"a": "a", "b": "x", "x": "a"}) == {}
+
+
+def test_many_that_do_not_reach_a_machine_are_counted() -> None:
+    assert not_reached_by(["a"]) == "a does not reach it"
+    assert not_reached_by(["a", "b", "c"]) == "a, b and c do not reach it"
+    assert not_reached_by([*"abcdefg"]) == "a, b, c, d and 3 more do not reach it"
+
+
+# --- the gate -----------------------------------------------------------------------------------------------------
+
+
+def split(job: Job, first: str, *, now: float = 1.0, **unreached: str) -> Form:
+    """The workers of `first` were given up; each node of the newest world says whom it did not reach."""
+    exits = (worker_exit(code=-15, infra=SPLIT),)
+    for place in job.generation.members:
+        how = {"unreached": tuple(unreached.get(place.node, ""))}
+        if place.node == first:
+            job.ended(place.node, Ended.FAILED, exits=exits, **how)
+        else:
+            job.stopped(place.node, **how)
+    return job.form(now, Reason.FAILED)
+
+
+def running(np: str = "1:4", nodes: str = "a b c d", **spec: Any) -> Job:
+    job = Job(np, settle_s=0.0, grow_every_s=0.0, **spec)
+    job.join(nodes, link=9000)
+    job.hear(nodes)
+    job.form(0.0, Reason.FORMED)
+    return job
+
+
+def test_the_next_world_starts_without_the_machine_and_says_who_does_not_reach_it() -> None:
+    job = running()
+    assert split(job, "a", a="d", b="d", d="abc").reason == f"{SPLIT}: host-a does not reach host-d"
+    form = job.form(2.0, Reason.KEPT_OUT)
+    assert nodes_of(form) == ["a", "b", "c"]
+    assert form.reason == "host-d is kept out for 60 s: host-a, host-b and host-c do not reach it"
+    opened = job.open(2.0)
+    assert opened.go.note == "not charged: host-d is kept out"
+    assert (opened.go.budget.charged, opened.go.budget.fruitless, opened.go.budget.infra) == (0, 0, 0)
+
+
+def test_the_proposer_leaves_itself_out_if_it_is_the_one_that_is_cut_off() -> None:
+    job = running()
+    split(job, "b", b="a", c="a")
+    assert nodes_of(job.form(2.0, Reason.KEPT_OUT)) == ["b", "c", "d"]
+
+
+def test_below_the_minimum_all_start_again_and_nothing_is_charged() -> None:
+    job = running(np="4:4")
+    split(job, "a", a="d")
+    opened = job.open(2.0)
+    assert (opened.go.budget, opened.go.note) == (Budget(), f"not charged: {SPLIT}")
+
+
+def test_without_a_cooldown_nobody_is_kept_out() -> None:
+    job = running(host_cooldown_s=0.0)
+    split(job, "a", a="d")
+    assert job.open(2.0).go.budget == Budget()
+
+
+def test_a_failure_of_a_script_beside_it_is_charged_and_leaves_nobody_out() -> None:
+    job = running()
+    job.failed("b", unreached=("d",))
+    job.stopped("a c d")
+    job.form(1.0, Reason.FAILED)
+    assert job.open(2.0).go.budget.charged == 1
+
+
+def test_a_peer_that_was_lost_on_a_closed_way_is_free_and_leaves_the_machine_out() -> None:
+    job = running()
+    job.failed("a", consequence=True, unreached=("d",))
+    job.stopped("b c d")
+    job.answered()
+    job.form(1.0, Reason.FAILED)
+    assert nodes_of(job.form(2.0, Reason.KEPT_OUT)) == ["a", "b", "c"]
+
+
+def test_a_node_that_was_lost_is_apart_from_nobody() -> None:
+    job = running()
+    job.vanish("d")
+    job.hear("a b c")
+    job.ended("a", Ended.FAILED, exits=(worker_exit(code=-15, infra=SPLIT),), unreached=("d",))
+    job.stopped("b c")
+    assert nodes_of(job.form(1.0, Reason.LOST)) == ["a", "b", "c"]
+    assert job.open(2.0).go.budget.hosts == ()
+
+
+# --- the way back -------------------------------------------------------------------------------------------------
+
+
+def test_when_its_time_is_over_it_is_back_once_the_proposer_reaches_it() -> None:
+    job = running()
+    split(job, "a", a="d", b="d")
+    job.form(2.0, Reason.KEPT_OUT)
+    job.open(2.0)
+    job.hear("a b c")
+    assert job.wait(10.0, Reason.TRAINING).reason.endswith("; host-d is kept out for 52 s more")
+    assert job.wait(100.0, Reason.TRAINING).reason.endswith("; host-d is kept out until it can be reached")
+    job.hear("a b c d")
+    assert nodes_of(job.form(101.0, Reason.GROWN)) == ["a", "b", "c", "d"]
+
+
+def test_it_is_taken_at_once_where_the_job_cannot_run_without_it() -> None:
+    job = running(np="3:4")
+    split(job, "a", a="d", b="d")
+    job.form(2.0, Reason.KEPT_OUT)
+    job.open(2.0)
+    job.hear("a b")
+    job.vanish("c")
+    job.stopped("a b")
+    assert nodes_of(job.form(3.0, Reason.LOST)) == ["a", "b", "d"]
+
+
+def test_a_second_time_it_is_kept_out_for_twice_as_long() -> None:
+    job = running()
+    for now, left_s in ((10.0, 60.0), (100.0, 120.0)):
+        split(job, "a", now=now, a="d")
+        job.form(now, Reason.KEPT_OUT)
+        job.open(now)
+        assert [one.left_s for one in budget_of(job.view).hosts] == [left_s]
+        job.decide(now)
+        assert nodes_of(job.form(now + left_s, Reason.GROWN))[-1] == "d"
+        job.stopped("a b c", step=int(now))
+        job.open(now + left_s)
+
+
+def test_who_took_part_in_progress_is_like_any_other_again() -> None:
+    job = running()
+    split(job, "a", a="d")
+    job.form(2.0, Reason.KEPT_OUT)
+    job.open(2.0)
+    job.decide(2.0)
+    job.form(100.0, Reason.GROWN)
+    job.stopped("a b c", step=5)
+    job.open(100.0)
+    job.drain("b")
+    job.decide(101.0)
+    job.form(102.0, Reason.DRAINED)
+    job.stopped("a b c d", step=9)
+    assert job.open(103.0).go.budget.hosts == ()
+
+
+def test_hosts_that_are_apart_leave_room_for_the_others_and_are_not_more_than_documents_hold() -> None:
+    known = Budget(hosts=tuple(Cooldown(f"old-{number}", failures=1) for number in range(20)))
+    hosts = noted_apart(known, {f"out-{number}": "x" * 300 for number in range(50)}).hosts
+    assert len(hosts) == 16 + APART_MAX
+    assert {one.apart for one in hosts if one.host.startswith("out")} == {True}
+
+
+# --- the agent ----------------------------------------------------------------------------------------------------
+
+
+def waiting(np: str = "1:3", nodes: str = "a b c", **spec: Any) -> Bench:
+    bench = Bench("b", np, after="a", **spec)
+    bench.world(1, nodes, why=Why.FIRST)
+    bench.go(1)
+    return bench
+
+
+EXIT = WorkerExit(rank=1, code=-15, words="it waited", infra=SPLIT)
+
+
+def test_an_agent_says_whom_it_does_not_reach_and_its_outcome_does_too() -> None:
+    bench = waiting()
+    bench.tell(Unreached(1, ("c",)))
+    assert bench.lines[-1] == (
+        "workers wait, and c cannot be reached from here; if that lasts, the job goes on without the machine that is "
+        "cut off"
+    )
+    assert bench.stops == []
+    bench.world(2, "a b c", why=Why.FAILURE, before=Before(1, ("a", "b", "c"), Why.FAILURE))
+    bench.gone()
+    assert (bench.outcomes[1].ended, bench.outcomes[1].unreached) == (Ended.STOPPED, ("c",))
+
+
+def test_workers_that_have_waited_for_too_long_count_as_failed() -> None:
+    bench = waiting()
+    bench.tell(Unreached(1, ("c",), (EXIT,)))
+    assert bench.stops == [(1, 2.0)]
+    bench.gone()
+    assert bench.outcomes[1].exits == (EXIT,)
+    assert bench.outcomes[1].unreached == ("c",)
+
+
+def test_a_way_that_is_open_again_is_said_and_forgotten() -> None:
+    bench = waiting()
+    bench.tell(Unreached(1, ("c",)), Unreached(1, ()))
+    assert bench.lines[-1] == "the workers go on, or every node of this world can be reached from here again"
+    assert bench.facts.unreached == ()
+
+
+def test_where_the_job_needs_them_workers_wait_on_and_it_is_said_once() -> None:
+    bench = waiting("3:3")
+    bench.tell(Unreached(1, ("c",)), Unreached(1, ("c",), (EXIT,)), Unreached(1, ("c",), (EXIT,)))
+    assert bench.stops == []
+    words = "at least 3 nodes must run (--np), so that the workers wait until the way is open"
+    assert [line for line in bench.lines if "reached" in line] == [
+        f"workers wait, and c cannot be reached from here; {words}"
+    ]
+
+
+def test_without_a_cooldown_workers_wait_on() -> None:
+    bench = waiting(host_cooldown_s=0.0)
+    bench.tell(Unreached(1, ("c",), (EXIT,)))
+    assert bench.stops == []
+    assert "no host is kept out (--host_cooldown 0)" in bench.lines[-1]
+
+
+def test_workers_that_are_to_save_together_are_not_waited_for_either() -> None:
+    bench = waiting()
+    bench.world(2, "a b c d", why=Why.GROWTH, before=Before(1, ("a", "b", "c"), Why.GROWTH))
+    bench.tell(Unreached(1, ("c",), (EXIT,)))
+    assert [stop.planned for stop in bench.every(StopWorkers)] == [True, False]
+    assert bench.outcomes[1].ended is Ended.FAILED
+
+
+def test_what_is_said_of_another_generation_does_not_count() -> None:
+    bench = waiting()
+    bench.tell(Unreached(9, ("c",), (EXIT,)))
+    assert (bench.stops, bench.facts.unreached) == ([], ())
