@@ -62,14 +62,14 @@ def install() -> bool:
         nonlocal said
         _made[0] = True
         own = os.getpid() == pid  # What the script forks is no worker.
-        first, said = own and not said, True
-        with _speaking(environ) if first else nullcontext() as end:
+        with _speaking(environ) if own and not said else nullcontext() as end:
             if own:
                 _await_rank_0({**dict(zip(PLACED, args, strict=False)), **options}, os.environ)
             answer = theirs(*args, **options)
             _kept.append(getattr(getattr(home, "group", None), "WORLD", None))
             if end is not None:
                 end.send(channel.Formed(channel.clock()))
+        said = said or own
         return answer
 
     for module in tuple(sys.modules.values()):  # Others have taken the name over, as torch's device_mesh has.

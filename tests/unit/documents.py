@@ -33,6 +33,7 @@ from elastic.model import (
     Why,
     WorkerExit,
 )
+from elastic.split import SPLIT
 
 KEYS = JobKeys("j1")
 
@@ -89,6 +90,7 @@ cooldowns = st.builds(
     g=st.integers(0, 4) | generations_g,
     left_s=seconds,
     words=st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+    apart=st.booleans(),
 )
 budgets = st.builds(
     Budget,
@@ -141,6 +143,7 @@ outcomes = st.builds(
     also=st.lists(worker_exits, max_size=2).map(tuple),
     step=steps,
     ran_s=st.floats(0, 1e9),
+    unreached=st.lists(nodes, max_size=4).map(tuple),
 )
 causes = st.builds(
     Cause,
@@ -237,7 +240,7 @@ plain_exit = st.builds(
     code=st.sampled_from([1, 9, 101, -9]),
     words=st.just("words"),
     consequence=st.booleans(),
-    infra=st.sampled_from(["", "", "address in use"]),
+    infra=st.sampled_from(["", "", "address in use", SPLIT]),
 )
 plain_outcome = st.builds(
     Outcome,
@@ -247,6 +250,7 @@ plain_outcome = st.builds(
     forced=st.booleans(),
     exits=st.lists(plain_exit, max_size=1).map(tuple),
     step=integers,
+    unreached=st.lists(nodes, max_size=2).map(tuple),
 )
 
 

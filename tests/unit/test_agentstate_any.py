@@ -30,6 +30,7 @@ from elastic.agentevents import (
     SessionLost,
     StartWorkers,
     Tick,
+    Unreached,
     ViewChanged,
     VouchAsked,
     Vouched,
@@ -49,6 +50,8 @@ leases = st.integers(1, 3)
 generations_g = st.integers(0, 4)
 times = st.floats(0, 100)
 ttls = st.floats(0, 20)
+out_of_reach = st.lists(nodes, max_size=3).map(tuple)
+given_up = st.lists(worker_exits, max_size=1).map(tuple)
 Unsent = tuple[int, bool | None, int]
 """The answer to one of the transactions that were sent: which, how, and at which revision."""
 
@@ -65,6 +68,7 @@ events: st.SearchStrategy[Event | Unsent] = st.one_of(
     st.tuples(st.integers(0, 3), st.sampled_from([True, True, False, None]), st.integers(0, 15)),
     st.builds(Older, st.integers(0, 12), st.none() | nodes, st.integers(0, 12), st.booleans()),
     st.builds(Exited, generations_g, worker_exits, st.booleans()),
+    st.builds(Unreached, generations_g, out_of_reach, given_up),
     st.builds(Gone, generations_g, st.integers(-1, 100)),
     st.just(Prepared()),
     st.builds(Drain, st.integers(1, 15), texts),
@@ -93,6 +97,7 @@ steady: st.SearchStrategy[Event | Unsent] = st.one_of(
     st.builds(Refreshed, st.just(1), st.just(20.0), times),
     st.builds(Exited, st.integers(2, 3), worker_exits, st.booleans()),
     st.builds(Exited, st.integers(2, 3), st.just(WELL), st.just(True)),
+    st.builds(Unreached, st.integers(2, 3), out_of_reach, given_up),
     st.builds(Gone, st.integers(2, 3), st.integers(-1, 100)),
     st.builds(Gone, st.integers(2, 3), st.integers(-1, 100)),
     st.builds(Vouched, st.integers(2, 3), times),

@@ -23,6 +23,7 @@ from elastic.agentevents import (
     Refreshed,
     SessionLost,
     Tick,
+    Unreached,
     Vouched,
 )
 from elastic.agentfacts import Phase
@@ -213,6 +214,7 @@ STRANGE: dict[str, Event] = {
     "an exit of a newer generation": Exited(9, worker_exit(), own=True),
     "workers of a newer generation that hang": Hung(9, (worker_exit(),)),
     "workers of a newer generation that listen": Listens(9),
+    "workers of a newer generation that wait for nodes out of reach": Unreached(9, ("c",), (worker_exit(),)),
     "the end of a newer generation's workers": Gone(9, step=1000),
     "a refresh of another lease": Refreshed(999, 1000.0, 1e6),
     "the loss of another lease": SessionLost(999, "TTL 0"),

@@ -412,7 +412,7 @@ def test_the_defaults_of_the_table_are_those_of_the_config() -> None:
 
 def test_what_is_asked_of_the_library_has_defaults_that_ask_nothing() -> None:
     config = parse(["train.py"], {})
-    assert (config.hang_timeout_s, config.save_limit_s) == (1800.0, 120.0)
+    assert (config.hang_timeout_s, config.save_limit_s, config.reach_timeout_s) == (1800.0, 120.0, 30.0)
     assert (config.resume_from, config.restore_step, config.memory_limit_bytes) == ("", None, None)
     assert not config.allow_rollback
     assert not config.check_nan
@@ -420,7 +420,8 @@ def test_what_is_asked_of_the_library_has_defaults_that_ask_nothing() -> None:
 
 def test_what_is_asked_of_the_library_can_be_said_by_flag_or_variable() -> None:
     argv = ("--hang_timeout=0", "--save_limit=5", "--restore_step=0", "--resume_from=x", "--allow_rollback")
-    config = parse([*argv, "--check_nan", "--memory_limit=8GB", "train.py"], {})
+    config = parse([*argv, "--check_nan", "--memory_limit=8GB", "--reach_timeout", "7", "train.py"], {})
+    assert config.reach_timeout_s == 7.0
     assert (config.hang_timeout_s, config.save_limit_s, config.restore_step, config.resume_from) == (0, 5, 0, "x")
     assert config.allow_rollback
     assert config.check_nan

@@ -6,7 +6,18 @@ import signal
 
 import pytest
 
-from launcher.exits import consequence, describe, hanging, infra, raised, stopped_while_ending, worker_exit
+from elastic.split import SPLIT
+from launcher.exits import (
+    consequence,
+    describe,
+    hanging,
+    infra,
+    raised,
+    stopped_while_ending,
+    unformed,
+    unreached,
+    worker_exit,
+)
 
 GLOO = "RuntimeError: [/p/third_party/gloo/gloo/transport/tcp/"
 LOST = [
@@ -74,6 +85,16 @@ class TestDescribe:
         assert hanging(1, "", [], 0.5, 0, shown=False).words == words
         words = "no progress for 0.5 s (--hang_timeout) after step 0; its process is stopped, by SIGSTOP or a debugger"
         assert hanging(1, "", [], 0.5, 0, shown=False, frozen=True).words == words
+
+    def test_workers_that_wait_for_machines_out_of_reach_and_for_a_group_are_told_of_with_their_limits(self) -> None:
+        apart = unreached(0, "workerlog.0", ["started"], 30.0, ["b-1f2e", "c-77aa"])
+        assert apart.words == "it waited for 30 s (--reach_timeout), and b-1f2e, c-77aa cannot be reached from here"
+        assert (apart.code, apart.tail, apart.consequence, apart.infra) == (-15, ("started",), False, SPLIT)
+        late = unformed(1, "workerlog.1", [], 300.0)
+        assert late.words.startswith(
+            "all workers had met, and 300 s later (10 times --reach_timeout) their process group"
+        )
+        assert (late.code, late.consequence, late.infra) == (-15, True, ""), "nobody knows whose fault it is"
 
 
 class TestSigns:

@@ -6,6 +6,7 @@ import pytest
 
 from elastic.model import Generation, Place, Why
 from launcher.neighbours import beside
+from launcher.splits import OTHERS_MAX, looked_at
 
 
 def world(names: str) -> Generation:
@@ -14,7 +15,7 @@ def world(names: str) -> Generation:
 
 
 @pytest.mark.parametrize(
-    ("names", "node", "looked_at"),
+    ("names", "node", "wanted"),
     [
         ("a", "a", ""),
         ("ab", "a", "b"),
@@ -25,8 +26,8 @@ def world(names: str) -> Generation:
         ("ab", "z", ""),
     ],
 )
-def test_a_node_looks_at_the_first_and_at_those_beside_it(names: str, node: str, looked_at: str) -> None:
-    assert beside(world(names), node) == tuple(looked_at)
+def test_a_node_looks_at_the_first_and_at_those_beside_it(names: str, node: str, wanted: str) -> None:
+    assert beside(world(names), node) == tuple(wanted)
 
 
 @pytest.mark.parametrize("size", range(2, 9))
@@ -37,3 +38,14 @@ def test_together_they_look_at_every_way_to_the_first_and_round_the_ring_in_both
         after = names[(m_id + 1) % size]
         assert {(name, after), (after, name)} <= ways
         assert name == "a" or (name, "a") in ways
+
+
+def test_while_workers_wait_a_node_looks_at_all_others_of_a_small_world() -> None:
+    assert looked_at(world("abcd"), "c") == ("d", "a", "b")
+    assert looked_at(world("a"), "a") == looked_at(world("ab"), "z") == ()
+
+
+def test_in_a_large_world_it_looks_at_the_first_and_at_those_that_come_after_it() -> None:
+    names = "".join(chr(ord("A") + number) for number in range(40))
+    assert looked_at(world(names), "B") == (*names[2 : 2 + OTHERS_MAX], "A")
+    assert looked_at(world(names), "A") == tuple(names[1 : 1 + OTHERS_MAX])
