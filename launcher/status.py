@@ -247,7 +247,10 @@ class _World:
 def _now(view: View) -> str:
     if not view.members and view.verdict is None and not view.unreadable:
         return "No node is registered, so nobody works on this job; it goes on when elastic-launch is started again"
-    decision, memory = decide(view, Memory(linked=frozenset(view.members)), Policy("", kill_s=2 * KILL_S), 0.0)
+    places = view.generation.value.members if view.generation is not None else ()
+    here = frozenset(view.members)
+    memory = Memory(linked=here, unheard=frozenset(place.node for place in places) - here)
+    decision, memory = decide(view, memory, Policy("", kill_s=2 * KILL_S), 0.0)
     return _decision_words(decision, timed=bool(memory.cooling))
 
 
