@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.doctor.checks import Check, fail, ok, warn
+from launcher.doctor.checks import Check, Level, fail, ok, warn
 
 FREE_MIN = 1_000_000_000
 FREE_SHARE_MIN = 0.05
@@ -45,6 +45,12 @@ def folder_check(which: tuple[str, str], folder: Path, usage: Usage | None = Non
     if free < FREE_MIN or free < FREE_SHARE_MIN * total:
         return warn(name, text, "its disk is nearly full")
     return ok(name, text)
+
+
+def folder_warning(which: tuple[str, str], folder: Path) -> str:
+    """What an agent says of a folder when it starts, "" if all is well."""
+    check = folder_check(which, folder)
+    return "" if check.level is Level.OK else f"{check.name}: {check.text}; {check.mend}"
 
 
 def gigabytes(amount: int) -> str:
