@@ -35,6 +35,7 @@ from launcher.logorders import (
     End,
     Frames,
     Held,
+    Line,
     Refused,
     Told,
     Wrote,
@@ -112,8 +113,8 @@ class LogDisk:
         os.close(orders)
         os.close(answers)
         self._frames = Frames()
-        self._queue: deque[tuple[str, AnyOrder, bytes]] = deque()
-        self._queued: Counter[str] = Counter()
+        self._queue: deque[tuple[int, AnyOrder, bytes]] = deque()
+        self._queued: Counter[int] = Counter()
         self._kept = 0
         self._rest = memoryview(b"")
         self._put = self._sent = self._done = self._seen = self._looks = self._starts = 0
@@ -185,7 +186,8 @@ class LogDisk:
         if self._instead is not None:
             return self._instead.put(order, of, data)
         size = ORDER_BYTES + len(data)
-        if self._still and not isinstance(order, Begin | End) and not self._fits(of, size):
+        whose = order.start if isinstance(order, Wrote) else 0
+        if self._still and not isinstance(order, Begin | Line | End) and not self._fits(whose, size):
             self._left_out[of] += len(data)
             self._say_still()
             return False
@@ -195,8 +197,8 @@ class LogDisk:
             del self._begun[order.start]
         self._put += 1
         if self._queue or not self._send(order, data):
-            self._queue.append((of, order, data))
-            self._queued[of] += size
+            self._queue.append((whose, order, data))
+            self._queued[whose] += size
             self._kept += size
         if self._timer is None and self._loop is not None:
             self._timer = self._loop.call_later(STILL_S, self._look)
@@ -301,9 +303,9 @@ class LogDisk:
 
     # To the process that writes.
 
-    def _fits(self, of: str, size: int) -> bool:
-        """Each file may have as much of the room as is still free, so that one that says much leaves some to others."""
-        return self._queued[of] + size <= KEEP_BYTES - self._kept
+    def _fits(self, whose: int, size: int) -> bool:
+        """Each start may have as much of the room as is still free: one that says much leaves some to the others."""
+        return self._queued[whose] + size <= KEEP_BYTES - self._kept
 
     def _send(self, order: AnyOrder, data: bytes) -> bool:
         """Send an order, if there is room for it."""
@@ -338,14 +340,14 @@ class LogDisk:
         if self._rest:
             self._send_rest()
         while self._queue:
-            of, order, data = self._queue[0]
+            whose, order, data = self._queue[0]
             if not self._send(order, data):
                 break
             self._queue.popleft()
             self._kept -= (size := ORDER_BYTES + len(data))
-            self._queued[of] -= size
-            if not self._queued[of]:
-                del self._queued[of]
+            self._queued[whose] -= size
+            if not self._queued[whose]:
+                del self._queued[whose]
         self._let_go_on()
 
     def _let_go_on(self) -> None:

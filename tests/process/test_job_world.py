@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from signal import SIGTERM
 
 from tests.process.jobs import Job, story
 from tests.process.nodes import Node
+from tests.process.puppets import Worker
 
 
 def endpoints(node: Node, name: str = "endpoints.log") -> list[str]:
     first, *others = node.text(name).splitlines()
     assert first == "PADDLE_TRAINER_ENDPOINTS:"
     return others
+
+
+def told(worker: Worker) -> str:
+    """The list of endpoints that a worker finds."""
+    return Path(worker.env["ELASTIC_ENDPOINTS_FILE"]).read_text()
 
 
 @story
@@ -63,7 +70,7 @@ async def test_two_workers_on_each_of_two_nodes_have_the_environment_of_torchrun
     for node in (first, second):
         (worker, _) = (worker for worker in world if worker.node == node.id)
         assert worker.cwd == str(node.folder)
-        assert worker.env["ELASTIC_ENDPOINTS_FILE"] == str(node.folder / "log" / "endpoints.1.log")
+        assert told(worker) == node.text("endpoints.1.log")
 
 
 EXPECTED = {
@@ -157,9 +164,9 @@ async def test_a_node_beyond_the_maximum_says_that_it_is_a_spare(job: Job) -> No
 
 @story
 async def test_a_node_with_another_number_of_workers_is_refused_with_both_numbers(job: Job) -> None:
-    await job.node("--np", "1:2", "--nproc_per_node", "2")
+    await job.node("--np", "2", "--nproc_per_node", "2")
     world = await job.world(1, 2)
-    other = await job.node("--np", "1:2", "--nproc_per_node", "3")
+    other = await job.node("--np", "2", "--nproc_per_node", "3")
     line = await other.says("offers 3 cards")
     assert f"job {job.job_id} uses 2 on every node; use --nproc_per_node 2" in line.string
     assert await other.exits() == 3
