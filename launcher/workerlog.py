@@ -8,6 +8,7 @@ with which the worker began and those with which it ended, and the end of a log 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -51,7 +52,7 @@ class WorkerLog:
     @property
     def size(self) -> int:
         """Bytes in the file."""
-        return os.lseek(self._fd, 0, os.SEEK_END)
+        return _size(self._fd)
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes of the worker as they are."""
@@ -147,9 +148,19 @@ def append_line(path: Path, text: str) -> None:
 
 def own_line(fd: int, text: str) -> bytes:
     """The bytes of a line of ours; they end an unfinished line of the worker first."""
-    end = os.lseek(fd, 0, os.SEEK_END)
+    end = _size(fd)
     whole = end == 0 or os.pread(fd, 1, end - 1) in (b"\n", b"")
     return f"{'' if whole else chr(10)}{text}\n".encode(errors="surrogateescape")
+
+
+def _size(fd: int) -> int:
+    """Bytes in a file; a pipe has none that can be read back."""
+    try:
+        return os.lseek(fd, 0, os.SEEK_END)
+    except OSError as error:
+        if error.errno != errno.ESPIPE:
+            raise
+        return 0
 
 
 def _open(path: Path) -> int:
