@@ -51,7 +51,7 @@ RING_BYTES: Final = 1 << 20
 """Room that the agent shares with the process that writes."""
 FLOW_BYTES: Final = 1 << 19
 """So much of it may be on its way to a disk that goes on."""
-KEEP_BYTES: Final = 16 << 20
+KEEP_BYTES: Final = 16_000_000
 """So much is kept for a disk that stands still."""
 STILL_S: Final = 1.0
 """A disk that has done nothing for so long stands still."""

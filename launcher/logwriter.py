@@ -16,7 +16,8 @@ from pathlib import Path
 
 from elastic.errors import ConfigError
 from launcher import envlog, logs, proctitle
-from launcher.doctor.folders import LOG, folder_warning
+from launcher.doctor.checks import warning
+from launcher.doctor.folders import LOG, folder_check
 from launcher.folder import LogFolder
 from launcher.logorders import (
     Amend,
@@ -159,7 +160,7 @@ def serve(pipes: tuple[int, int], ring: Ring, hold: Callable[[], LogFolder], sto
         with hold() as folder:
             if story:
                 _try(folder.path / story)
-            lines = map(text_bytes, (folder.note, folder.moved, folder_warning(LOG, folder.path)))
+            lines = map(text_bytes, (folder.note, folder.moved, warning(folder_check(LOG, folder.path))))
             _answer(answers, Held(path_bytes(folder.path), *lines))
             proctitle.show(title)
             _obey(orders, answers, ring)

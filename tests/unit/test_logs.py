@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
+from launcher import sharedlog
 from launcher.console import Console
 from launcher.endpoints import join_host_port as endpoint
+from launcher.logorders import Append, path_bytes
 from launcher.logs import (
     ENDPOINTS_KEPT,
     STORY,
@@ -24,6 +26,7 @@ from launcher.logs import (
     tail,
     write_endpoints,
 )
+from launcher.logwriter import Writer
 from launcher.recent import Ending
 from launcher.sharedlog import SharedLog
 from launcher.workerlog import WorkerLog, append_line
@@ -182,3 +185,28 @@ class TestTheNarrator:
         Narrator("h-1", console).say("lost a node")
         console.close()
         assert path.read_bytes() == b"50%\r\n[elastic-launch h-1] lost a node\n"
+
+    def test_its_file_has_a_bound_and_the_newest_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sharedlog, "BYTES_MAX", 2000)
+        writer = Writer(lambda text, quietly: pytest.fail(text))
+        path = path_bytes(tmp_path / STORY)
+        with open(os.devnull, "w") as null:
+            console = Console(null.fileno())
+        narrator = Narrator("h-1", console, level=Level.QUIET)
+        narrator.keep(lambda line: writer.do(Append(path, line)))
+        for number in range(200):
+            narrator.say(f"line {number}")
+        console.close()
+        files = [tmp_path / "launcher.1.log", tmp_path / "launcher.log"]
+        assert sorted(tmp_path.iterdir()) == files
+        assert all(file.stat().st_size < 2100 for file in files)
+        numbers = [int(line.split()[-1]) for file in files for line in file.read_text().splitlines()]
+        assert numbers == list(range(numbers[0], 200))
+
+    def test_a_file_that_cannot_be_written_is_complained_of_once(self, tmp_path: Path) -> None:
+        told: list[str] = []
+        writer = Writer(lambda text, quietly: told.append(text))
+        for _ in range(3):
+            writer.do(Append(path_bytes(tmp_path / "none" / STORY), b"line\n"))
+        why = "cannot be written (No such file or directory); it is not complete"
+        assert told == [f"{tmp_path}/none/launcher.log {why}"]
