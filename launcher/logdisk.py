@@ -174,7 +174,7 @@ class LogDisk:
     @property
     def full(self) -> bool:
         """Whether more is on its way than a disk that goes on is to have at once."""
-        return not self._still and (bool(self._queue) or self._ring.used > FLOW_BYTES)
+        return self._more_than(FLOW_BYTES)
 
     def when_room(self, go_on: Callable[[], None]) -> None:
         """Call once when it is not `full` any more."""
@@ -350,8 +350,13 @@ class LogDisk:
                 del self._queued[whose]
         self._let_go_on()
 
+    def _more_than(self, size: int) -> bool:
+        """Tell whether the disk goes on, and so much and more is on its way."""
+        goes_on = not self._still and self._instead is None
+        return goes_on and (bool(self._queue) or self._ring.used > size)
+
     def _let_go_on(self) -> None:
-        if self._waiting and (self._still or not (self._queue or self._ring.used > FLOW_BYTES // 2)):
+        if self._waiting and not self._more_than(FLOW_BYTES // 2):
             waiting, self._waiting = self._waiting, []
             for go_on in waiting:
                 go_on()
