@@ -8,6 +8,7 @@ was ordered before. `Directly` does the same at once, where nobody minds a disk 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -46,9 +47,9 @@ from launcher.sharedlog import SharedLog
 from launcher.workerlog import WorkerLog, append_line
 
 STOOD_STILL = "the disk stood still"
-READ_BYTES = 1 << 10
-"""So few, so that it is told soon what is done: room in the ring."""
+READ_BYTES = 1 << 16
 DONE_EVERY_S = 0.2
+DONE_EVERY = 4
 """At least so often it is told what is done, while more is to be done."""
 DEAF = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals to all processes of a job: what the agent says while it leaves is to be written, too."""
@@ -169,16 +170,20 @@ def serve(pipes: tuple[int, int], ring: Ring, hold: Callable[[], LogFolder], sto
 
 
 def _obey(orders: int, answers: int, ring: Ring) -> None:
-    frames, done, told_s = Frames(), 0, time.monotonic()
+    frames, done, told, told_s = Frames(), 0, 0, time.monotonic()
     writer = Writer(lambda text, quietly: _answer(answers, Told(text_bytes(text), quietly)))
+    more = select.poll()
+    more.register(orders, select.POLLIN)
     while data := os.read(orders, READ_BYTES):
         for order in frames.orders(data):
             writer.do(order, ring.piece(order.at, order.size) if isinstance(order, Wrote) else b"")
             done += 1
-            if (now_s := time.monotonic()) - told_s > DONE_EVERY_S:
-                told_s = now_s
+            if (now_s := time.monotonic()) - told_s > DONE_EVERY_S or done - told >= DONE_EVERY:
+                told, told_s = done, now_s
                 _answer(answers, Done(done))
-        _answer(answers, Done(done))
+        if done > told and not more.poll(0):
+            told, told_s = done, time.monotonic()
+            _answer(answers, Done(done))
 
 
 def _answer(answers: int, answer: AnyAnswer) -> None:
