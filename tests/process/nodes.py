@@ -90,6 +90,10 @@ class Node:
                     found.append(int(environ.parent.name))
         return found
 
+    def writers(self) -> list[int]:
+        """The process that writes its logs, none once it has ended."""
+        return [pid for pid in self.processes() if "writes logs" in command_of(pid)]
+
     def nursery(self) -> int:
         """The nursery's process."""
         for pid in self.processes():
@@ -104,7 +108,7 @@ class Node:
     def logs(self) -> Path:
         """Its log folder, when what the agent has said by now is written there."""
         until_s = time.monotonic() + LIMIT_S
-        while any(_is_busy(pid) for pid in self.processes() if "writes logs" in command_of(pid)):
+        while any(map(_is_busy, self.writers())):
             assert time.monotonic() < until_s, f"the logs of node {self.name} are not written"
             time.sleep(0.001)  # Nobody tells of it.
         return self.folder / "log"

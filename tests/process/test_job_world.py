@@ -164,9 +164,9 @@ async def test_a_node_beyond_the_maximum_says_that_it_is_a_spare(job: Job) -> No
 
 @story
 async def test_a_node_with_another_number_of_workers_is_refused_with_both_numbers(job: Job) -> None:
-    await job.node("--np", "2", "--nproc_per_node", "2")
+    await job.node("--np", "1:2", "--nproc_per_node", "2")
     world = await job.world(1, 2)
-    other = await job.node("--np", "2", "--nproc_per_node", "3")
+    other = await job.node("--np", "1:2", "--nproc_per_node", "3")
     line = await other.says("offers 3 cards")
     assert f"job {job.job_id} uses 2 on every node; use --nproc_per_node 2" in line.string
     assert await other.exits() == 3
