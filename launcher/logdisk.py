@@ -47,9 +47,9 @@ from launcher.logorders import (
 from launcher.logwriter import Directly, serve
 from launcher.ring import Ring
 
-RING_BYTES: Final = 1 << 20
+RING_BYTES: Final = 2 << 20
 """Room that the agent shares with the process that writes."""
-FLOW_BYTES: Final = 1 << 19
+FLOW_BYTES: Final = 3 << 19
 """So much of it may be on its way to a disk that goes on."""
 KEEP_BYTES: Final = 16_000_000
 """So much is kept for a disk that stands still."""
