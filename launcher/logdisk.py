@@ -14,61 +14,46 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import select
-import time
-import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NoReturn, Protocol, Self
+from typing import Final, Protocol, Self
 
 import msgspec
 
-from elastic.errors import ConfigError
 from launcher.folder import LogFolder
 from launcher.logorders import (
-    AnyAnswer,
     AnyOrder,
     Begin,
     Done,
     End,
     Frames,
-    Held,
     Line,
-    Refused,
     Told,
     Wrote,
     bytes_path,
     bytes_text,
     packed,
-    text_bytes,
 )
-from launcher.logwriter import Directly, serve
-from launcher.ring import Ring
+from launcher.logprocess import LogProcess
+from launcher.logwriter import Directly
 
-RING_BYTES: Final = 2 << 20
-"""Room that the agent shares with the process that writes."""
 FLOW_BYTES: Final = 3 << 19
-"""So much of it may be on its way to a disk that goes on."""
+"""So much of the ring may be on its way to a disk that goes on."""
 KEEP_BYTES: Final = 16_000_000
 """So much is kept for a disk that stands still."""
 STILL_S: Final = 1.0
 """A disk that has done nothing for so long stands still."""
 SAY_AFTER_S: Final = 5.0
 """So long it stands still before people hear of it, unless something is left out before."""
-START_LIMIT_S: Final = 10.0
-"""So long a folder may take to show that it can be written."""
 CLOSE_LIMIT_S: Final = 5.0
 """So long the end of an agent waits for a disk that does nothing."""
 CLOSE_MAX_S: Final = 30.0
 """The same for one that goes on and is slow."""
-LEAVE_LIMIT_S: Final = 1.0
-"""So long the process that writes may take to end when all is written."""
 READ_BYTES: Final = 1 << 16
 ORDER_BYTES: Final = 512
 """So much an order counts beside its data: what it takes in memory, nearly always."""
-TITLE: Final = ("elastic-launch:", "writes", "logs")
 
 
 class Sink(Protocol):
@@ -103,15 +88,9 @@ class LogDisk:
 
         `hold` takes the folder that is `named`, in that process. `story`: see `launcher.logwriter.serve`.
         """
-        self._named = named
-        orders, self._orders = os.pipe()
-        self._answers, answers = os.pipe()
-        self._ring = Ring(RING_BYTES)
-        self._pid = os.fork()
-        if self._pid == 0:
-            _run(orders, answers, self._ring, hold, story)
-        os.close(orders)
-        os.close(answers)
+        self._process = LogProcess(hold, named, story)
+        self._ring = self._process.ring
+        self._orders, self._answers = self._process.orders, self._process.answers
         self._frames = Frames()
         self._queue: deque[tuple[int, AnyOrder, bytes]] = deque()
         self._queued: Counter[int] = Counter()
@@ -130,30 +109,16 @@ class LogDisk:
 
     def __enter__(self) -> Self:
         """Wait until the folder is known to be good. Raises `ConfigError` if it is not, or does not answer."""
-        for answer in self._first_answers(START_LIMIT_S):
-            match answer:
-                case Held():
-                    self.path = bytes_path(answer.path)
-                    self.note, self.moved, self.warning = map(bytes_text, (answer.note, answer.moved, answer.warning))
-                    return self
-                case Refused():
-                    self._leave()
-                    raise ConfigError(bytes_text(answer.why))
-                case Told():
-                    self._leave()
-                    raise ConfigError(f"--log_dir {self._named} cannot be used: {bytes_text(answer.text)}")
-        os.close(self._orders)
-        os.close(self._answers)
-        raise ConfigError(
-            f"--log_dir {self._named} has not answered for {START_LIMIT_S:g} s (a network disk without its server?); "
-            "mend it, or name another folder"
-        )
+        held = self._process.held()
+        self.path = bytes_path(held.path)
+        self.note, self.moved, self.warning = map(bytes_text, (held.note, held.moved, held.warning))
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Let go; the process that writes ends when it has done what it has got."""
-        self._leave()
+        self._process.leave()
 
     def open(self, on_told: Callable[[str, bool], None]) -> None:
         """Hear the process from now on, in the loop that runs.
@@ -221,7 +186,7 @@ class LogDisk:
             return ""
         return (
             f"the log folder {self.path} does not take writes: the last {self._put - self._done} of them are lost; "
-            f"process {self._pid} waits for the disk, and ends then"
+            f"process {self._process.pid} waits for the disk, and ends then"
         )
 
     # From the process that writes.
@@ -360,42 +325,6 @@ class LogDisk:
             waiting, self._waiting = self._waiting, []
             for go_on in waiting:
                 go_on()
-
-    # The process.
-
-    def _first_answers(self, limit_s: float) -> Iterator[AnyAnswer]:
-        """What it answers before there is a loop, until it has been silent for too long."""
-        until_s = time.monotonic() + limit_s
-        poll = select.poll()
-        poll.register(self._answers, select.POLLIN)
-        while poll.poll(max(0.0, until_s - time.monotonic()) * 1000):
-            if not (data := os.read(self._answers, READ_BYTES)):
-                raise ConfigError("the process that writes the logs was killed; see why, and start again")
-            yield from self._frames.answers(data)
-
-    def _leave(self) -> None:
-        """Let it end. One that waits for a disk is not waited for: it ends when the disk does."""
-        os.close(self._orders)
-        os.close(self._answers)
-        pidfd = os.pidfd_open(self._pid)
-        try:
-            poll = select.poll()
-            poll.register(pidfd, select.POLLIN)
-            if poll.poll(LEAVE_LIMIT_S * 1000):
-                os.waitpid(self._pid, 0)
-        finally:
-            os.close(pidfd)
-
-
-def _run(orders: int, answers: int, ring: Ring, hold: Callable[[], LogFolder], story: str) -> NoReturn:
-    """The life of the process that writes."""
-    try:
-        serve((orders, answers), ring, hold, story, TITLE)
-    except BaseException:  # noqa: BLE001  # It is told: stderr is closed here, and nothing of the agent's may run.
-        with contextlib.suppress(OSError):
-            os.write(answers, packed(Told(text_bytes(traceback.format_exc()))))
-        os._exit(1)
-    os._exit(0)
 
 
 def _megabytes(amount: int) -> str:
