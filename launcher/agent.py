@@ -9,9 +9,8 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from elastic import agentevents as ae
 from elastic import roster
@@ -25,7 +24,7 @@ from elastic.proposals import Transaction, registered_before
 from elastic.store import session
 from elastic.store.base import Range, Store
 from elastic.store.mirror import Mirror
-from launcher import addresses, loading, locks, offer, openfiles, report, serving
+from launcher import addresses, events, loading, locks, logs, offer, openfiles, report, serving
 from launcher.arrivals import Arrivals
 from launcher.config import Config
 from launcher.connecting import Connecting, Interrupted, boottime, resolve
@@ -36,6 +35,8 @@ from launcher.hello import Hello
 from launcher.history import History
 from launcher.introduction import introduce
 from launcher.linking import Linking
+from launcher.logdisk import CLOSE_LIMIT_S, LogDisk
+from launcher.logorders import Append, path_bytes
 from launcher.logs import Level, Narrator
 from launcher.neighbours import Neighbours
 from launcher.node import NodeWorkers
@@ -48,6 +49,8 @@ from launcher.talk import Heard
 from launcher.timeline import TimelineTeller
 from launcher.waiting import WaitingLines
 
+HURRY_LIMIT_S = 0.5
+"""So long the disk of the logs is waited for after a second signal."""
 CLOSING_LIMIT_S = 1.0
 """Giving back the lease takes at most this long; otherwise it ends by itself."""
 REVOKE_AGAIN_S = 0.5
@@ -60,15 +63,15 @@ PROOF_FIRST_S = 0.02
 """The second time it is asked after this pause, and then after twice the one before: they are usually about to be."""
 
 
-def run(config: Config) -> int:
-    """Run one node until the job, or this node's part in it, has ended; the exit code."""
-    return asyncio.run(_run(config))
+def run(config: Config, disk: LogDisk) -> int:
+    """Run one node until the job, or this node's part in it, has ended; the exit code. Its logs go to `disk`."""
+    return asyncio.run(_run(config, disk))
 
 
-async def _run(config: Config) -> int:
+async def _run(config: Config, disk: LogDisk) -> int:
     """Do the work; the second signal ends it at once, wherever it is."""
     signals = Signals()
-    work = asyncio.create_task(_work(config, signals), name="agent")
+    work = asyncio.create_task(_work(config, disk, signals), name="agent")
     forced = asyncio.create_task(signals.second.wait(), name="second signal")
     await asyncio.wait({work, forced}, return_when=asyncio.FIRST_COMPLETED)
     forced.cancel()
@@ -80,7 +83,7 @@ async def _run(config: Config) -> int:
     return work.result()
 
 
-async def _work(config: Config, signals: Signals) -> int:
+async def _work(config: Config, disk: LogDisk, signals: Signals) -> int:
     console = Console(2)
     level = Level.VERBOSE if config.verbose else Level.QUIET if config.quiet else Level.NORMAL
     connecting = Connecting(config, signals, Narrator("-", console, level=level))
@@ -88,19 +91,31 @@ async def _work(config: Config, signals: Signals) -> int:
         host = await connecting.until(resolve, config)
         node = f"{host}-{secrets.token_hex(2)}"
         narrator = Narrator(node, console, level=level)
-        narrator.keep_in(Path(config.log_dir))
-        introduce(narrator, config, host, os.environ)
-        agent = Agent(config, node, host, narrator, console, signals)
+        narrator.keep(_appending(disk, logs.STORY))
+        disk.open(lambda text, quietly: (narrator.detail if quietly else narrator.warn)(text))
         try:
-            return await agent.run(connecting)
+            introduce(narrator, config, host, os.environ, (disk.warning,))
+            agent = Agent(config, node, host, narrator, console, signals, disk)
+            try:
+                return await agent.run(connecting)
+            finally:
+                await agent.close()
         finally:
-            await agent.close()
             narrator.close()
+            limit_s = HURRY_LIMIT_S if signals.second.is_set() else CLOSE_LIMIT_S
+            if lost := await disk.close(limit_s):
+                narrator.warn(lost)
     except Interrupted as interrupted:
         connecting.narrator.say(f"{interrupted}: ended before it had joined")
         return interrupted.exit_code
     finally:
         console.close()
+
+
+def _appending(disk: LogDisk, name: str) -> Callable[[bytes], object]:
+    """Appends lines to a file of the log folder."""
+    path = path_bytes(disk.path / name)
+    return lambda line: disk.put(Append(path, line), name)
 
 
 def _first(group: BaseExceptionGroup[ElasticError]) -> ElasticError:
@@ -117,7 +132,14 @@ class Agent:
     """One node in one job."""
 
     def __init__(
-        self, config: Config, node: str, host: str, narrator: Narrator, console: Console, signals: Signals
+        self,
+        config: Config,
+        node: str,
+        host: str,
+        narrator: Narrator,
+        console: Console,
+        signals: Signals,
+        disk: LogDisk,
     ) -> None:
         self._config = config
         self._node = node
@@ -128,8 +150,8 @@ class Agent:
         self._listening = host if addresses.only_here(host, static_hosts(config)) else ""
         self._keys = JobKeys(config.job_id, config.key_prefix)
         self._events = Arrivals(boottime)
-        self._workers = NodeWorkers(config, node, host, narrator, console, self._events.put_nowait)
-        self._event_log = EventLog(Path(config.log_dir), config.job_id, node, narrator.warn)
+        self._workers = NodeWorkers(config, node, host, narrator, console, self._events.put_nowait, disk)
+        self._event_log = EventLog(_appending(disk, events.FILE), config.job_id, node)
         self._store: Store | None = None
         self._hello: Hello | None = None
         self._reader = ViewReader(self._keys)

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from elastic.errors import ConfigError, ElasticError
@@ -43,24 +44,29 @@ def _run(config: Config) -> int:
     with loading.kept():
         from launcher import paddlecloud
         from launcher.folder import LogFolder
+        from launcher.logdisk import LogDisk
+        from launcher.logs import STORY
 
     if config.paddlecloud and not config.quiet:
         sys.stderr.write(f"elastic-launch: {paddlecloud.line(config.ips, config.host)}\n")
     job = "" if config.local_nodes else _job(config)
-    with LogFolder(Path(config.log_dir), overwrite=config.log_overwrite, job=job, below=config.job_id) as folder:
-        if folder.note:
-            sys.stderr.write(f"elastic-launch: --log_overwrite: {folder.note}\n")
-        if folder.moved:
-            sys.stderr.write(f"elastic-launch: {folder.moved}\n")
-        config = replace(config, log_dir=str(folder.path))
+    named = Path(config.log_dir)
+    hold = partial(LogFolder, named, overwrite=config.log_overwrite, job=job, below=config.job_id)
+    with LogDisk(hold, named, STORY if job else "") as disk:
+        if disk.note:
+            sys.stderr.write(f"elastic-launch: --log_overwrite: {disk.note}\n")
+        if disk.moved:
+            sys.stderr.write(f"elastic-launch: {disk.moved}\n")
+        config = replace(config, log_dir=str(disk.path))
         for line in config.warnings:
             sys.stderr.write(f"elastic-launch: warning: {line}\n")
+        if config.local_nodes:
+            with loading.kept():
+                from launcher import local
+            return local.run(config)
         with loading.kept():
-            if config.local_nodes:
-                from launcher.local import run
-            else:
-                from launcher.agent import run
-        return run(config)
+            from launcher import agent
+        return agent.run(config, disk)
 
 
 def _job(config: Config) -> str:

@@ -51,13 +51,17 @@ def text(environment: Mapping[str, str]) -> str:
     return "".join(lines)
 
 
-def write(log_dir: Path, role: Role, index: int, environment: Mapping[str, str]) -> None:
-    """Write it where only the owner can read it, whole or not at all. Raises `OSError`."""
-    name = f"envlog.{index}" if role is Role.WORKER else f"envlog.{role.value}.{index}"
+def name_of(role: Role, index: int) -> str:
+    """The file of a process."""
+    return f"envlog.{index}" if role is Role.WORKER else f"envlog.{role.value}.{index}"
+
+
+def write(log_dir: Path, name: str, content: bytes) -> None:
+    """Write the text of an environment where only the owner can read it, whole or not at all. Raises `OSError`."""
     fd, new = tempfile.mkstemp(prefix=f".{name}-", dir=log_dir)  # mkstemp gives mode 0600.
     try:
-        with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(text(environment))
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
         os.replace(new, log_dir / name)
     except OSError:
         with contextlib.suppress(FileNotFoundError):

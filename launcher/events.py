@@ -25,27 +25,26 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from elastic import agentevents as ae
 from elastic.agentfacts import Facts
 from elastic.model import Cause
-from launcher.sharedlog import SharedLog
 
 LINE_BYTES_MAX = 64 << 10
 """A longer line (the members of a very large world) loses its list of nodes."""
 
 
-class EventLog:
-    """Appends lines. A file that cannot be written costs its lines and nothing else; `complain` hears of it once."""
+FILE = "events.jsonl"
 
-    def __init__(self, log_dir: Path, job_id: str, node: str, complain: Callable[[str], None]) -> None:
+
+class EventLog:
+    """Makes the lines; `append` brings them there."""
+
+    def __init__(self, append: Callable[[bytes], object], job_id: str, node: str) -> None:
         """Nothing is written yet."""
-        self._file = SharedLog(log_dir / "events.jsonl")
+        self._append = append
         self._common = {"job": job_id, "node": node}
-        self._complain = complain
-        self._complained = False
         self._generation = 0
         self._go = 0
 
@@ -82,15 +81,7 @@ class EventLog:
         if len(line) > LINE_BYTES_MAX and "nodes" in fields:
             self.write(what, g, {name: value for name, value in fields.items() if name != "nodes"})
             return
-        try:
-            self._file.append(line)
-        except OSError as error:
-            self._complain_once(f"cannot be written ({error.strerror}); it is not complete")
-
-    def _complain_once(self, text: str) -> None:
-        if not self._complained:
-            self._complained = True
-            self._complain(f"{self._file.path} {text}")
+        self._append(line)
 
     def _look(self, facts: Facts, taken: Sequence[str]) -> None:
         """Write what the store shows anew."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from elastic.channel import Hello, Preparing, Progress, Ready, Said
 from elastic.hangclock import HangClock
@@ -14,9 +13,9 @@ from launcher.processes import is_frozen
 from launcher.talk import Heard, WorkerTalk
 
 STACKS_LIMIT_S = 2.0
-"""So long the stacks of a node's workers may take to be in their logs."""
+"""So long the stacks of a node's workers may take to come."""
 STACKS_LOOK_S = 0.05
-"""How often the logs are looked at; stacks that did not grow for so long are complete."""
+"""How often it is looked; stacks that did not grow for so long are complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +31,29 @@ class Hanging:
 class HangWatch:
     """Watches the workers of one generation after the other, on one node."""
 
-    def __init__(self, talk: WorkerTalk, limit_s: float, hung: Callable[[int, Sequence[Hanging]], None]) -> None:
-        """`limit_s` as in `HangClock`; `hung` gets the generation and who is late, the one furthest behind first."""
+    def __init__(
+        self,
+        talk: WorkerTalk,
+        limit_s: float,
+        hung: Callable[[int, Sequence[Hanging]], None],
+        said: Callable[[int], int],
+    ) -> None:
+        """`limit_s` as in `HangClock`; `hung` gets the generation and who is late, the one furthest behind first.
+
+        `said` tells how many bytes a worker, by its local rank, has written so far.
+        """
         self._talk = talk
         self._limit_s = limit_s
         self._hung = hung
         self._g = 0
         self._clock = HangClock(0.0)
-        self._logs: Mapping[int, Path] = {}
+        self._said = said
         self._changed = asyncio.Event()
         talk.followers.append(self._follow)
 
-    def begin(self, g: int, logs: Mapping[int, Path]) -> None:
-        """Watch the workers of generation `g`, whose logs these are, by local rank."""
-        self._g, self._clock, self._logs = g, HangClock(self._limit_s), logs
+    def begin(self, g: int) -> None:
+        """Watch the workers of generation `g`."""
+        self._g, self._clock = g, HangClock(self._limit_s)
         self._changed.set()
 
     def end(self) -> None:
@@ -104,8 +112,8 @@ class HangWatch:
             self._hung(g, [Hanging(local, step, local in shown, local in frozen) for local, step in late])
 
     async def _stacks(self, frozen: Collection[int]) -> set[int]:
-        """Have every worker of the node write its stacks; those whose logs have grown. Who is frozen cannot."""
-        before = {local: _size(path) for local, path in self._logs.items()}
+        """Have every worker of the node write its stacks; those that said something. Who is frozen cannot."""
+        before = self._sizes()
         asked = {
             local
             for local, heard in self._talk.workers.items()
@@ -114,15 +122,12 @@ class HangWatch:
         sizes, until = before, time.monotonic() + STACKS_LIMIT_S
         while asked and time.monotonic() < until:
             await asyncio.sleep(STACKS_LOOK_S)
-            now = {local: _size(path) for local, path in self._logs.items()}
+            now = self._sizes()
             if now == sizes and all(now[local] > before[local] for local in asked):
                 break
             sizes = now
-        return {local for local in asked if _size(self._logs[local]) > before[local]}
+        now = self._sizes()
+        return {local for local in asked if now[local] > before[local]}
 
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+    def _sizes(self) -> dict[int, int]:
+        return {local: self._said(local) for local in self._talk.workers}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -12,8 +12,7 @@ from launcher import addresses, locks, proxies
 from launcher.addresses import is_loopback
 from launcher.config import Config
 from launcher.container import bridge_hint, in_container
-from launcher.doctor.checks import Level
-from launcher.doctor.folders import CHECKPOINTS, LOG, folder_check
+from launcher.doctor.folders import CHECKPOINTS, folder_warning
 from launcher.interfaces import misnamed, network_line
 from launcher.logs import Narrator
 from launcher.roles import static_hosts
@@ -21,8 +20,13 @@ from launcher.roles import static_hosts
 NODE_MARK = re.compile(r"-[0-9a-f]{4}")
 
 
-def introduce(narrator: Narrator, config: Config, host: str, environ: Mapping[str, str]) -> None:
-    """Say once where this node is, and warn of what the doctor would warn of and is quick to see."""
+def introduce(
+    narrator: Narrator, config: Config, host: str, environ: Mapping[str, str], known: Sequence[str] = ()
+) -> None:
+    """Say once where this node is, and warn of what the doctor would warn of and is quick to see.
+
+    `known` are warnings of things that were looked at before, "" for none.
+    """
     also = [node for node in locks.held(config.job_id) if _is_of(node, host)]
     if also and not is_loopback(host):
         others = f"nodes {', '.join(also)} run" if len(also) > 1 else f"node {also[0]} runs"
@@ -37,10 +41,8 @@ def introduce(narrator: Narrator, config: Config, host: str, environ: Mapping[st
         narrator.warn(f"{variable} is {wanted}, and no interface here fits; use one that ip link lists, or unset it")
     if hint := bridge_hint(host, config.servers, inside=in_container()):
         narrator.warn(hint)
-    for which, folder in ((LOG, config.log_dir), (CHECKPOINTS, config.checkpoint_dir)):
-        check = folder_check(which, Path(folder))
-        if check.level is not Level.OK:
-            narrator.warn(f"{check.name}: {check.text}; {check.mend}")
+    for warning in filter(None, (*known, folder_warning(CHECKPOINTS, Path(config.checkpoint_dir)))):
+        narrator.warn(warning)
 
 
 def _is_of(node: str, host: str) -> bool:

@@ -6,11 +6,10 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from elastic.errors import ConfigError
-from elastic.store.certificates import readable_by_others
+from elastic.store.certificates import beginning, readable_by_others
 
 PASSWORD: Final = "ELASTIC_ETCD_PASSWORD"
 """The variable with the password. Workers do not get it."""
@@ -91,11 +90,7 @@ def _warnings(flag: str, file: str) -> tuple[str, ...]:
 
 
 def _read(flag: str, name: str) -> str:
-    try:
-        with Path(name).open("rb") as file:
-            data = file.read(PASSWORD_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigError(f"{flag} {name} cannot be read: {error.strerror}") from error
+    data = beginning(flag, name, PASSWORD_BYTES_MAX)
     try:
         text = data.decode().rstrip("\r\n")
     except UnicodeDecodeError:

@@ -15,7 +15,7 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
@@ -24,19 +24,15 @@ from elastic.errors import ConfigError
 from elastic.model import Role
 from elastic.naming import log_name, process_name
 from launcher.console import Console
-from launcher.sharedlog import SharedLog
+from launcher.recent import Ending
 
 TAIL_LINES = 20
-TAIL_BYTES = 1 << 18
-"""Bytes of a log's end that are looked at."""
-
 LINE_CHARACTERS = 500
 """A longer line of a tail is cut. Twenty lines of eight workers stay far below what a store's document may hold."""
 
+STORY = "launcher.log"
 ENDPOINTS_KEPT = 50
 """So many lists of endpoints are kept; a job that lives for months makes thousands of generations."""
-LAUNCHER_BYTES_MAX = 8 << 20
-"""Of launcher.log; there are two of them at most. A thousand generations need about 3 MB."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _FRAME = re.compile(r"==== .* ====")
@@ -94,42 +90,37 @@ def signal_info_line(*, pid: int, sender: int) -> str:
 
 
 def write_endpoints(log_dir: Path, g: int, endpoints: Sequence[str], servers: Sequence[str] = ()) -> None:
+    """Write the endpoints of a generation as `write_lists` does, in a folder that is made if it is not there."""
+    log_dir.mkdir(parents=True, exist_ok=True)
+    write_lists(log_dir, g, endpoints, servers)
+
+
+def write_lists(folder: Path, g: int, endpoints: Sequence[str], servers: Sequence[str] = ()) -> None:
     """Write the endpoints of a generation, in rank order, as the newest and under its number.
 
     Parameter servers stand below the workers, under the name of Paddle's list of them.
     `endpoints` are as `launcher.endpoints.join_host_port` writes them, IPv6 in brackets.
     A reader sees the old list or the new one, never a part. The numbered ones of the newest `ENDPOINTS_KEPT`
-    generations are kept. The folder is made if it is not there. Raises `OSError`.
+    generations are kept. Raises `OSError`.
     """
-    log_dir.mkdir(parents=True, exist_ok=True)
     below = ("PADDLE_PSERVERS_IP_PORT_LIST:", *servers) if servers else ()
     text = "".join(f"{line}\n" for line in ("PADDLE_TRAINER_ENDPOINTS:", *endpoints, *below))
     for name in (f"endpoints.{g}.log", "endpoints.log"):
-        _replace(log_dir / name, text)
-    for path in log_dir.glob("endpoints.*.log"):
+        _replace(folder / name, text)
+    for path in folder.glob("endpoints.*.log"):
         number = path.name.split(".")[1]
         if number.isascii() and number.isdigit() and int(number) <= g - ENDPOINTS_KEPT:
             path.unlink(missing_ok=True)
 
 
-def tail(path: Path, from_offset: int, lines: int = TAIL_LINES, *, to_offset: int | None = None) -> tuple[str, ...]:
-    """The last lines that a worker wrote since `from_offset`, fit for any screen; () if there is nothing to read.
+def tail(ending: Ending, lines: int = TAIL_LINES) -> tuple[str, ...]:
+    """The last lines of the end of what a worker said, fit for any screen; () if it said nothing.
 
-    With `to_offset`, as if the log ended there. Only the last `TAIL_BYTES` are looked at. Bytes that are no text are
-    replaced, control characters and colours taken out, of a line that was drawn over with carriage returns the last
-    state is kept, our own frame left out.
+    Bytes that are no text are replaced, control characters and colours taken out, of a line that was drawn over with
+    carriage returns the last state is kept, our own frame left out.
     """
-    try:
-        with path.open("rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            end = end if to_offset is None else min(end, to_offset)
-            start = max(from_offset, end - TAIL_BYTES)
-            file.seek(start)
-            data = file.read(max(0, end - start))
-    except OSError:
-        return ()
-    found = [clean(line) for line in data.decode(errors="replace").split("\n")]
-    if start > from_offset and any(map(_worth, found[1:])):
+    found = [clean(line) for line in ending.data.decode(errors="replace").split("\n")]
+    if ending.cut and any(map(_worth, found[1:])):
         del found[0]  # It is likely a part of a line. A part is better than nothing.
     return tuple([line for line in found if _worth(line)][-lines:])
 
@@ -155,22 +146,15 @@ class Narrator:
     """Says what the agent does: one short line each, to stderr and, with the time, to launcher.log."""
 
     def __init__(self, node_id: str, console: Console, *, level: Level = Level.NORMAL) -> None:
-        """Speak as `node_id`; `keep_in` adds the file once the folder is known to be good."""
+        """Speak as `node_id`; `keep` adds the file."""
         self._node_id = node_id
         self._console = console
         self._level = level
-        self._file: SharedLog | None = None
-        self._complained = False
+        self._append: Callable[[bytes], object] | None = None
 
-    def keep_in(self, log_dir: Path) -> None:
-        """Append everything to launcher.log from now on. Raises `ConfigError` if that cannot be."""
-        check_log_dir(log_dir)
-        self._file = SharedLog(log_dir / "launcher.log")
-        try:
-            self._file.append(b"")
-        except OSError as error:
-            mend = "change --log_dir or its owner"
-            raise ConfigError(f"{self._file.path} cannot be written ({error.strerror}); {mend}") from error
+    def keep(self, append: Callable[[bytes], object]) -> None:
+        """Have everything appended to launcher.log from now on."""
+        self._append = append
 
     def say(self, text: str) -> None:
         """A step of the story."""
@@ -193,7 +177,7 @@ class Narrator:
 
     def close(self) -> None:
         """Keep nothing more; the console is its owner's."""
-        self._file = None
+        self._append = None
 
     def _speak(self, text: str, level: Level) -> None:
         line = clean(text.replace("\n", " "))
@@ -205,16 +189,9 @@ class Narrator:
             self._console.write_line(f"{prefix} {line}")
 
     def _keep(self, line: str) -> None:
-        if self._file is None:
-            return
-        time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        try:
-            self._file.append(f"{time} {self._node_id} {line}\n".encode(errors="replace"))
-        except OSError as error:  # A full disk may have room again.
-            if not self._complained:
-                self._complained = True
-                why = f"launcher.log cannot be written ({error.strerror}); it is not complete"
-                self._console.write_line(f"[elastic-launch {self._node_id}] {why}")
+        if self._append is not None:
+            time = datetime.now(UTC).isoformat(timespec="milliseconds")
+            self._append(f"{time} {self._node_id} {line}\n".encode(errors="replace"))
 
 
 def _replace(path: Path, text: str) -> None:

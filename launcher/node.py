@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,13 +23,14 @@ from launcher.deaths import Deaths
 from launcher.endpoints import join_host_port
 from launcher.folderclaim import FolderClaim
 from launcher.hangs import Hanging, HangWatch
+from launcher.logdisk import Sink
+from launcher.logorders import Amend, Endpoints, Environment, path_bytes, text_bytes
 from launcher.logs import Narrator
 from launcher.plannedstop import PlannedStop
 from launcher.progress import ProgressTeller
 from launcher.psenvironment import roster_document
 from launcher.specs import Learned, Specs
 from launcher.talk import Heard, WorkerTalk
-from launcher.workerlog import append_line
 
 SIGNS_LINES = 3000
 """Lines of a log's end that are searched for the exception and for signs of its cause."""
@@ -54,9 +55,19 @@ class NodeWorkers:
     """Starts, stops and watches the workers of this node; a nursery that dies is replaced."""
 
     def __init__(
-        self, config: Config, node: str, host: str, narrator: Narrator, console: Console, put: Callable[[Event], None]
+        self,
+        config: Config,
+        node: str,
+        host: str,
+        narrator: Narrator,
+        console: Console,
+        put: Callable[[Event], None],
+        sink: Sink,
     ) -> None:
-        """`put` takes the events for the core, `watch` hears what the nursery says. Nothing is started yet."""
+        """`put` takes the events for the core, `watch` hears what the nursery says, `sink` has the logs written.
+
+        Nothing is started yet.
+        """
         self._config = config
         self._node = node
         self._host = host
@@ -64,6 +75,7 @@ class NodeWorkers:
         self._stdout = Console(1)
         self._stderr = console
         self._put = put
+        self._sink = sink
         remove_left_behind(NODE)
         self._scratch = Scratch(NODE)
         self._private = self._scratch.path
@@ -74,7 +86,7 @@ class NodeWorkers:
         self.talk = WorkerTalk(self._private / "talk", narrator, config.memory_limit_bytes)
         self._teller = ProgressTeller(self.talk, narrator, (self._stdout, console))
         self._plan = PlannedStop(self.talk, narrator, config.save_limit_s)
-        self._hangs = HangWatch(self.talk, config.hang_timeout_s, self._hang)
+        self._hangs = HangWatch(self.talk, config.hang_timeout_s, self._hang, self._how_much)
         self.talk.followers.append(self._said)
         self.watch: Callable[[workers.WorkerEvent], None] = lambda event: None
         self._incarnation = ""
@@ -96,6 +108,7 @@ class NodeWorkers:
             complain=self._narrator.warn,
             has_saved=self.talk.has_saved,
             log_bytes_max=self._config.log_bytes_max,
+            sink=self._sink,
         )
 
     async def start(self) -> None:
@@ -187,20 +200,29 @@ class NodeWorkers:
         self._running = self._newest = _Running(generation.g, specs, set(specs))
         self._teller.begin()
         self.talk.begin(generation.g, {local: _number(spec) for local, spec in specs.items()})
-        self._hangs.begin(generation.g, {local: spec.log for local, spec in specs.items()})
+        self._hangs.begin(generation.g)
         self._nursery.run_until(run_until_s)
         try:
             self._nursery.spawn(generation.g, list(specs.values()))
         except NurseryLost:
             self._all_lost()
-        self._write_envlogs(Path(self._config.log_dir), specs.values())  # For people: no start waits for a disk.
+        for spec in specs.values():
+            name, text = envlog.name_of(spec.role, spec.rank), text_bytes(envlog.text(spec.env))
+            self._sink.put(Environment(self._logs, name, text), name)
 
     def tell_roster(self, generation: Generation) -> None:
-        """Write down where everybody is now: for people, and for the processes of a parameter-server job."""
+        """Write down where everybody is now: for people, for workers, and for those of a parameter-server job.
+
+        Workers have a list of their own: their start waits for no disk of logs.
+        """
+        endpoints, servers = _endpoints(generation)
+        self._sink.put(Endpoints(self._logs, generation.g, tuple(endpoints), tuple(servers)), "endpoints.log")
         try:
-            logs.write_endpoints(Path(self._config.log_dir), generation.g, *_endpoints(generation))
+            logs.write_lists(self._private, generation.g, endpoints, servers)
         except OSError as error:
-            self._narrator.warn(f"endpoints.log cannot be written ({error.strerror}); training goes on")
+            self._narrator.warn(
+                f"{self._private} cannot be written ({error.strerror}); workers have no list of endpoints"
+            )
         if any(place.seats for place in generation.members):
             try:
                 new = self._roster_file.with_suffix(".new")
@@ -221,17 +243,17 @@ class NodeWorkers:
             echo = local in newest.echoes
             if (spec.role, spec.rank) in failed or (newest.why_stopped == why and not echo):
                 continue
-            try:
-                append_line(spec.log, logs.clean(report.echo_line(cause) if echo else report.stopped_line(why)))
-            except OSError as error:
-                self._narrator.detail(f"{spec.log} does not say which worker failed first ({error.strerror})")
+            line = text_bytes(logs.clean(report.echo_line(cause) if echo else report.stopped_line(why)))
+            self._sink.put(Amend(path_bytes(spec.log), line), spec.log.name)
 
-    def _write_envlogs(self, log_dir: Path, specs: Iterable[workers.WorkerSpec]) -> None:
-        try:
-            for spec in specs:
-                envlog.write(log_dir, spec.role, spec.rank, spec.env)
-        except OSError as error:
-            self._narrator.warn(f"envlog.<rank> cannot be written ({error.strerror}); training goes on")
+    @property
+    def _logs(self) -> bytes:
+        return path_bytes(Path(self._config.log_dir))
+
+    def _how_much(self, local_rank: int) -> int:
+        """How many bytes a worker has written so far."""
+        log = self._nursery.log(local_rank)
+        return log.said if log is not None else 0
 
     # From the nursery.
 
@@ -289,7 +311,7 @@ class NodeWorkers:
         spec = running.specs[event.local_rank]
         running.waiting.discard(event.local_rank)
         self._hangs.gone(event.local_rank)
-        lines = logs.tail(spec.log, event.log_from, lines=SIGNS_LINES)
+        lines = logs.tail(event.said, lines=SIGNS_LINES)
         log = fitting(str(spec.log))
         exit_ = exits.worker_exit(
             spec.rank,
@@ -305,8 +327,8 @@ class NodeWorkers:
         if exit_.consequence:
             running.echoes.add(event.local_rank)
         also = None
-        if event.stopped and event.stop_at is not None:
-            lines = logs.tail(spec.log, event.log_from, lines=SIGNS_LINES, to_offset=event.stop_at)
+        if event.stopped and event.said_before is not None:
+            lines = logs.tail(event.said_before, lines=SIGNS_LINES)
             also = exits.stopped_while_ending(spec.rank, event.code, log, lines, role=spec.role)
         self._narrator.detail(f"{process_name(spec.role, spec.rank)} ended: {(also or exit_).words}")
         own = not event.stopped and event.local_rank not in running.hanging
@@ -326,7 +348,8 @@ class NodeWorkers:
         found = []
         for one in late:
             spec = running.specs[one.local_rank]
-            lines = logs.tail(spec.log, self._nursery.log_from(one.local_rank), lines=SIGNS_LINES)
+            said = self._nursery.log(one.local_rank)
+            lines = logs.tail(said.ending, lines=SIGNS_LINES) if said is not None else ()
             limit_s, log = self._config.hang_timeout_s, fitting(str(spec.log))
             exit_ = exits.hanging(
                 spec.rank, log, lines, limit_s, one.step, shown=one.shown, frozen=one.frozen, role=spec.role

@@ -145,7 +145,7 @@ class Specs:
             node_id=self._node,
             incarnation=action.incarnation,
             checkpoint_dir=config.checkpoint_dir,
-            endpoints_file=str(Path(config.log_dir) / f"endpoints.{action.generation.g}.log"),
+            endpoints_file=str(self._private / f"endpoints.{action.generation.g}.log"),
             interface=self._interface,
             servers=config.servers,
             resume_from=config.resume_from,

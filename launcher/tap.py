@@ -9,7 +9,7 @@ import asyncio
 import os
 
 from launcher.console import Console
-from launcher.workerlog import WorkerLog
+from launcher.startlog import StartLog
 
 READ_BYTES = 1 << 16
 LINE_BYTES = 1 << 16
@@ -20,9 +20,12 @@ DRAIN_BYTES = 4 << 20
 
 
 class Tap:
-    """One pipe. The agent reads one piece per turn of its loop, so that an endless writer does not starve the rest."""
+    """One pipe. The agent reads one piece per turn of its loop, so that an endless writer does not starve the rest.
 
-    def __init__(self, log: WorkerLog, console: Console | None = None, prefix: bytes = b"") -> None:
+    While the log has more on its way than its disk takes, the pipe is left to fill.
+    """
+
+    def __init__(self, log: StartLog, console: Console | None = None, prefix: bytes = b"") -> None:
         """Make the pipe and start reading. Without a console nothing is shown.
 
         `prefix` opens each line on the console, not in the log. With one, only whole lines are shown, because several
@@ -37,7 +40,7 @@ class Tap:
         self._writer: int | None = writer
         os.set_blocking(reader, False)
         self._reader: int | None = reader
-        self._loop.add_reader(reader, self._read)
+        self._go_on()
 
     def writer(self) -> int:
         """Hand over the end for the worker, once; whoever takes it closes it."""
@@ -48,7 +51,7 @@ class Tap:
     def drain(self) -> None:
         """Carry everything that is in the pipe now. A worker that exited wrote all it had before its exit was told."""
         taken = 0
-        while taken < DRAIN_BYTES and (size := self._read()):
+        while taken < DRAIN_BYTES and (size := self._carry()):
             taken += size
 
     def close(self) -> None:
@@ -59,7 +62,17 @@ class Tap:
         self.drain()
         self._let_go()
 
-    def _read(self) -> int:
+    def _go_on(self) -> None:
+        if self._reader is not None:
+            self._loop.add_reader(self._reader, self._read)
+
+    def _read(self) -> None:
+        self._carry()
+        if self._reader is not None and self._log.full:
+            self._loop.remove_reader(self._reader)
+            self._log.when_room(self._go_on)
+
+    def _carry(self) -> int:
         if self._reader is None:
             return 0
         try:

@@ -88,7 +88,10 @@ SET: Final[tuple[Variables, ...]] = (
         ("PADDLE_TRAINERS",),
         "the hosts of the nodes by M_id, with commas, as on PaddleCloud; in a parameter-server job a number",
     ),
-    Variables(("ELASTIC_ENDPOINTS_FILE",), "the list of endpoints as a file, always: endpoints.<g>.log"),
+    Variables(
+        ("ELASTIC_ENDPOINTS_FILE",),
+        "the list of endpoints as a file, always: a copy of endpoints.<g>.log",
+    ),
     Variables(("PADDLE_CURRENT_ENDPOINT",), "this worker's own host:port"),
     Variables(("ELASTIC_NODE_ID",), "the node: host, a dash and 4 hexadecimal digits, new for each start of an agent"),
     Variables(("ELASTIC_GENERATION",), "the number of the generation"),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
 
 from elastic.model import Role
 from launcher.console import Console
+from launcher.logdisk import Sink
 from launcher.logs import closing_line, signal_info_line
+from launcher.recent import Ending
+from launcher.startlog import StartLog
 from launcher.tap import Tap
-from launcher.workerlog import WorkerLog
 
 
 class WorkerSpec(Struct, frozen=True):
@@ -56,8 +58,8 @@ class Spawned(Struct, frozen=True):
 class Exited(Struct, frozen=True):
     """A worker ended with an exit code, or minus a signal, at `at_s` on `CLOCK_BOOTTIME`.
 
-    `stopped`: we had signalled it before, or it left as it was asked to (`asked`). `log_from`: where its own text
-    begins in its log, for `logs.tail`; `stop_at`: where its log ended when it was to be stopped, None if it never was.
+    `stopped`: we had signalled it before, or it left as it was asked to (`asked`). `said`: the end of what it said, for
+    `logs.tail`; `said_before`: the same as it was when it was to be stopped, None if it never was.
     """
 
     g: int
@@ -65,8 +67,8 @@ class Exited(Struct, frozen=True):
     code: int
     at_s: float
     stopped: bool = False
-    log_from: int = 0
-    stop_at: int | None = None
+    said: Ending = Ending()
+    said_before: Ending | None = None
     asked: bool = False
 
 
@@ -102,7 +104,7 @@ class Worker:
         self,
         spec: WorkerSpec,
         consoles: tuple[Console, Console],
-        complain: Callable[[str], None],
+        sink: Sink,
         log_bytes_max: int | None = None,
     ) -> None:
         """Open its log and its pipes. `consoles` are ours for its stdout and its stderr.
@@ -114,7 +116,7 @@ class Worker:
         self.running = True
         self.asked = False
         self._explained = False
-        self._log = WorkerLog(spec.log, spec.header, complain, log_bytes_max)
+        self._log = StartLog(sink, spec.log, spec.header, log_bytes_max)
         self._taps: tuple[Tap, ...]
         if spec.shown:
             self._taps = tuple(Tap(self._log, console, os.fsencode(spec.prefix)) for console in consoles)
@@ -122,14 +124,9 @@ class Worker:
             self._taps = (Tap(self._log),)
 
     @property
-    def log_from(self) -> int:
-        """Where this start's own text begins in the log."""
-        return self._log.begins
-
-    @property
-    def stop_at(self) -> int | None:
-        """Where its log ended when it was to be stopped, None if it never was."""
-        return self._log.mark
+    def log(self) -> StartLog:
+        """This start in its log."""
+        return self._log
 
     def outputs(self) -> list[int]:
         """Descriptors for its stdout and its stderr; whoever takes them closes them."""
@@ -138,7 +135,7 @@ class Worker:
 
     def to_be_stopped(self) -> None:
         """Note where its log ends before it is signalled: what stands before that is not an answer to the signal."""
-        if self.running and self.stop_at is None:
+        if self.running and self._log.ending_at_mark is None:
             self._drain()
             self._log.set_mark()
 

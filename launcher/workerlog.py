@@ -8,6 +8,7 @@ with which the worker began and those with which it ended, and the end of a log 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from pathlib import Path
 HEAD_BYTES = 64 << 10
 """So much of the beginning of a start is in each of its files."""
 CARRY_BYTES = 256 << 10
-"""So much of the end of a file that is set aside stands in the next one, too: what `launcher.logs.tail` reads."""
+"""So much of the end of a file that is set aside stands in the next one, too."""
 
 
 class WorkerLog:
@@ -36,7 +37,6 @@ class WorkerLog:
         self._missing = 0
         self._why = ""
         self._own = 0
-        self._mark: int | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = _open(path)
@@ -52,18 +52,9 @@ class WorkerLog:
     @property
     def size(self) -> int:
         """Bytes in the file."""
-        return os.lseek(self._fd, 0, os.SEEK_END)
+        return _size(self._fd)
 
-    @property
-    def mark(self) -> int | None:
-        """Where the log ended when `set_mark` was called; the beginning of the text, if that is set aside by now."""
-        return self._mark
-
-    def set_mark(self) -> None:
-        """Remember where the log ends now."""
-        self._mark = self.size
-
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Append bytes of the worker as they are."""
         try:
             if self._half is not None and self.size + len(data) > self._half:
@@ -84,9 +75,20 @@ class WorkerLog:
         except OSError as error:
             self._lose(text.encode(errors="surrogateescape") + b"\n", error)
 
+    def miss(self, count: int, why: str) -> None:
+        """So many bytes were lost before they came here. The next line or piece is written behind a line about it."""
+        if count:
+            self._missing += count
+            self._why = why
+
     def close(self) -> None:
-        """Let go of the file."""
-        os.close(self._fd)
+        """Let go of the file; what is missing at its end is told there."""
+        try:
+            self._say_missing()
+        except OSError as error:
+            self._fail(error)
+        finally:
+            os.close(self._fd)
 
     def _begin_next(self, half: int) -> None:
         """Set the file aside and go on in a new one. Raises `OSError`; then the old one is still there."""
@@ -112,7 +114,6 @@ class WorkerLog:
         os.close(self._fd)
         self._fd = new
         self.begins = len(self._header.encode(errors="surrogateescape")) + 1
-        self._mark = None if self._mark is None else self.begins
         _put(new, own_line(new, self._header) + head)
         if carried:
             left_out = max(self._own - len(head) - len(carried), 0)
@@ -125,7 +126,7 @@ class WorkerLog:
             _put(self._fd, own_line(self._fd, text))
             self._missing = 0
 
-    def _lose(self, data: bytes, error: OSError) -> None:
+    def _lose(self, data: bytes | memoryview, error: OSError) -> None:
         self._missing += len(data)
         self._fail(error)
 
@@ -147,9 +148,19 @@ def append_line(path: Path, text: str) -> None:
 
 def own_line(fd: int, text: str) -> bytes:
     """The bytes of a line of ours; they end an unfinished line of the worker first."""
-    end = os.lseek(fd, 0, os.SEEK_END)
+    end = _size(fd)
     whole = end == 0 or os.pread(fd, 1, end - 1) in (b"\n", b"")
     return f"{'' if whole else chr(10)}{text}\n".encode(errors="surrogateescape")
+
+
+def _size(fd: int) -> int:
+    """Bytes in a file; a pipe has none that can be read back."""
+    try:
+        return os.lseek(fd, 0, os.SEEK_END)
+    except OSError as error:
+        if error.errno != errno.ESPIPE:
+            raise
+        return 0
 
 
 def _open(path: Path) -> int:

@@ -26,7 +26,11 @@ from launcher import exits, wire
 from launcher.answers import ANSWER_LIMIT_S, Answers
 from launcher.channel import Channel, Closed
 from launcher.console import Console
+from launcher.logdisk import Sink
+from launcher.logwriter import Directly
 from launcher.processes import in_sessions, signal_one
+from launcher.recent import Ending
+from launcher.startlog import StartLog
 from launcher.warm import Recipe
 from launcher.warmstart import new_nursery, out_of_date
 from launcher.worker import Exited, Gone, NurseryDied, Overdue, Prepared, Spawned, Worker, WorkerEvent, WorkerSpec
@@ -74,8 +78,11 @@ class Workers:
         complain: Callable[[str], None] | None = None,
         has_saved: Callable[[int], bool] = lambda local_rank: False,
         log_bytes_max: int | None = None,
+        sink: Sink | None = None,
     ) -> None:
         """Nothing is started yet.
+
+        `sink` has the logs written (default: directly).
 
         `log_bytes_max` bounds the log of each worker (`launcher.workerlog`); None: it has no bound.
         `has_saved` is asked about a worker that was asked to leave and has ended with another code than 143.
@@ -90,6 +97,7 @@ class Workers:
         self._has_saved = has_saved
         self._log_bytes_max = log_bytes_max
         self._complain = complain or self._consoles[1].write_line
+        self._sink = sink or Directly(lambda text, quietly: self._complain(text))
         self._running: _Running | None = None
         self._until_s = 0.0
         self._clock: asyncio.TimerHandle | None = None
@@ -167,7 +175,7 @@ class Workers:
             raise RuntimeError(f"generation {g} cannot start: generation {self._running.g} is still there")
         if not specs or len({spec.local_rank for spec in specs}) != len(specs):
             raise ValueError("a generation has workers, each with its own local rank")
-        workers = {spec.local_rank: Worker(spec, self._consoles, self._complain, self._log_bytes_max) for spec in specs}
+        workers = {spec.local_rank: Worker(spec, self._consoles, self._sink, self._log_bytes_max) for spec in specs}
         self._loop = asyncio.get_running_loop()
         self._running = _Running(g, workers, held=True)
         if self._prepared and out_of_date(self._watched):
@@ -195,7 +203,7 @@ class Workers:
             worker.ended(running.g, exits.describe(-signal.SIGKILL, stopped=True), running.note)
             worker.close()
             at_s = wire.boottime_s()
-            exited = Exited(running.g, local_rank, -signal.SIGKILL, at_s, True, worker.log_from, worker.stop_at)
+            exited = Exited(running.g, local_rank, -signal.SIGKILL, at_s, True, *_said(worker))
             self._loop.call_soon(self._on_event, exited)
         self._loop.call_soon(self._on_event, Gone(running.g))
 
@@ -220,9 +228,9 @@ class Workers:
                 if worker.running:
                     worker.asked_to_leave(note)
 
-    def log_from(self, local_rank: int) -> int:
-        """Where the text of a worker that runs begins in its log, for `logs.tail`."""
-        return self._running.workers[local_rank].log_from if self._running is not None else 0
+    def log(self, local_rank: int) -> StartLog | None:
+        """The log of a worker that runs, None if nothing does."""
+        return self._running.workers[local_rank].log if self._running is not None else None
 
     def kill(self, note: str = "") -> None:
         """SIGKILL to everything now. Nothing running is no error. `note` is a line for the logs that says why."""
@@ -322,8 +330,7 @@ class Workers:
                 asked = worker.asked and not stopped and (code == exits.LEFT or self._has_saved(local_rank))
                 words = exits.describe(code, stopped=stopped, asked=asked)
                 worker.ended(g, words, running.note if stopped else "")
-                at = worker.log_from, worker.stop_at
-                self._on_event(Exited(g, local_rank, code, at_s, stopped or asked, *at, asked))
+                self._on_event(Exited(g, local_rank, code, at_s, stopped or asked, *_said(worker), asked))
             case wire.Vanished(g, left) if running is not None:
                 self._let_go(running)
                 self._on_event(Gone(g, left))
@@ -426,3 +433,7 @@ class Workers:
         elif not self._closing and self._ready.done():
             self._on_event(NurseryDied())
         self._ended.set_result(None)
+
+
+def _said(worker: Worker) -> tuple[Ending, Ending | None]:
+    return worker.log.ending, worker.log.ending_at_mark

@@ -127,13 +127,17 @@ def _is_pem(name: str, word: str) -> bool:
     return f"-----BEGIN {word}" in Path(name).read_text(errors="replace")
 
 
-def _read(flag: str, name: str) -> bytes:
-    """The contents of a file of the user's."""
+def beginning(flag: str, name: str, bytes_max: int) -> bytes:
+    """The contents of a file of the user's, as far as one byte beyond what it may have. Raises `ConfigError`."""
     try:
         with Path(name).open("rb") as file:
-            data = file.read(PEM_BYTES_MAX + 1)
+            return file.read(bytes_max + 1)
     except OSError as error:
         raise ConfigError(f"{flag} {name} cannot be read: {error.strerror}") from error
+
+
+def _read(flag: str, name: str) -> bytes:
+    data = beginning(flag, name, PEM_BYTES_MAX)
     if len(data) > PEM_BYTES_MAX:
         raise ConfigError(f"{flag} {name} is longer than any list of certificates; name a file in PEM")
     return data

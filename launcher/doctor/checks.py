@@ -48,6 +48,11 @@ def fail(name: str, text: str, mend: str = "", details: tuple[str, ...] = ()) ->
     return Check(level=Level.FAIL, name=name, text=text, mend=mend, details=details)
 
 
+def warning(check: Check) -> str:
+    """A check as one line for people who start something, "" if all is well."""
+    return "" if check.level is Level.OK else f"{check.name}: {check.text}; {check.mend}"
+
+
 def lines(check: Check, *, colours: bool = False) -> list[str]:
     """The line of a check, and those below it."""
     word = f"{check.level:<4}"

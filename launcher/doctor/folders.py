@@ -8,12 +8,16 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 
-from launcher.doctor.checks import Check, fail, ok, warn
+from launcher.doctor.checks import Check, fail, ok, warn, warning
 
 FREE_MIN = 1_000_000_000
 FREE_SHARE_MIN = 0.05
 """Below either of them a disk counts as nearly full."""
+ANSWER_LIMIT_S = 5.0
+"""A disk that has not answered by then has another trouble than its owner or its room."""
 LOG = ("log folder", "--log_dir")
 CHECKPOINTS = ("checkpoint folder", "--checkpoint_dir")
 """The name of each check, and its flag."""
@@ -45,6 +49,17 @@ def folder_check(which: tuple[str, str], folder: Path, usage: Usage | None = Non
     if free < FREE_MIN or free < FREE_SHARE_MIN * total:
         return warn(name, text, "its disk is nearly full")
     return ok(name, text)
+
+
+def folder_warning(which: tuple[str, str], folder: Path) -> str:
+    """What an agent says of a folder when it starts, "" if all is well. It does not wait for ever."""
+    found: SimpleQueue[Check] = SimpleQueue()
+    Thread(target=lambda: found.put(folder_check(which, folder)), daemon=True).start()
+    try:
+        check = found.get(timeout=ANSWER_LIMIT_S)
+    except Empty:
+        return f"{which[0]}: {folder} has not answered for {ANSWER_LIMIT_S:g} s; mend its disk, or name another one"
+    return warning(check)
 
 
 def gigabytes(amount: int) -> str:

@@ -25,8 +25,8 @@ NETWORK_V6 = "fd13:7"
 ETC = Path("/etc/netns")
 """What lies here under a namespace's name is seen there in /etc."""
 LIMIT_S = 90.0
-AGENT = r"-m launcher |launcher\.nursery"
-"""In the command lines of agents and nurseries."""
+AGENT = r"-m launcher |launcher\.nursery|^elastic-launch: writes logs"
+"""In the command lines of agents, nurseries, and those that write logs."""
 WALLS = 100
 """Routing tables from this number on lead to walls."""
 

@@ -15,16 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from docker.errors import APIError  # type: ignore[import-untyped, unused-ignore]
-from docker.models.containers import Container  # type: ignore[import-untyped, unused-ignore]
 from testcontainers.core.network import Network
 
 from tests.cluster import engine
+from tests.cluster.box import Box
 
 HOLDER = ["/bin/sleep", "infinity"]
 MEMORY = "1500m"
 """Of each machine: three times what an agent with one worker needs."""
 AGENT = re.compile(r" -m launcher ")
 NURSERY = re.compile(r"launcher[./]nursery")
+WRITER = re.compile(r"^elastic-launch: writes logs")
 NOT_OURS = re.compile(r"^(/sbin/docker-init|/bin/sleep infinity|sleep infinity)")
 IPTABLES = ("iptables", "-w")
 
@@ -39,7 +40,7 @@ class Process:
     command: str
 
 
-class Machine:
+class Machine(Box):
     """One container. `etcd` is what runs in it instead of agents, "" if agents run."""
 
     def __init__(self, name: str, address: str, on: Network, shared: Path) -> None:
@@ -47,7 +48,7 @@ class Machine:
         self.address = address
         self._on = on
         self._shared = shared
-        self.container: Container = engine.container(
+        self.container = engine.container(
             engine.NODE_IMAGE, name, address, on, HOLDER, engine.mounts(shared), init=True, mem_limit=MEMORY,
             memswap_limit=MEMORY, shm_size="256m",
         )  # fmt: skip
@@ -73,7 +74,7 @@ class Machine:
     def nurseries(self) -> list[int]:
         """Their pids."""
         agents = self.agents()
-        return [one.pid for one in self.processes() if one.parent in agents]
+        return [one.pid for one in self.processes() if one.parent in agents and not WRITER.search(one.command)]
 
     def workers(self) -> list[int]:
         """Their pids."""
@@ -85,23 +86,6 @@ class Machine:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, what)
-
-    def kill(self) -> None:
-        """Power off: everything there is gone in one moment."""
-        self.container.kill()
-        self.container.wait()
-
-    def start(self) -> None:
-        """Power on, with nothing but the first process."""
-        self.container.start()
-
-    def pause(self) -> None:
-        """The machine stands still."""
-        self.container.pause()
-
-    def unpause(self) -> None:
-        """It goes on."""
-        self.container.unpause()
 
     def unplug(self) -> None:
         """Take its network card away: there is no way anywhere, and the machine knows it."""

@@ -13,6 +13,7 @@ from docker.models.containers import Container  # type: ignore[import-untyped, u
 from testcontainers.core.network import Network
 
 from tests.cluster import engine
+from tests.cluster.box import Box
 from tests.store.servers import ETCD_34
 
 ANSWER_S = 2.0
@@ -24,14 +25,14 @@ DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Proxies do not know these addresses."""
 
 
-class Member:
+class Member(Box):
     """One of them: a container with its data inside, so that a start after a kill has it again."""
 
     def __init__(self, number: int, prefix: str, on: Network, version: str) -> None:
         self.name = f"etcd{number}"
         self.address = f"{prefix}.{NUMBERS[number - 1]}"
         self._prefix, self._on, self._version = prefix, on, version
-        self.container: Container = self._made()
+        self.container = self._made()
 
     def _made(self) -> Container:
         cluster = ",".join(f"etcd{place + 1}=http://{self._prefix}.{at}:2380" for place, at in enumerate(NUMBERS))
@@ -47,23 +48,6 @@ class Member:
             "3.5": (engine.ETCD_IMAGE, "/etcd", {}),
         }[self._version]
         return engine.container(image, self.name, self.address, self._on, [binary, *words], mounted)
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self.container.kill()
-        self.container.wait()
-
-    def start(self) -> None:
-        """Again, with its data."""
-        self.container.start()
-
-    def pause(self) -> None:
-        """It stands still."""
-        self.container.pause()
-
-    def unpause(self) -> None:
-        """It goes on."""
-        self.container.unpause()
 
     def renew(self) -> None:
         """Again, without its data."""

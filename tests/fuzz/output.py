@@ -9,7 +9,10 @@ import msgspec
 
 from launcher import exits, report
 from launcher.console import Console
-from launcher.logs import TAIL_BYTES, clean, tail
+from launcher.logs import clean, tail
+from launcher.logwriter import Directly
+from launcher.recent import KEPT_BYTES, Recent
+from launcher.startlog import StartLog
 from launcher.tap import Tap
 from launcher.tracebacks import excerpt
 from launcher.workerlog import WorkerLog
@@ -34,8 +37,6 @@ def log(data: bytes) -> None:
     rest = data[1:] * (1 + 6000 // len(data))
     for start in range(0, len(rest), piece := 1 + data[0]):
         one.write(rest[start : start + piece])
-        if start == len(data):
-            one.set_mark()
     one.line("==== end ====")
     one.close()
     text = path.read_bytes()
@@ -44,7 +45,6 @@ def log(data: bytes) -> None:
     assert text.startswith(HEADER.encode() + b"\n")
     assert text.endswith(b"\n==== end ====\n")
     assert one.begins == len(HEADER) + 1
-    assert one.mark is None or one.begins <= one.mark <= len(text)
 
 
 def shown(data: bytes) -> None:
@@ -57,7 +57,7 @@ def shown(data: bytes) -> None:
         fd = os.open(folder / "console", os.O_WRONLY | os.O_CREAT)
         console = Console(fd)
         os.close(fd)
-        one = WorkerLog(folder / "shown", HEADER, lambda text: None)
+        one = StartLog(Directly(lambda text, quietly: None), folder / "shown", HEADER)
         tap = Tap(one, console, b"[3] ")
         writer = tap.writer()
         os.set_blocking(writer, False)
@@ -80,19 +80,20 @@ def shown(data: bytes) -> None:
 
 def end(data: bytes) -> None:
     """The end of a log fits on any screen, says how a worker ended, and can be written into a document; in no time."""
-    path = FOLDER / "end"
     many = data * max(1, min(REPEATED_MAX // (len(data) + 1), 2000)) if data.endswith(b"\n") else data
-    path.write_bytes(many)
+    recent = Recent()
+    for start in range(0, len(many), 4096):
+        recent.add(many[start : start + 4096])
     begun = time.monotonic()
-    lines = tail(path, 0, lines=3000)
+    lines = tail(recent.ending(), lines=3000)
     assert all(line.isprintable() and len(line) <= 500 for line in lines)
     for code in (1, -6, -9, 0):
-        found = exits.worker_exit(0, code, str(path), lines)
+        found = exits.worker_exit(0, code, "/log/workerlog.0", lines)
         msgspec.json.encode(found)
         assert len(found.tail) <= 40
     exits.stopped_while_ending(0, 1, "", lines)
     excerpt(lines, 20)
-    report.stopped_line(clean(data[:TAIL_BYTES].decode(errors="replace")))
+    report.stopped_line(clean(data[:KEPT_BYTES].decode(errors="replace")))
     assert time.monotonic() - begun < SLOW_S
 
 

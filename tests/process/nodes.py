@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import signal
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,6 +90,10 @@ class Node:
                     found.append(int(environ.parent.name))
         return found
 
+    def writers(self) -> list[int]:
+        """The process that writes its logs, none once it has ended."""
+        return [pid for pid in self.processes() if "writes logs" in command_of(pid)]
+
     def nursery(self) -> int:
         """The nursery's process."""
         for pid in self.processes():
@@ -97,5 +102,20 @@ class Node:
         raise AssertionError(f"node {self.name} has no nursery")
 
     def text(self, name: str) -> str:
-        """A file of its log folder."""
-        return (self.folder / "log" / name).read_text()
+        """A file of its log folder, with all that the agent has said by now."""
+        return (self.logs() / name).read_text()
+
+    def logs(self) -> Path:
+        """Its log folder, when what the agent has said by now is written there."""
+        until_s = time.monotonic() + LIMIT_S
+        while any(map(_is_busy, self.writers())):
+            assert time.monotonic() < until_s, f"the logs of node {self.name} are not written"
+            time.sleep(0.001)  # Nobody tells of it.
+        return self.folder / "log"
+
+
+def _is_busy(pid: int) -> bool:
+    """Tell whether the process that writes logs has something to do: it does not wait for its pipe."""
+    with contextlib.suppress(OSError):  # It has ended.
+        return "pipe" not in Path(f"/proc/{pid}/wchan").read_text()
+    return False

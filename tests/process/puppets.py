@@ -42,6 +42,8 @@ for line in orders:
         signal.signal(argument, signal.SIG_IGN)
     elif verb == "print":
         print(argument)
+    elif verb == "run":
+        exec(argument)
     elif verb == "complain":
         print(argument, file=sys.stderr)
     elif verb == "progress":

@@ -43,7 +43,7 @@ async def test_a_node_has_the_logs_of_its_own_ranks_only(job: Job) -> None:
     for node in nodes:
         ranks = [worker.rank for worker in world if worker.node == node.id]
         for name in ("workerlog", "envlog"):
-            found = (node.folder / "log").glob(f"{name}.*")
+            found = node.logs().glob(f"{name}.*")
             assert sorted(path.name for path in found) == [f"{name}.{rank}" for rank in ranks]
 
 
@@ -112,7 +112,7 @@ async def test_a_workers_environment_is_kept_for_its_owner_without_secrets(job: 
     node = await job.node("--np", "1", environ=env)
     (worker,) = await job.world(1, 1)
     assert worker.env["HF_TOKEN"] == "tok-123", "the worker itself has it"
-    path = node.folder / "log" / "envlog.0"
+    path = node.logs() / "envlog.0"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     text = path.read_text()
     assert not [secret for secret in ("tok-123", "pw-456", "sec-789") if secret in text]
@@ -121,7 +121,7 @@ async def test_a_workers_environment_is_kept_for_its_owner_without_secrets(job: 
     assert {"RANK=0", "DB=postgres://***@db/x", r"LINES2=a\nb", "PYTHONUNBUFFERED=1"} <= set(lines)
     await worker.exits(1)
     await job.world(2, 1)
-    assert "ELASTIC_GENERATION=2" in path.read_text().splitlines()
+    assert "ELASTIC_GENERATION=2" in node.text("envlog.0").splitlines()
 
 
 @story

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from signal import SIGTERM
 
 from tests.process.jobs import Job, story
 from tests.process.nodes import Node
+from tests.process.puppets import Worker
 
 
 def endpoints(node: Node, name: str = "endpoints.log") -> list[str]:
     first, *others = node.text(name).splitlines()
     assert first == "PADDLE_TRAINER_ENDPOINTS:"
     return others
+
+
+def told(worker: Worker) -> str:
+    """The list of endpoints that a worker finds."""
+    return Path(worker.env["ELASTIC_ENDPOINTS_FILE"]).read_text()
 
 
 @story
@@ -63,7 +70,7 @@ async def test_two_workers_on_each_of_two_nodes_have_the_environment_of_torchrun
     for node in (first, second):
         (worker, _) = (worker for worker in world if worker.node == node.id)
         assert worker.cwd == str(node.folder)
-        assert worker.env["ELASTIC_ENDPOINTS_FILE"] == str(node.folder / "log" / "endpoints.1.log")
+        assert told(worker) == node.text("endpoints.1.log")
 
 
 EXPECTED = {

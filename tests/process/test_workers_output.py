@@ -88,8 +88,10 @@ class TestAShownWorker:
                     )
                     await it.spawned()
                     exited = await it.exited()
-                    assert it.log().read_bytes()[exited.log_from :].startswith(b"x" * 50_000 + b"end\n==== rank 0")
-                    assert len(tail(it.log(), exited.log_from)) == 1
+                    text = b"x" * 50_000 + b"end\n==== rank 0 gen %d ended: exit 1 ====\n" % g
+                    assert exited.said.data == text
+                    assert it.log().read_bytes().endswith(text)
+                    assert len(tail(exited.said)) == 1
                     await it.gone()
 
         asyncio.run(main())
@@ -169,7 +171,7 @@ class TestOutputOfAnyKind:
                     exited, gone = await it.exited(), await it.gone()
                 assert isinstance(exited, Exited)
                 assert isinstance(gone, Gone)
-                for line in tail(it.log(), exited.log_from):
+                for line in tail(exited.said):
                     assert line.isprintable()
                     assert len(line) <= 500
 
@@ -230,7 +232,7 @@ class TestOutputOfAnyKind:
                     "start 2",
                     "==== rank 0 gen 2 ended: exit 0 ====",
                 ]
-                assert tail(it.log(), exited.log_from) == ("start 2",)
+                assert tail(exited.said) == ("start 2",)
 
         asyncio.run(main())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,6 +153,15 @@ def test_of_several_servers_one_that_fits_is_enough(guarded: str, ours: Authorit
     asyncio.run(run())
 
 
+def _play(server: Server, story: Coroutine[None, None, None]) -> None:
+    """Run a story while there is a server, which the story may kill and start again."""
+    server.start(wait=False)
+    try:
+        asyncio.run(story)
+    finally:
+        server.kill()
+
+
 def test_a_server_that_was_met_and_now_shows_another_certificate_is_an_outage(ours: Authority, tmp_path: Path) -> None:
     server = one_server(find_etcd(), tmp_path, *ours.server())
 
@@ -169,11 +178,9 @@ def test_a_server_that_was_met_and_now_shows_another_certificate_is_an_outage(ou
             await store.list(Range.prefix("/j/"))
         await store.close()
 
-    server.start(wait=False)
     try:
-        asyncio.run(run())
+        _play(server, run())
     finally:
-        server.kill()
         ours.sign("here", "IP:127.0.0.1")
 
 
@@ -195,11 +202,7 @@ def test_files_that_are_renewed_count_without_a_new_client(tmp_path: Path) -> No
         await store.list(Range.prefix("/j/"))
         await store.close()
 
-    server.start(wait=False)
-    try:
-        asyncio.run(run())
-    finally:
-        server.kill()
+    _play(server, run())
 
 
 def test_certificates_and_a_server_without_tls_contradict_each_other(ours: Authority) -> None:

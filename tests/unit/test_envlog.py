@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from elastic.model import Role
-from launcher.envlog import looks_secret, text, write
+from launcher.envlog import looks_secret, name_of, text, write
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def test_each_variable_is_one_line_whatever_it_holds() -> None:
 
 def test_it_is_written_whole_for_its_owner_only(tmp_path: Path) -> None:
     for value in ("one", "\udcff"):
-        write(tmp_path, Role.WORKER, 3, {"A": value})
+        write(tmp_path, name_of(Role.WORKER, 3), text({"A": value}).encode(errors="surrogateescape"))
     (path,) = tmp_path.iterdir()
     assert path.name == "envlog.3"
     assert path.read_bytes() == b"A=\xff\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    write(tmp_path, Role.SERVER, 3, {"A": "x"})
+    write(tmp_path, name_of(Role.SERVER, 3), b"A=x\n")
     assert (tmp_path / "envlog.server.3").read_text() == "A=x\n"
     with pytest.raises(OSError, match="No such file"):
-        write(tmp_path / "none", Role.WORKER, 3, {})
+        write(tmp_path / "none", "envlog.3", b"")

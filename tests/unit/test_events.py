@@ -11,7 +11,7 @@ import pytest
 from elastic.agentevents import Action, Event, Exited, SessionLost, StopWorkers
 from elastic.model import Cause
 from launcher import sharedlog
-from launcher.events import EventLog
+from launcher.events import FILE, EventLog
 from tests.unit.bench import Bench, running
 from tests.unit.views import worker_exit
 
@@ -20,15 +20,19 @@ def read(folder: Path, name: str = "events.jsonl") -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
+def log_in(folder: Path, node: str) -> EventLog:
+    return EventLog(sharedlog.SharedLog(folder / FILE).append, "j1", node)
+
+
 def observed(folder: Path, bench: Bench, event: Event, *actions: Action) -> list[dict[str, Any]]:
     """What is written of one event, beside what the store shows."""
-    log = EventLog(folder, "j1", "b", pytest.fail)
+    log = log_in(folder, "b")
     log.observe(bench.facts, event, actions, ())
     return [line for line in read(folder) if line["what"] not in ("generation", "go")]
 
 
 def test_every_line_says_when_which_job_and_who(tmp_path: Path) -> None:
-    EventLog(tmp_path, "j1", "h-1", pytest.fail).write("left", 3, {"exit_code": 0})
+    log_in(tmp_path, "h-1").write("left", 3, {"exit_code": 0})
     (line,) = read(tmp_path)
     assert line.pop("time").endswith("+00:00")
     assert line == {"job": "j1", "node": "h-1", "what": "left", "generation": 3, "exit_code": 0}
@@ -36,7 +40,7 @@ def test_every_line_says_when_which_job_and_who(tmp_path: Path) -> None:
 
 def test_a_generation_and_its_go_are_written_once(tmp_path: Path) -> None:
     bench = running()
-    log = EventLog(tmp_path, "j1", "b", pytest.fail)
+    log = log_in(tmp_path, "b")
     for _ in range(2):
         log.observe(bench.facts, bench.seen(), (), ())
     generation, go = read(tmp_path)
@@ -63,14 +67,14 @@ def test_a_stop_a_lost_lease_and_a_failure_say_why(tmp_path: Path) -> None:
         ("stopped", None, "because h was lost"),
     ]
     cause = Cause(g=1, host="h", node="a", exits=(worker_exit(3, 5),), ranks=(3, 4), world_size=8)
-    EventLog(tmp_path, "j1", "b", pytest.fail).failure(cause)
+    log_in(tmp_path, "b").failure(cause)
     failure = read(tmp_path)[-1]
     assert (failure["ranks"], failure["rank"], failure["host"], failure["words"]) == ([3, 4], 3, "h", "exit code 5")
 
 
 def test_the_file_has_a_bound_and_the_newest_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharedlog, "BYTES_MAX", 1000)
-    log = EventLog(tmp_path, "j1", "h-1", pytest.fail)
+    log = log_in(tmp_path, "h-1")
     for number in range(100):
         log.write("stopped", 1, {"number": number})
     sizes = [(tmp_path / name).stat().st_size for name in ("events.jsonl", "events.1.jsonl")]
@@ -81,17 +85,7 @@ def test_the_file_has_a_bound_and_the_newest_is_kept(tmp_path: Path, monkeypatch
 
 
 def test_a_world_of_thousands_loses_its_list_and_not_its_line(tmp_path: Path) -> None:
-    EventLog(tmp_path, "j1", "h-1", pytest.fail).write("generation", 1, {"m_id": 0, "nodes": ["node"] * 20_000})
+    log_in(tmp_path, "h-1").write("generation", 1, {"m_id": 0, "nodes": ["node"] * 20_000})
     (line,) = read(tmp_path)
     assert "nodes" not in line
     assert line["m_id"] == 0
-
-
-def test_a_file_that_cannot_be_written_is_complained_of_once(tmp_path: Path) -> None:
-    complaints: list[str] = []
-    log = EventLog(tmp_path / "none", "j1", "h-1", complaints.append)
-    for _ in range(3):
-        log.write("left", 1, {})
-    assert complaints == [
-        f"{tmp_path}/none/events.jsonl cannot be written (No such file or directory); it is not complete"
-    ]

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
+from launcher import sharedlog
 from launcher.console import Console
 from launcher.endpoints import join_host_port as endpoint
+from launcher.logorders import Append, path_bytes
 from launcher.logs import (
     ENDPOINTS_KEPT,
-    TAIL_BYTES,
+    STORY,
     Level,
     Narrator,
     check_log_dir,
@@ -24,6 +26,9 @@ from launcher.logs import (
     tail,
     write_endpoints,
 )
+from launcher.logwriter import Writer
+from launcher.recent import Ending
+from launcher.sharedlog import SharedLog
 from launcher.workerlog import WorkerLog, append_line
 
 
@@ -101,36 +106,28 @@ class TestEndpoints:
 
 
 class TestTail:
-    def test_it_is_the_end_of_the_newest_start_without_our_frame(self, tmp_path: Path) -> None:
-        path = tmp_path / "workerlog.0"
-        path.write_text("old\n" + "".join(f"line {i}\n" for i in range(30)) + "==== rank 0 gen 1 ended: exit 1 ====\n")
-        assert tail(path, 4, lines=3) == ("line 27", "line 28", "line 29")
-        assert len(tail(path, 0)) == 20
-        assert tail(path, 4, lines=100)[0] == "line 0"
+    def test_it_is_the_end_of_a_start_without_our_frame(self) -> None:
+        said = Ending("".join(f"line {i}\n" for i in range(30)).encode() + b"==== rank 0 gen 1 ended: exit 1 ====\n")
+        assert tail(said, lines=3) == ("line 27", "line 28", "line 29")
+        assert len(tail(said)) == 20
+        assert tail(said, lines=100)[0] == "line 0"
 
-    def test_it_can_end_where_the_log_ended_once(self, tmp_path: Path) -> None:
-        path = tmp_path / "workerlog.0"
-        path.write_text("one\ntwo\n")
-        end = path.stat().st_size
-        path.write_text("one\ntwo\nthree\n")
-        assert tail(path, 4, to_offset=end) == ("two",)
-        assert tail(path, 4, to_offset=0) == ()
-        assert tail(path, 0, to_offset=1000) == ("one", "two", "three")
+    def test_a_part_of_a_line_is_left_out_unless_there_is_nothing_else(self) -> None:
+        assert tail(Ending(b"rt\ntwo\n", cut=True)) == ("two",)
+        assert tail(Ending(b"rt\n\n", cut=True)) == ("rt",)
+        assert tail(Ending(b"rt\ntwo\n")) == ("rt", "two")
 
-    def test_an_endless_line_is_bounded(self, tmp_path: Path) -> None:
-        path = tmp_path / "workerlog.0"
+    def test_a_long_line_is_cut(self) -> None:
         for end in (b"", b"\n", b"\n==== rank 0 gen 1 ended: exit 1 ====\n"):
-            path.write_bytes(b"first\n" + b"x" * (5 * TAIL_BYTES) + end)
-            (line,) = tail(path, 0)
+            (line,) = tail(Ending(b"x" * 500_000 + end, cut=True))
             assert len(line) == 500
 
-    def test_what_is_no_text_is_made_readable(self, tmp_path: Path) -> None:
-        path = tmp_path / "workerlog.0"
-        path.write_bytes(b"\x1b[31mred\x1b[0m\n 10%\r 50%\r100%\r\n\xff\x00a\x07\tb\n\x1b]0;title\x07ok\r\n\n")
-        assert tail(path, 0) == ("red", "100%", "\ufffda  b", "ok")
+    def test_what_is_no_text_is_made_readable(self) -> None:
+        said = Ending(b"\x1b[31mred\x1b[0m\n 10%\r 50%\r100%\r\n\xff\x00a\x07\tb\n\x1b]0;title\x07ok\r\n\n")
+        assert tail(said) == ("red", "100%", "\ufffda  b", "ok")
 
-    def test_a_missing_log_has_no_tail(self, tmp_path: Path) -> None:
-        assert tail(tmp_path / "none", 0) == ()
+    def test_who_said_nothing_has_no_tail(self) -> None:
+        assert tail(Ending()) == ()
 
     def test_directions_and_private_signs_are_taken_out(self) -> None:
         assert clean("a\u202eb\u00a0c\ue000") == "ab c"
@@ -161,7 +158,7 @@ class TestTheNarrator:
             console = Console(fd)
             os.close(fd)
             narrator = Narrator("h-1", console, level=level)
-            narrator.keep_in(tmp_path)
+            narrator.keep(SharedLog(tmp_path / STORY).append)
             narrator.warn("w\nx\x1b[31m")
             narrator.say("s")
             narrator.detail("d")
@@ -188,3 +185,28 @@ class TestTheNarrator:
         Narrator("h-1", console).say("lost a node")
         console.close()
         assert path.read_bytes() == b"50%\r\n[elastic-launch h-1] lost a node\n"
+
+    def test_its_file_has_a_bound_and_the_newest_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sharedlog, "BYTES_MAX", 2000)
+        writer = Writer(lambda text, quietly: pytest.fail(text))
+        path = path_bytes(tmp_path / STORY)
+        with open(os.devnull, "w") as null:
+            console = Console(null.fileno())
+        narrator = Narrator("h-1", console, level=Level.QUIET)
+        narrator.keep(lambda line: writer.do(Append(path, line)))
+        for number in range(200):
+            narrator.say(f"line {number}")
+        console.close()
+        files = [tmp_path / "launcher.1.log", tmp_path / "launcher.log"]
+        assert sorted(tmp_path.iterdir()) == files
+        assert all(file.stat().st_size < 2100 for file in files)
+        numbers = [int(line.split()[-1]) for file in files for line in file.read_text().splitlines()]
+        assert numbers == list(range(numbers[0], 200))
+
+    def test_a_file_that_cannot_be_written_is_complained_of_once(self, tmp_path: Path) -> None:
+        told: list[str] = []
+        writer = Writer(lambda text, quietly: told.append(text))
+        for _ in range(3):
+            writer.do(Append(path_bytes(tmp_path / "none" / STORY), b"line\n"))
+        why = "cannot be written (No such file or directory); it is not complete"
+        assert told == [f"{tmp_path}/none/launcher.log {why}"]

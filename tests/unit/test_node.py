@@ -13,6 +13,7 @@ from elastic.model import Generation, Place, Role, Seat, Why
 from launcher.config import parse
 from launcher.console import Console
 from launcher.logs import Narrator
+from launcher.logwriter import Directly
 from launcher.node import NodeWorkers
 
 
@@ -29,7 +30,8 @@ def test_a_roster_file_that_cannot_be_written_is_said_and_ends_nothing(
         reading, writing = os.pipe()
         console = Console(writing)
         config = parse(["--log_dir", str(tmp_path / "log"), "--server_num", "1", "--worker_num", "1", str(script)], {})
-        node = NodeWorkers(config, "n", "127.0.0.1", Narrator("n", console), console, lambda _: None)
+        sink = Directly(lambda text, quietly: pytest.fail(text))
+        node = NodeWorkers(config, "n", "127.0.0.1", Narrator("n", console), console, lambda _: None, sink)
         (tmp_path / "log").mkdir()
         node.tell_roster(generation)
         assert b'"servers":["127.0.0.1:8000"]' in node._roster_file.read_bytes()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.logs import TAIL_BYTES, tail
-from launcher.workerlog import CARRY_BYTES, HEAD_BYTES, WorkerLog
+from launcher.workerlog import HEAD_BYTES, WorkerLog
 
+CLOSING = b"==== rank 0 gen 1 ended: exit 0 ====\n"
 HEADER = "==== elastic-launch job j gen 1 rank 0 ===="
 BOUND = 1 << 20
 
@@ -50,7 +50,7 @@ def test_each_file_has_the_header_the_first_lines_what_is_left_out_and_the_newes
         assert after == list(range(after[0], after[-1] + 1))
         assert lines[gap].startswith(f"==== {(after[0] - before[-1] - 1) * len(number(0))} bytes of this start")
         assert newest is None or after[-1] == newest
-    assert tail(path, log.begins, 3) == ("line 0000199997", "line 0000199998", "line 0000199999")
+    assert path.read_bytes().endswith(number(199_997) + number(199_998) + number(199_999) + CLOSING)
 
 
 def test_the_end_of_a_log_can_be_read_whenever_it_was_set_aside(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_the_end_of_a_log_can_be_read_whenever_it_was_set_aside(tmp_path: Path) 
     log = log_of(path)
     for count in range(0, 40_000, 1000):
         log.write(b"".join(map(number, range(count, count + 1000))))
-        assert tail(path, log.begins, 20) == tuple(f"line {one:010}" for one in range(count + 980, count + 1000))
+        assert path.read_bytes().endswith(b"".join(map(number, range(count + 980, count + 1000))))
     log.close()
 
 
@@ -87,17 +87,6 @@ def test_an_endless_line_is_cut_and_nothing_else(tmp_path: Path) -> None:
     assert (len(head), closing) == (HEAD_BYTES, "==== rank 0 gen 1 ended: exit 0 ====")
     assert gap.startswith("==== ")
     assert len(rest) >= BOUND // 8
-
-
-def test_what_stood_there_when_it_was_to_be_stopped_is_not_taken_for_what_came_after(tmp_path: Path) -> None:
-    log = log_of(tmp_path / "workerlog.0")
-    log.write(number(1))
-    log.set_mark()
-    assert log.mark == log.size
-    for _ in range(1000):
-        log.write(number(2) * 100)
-    assert log.mark == log.begins
-    log.close()
 
 
 def test_a_log_without_a_bound_grows(tmp_path: Path) -> None:
@@ -156,5 +145,16 @@ def test_a_folder_in_which_nothing_can_be_renamed_costs_the_text_and_nothing_els
     assert told == [f"{path} cannot be written (Is a directory); what its worker says is not kept"]
 
 
-def test_what_is_carried_over_is_all_that_a_tail_reads() -> None:
-    assert CARRY_BYTES >= TAIL_BYTES
+def test_what_never_came_is_counted_in_front_of_the_next_line_and_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "workerlog.0"
+    log = log_of(path)
+    log.write(b"one\ntw")
+    log.miss(7, "the disk stood still")
+    log.write(b"four\n")
+    log.miss(0, "")
+    log.miss(3, "the disk stood still")
+    log.close()
+    assert path.read_text().splitlines() == [
+        *(HEADER, "one", "tw", "==== 7 bytes are missing here: the disk stood still ====", "four"),
+        "==== 3 bytes are missing here: the disk stood still ====",
+    ]

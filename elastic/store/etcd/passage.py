@@ -100,7 +100,7 @@ class Passage:
             there = await connected(self._host, self._port)
         try:
             self.refused = await self._prove(*there)
-        except BaseException:
+        except BaseException:  # Also when it is cancelled: nobody else knows of this connection.
             there[1].transport.abort()
             raise
         self.trouble = ""

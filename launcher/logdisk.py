@@ -1,0 +1,331 @@
+"""The log folder as the agent sees it: a process of its own writes there, and the agent waits for no disk.
+
+    agent ── orders, by a pipe; what workers wrote, by a ring ──► launcher.logwriter ──► the folder
+          ◄── what is done, and what failed, by another pipe ──
+
+While the disk takes what comes, whoever reads the output of workers waits a moment when more than `FLOW_BYTES` are on
+their way: then a worker that writes faster than the disk does waits, as at any pipe. A disk that has done nothing for
+`STILL_S` stands still: then nobody waits. `KEEP_BYTES` are kept for it, what does not fit is left out, and the log
+says how much is missing once the disk goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections import Counter, deque
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import msgspec
+
+from launcher.folder import LogFolder
+from launcher.logorders import (
+    AnyOrder,
+    Begin,
+    Done,
+    End,
+    Frames,
+    Line,
+    Told,
+    Wrote,
+    bytes_path,
+    bytes_text,
+    packed,
+)
+from launcher.logprocess import LogProcess
+from launcher.logwriter import Directly
+
+FLOW_BYTES: Final = 3 << 19
+"""So much of the ring may be on its way to a disk that goes on."""
+KEEP_BYTES: Final = 16_000_000
+"""So much is kept for a disk that stands still."""
+STILL_S: Final = 1.0
+"""A disk that has done nothing for so long stands still."""
+SAY_AFTER_S: Final = 5.0
+"""So long it stands still before people hear of it, unless something is left out before."""
+CLOSE_LIMIT_S: Final = 5.0
+"""So long the end of an agent waits for a disk that does nothing."""
+CLOSE_MAX_S: Final = 30.0
+"""The same for one that goes on and is slow."""
+READ_BYTES: Final = 1 << 16
+ORDER_BYTES: Final = 512
+"""So much an order counts beside its data: what it takes in memory, nearly always."""
+
+
+class Sink(Protocol):
+    """Has orders done, in their order."""
+
+    @property
+    def full(self) -> bool:
+        """Whether those who read what workers write should wait a moment; `when_room` tells when it is over."""
+
+    def next_start(self) -> int:
+        """The number of a further start."""
+
+    def put(self, order: AnyOrder, of: str, data: bytes = b"") -> bool:
+        """Have it done, for the file `of`; `data` goes with a `Wrote`. False: there is no room, and it is left out."""
+
+    def when_room(self, go_on: Callable[[], None]) -> None:
+        """Call once when it is not `full` any more."""
+
+
+class LogDisk:
+    """The folder of this process, until it is closed. Everything after `open` belongs to a loop."""
+
+    path: Path
+    """Where the logs are."""
+    note: str
+    moved: str
+    warning: str
+    """Lines for people, "" if all is as asked."""
+
+    def __init__(self, hold: Callable[[], LogFolder], named: Path, story: str = "") -> None:
+        """Start the process that writes. No thread may run yet.
+
+        `hold` takes the folder that is `named`, in that process. `story`: see `launcher.logwriter.serve`.
+        """
+        self._process = LogProcess(hold, named, story)
+        self._ring = self._process.ring
+        self._orders, self._answers = self._process.orders, self._process.answers
+        self._frames = Frames()
+        self._queue: deque[tuple[int, AnyOrder, bytes]] = deque()
+        self._queued: Counter[int] = Counter()
+        self._kept = 0
+        self._rest = memoryview(b"")
+        self._put = self._sent = self._done = self._seen = self._looks = self._starts = 0
+        self._still = self._said = self._writing = False
+        self._left_out: Counter[str] = Counter()
+        self._begun: dict[int, Begin] = {}
+        self._instead: Directly | None = None
+        self._waiting: list[Callable[[], None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._progress = asyncio.Event()
+        self._on_told: Callable[[str, bool], None] = lambda text, quietly: None
+
+    def __enter__(self) -> Self:
+        """Wait until the folder is known to be good. Raises `ConfigError` if it is not, or does not answer."""
+        held = self._process.held()
+        self.path = bytes_path(held.path)
+        self.note, self.moved, self.warning = map(bytes_text, (held.note, held.moved, held.warning))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let go; the process that writes ends when it has done what it has got."""
+        self._process.leave()
+
+    def open(self, on_told: Callable[[str, bool], None]) -> None:
+        """Hear the process from now on, in the loop that runs.
+
+        `on_told` hears what people should know, and whether only those who ask.
+        """
+        self._on_told = on_told
+        self._loop = asyncio.get_running_loop()
+        os.set_blocking(self._orders, False)
+        os.set_blocking(self._answers, False)
+        self._loop.add_reader(self._answers, self._hear)
+
+    def next_start(self) -> int:
+        """The number of a further start of a worker."""
+        self._starts += 1
+        return self._starts
+
+    @property
+    def full(self) -> bool:
+        """Whether more is on its way than a disk that goes on is to have at once."""
+        return self._more_than(FLOW_BYTES)
+
+    def when_room(self, go_on: Callable[[], None]) -> None:
+        """Call once when it is not `full` any more."""
+        self._waiting.append(go_on)
+        self._let_go_on()
+
+    def put(self, order: AnyOrder, of: str, data: bytes = b"") -> bool:
+        """Have it done, as `Sink` says. There is room for the frame of a start at any time."""
+        if self._instead is not None:
+            return self._instead.put(order, of, data)
+        size = ORDER_BYTES + len(data)
+        whose = order.start if isinstance(order, Wrote) else 0
+        if self._still and not isinstance(order, Begin | Line | End) and not self._fits(whose, size):
+            self._left_out[of] += len(data)
+            self._say_still()
+            return False
+        if isinstance(order, Begin):
+            self._begun[order.start] = order
+        elif isinstance(order, End):
+            del self._begun[order.start]
+        self._put += 1
+        if self._queue or not self._send(order, data):
+            self._queue.append((whose, order, data))
+            self._queued[whose] += size
+            self._kept += size
+        if self._timer is None and self._loop is not None:
+            self._timer = self._loop.call_later(STILL_S, self._look)
+        return True
+
+    async def close(self, limit_s: float = CLOSE_LIMIT_S) -> str:
+        """Wait until all is done, as long as the disk goes on; what people should know, "" if all is well."""
+        assert self._loop is not None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_MAX_S):
+                while self._done < self._put and self._instead is None:
+                    self._progress.clear()
+                    async with asyncio.timeout(limit_s):
+                        await self._progress.wait()
+        self._loop.remove_reader(self._answers)
+        self._loop.remove_writer(self._orders)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._done == self._put or self._instead is not None:
+            return ""
+        return (
+            f"the log folder {self.path} does not take writes: the last {self._put - self._done} of them are lost; "
+            f"process {self._process.pid} waits for the disk, and ends then"
+        )
+
+    # From the process that writes.
+
+    def _hear(self) -> None:
+        """Take what it has answered."""
+        while self._instead is None:
+            try:
+                data = os.read(self._answers, READ_BYTES)
+            except BlockingIOError:
+                break
+            if not data:
+                self._died()
+                break
+            for answer in self._frames.answers(data):
+                match answer:
+                    case Done():
+                        self._done = answer.orders
+                        self._ring.free(self._done)
+                        self._progress.set()
+                    case Told():
+                        self._on_told(bytes_text(answer.text), answer.quietly)
+        self._send_more()
+        if self._still and self._done > self._seen and not self._queue:
+            self._goes_on()
+
+    def _died(self) -> None:
+        """It was killed. The folder is written directly from now on: rather a disk that may stand still than no log."""
+        assert self._loop is not None
+        self._loop.remove_reader(self._answers)
+        self._rest = memoryview(b"")
+        self._send_rest()
+        self._queue.clear()
+        self._instead = Directly(self._on_told)
+        for order in self._begun.values():
+            self._instead.put(order, "")
+        self._progress.set()
+        self._let_go_on()
+        self._on_told("the process that writes the logs was killed; a part of them may be missing", False)
+
+    # Time.
+
+    def _look(self) -> None:
+        """See whether the disk has done anything since the last look."""
+        assert self._loop is not None
+        self._timer = None
+        self._hear()  # What came while this process stood still.
+        if self._done == self._put or self._instead is not None:
+            return
+        self._timer = self._loop.call_later(STILL_S, self._look)
+        if self._done > self._seen:
+            self._seen, self._looks = self._done, 0
+            return
+        self._looks += 1
+        self._still = True
+        self._let_go_on()
+        if self._looks * STILL_S >= SAY_AFTER_S:
+            self._say_still()
+
+    def _say_still(self) -> None:
+        if not self._said:
+            self._said = True
+            self._on_told(
+                f"the log folder {self.path} does not take writes (a network disk without its server?); the job goes "
+                f"on, up to {_megabytes(KEEP_BYTES)} of output wait for the disk, and more is left out",
+                False,
+            )
+
+    def _goes_on(self) -> None:
+        self._still, self._looks = False, 0
+        if not self._said:
+            return
+        self._said = False
+        left_out, self._left_out = self._left_out, Counter()
+        lost = "nothing is left out"
+        if left_out:
+            lost = f"{_megabytes(left_out.total())} of output were left out of {', '.join(sorted(left_out))}"
+        self._on_told(f"the log folder {self.path} takes writes again; {lost}", False)
+
+    # To the process that writes.
+
+    def _fits(self, whose: int, size: int) -> bool:
+        """Each start may have as much of the room as is still free: one that says much leaves some to the others."""
+        return self._queued[whose] + size <= KEEP_BYTES - self._kept
+
+    def _send(self, order: AnyOrder, data: bytes) -> bool:
+        """Send an order, if there is room for it."""
+        if self._rest:
+            return False
+        if isinstance(order, Wrote):
+            if (at := self._ring.put(data, self._sent + 1)) is None:
+                return False
+            order = msgspec.structs.replace(order, at=at)
+        self._sent += 1
+        self._rest = memoryview(packed(order))
+        self._send_rest()
+        return True
+
+    def _send_rest(self) -> None:
+        """Send what is left of an order."""
+        try:
+            self._rest = self._rest[os.write(self._orders, self._rest) :]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            self._rest = memoryview(b"")  # It is gone, which `_hear` is told.
+        if bool(self._rest) is not self._writing and self._loop is not None:
+            self._writing = not self._writing
+            if self._writing:
+                self._loop.add_writer(self._orders, self._send_more)
+            else:
+                self._loop.remove_writer(self._orders)
+
+    def _send_more(self) -> None:
+        """Send what waits, as far as there is room."""
+        if self._rest:
+            self._send_rest()
+        while self._queue:
+            whose, order, data = self._queue[0]
+            if not self._send(order, data):
+                break
+            self._queue.popleft()
+            self._kept -= (size := ORDER_BYTES + len(data))
+            self._queued[whose] -= size
+            if not self._queued[whose]:
+                del self._queued[whose]
+        self._let_go_on()
+
+    def _more_than(self, size: int) -> bool:
+        """Tell whether the disk goes on, and so much and more is on its way."""
+        goes_on = not self._still and self._instead is None
+        return goes_on and (bool(self._queue) or self._ring.used > size)
+
+    def _let_go_on(self) -> None:
+        if self._waiting and not self._more_than(FLOW_BYTES // 2):
+            waiting, self._waiting = self._waiting, []
+            for go_on in waiting:
+                go_on()
+
+
+def _megabytes(amount: int) -> str:
+    return f"{amount / 1e6:.1f} MB"

@@ -1,0 +1,176 @@
+"""What an agent has written into its log folder: orders to whoever writes (`launcher.logwriter`), and its answers.
+
+Between the agent and the process that writes they are MessagePack behind their length. Paths and lines are bytes: the
+name of a folder need not be text.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+
+class Order(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """One piece of work, done in the order of the orders."""
+
+
+class Begin(Order, frozen=True):
+    """A worker starts: open its log and write the header. `start` is its number in the orders that follow."""
+
+    start: int
+    path: bytes
+    header: bytes
+    bytes_max: int | None
+
+
+class Wrote(Order, frozen=True):
+    """A worker wrote `size` bytes, which are in the ring `at` this place; `missing` bytes before it were left out."""
+
+    start: int
+    size: int
+    missing: int = 0
+    at: int = 0
+
+
+class Line(Order, frozen=True):
+    """A line of ours, for the log of a worker; `missing` as in `Wrote`."""
+
+    start: int
+    text: bytes
+    missing: int = 0
+
+
+class End(Order, frozen=True):
+    """Nothing more comes of this start; `missing` as in `Wrote`."""
+
+    start: int
+    missing: int = 0
+
+
+class Amend(Order, frozen=True):
+    """A line of ours for a log that is closed already."""
+
+    path: bytes
+    text: bytes
+
+
+class Append(Order, frozen=True):
+    """A line, with its end, for a file that agents share (`launcher.sharedlog`)."""
+
+    path: bytes
+    line: bytes
+
+
+class Endpoints(Order, frozen=True):
+    """The endpoints of a generation (`launcher.logs.write_endpoints`)."""
+
+    folder: bytes
+    g: int
+    endpoints: tuple[str, ...]
+    servers: tuple[str, ...]
+
+
+class Environment(Order, frozen=True):
+    """The environment of a worker, without secrets (`launcher.envlog`)."""
+
+    folder: bytes
+    name: str
+    text: bytes
+
+
+AnyOrder = Begin | Wrote | Line | End | Amend | Append | Endpoints | Environment
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The folder is good, and `path` is where it is. The others are lines for people, "" if all is as asked."""
+
+    path: bytes
+    note: bytes
+    moved: bytes
+    warning: bytes
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The folder cannot be used."""
+
+    why: bytes
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """So many orders are done in all."""
+
+    orders: int
+
+
+class Told(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Something that people should hear; `quietly` for those who ask."""
+
+    text: bytes
+    quietly: bool = False
+
+
+AnyAnswer = Held | Refused | Done | Told
+
+LENGTH_BYTES: Final = 4
+_encoder: Final = msgspec.msgpack.Encoder()
+_order: Final = msgspec.msgpack.Decoder(AnyOrder)
+_answer: Final = msgspec.msgpack.Decoder(AnyAnswer)
+
+
+def packed(message: AnyOrder | AnyAnswer) -> bytearray:
+    """A message behind its length."""
+    frame = bytearray(LENGTH_BYTES)
+    _encoder.encode_into(message, frame, LENGTH_BYTES)
+    frame[:LENGTH_BYTES] = (len(frame) - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "big")
+    return frame
+
+
+class Frames:
+    """Cuts what comes into messages."""
+
+    def __init__(self) -> None:
+        """Nothing has come yet."""
+        self._rest = bytearray()
+
+    def orders(self, data: bytes) -> list[AnyOrder]:
+        """The orders that `data` completes."""
+        return [_order.decode(frame) for frame in self._cut(data)]
+
+    def answers(self, data: bytes) -> list[AnyAnswer]:
+        """The answers that `data` completes."""
+        return [_answer.decode(frame) for frame in self._cut(data)]
+
+    def _cut(self, data: bytes) -> Iterator[bytearray]:
+        rest, at = self._rest, 0
+        rest += data
+        while len(rest) - at >= LENGTH_BYTES:
+            end = at + LENGTH_BYTES + int.from_bytes(rest[at : at + LENGTH_BYTES], "big")
+            if len(rest) < end:
+                break
+            yield rest[at + LENGTH_BYTES : end]
+            at = end
+        del rest[:at]
+
+
+def text_bytes(text: str) -> bytes:
+    """A line as bytes; the name of a folder in it that is no text stays as it is."""
+    return text.encode(errors="surrogateescape")
+
+
+def bytes_text(data: bytes) -> str:
+    """The line again."""
+    return data.decode(errors="surrogateescape")
+
+
+def path_bytes(path: Path) -> bytes:
+    """A path as bytes."""
+    return os.fsencode(path)
+
+
+def bytes_path(data: bytes) -> Path:
+    """The path again."""
+    return Path(os.fsdecode(data))

@@ -1,0 +1,96 @@
+"""The process that writes the logs of an agent: its start, its first answer, and its end, as the agent sees them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NoReturn
+
+from elastic.errors import ConfigError
+from launcher.folder import LogFolder
+from launcher.logorders import AnyAnswer, Frames, Held, Refused, Told, bytes_text, packed, text_bytes
+from launcher.logwriter import serve
+from launcher.ring import Ring
+
+RING_BYTES: Final = 2 << 20
+"""Room that the agent shares with it."""
+START_LIMIT_S: Final = 10.0
+"""So long a folder may take to show that it can be written."""
+LEAVE_LIMIT_S: Final = 1.0
+"""So long it may take to end when all is written."""
+READ_BYTES: Final = 1 << 16
+TITLE: Final = ("elastic-launch:", "writes", "logs")
+
+
+class LogProcess:
+    """A fork of this process, the two pipes to it, and the ring."""
+
+    def __init__(self, hold: Callable[[], LogFolder], named: Path, story: str) -> None:
+        """Start it. No thread may run yet. See `launcher.logdisk.LogDisk` for what it is given."""
+        self._named = named
+        orders, self.orders = os.pipe()
+        self.answers, answers = os.pipe()
+        self.ring = Ring(RING_BYTES)
+        self.pid = os.fork()
+        if self.pid == 0:
+            _run(orders, answers, self.ring, hold, story)
+        os.close(orders)
+        os.close(answers)
+
+    def held(self) -> Held:
+        """Wait until it holds the folder. Raises `ConfigError` if the folder is not good, or does not answer."""
+        for answer in self._said(START_LIMIT_S):
+            match answer:
+                case Held():
+                    return answer
+                case Refused():
+                    self.leave()
+                    raise ConfigError(bytes_text(answer.why))
+                case Told():
+                    self.leave()
+                    raise ConfigError(f"--log_dir {self._named} cannot be used: {bytes_text(answer.text)}")
+        os.close(self.orders)
+        os.close(self.answers)
+        raise ConfigError(
+            f"--log_dir {self._named} has not answered for {START_LIMIT_S:g} s (a network disk without its server?); "
+            "mend it, or name another folder"
+        )
+
+    def leave(self) -> None:
+        """Let it end. One that waits for a disk is not waited for: it ends when the disk does."""
+        os.close(self.orders)
+        os.close(self.answers)
+        pidfd = os.pidfd_open(self.pid)
+        try:
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            if poll.poll(LEAVE_LIMIT_S * 1000):
+                os.waitpid(self.pid, 0)
+        finally:
+            os.close(pidfd)
+
+    def _said(self, limit_s: float) -> Iterator[AnyAnswer]:
+        """What it answers before there is a loop, until it has been silent for too long."""
+        frames, until_s = Frames(), time.monotonic() + limit_s
+        poll = select.poll()
+        poll.register(self.answers, select.POLLIN)
+        while poll.poll(max(0.0, until_s - time.monotonic()) * 1000):
+            if not (data := os.read(self.answers, READ_BYTES)):
+                raise ConfigError("the process that writes the logs was killed; see why, and start again")
+            yield from frames.answers(data)
+
+
+def _run(orders: int, answers: int, ring: Ring, hold: Callable[[], LogFolder], story: str) -> NoReturn:
+    """The life of the process."""
+    try:
+        serve((orders, answers), ring, hold, story, TITLE)
+    except BaseException:  # noqa: BLE001  # It is told: stderr is closed here, and nothing of the agent's may run.
+        with contextlib.suppress(OSError):
+            os.write(answers, packed(Told(text_bytes(traceback.format_exc()))))
+        os._exit(1)
+    os._exit(0)

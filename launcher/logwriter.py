@@ -1,0 +1,209 @@
+"""Writes into the log folder what it is ordered to, and holds the folder meanwhile.
+
+An agent has this done by a process of its own (`serve`), because a disk may stand still for longer than a lease lives,
+and a thread that waits for a disk would not even let its process end. The process ends when the agent has: after what
+was ordered before. `Directly` does the same at once, where nobody minds a disk (tests, a writer that died).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from elastic.errors import ConfigError
+from launcher import envlog, logs, proctitle
+from launcher.doctor.checks import warning
+from launcher.doctor.folders import LOG, folder_check
+from launcher.folder import LogFolder
+from launcher.logorders import (
+    Amend,
+    AnyAnswer,
+    AnyOrder,
+    Append,
+    Begin,
+    Done,
+    End,
+    Endpoints,
+    Environment,
+    Frames,
+    Held,
+    Line,
+    Refused,
+    Told,
+    Wrote,
+    bytes_path,
+    bytes_text,
+    packed,
+    path_bytes,
+    text_bytes,
+)
+from launcher.ring import Ring
+from launcher.sharedlog import SharedLog
+from launcher.workerlog import WorkerLog, append_line
+
+STOOD_STILL = "the disk stood still"
+READ_BYTES = 1 << 16
+DONE_EVERY_S = 0.2
+DONE_EVERY = 4
+"""At least so often it is told what is done, while more is to be done."""
+DEAF = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Signals to all processes of a job: what the agent says while it leaves is to be written, too."""
+
+Tell = Callable[[str, bool], None]
+"""Hears what people should know, and whether only those who ask."""
+
+
+class Writer:
+    """Does orders. What cannot be written is told once for each file, and is lost."""
+
+    def __init__(self, tell: Tell) -> None:
+        """Nothing is open yet."""
+        self._tell = tell
+        self._starts: dict[int, WorkerLog] = {}
+        self._shared: dict[bytes, SharedLog] = {}
+        self._told: set[bytes] = set()
+
+    def do(self, order: AnyOrder, data: bytes | memoryview = b"") -> None:
+        """Do one order; returns when the disk has taken it. `data` goes with a `Wrote`."""
+        match order:
+            case Wrote():
+                log = self._starts[order.start]
+                log.miss(order.missing, STOOD_STILL)
+                log.write(data)
+            case Line():
+                log = self._starts[order.start]
+                log.miss(order.missing, STOOD_STILL)
+                log.line(bytes_text(order.text))
+            case Append():
+                self._append(order)
+            case Begin():
+                path, header = bytes_path(order.path), bytes_text(order.header)
+                self._starts[order.start] = WorkerLog(path, header, self._warn, order.bytes_max)
+            case End():
+                log = self._starts.pop(order.start)
+                log.miss(order.missing, STOOD_STILL)
+                log.close()
+            case Amend():
+                path = bytes_path(order.path)
+                try:
+                    append_line(path, bytes_text(order.text))
+                except OSError as error:
+                    self._tell(f"{path} does not say which worker failed first ({error.strerror})", True)
+            case Endpoints():
+                try:
+                    logs.write_endpoints(bytes_path(order.folder), order.g, order.endpoints, order.servers)
+                except OSError as error:
+                    self._warn(f"endpoints.log cannot be written ({error.strerror}); training goes on")
+            case Environment():
+                try:
+                    envlog.write(bytes_path(order.folder), order.name, order.text)
+                except OSError as error:
+                    self._warn(f"envlog.<rank> cannot be written ({error.strerror}); training goes on")
+
+    def _append(self, order: Append) -> None:
+        if (file := self._shared.get(order.path)) is None:
+            file = self._shared[order.path] = SharedLog(bytes_path(order.path))
+        try:
+            file.append(order.line)
+        except OSError as error:  # A full disk may have room again.
+            if order.path not in self._told:
+                self._told.add(order.path)
+                self._warn(f"{file.path} cannot be written ({error.strerror}); it is not complete")
+
+    def _warn(self, text: str) -> None:
+        self._tell(text, False)
+
+
+class Directly:
+    """Does orders at once, in this process."""
+
+    full = False
+    """Whether those who read what workers write should wait a moment."""
+
+    def __init__(self, tell: Tell) -> None:
+        """Nothing is open yet."""
+        self._writer = Writer(tell)
+        self._starts = 0
+
+    def next_start(self) -> int:
+        """The number of a further start."""
+        self._starts += 1
+        return self._starts
+
+    def put(self, order: AnyOrder, of: str, data: bytes = b"") -> bool:
+        """Do it. True: nothing is left out."""
+        self._writer.do(order, data)
+        return True
+
+    def when_room(self, go_on: Callable[[], None]) -> None:
+        """Call once it is not `full` any more: at once."""
+        go_on()
+
+
+def serve(pipes: tuple[int, int], ring: Ring, hold: Callable[[], LogFolder], story: str, title: Sequence[str]) -> None:
+    """Hold a folder and do what is ordered until nobody can order any more; in a process of its own.
+
+    Orders come by the first of the `pipes`, what workers wrote by the `ring`, answers go into the second pipe. `story`
+    is the file whose lines tell what the agent does, "" for a process that says nothing; it must be good.
+    """
+    for number in DEAF:
+        signal.signal(number, signal.SIG_IGN)
+    os.setsid()  # What a terminal does to the agent is no word to this process.
+    os.chdir("/")
+    _let_go_of_all_but(pipes)
+    orders, answers = pipes
+    try:
+        with hold() as folder:
+            if story:
+                _try(folder.path / story)
+            lines = map(text_bytes, (folder.note, folder.moved, warning(folder_check(LOG, folder.path))))
+            _answer(answers, Held(path_bytes(folder.path), *lines))
+            proctitle.show(title)
+            _obey(orders, answers, ring)
+    except ConfigError as error:
+        _answer(answers, Refused(text_bytes(str(error))))
+
+
+def _obey(orders: int, answers: int, ring: Ring) -> None:
+    frames, done, told, told_s = Frames(), 0, 0, time.monotonic()
+    writer = Writer(lambda text, quietly: _answer(answers, Told(text_bytes(text), quietly)))
+    more = select.poll()
+    more.register(orders, select.POLLIN)
+    while data := os.read(orders, READ_BYTES):
+        for order in frames.orders(data):
+            writer.do(order, ring.piece(order.at, order.size) if isinstance(order, Wrote) else b"")
+            done += 1
+            if (now_s := time.monotonic()) - told_s > DONE_EVERY_S or done - told >= DONE_EVERY:
+                told, told_s = done, now_s
+                _answer(answers, Done(done))
+        if done > told and not more.poll(0):
+            told, told_s = done, time.monotonic()
+            _answer(answers, Done(done))
+
+
+def _answer(answers: int, answer: AnyAnswer) -> None:
+    with suppress(BrokenPipeError):  # The agent is gone. What it ordered before is still done.
+        os.write(answers, packed(answer))
+
+
+def _try(path: Path) -> None:
+    try:
+        SharedLog(path).append(b"")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({error.strerror}); change --log_dir or its owner") from error
+
+
+def _let_go_of_all_but(pipes: tuple[int, int]) -> None:
+    """Nobody should wait for the end of a pipe because this process has it, too."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in range(3):
+        os.dup2(null, fd)
+    low, high = sorted(pipes)
+    os.closerange(3, low)
+    os.closerange(low + 1, high)
+    os.closerange(high + 1, os.sysconf("SC_OPEN_MAX"))

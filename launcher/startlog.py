@@ -1,0 +1,73 @@
+"""One start of one worker as the agent sees its log: written by another process, its end known here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from launcher.logdisk import Sink
+from launcher.logorders import Begin, End, Line, Wrote, path_bytes, text_bytes
+from launcher.recent import Ending, Recent
+
+
+class StartLog:
+    """Nothing here waits for a disk. What finds no room on its way is counted, and the log says how much it is."""
+
+    def __init__(self, sink: Sink, path: Path, header: str, bytes_max: int | None = None) -> None:
+        """Have the log opened and the header written. `bytes_max` bounds it, with what is set aside."""
+        self._sink = sink
+        self._of = path.name
+        self._number = sink.next_start()
+        self._recent = Recent()
+        self._at_mark: Ending | None = None
+        self._missing = 0
+        sink.put(Begin(self._number, path_bytes(path), text_bytes(header), bytes_max), self._of)
+
+    @property
+    def said(self) -> int:
+        """Bytes that this start has said so far."""
+        return self._recent.said
+
+    @property
+    def ending(self) -> Ending:
+        """The end of what it has said."""
+        return self._recent.ending()
+
+    @property
+    def ending_at_mark(self) -> Ending | None:
+        """The same as it was when `set_mark` was called, None if it never was."""
+        return self._at_mark
+
+    @property
+    def full(self) -> bool:
+        """Whether the worker says more than the disk takes: it is to be heard a moment later."""
+        return self._sink.full
+
+    def when_room(self, go_on: Callable[[], None]) -> None:
+        """Call once when it is not `full` any more."""
+        self._sink.when_room(go_on)
+
+    def set_mark(self) -> None:
+        """Remember its end as it is now."""
+        self._at_mark = self.ending
+
+    def write(self, data: bytes) -> None:
+        """Bytes of the worker as they are."""
+        self._recent.add(data)
+        if self._sink.put(Wrote(self._number, len(data), self._missing), self._of, data):
+            self._missing = 0
+        else:
+            self._missing += len(data)
+
+    def line(self, text: str) -> None:
+        """A line of ours; it ends an unfinished line of the worker first."""
+        data = text_bytes(text)
+        self._recent.add_line(data)
+        if self._sink.put(Line(self._number, data, self._missing), self._of):
+            self._missing = 0
+        else:
+            self._missing += len(data) + 1
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self._sink.put(End(self._number, self._missing), self._of)

@@ -1,0 +1,136 @@
+"""A disk for logs that stands still costs what does not fit into memory, and neither a lease, a step nor an exit."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+
+from elastic.store.embedded import find_etcd
+from tests.cluster import disks
+from tests.process.jobs import QUICK_TTL_S, Job, Stage
+from tests.store.servers import one_server
+
+REASON = disks.missing()
+pytestmark = [
+    pytest.mark.hosts,
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(bool(REASON) and "ELASTIC_HOSTS_REQUIRED" not in os.environ, reason=REASON or "a disk freezes"),
+]
+
+LINE = "x" * 999
+LINES = 40_000
+"""More than what is kept for a disk that stands still: 40 MB."""
+MUCH = f"import sys; [print(n, {LINE!r}) for n in range({LINES})]"
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Iterator[Callable[[Callable[[Job, disks.Disk], Awaitable[None]]], None]]:
+    """Plays a story with an etcd, and with a disk that can stand still."""
+    server = one_server(find_etcd(), tmp_path / "etcd").start()
+    try:
+        with disks.Disk(tmp_path) as disk:
+            yield lambda story: Stage(server, tmp_path).play(lambda job: story(job, disk))
+    finally:
+        server.kill()
+
+
+Play = Callable[[Callable[[Job, disks.Disk], Awaitable[None]]], None]
+
+
+def test_a_job_goes_through_a_loss_and_a_failure_while_the_disk_stands_still_and_its_log_says_what_is_missing(
+    play: Play,
+) -> None:
+    """Its leases last 2 s: the agent acts on everything meanwhile, and the end of a log is known without the disk."""
+
+    async def story(job: Job, disk: disks.Disk) -> None:
+        log = disk.path / "log"
+        kept = await job.node("--np", "2", "--log_dir", str(log), ttl_s=QUICK_TTL_S)
+        await kept.says("joined")
+        lost = await job.node("--np", "2", ttl_s=QUICK_TTL_S)
+        first, _ = await job.world(1, 2)
+        await first.obeys("print", "before")
+        await kept.shows("^before$")
+        with disk.frozen():
+            await first.obeys("run", MUCH)
+            await kept.shows(f"^{LINES - 1} x")
+            kept.shown.clear()
+            await kept.says(
+                r"does not take writes .* up to \d+\.\d MB of output wait for the disk, and more is left out"
+            )
+            lost.signal(SIGKILL)
+            (alone,) = await job.world(2, 1)
+            await alone.obeys("print", "the last words")
+            await alone.exits(3)
+            await kept.says("The last lines of rank 0's log")
+            await kept.says("^    the last words$")
+            (again,) = await job.world(3, 1)
+            await again.obeys("print", "again")
+        await kept.says(r"takes writes again; \d+\.\d MB of output were left out of workerlog\.0")
+        await again.exits(0)
+        assert await kept.exits() == 0
+        assert not [line for line in kept.lines if "lease is lost" in line]
+        lines = (log / "workerlog.0").read_text().splitlines()
+        numbers = [int(found[1]) for line in lines if (found := re.fullmatch(rf"(\d+) {LINE}", line))]
+        assert numbers == sorted(numbers)
+        gaps = [re.match(r"==== (\d+) bytes are missing here: the disk stood still ====", line) for line in lines]
+        missing = sum(int(gap[1]) for gap in gaps if gap)
+        whole = sum(len(f"{number} {LINE}\n") for number in range(LINES))
+        there = sum(len(line) for line in lines if "xx" in line) + len(numbers)
+        assert missing > whole // 2
+        assert abs(missing + there - whole) < 1000
+        order = [
+            next(at for at, line in enumerate(lines) if line.startswith(text))
+            for text in ("before", "0 x", "==== stopped because", "the last words", "again")
+        ]
+        assert order == sorted(order)
+        assert lines[-1] == "==== rank 0 gen 3 ended: exit 0 ===="
+        assert "takes writes again" in (log / "launcher.log").read_text()
+
+    play(story)
+
+
+def test_an_agent_ends_while_the_disk_stands_still_and_says_that_the_end_of_its_logs_is_lost(play: Play) -> None:
+    async def story(job: Job, disk: disks.Disk) -> None:
+        node = await job.node("--np", "1", "--log_dir", str(disk.path / "log"))
+        (worker,) = await job.world(1, 1)
+        with disk.frozen():
+            await worker.exits(0)
+            await node.says("the job has completed")
+            await node.says(r"does not take writes: the last \d+ of them are lost")
+            assert await node.exits() == 0
+        await node.leaves_nothing()
+        assert "the job has completed" in (disk.path / "log" / "launcher.log").read_text()
+
+    play(story)
+
+
+def test_an_agent_that_is_killed_while_the_disk_stands_still_loses_nothing_that_it_had_said_before(play: Play) -> None:
+    async def story(job: Job, disk: disks.Disk) -> None:
+        node = await job.node("--np", "1", "--log_dir", str(disk.path / "log"))
+        (worker,) = await job.world(1, 1)
+        with disk.frozen():
+            await worker.obeys("print", "precious")
+            await node.shows("precious")
+            node.signal(SIGKILL)
+            await node.exits()
+            await worker.ends()
+        await node.leaves_nothing()
+        assert "precious\n" in (disk.path / "log" / "workerlog.0").read_text()
+
+    play(story)
+
+
+def test_a_folder_that_does_not_answer_at_the_start_is_one_line_and_exit_code_2(play: Play) -> None:
+    async def story(job: Job, disk: disks.Disk) -> None:
+        with disk.frozen():
+            node = await job.node("--np", "1", "--log_dir", str(disk.path / "log"))
+            assert await node.exits() == 2
+        (line,) = node.lines
+        assert re.search(r"--log_dir \S+ has not answered for 10 s .*; mend it, or name another folder", line)
+
+    play(story)

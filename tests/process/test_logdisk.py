@@ -1,0 +1,194 @@
+"""What an agent has written by a process of its own: a pipe that nobody reads stands for a disk that stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from elastic.errors import ConfigError
+from launcher.folder import LogFolder
+from launcher.logdisk import KEEP_BYTES, LogDisk
+from launcher.logorders import Append, path_bytes
+from launcher.logs import STORY, tail
+from launcher.startlog import StartLog
+from tests.process.happenings import LIMIT_S
+
+HEADER = "==== rank 0 ===="
+PIECE = 1 << 16
+
+
+class Desk:
+    """A folder that is written to, and what was told of it."""
+
+    def __init__(self, disk: LogDisk) -> None:
+        self.disk = disk
+        self.told: list[str] = []
+        self._changed = asyncio.Event()
+        disk.open(self._hear)
+
+    def _hear(self, text: str, quietly: bool) -> None:
+        self.told.append(text)
+        self._changed.set()
+
+    async def hears(self, text: str) -> str:
+        async with asyncio.timeout(LIMIT_S):
+            while not (found := [line for line in self.told if text in line]):
+                self._changed.clear()
+                await self._changed.wait()
+            return found[-1]
+
+    def start(self, name: str = "workerlog.0") -> StartLog:
+        return StartLog(self.disk, self.disk.path / name, HEADER)
+
+
+@asynccontextmanager
+async def desk(folder: Path, limit_s: float = LIMIT_S) -> AsyncIterator[Desk]:
+    with LogDisk(partial(LogFolder, folder), folder, STORY) as disk:
+        made = Desk(disk)
+        try:
+            yield made
+        finally:
+            left = await disk.close(limit_s)
+            if left:
+                made.told.append(left)
+
+
+async def read_whole(path: Path) -> bytes:
+    """Read a pipe until whoever writes has closed it."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    loop, data, more = asyncio.get_running_loop(), bytearray(), asyncio.Event()
+    loop.add_reader(fd, more.set)
+    try:
+        while True:
+            await more.wait()
+            more.clear()
+            with contextlib.suppress(BlockingIOError):
+                if not (piece := os.read(fd, 1 << 20)):
+                    return bytes(data)
+                data += piece
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
+
+
+def test_what_is_said_is_in_the_files_in_its_order_when_the_folder_is_closed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with desk(tmp_path) as it:
+            logs = [it.start(f"workerlog.{rank}") for rank in range(2)]
+            for number in range(3000):
+                logs[number % 2].write(b"%d\n" % number)
+            logs[0].write(b"x" * 3 * PIECE)
+            for log in logs:
+                log.line("==== end ====")
+                log.close()
+            it.disk.put(Append(path_bytes(it.disk.path / STORY), b"said\n"), STORY)
+        assert it.told == []
+
+    asyncio.run(main())
+    even, odd = ((tmp_path / f"workerlog.{rank}").read_text().splitlines() for rank in range(2))
+    assert odd == [HEADER, *map(str, range(1, 3000, 2)), "==== end ===="]
+    assert even == [HEADER, *map(str, range(0, 3000, 2)), "x" * 3 * PIECE, "==== end ===="]
+    assert (tmp_path / STORY).read_text() == "said\n"
+
+
+def test_a_disk_that_stands_still_costs_what_does_not_fit_and_the_log_says_how_much_that_is(tmp_path: Path) -> None:
+    async def main() -> None:
+        os.mkfifo(tmp_path / "workerlog.0")
+        async with desk(tmp_path) as it:
+            log = it.start()
+            while not log.full:  # As long as the disk may only be slow, the worker is to wait.
+                log.write(b"y" * PIECE)
+                await asyncio.sleep(0)
+            went_on = asyncio.Event()
+            log.when_room(went_on.set)
+            async with asyncio.timeout(LIMIT_S):
+                await went_on.wait()
+            assert not log.full, "nobody waits for a disk that stands still"
+            for _ in range(2 * KEEP_BYTES // PIECE):
+                log.write(b"z" * PIECE)
+            await it.hears("does not take writes")
+            log.line("last words")
+            assert tail(log.ending)[-1] == "last words", "the end is known without the disk"
+            reading = asyncio.create_task(read_whole(tmp_path / "workerlog.0"))
+            said = await it.hears("takes writes again")
+            log.close()
+        text = (await reading).decode()
+        assert len(text) < KEEP_BYTES
+        missing = [
+            int(line.split()[1]) for line in text.splitlines() if "bytes are missing here: the disk stood" in line
+        ]
+        assert text.count("y") + text.count("z") + sum(missing) >= 2 * KEEP_BYTES
+        assert f"{sum(missing) / 1e6:.1f} MB of output were left out of workerlog.0" in said
+
+    asyncio.run(main())
+
+
+def test_one_that_says_much_leaves_room_to_the_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        os.mkfifo(tmp_path / "workerlog.0")
+        async with desk(tmp_path) as it:
+            much, little = it.start(), it.start("workerlog.1")
+            while not it.told:
+                if not much.full:
+                    much.write(b"y" * PIECE)
+                await asyncio.sleep(0.001)
+            little.write(b"little\n")
+            reading = asyncio.create_task(read_whole(tmp_path / "workerlog.0"))
+        await reading
+        assert "little\n" in (tmp_path / "workerlog.1").read_text()
+
+    asyncio.run(main())
+
+
+def test_the_end_does_not_wait_for_ever_and_says_what_is_lost(tmp_path: Path) -> None:
+    async def main() -> int:
+        os.mkfifo(tmp_path / "workerlog.0")
+        async with desk(tmp_path, limit_s=0.2) as it:
+            log = it.start()
+            log.write(b"y" * 2 * PIECE)
+            log.close()
+        line = it.told[-1]
+        assert "does not take writes: the last" in line
+        return int(line.rpartition("process ")[2].split()[0])
+
+    pid = asyncio.run(main())
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def test_a_process_that_was_killed_costs_a_line_and_the_logs_go_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with desk(tmp_path) as it:
+            log = it.start()
+            log.write(b"before\n")
+            (process,) = psutil.Process().children()
+            process.kill()
+            await it.hears("the process that writes the logs was killed")
+            log.write(b"after\n")
+            log.close()
+
+    asyncio.run(main())
+    assert (tmp_path / "workerlog.0").read_text().endswith(f"{HEADER}\nafter\n")
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_folder_that_cannot_be_used_is_an_error_with_its_mend(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / name
+    with pytest.raises(ConfigError, match="--log_dir"):
+        LogDisk(partial(LogFolder, folder), folder, STORY).__enter__()
+
+
+def test_a_story_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "story").mkdir()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        LogDisk(partial(LogFolder, tmp_path), tmp_path, "story").__enter__()

@@ -1,0 +1,57 @@
+"""The newest bytes of a start, whatever the pieces in which it said them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.recent import KEPT_BYTES, PIECE_BYTES, Recent
+from launcher.ring import Ring
+
+SIZES = st.lists(st.sampled_from([1, 7, 1000, PIECE_BYTES // 2 + 1, PIECE_BYTES, 1 << 16]), max_size=60)
+
+
+@given(SIZES)
+def test_the_end_is_whole_and_says_whether_there_was_more(sizes: list[int]) -> None:
+    recent, whole = Recent(), b""
+    for number, size in enumerate(sizes):
+        piece = bytes([number % 256]) * size
+        recent.add(piece)
+        whole += piece
+    ending = recent.ending()
+    assert ending.data == whole[-KEPT_BYTES:]
+    assert ending.cut is (len(whole) > KEPT_BYTES)
+    assert recent.said == len(whole)
+
+
+def test_many_short_pieces_take_no_more_memory_than_few_long_ones() -> None:
+    recent = Recent()
+    for _ in range(2 * KEPT_BYTES):
+        recent.add(b"x")
+    assert len(recent._pieces) <= KEPT_BYTES // PIECE_BYTES + 2
+
+
+def test_a_line_of_ours_ends_an_unfinished_one() -> None:
+    recent = Recent()
+    for text in (b"one\n", b"two"):
+        recent.add(text)
+        recent.add_line(b"ours")
+    assert recent.ending().data == b"one\nours\ntwo\nours\n"
+
+
+@given(st.lists(st.integers(1, 60), max_size=80), st.integers(0, 5))
+def test_what_is_in_the_ring_stays_as_it_is_until_it_is_freed(sizes: list[int], behind: int) -> None:
+    ring, there = Ring(4096), dict[int, tuple[int, bytes]]()
+    for number, size in enumerate((size * 16 for size in sizes), 1):
+        data = bytes([number]) * size
+        while (at := ring.put(data, number)) is None:
+            oldest = min(there)
+            ring.free(oldest)
+            del there[oldest]
+        there[number] = at, data
+        for old in [one for one in there if one < number - behind]:
+            ring.free(old)
+            del there[old]
+        assert all(ring.piece(at, len(data)) == data for at, data in there.values())
+    ring.free(len(sizes))
+    assert ring.used == 0
