@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -348,9 +348,8 @@ class NodeWorkers:
         found = []
         for one in late:
             spec = running.specs[one.local_rank]
-            said = self._nursery.log(one.local_rank)
-            lines = logs.tail(said.ending, lines=SIGNS_LINES) if said is not None else ()
-            limit_s, log = self._config.hang_timeout_s, fitting(str(spec.log))
+            lines = self._last_lines(one.local_rank)
+            limit_s, log = self._config.hang_timeout_s, _log(spec)
             exit_ = exits.hanging(
                 spec.rank, log, lines, limit_s, one.step, shown=one.shown, frozen=one.frozen, role=spec.role
             )
@@ -384,8 +383,13 @@ class NodeWorkers:
         found = []
         for local in running.waiting.intersection(local_ranks):
             spec = running.specs[local]
-            found.append(how(spec, logs.tail(spec.log, self._nursery.log_from(local), lines=SIGNS_LINES)))
+            found.append(how(spec, self._last_lines(local)))
         return tuple(sorted(found, key=lambda exit_: exit_.rank))
+
+    def _last_lines(self, local_rank: int) -> tuple[str, ...]:
+        """What a worker that runs has said last."""
+        said = self._nursery.log(local_rank)
+        return logs.tail(said.ending, lines=SIGNS_LINES) if said is not None else ()
 
     def _gone(self, g: int) -> None:
         running = self._running

@@ -300,7 +300,7 @@ async def etcd_emptied(stage: Stage, dice: Random) -> Heal:
     return nothing
 
 
-@_fault("machine")
+@_fault("etcd")
 async def compacted_under_a_watch(stage: Stage, dice: Random) -> Heal:
     """While a machine does not reach etcd, something is written, and all that was before is forgotten."""
     heal = _wall(stage.draw(dice), *(f"OUTPUT -d {one.address} -j DROP" for one in stage.members.all))
@@ -313,7 +313,7 @@ async def compacted_under_a_watch(stage: Stage, dice: Random) -> Heal:
     return compact_and_heal
 
 
-@_fault("all")
+@_fault("etcd")
 async def lease_revoked(stage: Stage, dice: Random) -> Heal:
     """Somebody ends the lease of a node that is well."""
     leases = sorted(lease for key, lease in stage.members.keys(f"/elastic/{JOB}/members/").items() if lease)
