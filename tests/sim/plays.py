@@ -1,0 +1,136 @@
+"""Plays: what happens in one of them is written down; the seed decides about delays, clocks and sizes alone.
+
+Some rules of the core matter only where three or four things meet: a proposal that lingers while a node comes back, a
+member that has lost its key as it becomes the first. Faults that strike at random bring them together once in many
+thousands of runs. Here each has seeds of its own (`tests.sim.kinds`), so that what is added does not move the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from elastic.model import Generation, Np
+from tests.sim import kinds, meetings, races
+from tests.sim.calm import Calm
+from tests.sim.checks import Promises
+from tests.sim.ends import Ends
+from tests.sim.life import CHAOS_S, HEALED_S, heal, over
+from tests.sim.nodes import Node
+from tests.sim.rosters import RosterPromises, RosterWorld
+from tests.sim.rules import Rules
+from tests.sim.world import World
+
+BEGINS_S = 15.0
+"""By then the job trains."""
+Act = Callable[[World, Calm, Node, Generation], None]
+
+
+class Play(NamedTuple):
+    """What happens, and to which job.
+
+    `act` gets a node that is neither the first nor the last, where there is one, and the generation that trains.
+    `early` is called before anybody comes. `spec` are parts of the spec, `low`, `high` and `first` those of np.
+    """
+
+    act: Act
+    nodes: int = 4
+    low: int = 1
+    high: int = 0
+    first: int = 0
+    links: bool | None = None
+    listens: bool | None = None
+    work_s: float = 45.0
+    spec: Mapping[str, Any] = {}
+    early: Callable[[World], None] = lambda _: None
+    roster: bool = False
+
+
+PLAYS: Final[Mapping[str, Play]] = {
+    "all_members_lost": Play(meetings.all_members_lost, nodes=5, low=2, high=3),
+    "gate_deserted": Play(meetings.gate_deserted, nodes=5, low=2, high=3),
+    "done_and_fewer_wanted": Play(meetings.done_and_fewer_wanted),
+    "grown_twice": Play(meetings.grown_twice, nodes=3, spec={"settle_s": 1.0}, work_s=120.0),
+    "bad_host": Play(meetings.bad_host),
+    "drained_at_the_gate": Play(meetings.drained_at_the_gate),
+    "old_world_held": Play(
+        meetings.old_world_held, links=True, nodes=3, low=2, spec={"lease_ttl_s": 2.0, "store_outage_limit_s": 30.0}
+    ),
+    "back_before_the_go": Play(races.back_before_the_go, links=False, spec={"lease_ttl_s": 5.0}),
+    "back_before_it_counts_as_lost": Play(races.back_before_it_counts_as_lost, links=False, spec={"lease_ttl_s": 5.0}),
+    "first_without_ports": Play(meetings.first_without_ports, links=True, nodes=5),
+    "revoke_lost": Play(meetings.revoke_lost, links=True, spec={"lease_ttl_s": 5.0}),
+    "all_leave_and_one_fails": Play(meetings.all_leave_and_one_fails, nodes=3, listens=False),
+    "scaled_meanwhile": Play(races.scaled_meanwhile),
+    "done_meanwhile": Play(races.done_meanwhile),
+    "settings_meanwhile": Play(races.settings_meanwhile, high=6),
+    "two_come_to_a_dead_job": Play(races.two_come_to_a_dead_job, nodes=2, high=2, spec={"slots": 1}),
+    "into_another_store": Play(
+        meetings.nothing, early=races.into_another_store, nodes=1, high=2, first=1, spec={"settle_s": 10.0}
+    ),
+    "echo_of_a_planned_stop": Play(meetings.echo_of_a_planned_stop, listens=False),
+    "asks_without_progress": Play(meetings.asks_without_progress),
+    "fails_in_a_planned_stop": Play(meetings.fails_in_a_planned_stop, listens=True, spec={"slots": 2}),
+    "run_again": Play(meetings.run_again, nodes=3, low=1, first=2),
+    "no_key_can_be_written": Play(meetings.no_key_can_be_written, links=False),
+    "heard_and_gone": Play(meetings.heard_and_gone, links=True),
+    "seats_meanwhile": Play(races.seats_meanwhile, roster=True, work_s=40.0),
+}
+"""Every play, by its name."""
+
+
+def run_play_seed(seed: int) -> World:
+    """Run one play; raises `Violation`. The same seed gives the same run."""
+    world = make_play(seed)
+    live_play(world)
+    return world
+
+
+def make_play(seed: int) -> World:
+    """A world before anything has happened, watched by every promise."""
+    play = PLAYS[kinds.play_of(seed)]
+    if play.roster:
+        world: World = RosterWorld(seed)
+        world.observe(RosterPromises())
+    else:
+        world = World(seed)
+        world.observe(Promises(), Rules(), Ends())
+        world.size = play.nodes
+        high = play.high or play.nodes
+        world.np = Np(low=play.low, high=high, first=play.first or min(play.nodes, high))
+    world.job.work_s = play.work_s
+    fields = {"np": world.np, "ips": (), "restarts_max": 30, **play.spec}
+    world.spec = msgspec.structs.replace(world.spec, **fields)
+    world.links = world.links if play.links is None else play.links
+    world.job.listens = world.job.listens if play.listens is None else play.listens
+    return world
+
+
+def live_play(world: World) -> None:
+    """Nodes start, the job trains, the play is played, all is healed, the job ends."""
+    name = kinds.play_of(world.seed)
+    play = PLAYS[name]
+    watch = Calm()
+    world.watch_faults = False
+    if not play.roster:
+        world.observe(watch)
+    play.early(world)
+    for number in range(world.size):
+        world.after(0.01 * number, lambda number=number: meetings.comes(world, f"h{number}"))  # type: ignore[misc]
+
+    def act() -> None:
+        old = watch.steady(world)
+        if old is not None:
+            world.counts[f"play {name}"] += 1
+            world.log(f"play: {name}")
+            members = old.members
+            play.act(world, watch, world.nodes[members[min(1, len(members) - 1)].node], old)
+
+    world.after(BEGINS_S, act)
+    world.run_to(CHAOS_S + 40.0, stop=lambda: over(world) and not world.runs_again)
+    heal(world)
+    world.run_to(world.now + HEALED_S, stop=lambda: over(world))
+    if not over(world):
+        world.fail("liveness", "the play is over, and the job does not end")
