@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from elastic.agentfacts import Phase
-from elastic.keys import View
+from elastic.keys import View, encode
 from elastic.membership import GROW_EVERY_S
 from elastic.model import Generation, Go, Why
 from elastic.proposals import Transaction
 from elastic.question import LINK_PATIENCE_S
 from elastic.store.base import Put, Range
-from tests.sim.accidents import CrashLoop, bad_for
+from tests.sim.accidents import CrashLoop, bad_for, operator_writes, take_away
 from tests.sim.calm import Calm, Expected, inside, went
-from tests.sim.nodes import KEYS, Node, Observer
+from tests.sim.nodes import FATAL, HOPELESS, KEYS, Node, Observer
+from tests.sim.storefaults import RECONNECT_S, leases_ended_early
 from tests.sim.world import World
 
 SOON_S = 3.0
@@ -243,6 +246,59 @@ def asks_without_progress(world: World, watch: Calm, node: Node, old: Generation
     CrashLoop(world, 4, 101)
     if node.workers is not None:
         world.end_worker(node, node.workers, 101)
+
+
+def fails_again(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A script fails a moment after each start; one or few restarts are left, or very many."""
+    if world.seed % 3:
+        spec = msgspec.structs.replace(world.spec, restarts_max=world.seed % 3)
+        operator_writes(world, KEYS.spec, encode(spec))
+    world.dismiss(Calm)  # No host is to blame for this.
+    CrashLoop(world, 12, 1)
+    if node.workers is not None:
+        world.end_worker(node, node.workers, 1)
+
+
+def machine_fails_again(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """The nursery of some node dies a moment after each start."""
+    CrashLoop(world, 6, 0)
+    world.kill_nursery(node)
+
+
+def fails_for_good(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A script ends with a code that must not be tried again, or has said that no start would go better."""
+    if node.workers is not None:
+        world.end_worker(node, node.workers, (FATAL, HOPELESS)[world.seed % 2])
+
+
+def leases_ended(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """The store ends leases that were refreshed in time, of some or of all: nothing is stopped."""
+    watch.expect_nothing(world)
+    leases_ended_early(world, world.random)
+    world.after(1.0, lambda: watch.store_is_back(world))
+
+
+def outage(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """The store is away for less than the limit, or stands still: nothing is stopped."""
+    watch.expect_nothing(world)
+    seconds = world.random.uniform(1.0, world.spec.store_outage_limit_s * 0.8)
+    still = None if world.seed % 2 else lambda: world.random.uniform(0.0, RECONNECT_S)
+    world.away_for(seconds, then=lambda: watch.store_is_back(world), still=still)
+
+
+def astray(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A member does not reach the store for less than the limit: nothing is stopped."""
+    if node.workers is not None and world.links:
+        watch.expect_nothing(world)
+        seconds = world.random.uniform(1.0, world.spec.store_outage_limit_s * 0.8)
+        world.astray_for(node, seconds, then=lambda: watch.store_is_back(world))
+
+
+def taken_away(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """Somebody deletes or damages the key of a member: nothing is stopped."""
+    watch.expect_nothing(world)
+    take_away(world, world.random, node.name)
+    world.after(2 * world.spec.lease_ttl_s, lambda: watch.store_is_back(world))
 
 
 def fails_in_a_planned_stop(world: World, watch: Calm, node: Node, old: Generation) -> None:

@@ -35,8 +35,6 @@ PRELOADED = (
 """What a fresh process may have: nothing of the core."""
 
 
-SOME = 60
-"""So many seeds of collective jobs are tried before the plays; most mutations are found by one of them."""
 OF_EACH_PLAY = 6
 
 
@@ -50,7 +48,7 @@ def seeds_for(mutation: Mutation, count: int, first: int | None) -> list[int]:
     rosters = [*range(ROSTERS_FROM, ROSTERS_FROM + (count if mutation in OF_ROSTERS else count // 5))]
     collective = [] if mutation in OF_ROSTERS else [*range(count)]
     plays = [seed for play in PLAYS for seed in seeds_of(play, OF_EACH_PLAY)]
-    return [*([first] if first is not None else []), *collective[:SOME], *plays, *collective[SOME:], *rosters]
+    return [*([first] if first is not None else []), *plays, *collective, *rosters]
 
 
 def fresh(processes: int | None = None) -> ProcessPoolExecutor:

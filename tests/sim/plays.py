@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from elastic.model import Generation, Np
-from tests.sim import kinds, meetings, races
+from tests.sim import calm, kinds, meetings, races
 from tests.sim.calm import Calm
 from tests.sim.checks import Promises
 from tests.sim.ends import Ends
@@ -31,12 +31,14 @@ Act = Callable[[World, Calm, Node, Generation], None]
 class Play(NamedTuple):
     """What happens, and to which job.
 
+    Without `nodes` the seed says which job it is.
+
     `act` gets a node that is neither the first nor the last, where there is one, and the generation that trains.
     `early` is called before anybody comes. `spec` are parts of the spec, `low`, `high` and `first` those of np.
     """
 
     act: Act
-    nodes: int = 4
+    nodes: int = 0
     low: int = 1
     high: int = 0
     first: int = 0
@@ -51,32 +53,42 @@ class Play(NamedTuple):
 PLAYS: Final[Mapping[str, Play]] = {
     "all_members_lost": Play(meetings.all_members_lost, nodes=5, low=2, high=3),
     "gate_deserted": Play(meetings.gate_deserted, nodes=5, low=2, high=3),
-    "done_and_fewer_wanted": Play(meetings.done_and_fewer_wanted),
+    "done_and_fewer_wanted": Play(meetings.done_and_fewer_wanted, nodes=4),
     "grown_twice": Play(meetings.grown_twice, nodes=3, spec={"settle_s": 1.0}, work_s=120.0),
-    "bad_host": Play(meetings.bad_host),
-    "drained_at_the_gate": Play(meetings.drained_at_the_gate),
+    "bad_host": Play(meetings.bad_host, nodes=4),
+    "drained_at_the_gate": Play(meetings.drained_at_the_gate, nodes=4),
     "old_world_held": Play(
         meetings.old_world_held, links=True, nodes=3, low=2, spec={"lease_ttl_s": 2.0, "store_outage_limit_s": 30.0}
     ),
-    "back_before_the_go": Play(races.back_before_the_go, links=False, spec={"lease_ttl_s": 5.0}),
-    "back_before_it_counts_as_lost": Play(races.back_before_it_counts_as_lost, links=False, spec={"lease_ttl_s": 5.0}),
+    "back_before_the_go": Play(races.back_before_the_go, links=False, nodes=4, spec={"lease_ttl_s": 5.0}),
+    "back_before_it_counts_as_lost": Play(
+        races.back_before_it_counts_as_lost, links=False, nodes=4, spec={"lease_ttl_s": 5.0}
+    ),
     "first_without_ports": Play(meetings.first_without_ports, links=True, nodes=5),
-    "revoke_lost": Play(meetings.revoke_lost, links=True, spec={"lease_ttl_s": 5.0}),
+    "revoke_lost": Play(meetings.revoke_lost, links=True, nodes=4, spec={"lease_ttl_s": 5.0}),
     "all_leave_and_one_fails": Play(meetings.all_leave_and_one_fails, nodes=3, listens=False),
-    "scaled_meanwhile": Play(races.scaled_meanwhile),
-    "done_meanwhile": Play(races.done_meanwhile),
-    "settings_meanwhile": Play(races.settings_meanwhile, high=6),
+    "scaled_meanwhile": Play(races.scaled_meanwhile, nodes=4),
+    "done_meanwhile": Play(races.done_meanwhile, nodes=4),
+    "settings_meanwhile": Play(races.settings_meanwhile, nodes=4, high=6),
     "two_come_to_a_dead_job": Play(races.two_come_to_a_dead_job, nodes=2, high=2, spec={"slots": 1}),
     "into_another_store": Play(
         meetings.nothing, early=races.into_another_store, nodes=1, high=2, first=1, spec={"settle_s": 10.0}
     ),
-    "echo_of_a_planned_stop": Play(meetings.echo_of_a_planned_stop, listens=False),
-    "asks_without_progress": Play(meetings.asks_without_progress),
-    "fails_in_a_planned_stop": Play(meetings.fails_in_a_planned_stop, listens=True, spec={"slots": 2}),
+    "echo_of_a_planned_stop": Play(meetings.echo_of_a_planned_stop, nodes=4, listens=False),
+    "asks_without_progress": Play(meetings.asks_without_progress, nodes=4),
+    "fails_in_a_planned_stop": Play(meetings.fails_in_a_planned_stop, nodes=4, listens=True, spec={"slots": 2}),
     "run_again": Play(meetings.run_again, nodes=3, low=1, first=2),
-    "no_key_can_be_written": Play(meetings.no_key_can_be_written, links=False),
-    "heard_and_gone": Play(meetings.heard_and_gone, links=True),
+    "no_key_can_be_written": Play(meetings.no_key_can_be_written, nodes=4, links=False),
+    "heard_and_gone": Play(meetings.heard_and_gone, nodes=4, links=True),
     "seats_meanwhile": Play(races.seats_meanwhile, roster=True, work_s=40.0),
+    "fails_again": Play(meetings.fails_again, nodes=3),
+    "machine_fails_again": Play(meetings.machine_fails_again, nodes=3),
+    "fails_for_good": Play(meetings.fails_for_good, nodes=3),
+    "leases_ended": Play(meetings.leases_ended),
+    **{situation.__name__: Play(situation) for situation in (*calm.SITUATIONS, calm.split)},
+    "outage": Play(meetings.outage),
+    "astray": Play(meetings.astray),
+    "taken_away": Play(meetings.taken_away),
 }
 """Every play, by its name."""
 
@@ -97,12 +109,13 @@ def make_play(seed: int) -> World:
     else:
         world = World(seed)
         world.observe(Promises(), Rules(), Ends())
+    if play.nodes:
         world.size = play.nodes
         high = play.high or play.nodes
         world.np = Np(low=play.low, high=high, first=play.first or min(play.nodes, high))
+        fields = {"np": world.np, "ips": (), "restarts_max": 30, **play.spec}
+        world.spec = msgspec.structs.replace(world.spec, **fields)
     world.job.work_s = play.work_s
-    fields = {"np": world.np, "ips": (), "restarts_max": 30, **play.spec}
-    world.spec = msgspec.structs.replace(world.spec, **fields)
     world.links = world.links if play.links is None else play.links
     world.job.listens = world.job.listens if play.listens is None else play.listens
     return world
