@@ -58,6 +58,23 @@ PLAYS: Final = (
     "outage",
     "astray",
     "taken_away",
+    "peers_fail_first",
+    "link_up_while_asked",
+    "first_astray",
+    "done_while_frozen",
+    "leaver_dies_last",
+    "all_lost_and_others_come",
+    "done_at_the_gate",
+    "all_but_one_lease_ended",
+    "word_lingers",
+    "split_of_two",
+    "fails_in_a_split",
+    "split_and_all_needed",
+    "split_in_a_planned_stop",
+    "more_wanted_at_the_gate",
+    "proposer_revoked_meanwhile",
+    "two_proposers",
+    "lost_and_done",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from elastic.model import Generation, Np
-from tests.sim import calm, kinds, meetings, races
+from tests.sim import calm, kinds, meetings, partings, races
 from tests.sim.calm import Calm
 from tests.sim.checks import Promises
 from tests.sim.ends import Ends
@@ -89,6 +89,23 @@ PLAYS: Final[Mapping[str, Play]] = {
     "outage": Play(meetings.outage),
     "astray": Play(meetings.astray),
     "taken_away": Play(meetings.taken_away),
+    "peers_fail_first": Play(partings.peers_fail_first, links=True, nodes=4),
+    "link_up_while_asked": Play(partings.link_up_while_asked, links=True, nodes=4),
+    "first_astray": Play(partings.first_astray, links=True),
+    "done_while_frozen": Play(partings.done_while_frozen, nodes=3, spec={"lease_ttl_s": 5.0}),
+    "leaver_dies_last": Play(partings.leaver_dies_last, nodes=3, listens=False),
+    "all_lost_and_others_come": Play(partings.all_lost_and_others_come, nodes=2, high=5, spec={"settle_s": 3.0}),
+    "done_at_the_gate": Play(partings.done_at_the_gate, nodes=3),
+    "all_but_one_lease_ended": Play(partings.all_but_one_lease_ended, nodes=4, links=True),
+    "word_lingers": Play(partings.word_lingers, nodes=3, spec={"slots": 2}),
+    "split_of_two": Play(partings.split_of_two, nodes=2),
+    "fails_in_a_split": Play(partings.fails_in_a_split, nodes=4),
+    "split_and_all_needed": Play(partings.split_and_all_needed, nodes=3, low=3),
+    "split_in_a_planned_stop": Play(partings.split_in_a_planned_stop, nodes=4, listens=True),
+    "more_wanted_at_the_gate": Play(partings.more_wanted_at_the_gate, roster=True, work_s=60.0),
+    "proposer_revoked_meanwhile": Play(races.proposer_revoked_meanwhile, nodes=4),
+    "two_proposers": Play(races.two_proposers, nodes=4, links=True, spec={"lease_ttl_s": 5.0}),
+    "lost_and_done": Play(races.lost_and_done, nodes=4, links=False, spec={"lease_ttl_s": 5.0}),
 }
 """Every play, by its name."""
 

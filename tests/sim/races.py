@@ -160,3 +160,46 @@ def seats_meanwhile(world: World, watch: Calm, node: Node, old: Generation) -> N
                 return
 
     Overtaken(world, "form", done, 0.3)
+
+
+def proposer_revoked_meanwhile(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A script fails, and while the next generation is on its way the lease of its proposer is revoked."""
+
+    def revoked(one: Node) -> None:
+        if one.lease is not None:
+            world.store.revoke(one.lease)
+
+    Overtaken(world, "form", revoked, 0.05)
+    if node.workers is not None:
+        world.end_worker(node, node.workers, 1)
+
+
+def two_proposers(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """The first does not reach the store while its proposal is on its way, and the next proposes in its place."""
+    ttl_s, first = world.spec.lease_ttl_s, world.nodes[old.members[0].node]
+    for one in members_of(world, old):
+        if one.workers is not None:
+            one.workers.hangs = True
+
+    def away(_: Node) -> None:
+        world.astray_for(first, 2 * ttl_s)
+
+    Overtaken(world, "form", away, world.random.uniform(0.7, 0.98) * ttl_s)
+    last = members_of(world, old)[-1]
+    if last.workers is not None:
+        world.end_worker(last, last.workers, 1)
+
+
+def lost_and_done(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A member that is away has ended well, and says so while a generation is on its way for which it is lost."""
+    if node.workers is None:
+        return
+    _away(world, node)
+    world.job.done_s = world.job.work_s
+    for one in members_of(world, old):
+        if one.workers is not None:
+            delay = 0.0 if one is node else 5.0
+            world.after(delay, lambda one=one, workers=one.workers: world.end_worker(one, workers, 0))  # type: ignore[misc]
+    world.after(0.001, lambda: world.drain(node))
+    Overtaken(world, "form", lambda _: _back(world, node), 0.4)
+    world.after(20.0, lambda: _back(world, node))
