@@ -16,10 +16,14 @@ from tests.sim.world import World
 
 def peers_fail_first(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """An agent dies, and its peers fail before that is noticed: they are asked, and it is a loss and no failure."""
-    world.kill_agent(node)
-    for peer in members_of(world, old):
-        if peer.alive and peer.workers is not None:
-            world.after(0.002, world.echo(peer, peer.workers))
+
+    def die() -> None:
+        world.kill_agent(node)
+        for peer in members_of(world, old):
+            if peer.alive and peer.workers is not None:
+                world.after(0.002, world.echo(peer, peer.workers))
+
+    world.after(0.2, die)
 
     def formed(generation: Generation) -> str:
         return "" if generation.why is Why.LOSS else f"{generation.why} after the loss of {node.name}"
@@ -158,9 +162,18 @@ def fails_in_a_split(world: World, watch: Calm, node: Node, old: Generation) -> 
     apart_for(world, node, 3 * REACH_S)
     failing = members_of(world, old)[0]
 
+    go = watch.view(world).go
+    charged = go.value.budget.charged if go is not None else 0
+
+    def paid(_: Generation, go: Go) -> str:
+        return "" if go.budget.charged == charged + 1 else f"{go.budget} after {charged} and a failure in a split"
+
     def fail() -> None:
         if failing.workers is not None:
             world.end_worker(failing, failing.workers, 1)
+            text = "a script failed in a split network, and nothing starts"
+            done = lambda view: went(view) > old.g  # noqa: E731
+            watch.expect(world, Expected("10", text, world.now + 2 * SOON_S, done, went=paid))
 
     world.after(0.85 * REACH_S, fail)
 
