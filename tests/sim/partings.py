@@ -35,6 +35,9 @@ def peers_fail_first(world: World, watch: Calm, node: Node, old: Generation) -> 
 def link_up_while_asked(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """The first is gone without a word; as the next asks it, the lease of another is revoked whose link is new."""
     first, other = world.nodes[old.members[0].node], world.nodes[old.members[-1].node]
+    for one in members_of(world, old):
+        if one.workers is not None:
+            one.workers.hangs = True
     world.kill_node(first)
 
     def formed(generation: Generation) -> str:

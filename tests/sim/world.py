@@ -335,8 +335,9 @@ class World(Nurseries):
             same = name in node.linked or other.core.facts.registered in (created, None)
             way = not node.cut and not other.cut and not self.between(node, other)
             there = other.alive and other.exit_code is None and way and not other.unlinkable
-            unnoticed = name in node.linked and self.now < max(other.silent_at, node.silent_at) + KERNEL_S
-            if (there and same) or (unnoticed and max(other.silent_at, node.silent_at) < 1e9):
+            silent_at = min(other.silent_at, node.silent_at)
+            unnoticed = name in node.linked and silent_at <= self.now < silent_at + KERNEL_S
+            if (there and same) or unnoticed:
                 up.add(name)
         if up != node.linked:
             node.linked = frozenset(up)
