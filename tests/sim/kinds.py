@@ -75,6 +75,7 @@ PLAYS: Final = (
     "proposer_revoked_meanwhile",
     "two_proposers",
     "lost_and_done",
+    "forced_and_echo",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

@@ -77,6 +77,27 @@ def done_while_frozen(world: World, watch: Calm, node: Node, old: Generation) ->
     world.after(max(left_s, 0.2) + 0.1, lambda: thaw(world, node))
 
 
+def forced_and_echo(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """An agent stands still until its nursery has killed its workers, and those of others fail because of that."""
+    go = watch.view(world).go
+    charged = go.value.budget.charged if go is not None else 0
+    node.agent_frozen = True
+    after_s = max(node.core.facts.right.until() - world.local(node), 0.2) + 0.3
+    for one in members_of(world, old):
+        if one.workers is not None:
+            one.workers.hangs = True
+            if one is not node:
+                world.after(after_s, world.echo(one, one.workers))
+    world.after(after_s, lambda: thaw(world, node))
+
+    def free(_: Generation, go: Go) -> str:
+        return f"{go.budget} after {charged}, and no script failed" if go.budget.charged > charged else ""
+
+    text = f"{node.name} had to stop its workers, and nothing starts"
+    done = lambda view: went(view) > old.g  # noqa: E731
+    watch.expect(world, Expected("10", text, world.now + after_s + 3 * SOON_S, done, went=free))
+
+
 def leaver_dies_last(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """A node drains, and dies before it has left, when all others have stopped already: nobody is hurried."""
     world.drain(node)
