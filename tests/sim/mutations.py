@@ -538,8 +538,8 @@ MUTATIONS: Final = (
     Mutation(
         "watch: too early",
         LINKS,
-        "if f.following == (True, None) and not f.view.complete:",
-        "if False:",
+        "        return  # It proposes from now on",
+        "        f.targets = {}\n        f.act(WatchLinks({}))\n        return  # It proposes from now on",
         "who begins to propose keeps the link to the one before it",
     ),
     Mutation(

@@ -60,10 +60,17 @@ def link_up_while_asked(world: World, watch: Calm, node: Node, old: Generation) 
 
 
 def first_astray(world: World, watch: Calm, node: Node, old: Generation) -> None:
-    """The first does not reach the store for less than the limit, and the next proposes: nothing is stopped."""
+    """The first does not reach the store for less than the limit, and the next proposes: nothing is stopped.
+
+    In every second seed its lease is revoked besides, so that the next is called at once.
+    """
     watch.expect_nothing(world)
+    first = members_of(world, old)[0]
     seconds = world.random.uniform(1.0, world.spec.store_outage_limit_s * 0.8)
-    world.astray_for(members_of(world, old)[0], seconds, then=lambda: watch.store_is_back(world))
+    world.astray_for(first, seconds, then=lambda: watch.store_is_back(world))
+    if world.seed % 2 and first.lease is not None:
+        world.store.revoke(first.lease)
+        world.deliver()
 
 
 def done_while_frozen(world: World, watch: Calm, node: Node, old: Generation) -> None:
