@@ -76,6 +76,7 @@ PLAYS: Final = (
     "two_proposers",
     "lost_and_done",
     "forced_and_echo",
+    "twins",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

@@ -908,14 +908,9 @@ OF_ROSTERS: Final = tuple(
 )
 """Those that only a parameter-server job meets."""
 
-NO_TWINS: Final = "no two nodes have the same id in the simulation; tests/unit/test_proposals.py has them"
-
 OPEN: Final[dict[str, str]] = {
     "row running: ok": "the row for workers that are gone takes it then, and what is recorded is the same",
     "a go left over": "the first generation is written with its go, which takes the place of one that is left over",
-    "register: own key": NO_TWINS,
     "register: store": "its lease is not one of another store, which therefore refuses it in any case",
-    "say: registered": NO_TWINS,
-    "leave: registered": NO_TWINS,
 }
-"""Mutations that no seed finds, and why."""
+"""Mutations that no seed finds, and why: the rule is kept twice."""

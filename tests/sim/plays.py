@@ -107,6 +107,7 @@ PLAYS: Final[Mapping[str, Play]] = {
     "two_proposers": Play(races.two_proposers, nodes=4, links=True, spec={"lease_ttl_s": 5.0}),
     "lost_and_done": Play(races.lost_and_done, nodes=4, links=False, spec={"lease_ttl_s": 5.0}),
     "forced_and_echo": Play(partings.forced_and_echo, nodes=3, spec={"lease_ttl_s": 5.0}),
+    "twins": Play(races.twins, nodes=3, high=5),
 }
 """Every play, by its name."""
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from elastic.agentevents import SessionLost
+from elastic.keys import encode
 from elastic.model import Generation
 from elastic.proposals import Transaction
 from elastic.seats import serves, works
+from elastic.store.base import Delete, Put, Range
 from tests.sim.accidents import Overtaken, empty
 from tests.sim.calm import Calm
 from tests.sim.meetings import comes, members_of
-from tests.sim.nodes import Node, Observer
+from tests.sim.nodes import KEYS, Node, Observer
 from tests.sim.world import World
 
 
@@ -203,3 +205,43 @@ def lost_and_done(world: World, watch: Calm, node: Node, old: Generation) -> Non
     world.after(0.001, lambda: world.drain(node))
     Overtaken(world, "form", lambda _: _back(world, node), 0.4)
     world.after(20.0, lambda: _back(world, node))
+
+
+class Twin(Observer):
+    """Another node of the same id registers while this one's transaction lingers, which must not come through."""
+
+    def __init__(self, world: World, kind: str) -> None:
+        self.kind = kind
+        self.lingering: Transaction | None = None
+        world.observe(self)
+
+    def after_send(self, world: World, node: Node, transaction: Transaction) -> float:
+        """It is sent, and lingers."""
+        if transaction.kind != self.kind or self.lingering is not None:
+            return 0.0
+        self.lingering = transaction
+        world.after(0.1, lambda: self._registers(world, node))
+        return 0.3
+
+    def _registers(self, world: World, node: Node) -> None:
+        key, lease = KEYS.member(node.name), world.store.grant(2.0, world.now)
+        world.log(f"another {node.name} registers")
+        world.store.txn((), (Delete(Range.key(key)),))
+        world.store.txn((), (Put(key, encode(node.core.facts.me.member), lease.id),))
+        world.counts["fault a twin registers"] += 1
+        world.deliver()
+
+    def after_commit(self, world: World, node: Node, transaction: Transaction) -> None:
+        """Something came through."""
+        if transaction is self.lingering:
+            world.fail("twins", f"the {self.kind} of {node.name} changed the key of another node of the same id")
+
+
+def twins(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """Two nodes have the same id: the second to come waits, and neither changes what the other has written."""
+    kind = ("register", "say", "leave")[world.seed % 3]
+    Twin(world, kind)
+    if kind == "register":
+        comes(world, "twin")
+    else:
+        world.drain(node)
