@@ -583,7 +583,7 @@ def failure_while_astray(world: World, calm: Calm, node: Node, old: Generation) 
         return
     first = world.nodes[old.members[0].node]
     short = world.random.random() < 0.5
-    world.astray_for(node, ttl_s + 1.0 if short else 5 * ttl_s)
+    world.astray_for(node, ttl_s + 1.0 if short else 12 * ttl_s)
 
     def fails() -> None:
         if first.workers is not None:

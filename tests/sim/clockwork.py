@@ -32,6 +32,10 @@ class Clockwork:
         self.counts: Counter[str] = Counter()
         self.trace: list[str] = []
         self.late_answers = 0.0
+        self.revokes_lost = False
+        """Whether the requests that end the leases of the dead are lost."""
+        self.runs_again = False
+        """Whether somebody will come who runs the job again, although it has ended."""
         self.watch_faults = True
         rng = self.random
         size = rng.randint(3, 7)

@@ -1,6 +1,7 @@
 """Run many seeds of the simulation on every core: `python -m tests.sim.many --seeds 100000`.
 
-Both kinds of jobs are run, four collective ones for one with parameter servers, from seeds that the tests do not use.
+Every kind is run: collective jobs, a fifth with parameter servers, and some plays; mostly from seeds that the tests do
+not use.
 It prints how far it is, and at the end the time, the events and every violation; it exits with 1 if there is one.
 """
 
@@ -15,14 +16,17 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
+from tests.sim.kinds import PLAYS, PLAYS_FROM, ROSTERS_FROM, SEEDS_OF_A_PLAY, seeds_of
 from tests.sim.life import run_seed
 from tests.sim.nodes import Violation
+from tests.sim.plays import run_play_seed
 from tests.sim.rosters import run_roster_seed
+from tests.sim.world import World
 
-ROSTERS_FROM = 1_000_000
-"""From this one on, every seed is a parameter-server job."""
 ONE_IN = 5
 """One in so many runs is a parameter-server job."""
+PLAYS_ONE_IN = 20
+"""One in so many is a play."""
 FIRST = 10_000
 CHUNK = 25
 PROGRESS_S = 30.0
@@ -43,10 +47,17 @@ def settle_memory() -> None:
     gc.set_threshold(100_000, 20, 100)
 
 
+def run(seed: int) -> World:
+    """Run one seed of any kind; raises `Violation`."""
+    if seed >= PLAYS_FROM:
+        return run_play_seed(seed)
+    return run_roster_seed(seed) if seed >= ROSTERS_FROM else run_seed(seed)
+
+
 def one(seed: int) -> Ran:
-    """Run one seed of either kind."""
+    """Run one seed, and say what came of it."""
     try:
-        world = run_roster_seed(seed) if seed >= ROSTERS_FROM else run_seed(seed)
+        world = run(seed)
     except Violation as violation:
         return Ran(seed, Counter(), 0, str(violation))
     except Exception as error:  # noqa: BLE001  The core raised: a violation of another kind, and its seed must be told.
@@ -54,20 +65,25 @@ def one(seed: int) -> Ran:
     return Ran(seed, world.counts, world.steps, "")
 
 
-def seeds_of(first: int, count: int) -> list[int]:
-    """So many seeds of both kinds."""
-    rosters = count // ONE_IN
-    return [*range(first, first + count - rosters), *range(ROSTERS_FROM + first, ROSTERS_FROM + first + rosters)]
+def seeds_from(first: int, count: int) -> list[int]:
+    """So many seeds of every kind."""
+    rosters, plays = count // ONE_IN, count // PLAYS_ONE_IN
+    played = [seeds_of(play, SEEDS_OF_A_PLAY) for play in PLAYS]
+    return [
+        *range(first, first + count - rosters - plays),
+        *range(ROSTERS_FROM + first, ROSTERS_FROM + first + rosters),
+        *(played[n % len(played)][(first + n // len(played)) % SEEDS_OF_A_PLAY] for n in range(plays)),
+    ]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run them, and say how it goes."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim.many", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1_000, help="how many runs, of both kinds")
+    parser.add_argument("--seeds", type=int, default=1_000, help="how many runs, of every kind")
     parser.add_argument("--first", type=int, default=FIRST, help="the first seed (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: one for each core")
     asked = parser.parse_args(arguments)
-    seeds = seeds_of(asked.first, asked.seeds)
+    seeds = seeds_from(asked.first, asked.seeds)
     began = said = time.monotonic()
     done = steps = violations = 0
     with ProcessPoolExecutor(asked.processes, initializer=settle_memory) as pool:

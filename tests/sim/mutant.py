@@ -41,6 +41,7 @@ class Broken(MetaPathFinder):
                 f"{mutation.file} has {mutation.text!r} {times} times and not once: write {mutation.name!r} anew"
             )
         self._text = whole.replace(mutation.text, mutation.instead)
+        compile(self._text, str(self._path), "exec", dont_inherit=True)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None, /

@@ -18,13 +18,24 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 
+from tests.sim.kinds import PLAYS, ROSTERS_FROM, seeds_of
 from tests.sim.mutant import Found, find
 from tests.sim.mutations import MUTATIONS, OF_ROSTERS, Mutation
 
 NOTED = Path(__file__).with_suffix(".json").with_name("mutations.json")
-ROSTERS_FROM = 1_000_000
-PRELOADED = ("msgspec", "heapq", "random", "argparse", "concurrent.futures.process", "tests.sim.mutations")
+PRELOADED = (
+    "msgspec",
+    "heapq",
+    "random",
+    "argparse",
+    "concurrent.futures.process",
+    "tests.sim.mutations",
+    "tests.sim.kinds",
+)
 """What a fresh process may have: nothing of the core."""
+
+
+OF_EACH_PLAY = 6
 
 
 def noted() -> dict[str, int]:
@@ -33,10 +44,11 @@ def noted() -> dict[str, int]:
 
 
 def seeds_for(mutation: Mutation, count: int, first: int | None) -> list[int]:
-    """The noted seed, then so many others: those of the kind that the mutation is about first."""
+    """The noted seed, then some of each play, then so many others: those of the kind that the mutation is about."""
     rosters = [*range(ROSTERS_FROM, ROSTERS_FROM + (count if mutation in OF_ROSTERS else count // 5))]
     collective = [] if mutation in OF_ROSTERS else [*range(count)]
-    return [*([first] if first is not None else []), *collective, *rosters]
+    plays = [seed for play in PLAYS for seed in seeds_of(play, OF_EACH_PLAY)]
+    return [*([first] if first is not None else []), *plays, *collective, *rosters]
 
 
 def fresh(processes: int | None = None) -> ProcessPoolExecutor:

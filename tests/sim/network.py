@@ -205,7 +205,7 @@ class Network(Clockwork):
     def _send(self, node: Node, transaction: Transaction) -> None:
         compares = [c for c in transaction.compares if not self._left_out(c.range.start, c.target.value)]
         node.sent_view, node.sent_at = node.core.facts.view, self.now
-        node.sent_linked = node.core.facts.memory.linked
+        node.sent_linked, seen = node.core.facts.memory.linked, node.core.facts.view
 
         def call() -> Callable[[], None]:
             before = self.store.revision
@@ -214,6 +214,7 @@ class Network(Clockwork):
             except StoreError:
                 return lambda: self.feed(node, Answered(transaction, False, self.store.revision))
             if result.revision > before:
+                node.wrote_on = seen
                 self.log(f"store {result.revision}: {transaction.kind} of {node.name}")
                 for observer in self.observers:
                     observer.after_commit(self.whole, node, transaction)

@@ -69,7 +69,7 @@ class WorkerSet:
 
     `listens`: they leave a planned stop by themselves, after they have saved, once they have said so (`listening`);
     `asked`: they were asked to, and not signalled; `failing`: one of them fails in that. `overdue`: their right to run
-    has ended. `broken`: one of them has failed, and the others are still there.
+    has ended. `broken`: one of them has failed, and the others are still there; `alone`: in a planned stop, too.
     """
 
     incarnation: str
@@ -82,6 +82,7 @@ class WorkerSet:
     overdue: bool = False
     broken: bool = False
     failing: bool = False
+    alone: bool = False
     stalled_at: float | None = None
     """Since when they wait, while a machine of their world is cut from the others."""
     watched: bool = False
@@ -137,8 +138,10 @@ class Node:
     wake_planned: float = NEVER
     deadline_planned: float = NEVER
     last_decision: Decision | None = None
-    # what it knew when it sent its last transaction, and who has told it that it does not reach the store
+    # what it knew when it sent its last transaction, and the one that was carried out last; who told it that it does
+    # not reach the store
     sent_view: View | None = None
+    wrote_on: View | None = None
     sent_linked: frozenset[str] = frozenset()
     sent_at: float = 0.0
     heard_astray: dict[str, float] = field(default_factory=dict)

@@ -216,9 +216,7 @@ class Nurseries(Network):
             observer.after_exit(self.whole, node, workers, code)
         slots = node.core.facts.me.member.slots
         first = m_id * slots
-        alone = (
-            bool(code) and slots > 1 and not workers.failing
-        )  # The others of the node are there until they are stopped.
+        alone = bool(code) and slots > 1 and (workers.alone or not workers.failing)  # Its neighbours are there still.
         if alone:
             workers.broken = True
         else:

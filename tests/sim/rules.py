@@ -20,8 +20,15 @@ from tests.sim.world import World
 SLACK = 0.96
 """Clocks run 2 % wrong, so a time that is waited for may be that much shorter, on both sides."""
 PAUSE_MAX_S = 60.0
+GOES_ON = (Why.LOSS, Why.FAILURE, Why.STOPPED, Why.JOINED)
+"""These have members of the world before."""
 REFUSED_MAX = 4
 """A proposal that is refused is not made again before the proposer has seen why."""
+
+
+def _oldest(generation: Generation) -> int:
+    """The oldest world whose outcomes count, now that this generation is there."""
+    return generation.before.g if generation.before is not None else generation.g
 
 
 class Rules(Observer):
@@ -34,6 +41,7 @@ class Rules(Observer):
         self._newest: tuple[int, Generation] | None = None
         self._refused: dict[str, tuple[int, int]] = {}
         self._went_g: dict[int, int] = {}
+        self._last_words: set[tuple[int, str, int, int]] = set()
 
     def after_refusal(self, world: World, node: Node, transaction: Transaction) -> None:
         """Nobody proposes the same again and again while nothing changes."""
@@ -48,9 +56,11 @@ class Rules(Observer):
         """Every document that is written."""
         entries = {entry.key: entry for entry in world.store.list(KEYS.everything[0]).entries}
         view = self._reader.read(entries, world.store.revision, complete=True, follows=None)
+        self._same_store(world, view, node, transaction)
         match transaction.kind:
             case "register":
                 self._arrived.setdefault((world.store_number, node.name), world.now)
+                self._settings(world, view, node, transaction)
                 if view.verdict is not None:
                     world.fail("4", f"{node.name} registered after the job had ended")
             case "form" | "go" if view.verdict is not None:
@@ -61,11 +71,39 @@ class Rules(Observer):
                 outcome = transaction.outcome
                 if outcome is not None and outcome[1].forced and outcome[1].ended is Ended.OK:
                     world.fail("1", f"{node.name} says that its workers ended well, and that it had to stop them")
-                known = node.core.facts.incarnation
-                if view.incarnation is not None and known not in (None, view.incarnation.value):
-                    world.fail("1", f"{node.name} recorded in a store that it does not know")
+                self._word(world, view, node, transaction)
         if any(isinstance(one, Put) and one.key == KEYS.go for one in transaction.then):
             self._went(world, view, node)
+
+    @staticmethod
+    def _same_store(world: World, view: View, node: Node, transaction: Transaction) -> None:
+        """Nobody writes into a store that is another than the one it has looked at."""
+        seen = node.wrote_on.incarnation if node.wrote_on is not None else None
+        if transaction.kind != "leave" and seen and view.incarnation and seen.value != view.incarnation.value:
+            world.fail("1", f"{node.name} wrote {transaction.kind} into a store that it does not know")
+
+    @staticmethod
+    def _settings(world: World, view: View, node: Node, transaction: Transaction) -> None:
+        """Who registers has seen the settings that stand, or writes its own when nobody else lives."""
+        seen = node.wrote_on.spec if node.wrote_on is not None else None
+        writes = any(isinstance(one, Put) and one.key == KEYS.spec for one in transaction.then)
+        others = sorted(set(view.members) - {node.name})
+        if view.spec is None or seen is None or node.core.facts.me.rerun:
+            return
+        if writes and others and view.spec.mod_revision == view.revision:
+            world.fail("settings", f"{node.name} changed the settings of the job although {others} live")
+        if not writes and seen.mod_revision != view.spec.mod_revision:
+            world.fail("settings", f"{node.name} registered and has not seen the settings that stand")
+
+    def _word(self, world: World, view: View, node: Node, transaction: Transaction) -> None:
+        """The first word about the end of workers does not come after the last, where that one still counts."""
+        assert transaction.outcome is not None
+        g, outcome = transaction.outcome
+        key = (world.store_number, node.name, g, outcome.since)
+        if outcome.over:
+            self._last_words.add(key)
+        elif key in self._last_words and view.generation is not None and g >= _oldest(view.generation.value):
+            world.fail("1", f"the first word of {node.name} about {g} came after its last")
 
     def _formed(self, world: World, view: View, node: Node) -> None:
         assert view.generation is not None
@@ -91,7 +129,8 @@ class Rules(Observer):
             world.fail("2", f"{fresh} join in another order than they came")
         if old is None:
             return
-        if any(g < (generation.before.g if generation.before is not None else generation.g) for g, _ in view.outcomes):
+        self._sense(world, view, node, generation, old)
+        if any(g < _oldest(generation) for g, _ in view.outcomes):
             world.fail("12", f"outcomes of worlds that are long over: {sorted(view.outcomes)}")
         if generation.why is Why.LOSS and self._went_g.get(world.store_number, 0) == old.g:
             lost = {name for name in inside - set(names) if f"{name} was lost" in generation.reason}
@@ -100,6 +139,27 @@ class Rules(Observer):
             world.fail("5", f"generation {generation.g} changes nothing: {generation.reason}")
         if generation.why in (Why.GROWTH, Why.SHRINK):
             self._all_in_reach(world, generation, old, node)
+
+    def _sense(self, world: World, view: View, node: Node, generation: Generation, old: Generation) -> None:
+        """A generation that follows another changes something, and says why in the right words."""
+        names, inside = {place.node for place in generation.members}, {place.node for place in old.members}
+        if generation.run != old.run:
+            if generation.why is not Why.FIRST:
+                world.fail("2", f"run {generation.run} of the job begins with a generation that is {generation.why}")
+            return
+        if names and not names & inside and generation.why in GOES_ON:
+            world.fail("2", f"nobody of {old.g} is in {generation.g}, which is {generation.why} and not formed anew")
+        if self._went_g.get(world.store_number, 0) == old.g or not names or names != inside:
+            return
+        if old.why not in PLANNED or generation.why in PLANNED:
+            world.fail("5", f"generation {generation.g} is the same as {old.g}: {generation.reason}")
+        seen, before = node.wrote_on, old.before
+        if seen is None or before is None:
+            return
+        over = {name for (g, name), stored in seen.outcomes.items() if g == before.g and stored.value.over}
+        here = {name for name in before.nodes if name in seen.members or name in node.sent_linked}
+        if not here - over:
+            world.fail("5", f"generation {generation.g} hurries {sorted(names)}, and all have stopped")
 
     @staticmethod
     def _really_lost(world: World, view: View, lost: set[str], node: Node) -> None:

@@ -34,6 +34,10 @@ def test_every_row_of_the_table_is_taken_out_once() -> None:
     assert [(name, phase) for name, phase, _ in ROWS] == [(row.name, row.phase.name) for row in TABLE]
 
 
+def test_every_mutation_is_a_program() -> None:
+    assert all(Broken(one) for one in MUTATIONS)
+
+
 def test_names_of_mutations_are_unique() -> None:
     assert len({one.name for one in MUTATIONS}) == len(MUTATIONS)
 

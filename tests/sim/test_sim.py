@@ -19,17 +19,19 @@ from elastic import gate, revision
 from elastic.agentstate import TABLE
 from elastic.membership import Reason
 from elastic.question import Question
-from tests.sim import life
+from tests.sim import kinds, life
 from tests.sim.calm import SITUATIONS
 from tests.sim.life import FAULTS, run_seed
 from tests.sim.many import one, settle_memory
 from tests.sim.nodes import Violation
+from tests.sim.plays import PLAYS, live_play, make_play
 from tests.sim.rosters import RosterWorld, live_roster, make_roster, run_roster_seed
 from tests.sim.world import World
 
 SEEDS = 2_000
-ROSTERS = range(1_000_000, 1_000_500)
-"""Seeds of parameter-server jobs; from the first of them on, every seed is one."""
+ROSTERS = range(kinds.ROSTERS_FROM, kinds.ROSTERS_FROM + 500)
+"""Seeds of parameter-server jobs."""
+OF_EACH_PLAY = 10
 TEETH_SEEDS = 1_500
 DEFECTS = ("no mod-revision compare", "no create-revision compare", "no nursery deadline")
 """What the store and the nursery of a simulated job may lack."""
@@ -75,7 +77,8 @@ def test_every_seed_keeps_every_promise_and_everything_is_taken(
     counts: Counter[str] = Counter()
     steps = 0
     violations = []
-    for ran in pool.map(one, [*range(SEEDS), *ROSTERS], chunksize=25):
+    plays = [seed for play in kinds.PLAYS for seed in kinds.seeds_of(play, OF_EACH_PLAY)]
+    for ran in pool.map(one, [*plays, *range(SEEDS), *ROSTERS], chunksize=25):
         counts.update(ran.counts)
         steps += ran.steps
         if ran.violation:
@@ -86,6 +89,7 @@ def test_every_seed_keeps_every_promise_and_everything_is_taken(
     expected += [f"fault {kind} watch event" for kind in ("late", "lost", "repeated", "split")] + ["fault late write"]
     expected += [f"calm {situation.__name__}" for situation in SITUATIONS]
     expected += ["calm split", "a node gave up on others"]
+    expected += [f"play {play}" for play in kinds.PLAYS]
     expected += [f"fault overtaken {step}" for step in ("form", "go", "record", "register")]
     expected += [f"fault store empty after {step}" for step in ("form", "go", "record", "register")]
     expected += ["warm start", "cold start", "workers met at a step", "something was expected and came"]
@@ -102,17 +106,25 @@ def test_every_seed_keeps_every_promise_and_everything_is_taken(
         "workers were asked to leave",
     ]
     with capsys.disabled():
-        print(f"\n{SEEDS} + {len(ROSTERS)} seeds, {steps} events, {len(violations)} violations")
+        print(f"\n{SEEDS} + {len(ROSTERS)} + {len(plays)} seeds, {steps} events, {len(violations)} violations")
         for name in expected:
             print(f"{counts[name]:8d}  {name}")
     assert not violations, "\n".join(violations[:10])
     assert [name for name in expected if not counts[name]] == []
 
 
+def test_every_play_has_its_seeds() -> None:
+    assert tuple(PLAYS) == kinds.PLAYS
+
+
 def _replay(seed: int) -> None:
-    world: World = make_roster(seed) if seed >= ROSTERS.start else life.make(seed)
+    played, seated = seed >= kinds.PLAYS_FROM, seed >= kinds.ROSTERS_FROM
+    world: World = make_play(seed) if played else make_roster(seed) if seated else life.make(seed)
     try:
-        live_roster(world) if isinstance(world, RosterWorld) else life.live(world)
+        if played:
+            live_play(world)
+        else:
+            live_roster(world) if isinstance(world, RosterWorld) else life.live(world)
     finally:
         print(f"seed {seed}: --np {world.np}, links {'on' if world.links else 'off'}, {world.spec}")
         print("\n".join(world.trace))

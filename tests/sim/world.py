@@ -85,7 +85,13 @@ class World(Nurseries):
             self.now = until
 
     def start_node(
-        self, host: str, *, slots: int = 0, elastic_timeout_s: float | None = None, warm: bool = False
+        self,
+        host: str,
+        *,
+        slots: int = 0,
+        elastic_timeout_s: float | None = None,
+        warm: bool = False,
+        rerun: bool = False,
     ) -> Node:
         """Start an agent on a host; each start is another node.
 
@@ -99,7 +105,7 @@ class World(Nurseries):
         slots = slots or self.spec.slots
         member = self.member_of(host, number, slots)
         spec = self.spec if slots == self.spec.slots else msgspec.structs.replace(self.spec, slots=slots)
-        me = Me(name, member, spec, incarnation=f"i{self.random.getrandbits(32):08x}")
+        me = Me(name, member, spec, incarnation=f"i{self.random.getrandbits(32):08x}", rerun=rerun)
         offset = self.random.uniform(0, 1000)
         limits = Limits(grace_s=self.random.choice([1.0, 4.0]), loss_grace_s=1.0, elastic_timeout_s=elastic_timeout_s)
         facts = Facts(me, KEYS, limits, Policy(node=name, kill_s=KILL_S), now=offset + self.now)
@@ -272,6 +278,8 @@ class World(Nurseries):
                     self.relist(node)
                 case OpenSession():
                     self._grant(node, action.ttl_s)
+                case Revoke() if self.revokes_lost:
+                    self.log(f"{node.name}: its request to end a lease is lost")
                 case CloseSession() | Revoke():
                     lease = action.lease
                     if isinstance(action, CloseSession):
@@ -327,8 +335,9 @@ class World(Nurseries):
             same = name in node.linked or other.core.facts.registered in (created, None)
             way = not node.cut and not other.cut and not self.between(node, other)
             there = other.alive and other.exit_code is None and way and not other.unlinkable
-            unnoticed = name in node.linked and self.now < max(other.silent_at, node.silent_at) + KERNEL_S
-            if (there and same) or (unnoticed and max(other.silent_at, node.silent_at) < 1e9):
+            silent_at = min(other.silent_at, node.silent_at)
+            unnoticed = name in node.linked and silent_at <= self.now < silent_at + KERNEL_S
+            if (there and same) or unnoticed:
                 up.add(name)
         if up != node.linked:
             node.linked = frozenset(up)

@@ -1,0 +1,92 @@
+"""Which seeds are of which kind: below `ROSTERS_FROM` collective jobs, then parameter-server jobs, then plays.
+
+Nothing of the core is imported here: a process that is to break it may know this.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+ROSTERS_FROM: Final = 1_000_000
+"""From this one on, seeds are parameter-server jobs."""
+PLAYS_FROM: Final = 2_000_000
+"""From this one on, each `SEEDS_OF_A_PLAY` seeds are one play of `tests.sim.plays`, in the order of `PLAYS`."""
+SEEDS_OF_A_PLAY: Final = 1_000
+PLAYS: Final = (
+    "all_members_lost",
+    "gate_deserted",
+    "done_and_fewer_wanted",
+    "grown_twice",
+    "bad_host",
+    "drained_at_the_gate",
+    "old_world_held",
+    "back_before_the_go",
+    "back_before_it_counts_as_lost",
+    "first_without_ports",
+    "revoke_lost",
+    "all_leave_and_one_fails",
+    "scaled_meanwhile",
+    "done_meanwhile",
+    "settings_meanwhile",
+    "two_come_to_a_dead_job",
+    "into_another_store",
+    "echo_of_a_planned_stop",
+    "asks_without_progress",
+    "fails_in_a_planned_stop",
+    "run_again",
+    "no_key_can_be_written",
+    "heard_and_gone",
+    "seats_meanwhile",
+    "fails_again",
+    "machine_fails_again",
+    "fails_for_good",
+    "leases_ended",
+    "crash",
+    "failure",
+    "drains",
+    "shrink",
+    "growth",
+    "false_proof",
+    "everybody_starts_again",
+    "loss_in_plan",
+    "lease_lost_at_gate",
+    "walled",
+    "long_outage",
+    "long_astray",
+    "failure_while_astray",
+    "split",
+    "outage",
+    "astray",
+    "taken_away",
+    "peers_fail_first",
+    "link_up_while_asked",
+    "first_astray",
+    "done_while_frozen",
+    "leaver_dies_last",
+    "all_lost_and_others_come",
+    "done_at_the_gate",
+    "all_but_one_lease_ended",
+    "word_lingers",
+    "split_of_two",
+    "fails_in_a_split",
+    "split_and_all_needed",
+    "split_in_a_planned_stop",
+    "more_wanted_at_the_gate",
+    "proposer_revoked_meanwhile",
+    "two_proposers",
+    "lost_and_done",
+    "forced_and_echo",
+    "twins",
+)
+"""A play is added at the end, so that the seeds of the others stay."""
+
+
+def seeds_of(play: str, count: int) -> range:
+    """The first seeds of a play."""
+    first = PLAYS_FROM + SEEDS_OF_A_PLAY * PLAYS.index(play)
+    return range(first, first + count)
+
+
+def play_of(seed: int) -> str:
+    """The play of a seed."""
+    return PLAYS[(seed - PLAYS_FROM) // SEEDS_OF_A_PLAY]
