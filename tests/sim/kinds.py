@@ -77,6 +77,8 @@ PLAYS: Final = (
     "lost_and_done",
     "forced_and_echo",
     "twins",
+    "late_to_a_roster",
+    "drain_of_a_roster",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

@@ -793,6 +793,84 @@ MUTATIONS: Final = (
         "(), (Delete(",
         "a node takes back its own registration only",
     ),
+    # parameter-server jobs
+    Mutation(
+        "roster: completed by one",
+        ROSTER,
+        "    if at_work and len(finished) == len(at_work):\n",
+        "    if finished:\n",
+        "only workers of every node complete the job",
+    ),
+    Mutation(
+        "roster: never completed",
+        ROSTER,
+        "    if at_work and len(finished) == len(at_work):\n",
+        "    if False:\n",
+        "workers of every node complete the job",
+    ),
+    Mutation(
+        "roster: nobody left",
+        ROSTER,
+        "    if not standing(q, generation):\n        gone",
+        "    if False:\n        gone",
+        "a roster of which nobody remains is formed anew",
+    ),
+    Mutation(
+        "roster: gate open",
+        ROSTER,
+        "busy = [node for node in open_ends if node in q.view.members]",
+        "busy: list[str] = []",
+        "the next generation waits for the old processes",
+    ),
+    Mutation(
+        "roster: vanished",
+        ROSTER,
+        "    if q.now < freed_at:\n",
+        "    if False:\n",
+        "and for those that nobody can have stopped yet",
+    ),
+    Mutation(
+        "roster: free at once",
+        REVISION,
+        "return q.memory.absent_since.get(node, q.now) + q.spec.lease_ttl_s * (1 + CLOCK_ERROR) + q.policy.kill_s",
+        "return q.now",
+        "the seats of a lost node are kept for a lease",
+    ),
+    Mutation(
+        "roster: old words",
+        REVISION,
+        "if end is not None and end.since == place.since:",
+        "if end is not None:",
+        "what an older start said does not count",
+    ),
+    Mutation(
+        "roster: stays ended",
+        REVISION,
+        "        self.places.append(msgspec.structs.replace(place, since=self.rev))\n",
+        "        self.places.append(place)\n",
+        "whose processes failed starts again",
+    ),
+    Mutation(
+        "roster: late to join",
+        REVISION,
+        "        if self.finished:\n            room = 0\n",
+        "",
+        "nobody joins once a worker has ended well",
+    ),
+    Mutation(
+        "roster: drain unseen",
+        REVISION,
+        "if q.draining(place.node) and not place.leaving:",
+        "if False:",
+        "a drain is acted on",
+    ),
+    Mutation(
+        "roster: servers stay ended",
+        REVISION,
+        "again = self._servers_of(place) if starts or not serves(place) else None",
+        "again = None",
+        "servers start again with the workers that need them",
+    ),
     # the budget
     Mutation(
         "budget: progress",
@@ -912,5 +990,8 @@ OPEN: Final[dict[str, str]] = {
     "row running: ok": "the row for workers that are gone takes it then, and what is recorded is the same",
     "a go left over": "the first generation is written with its go, which takes the place of one that is left over",
     "register: store": "its lease is not one of another store, which therefore refuses it in any case",
+    "roster: nobody left": "the roster gets a revision with those who come, in the place of a next generation",
+    "roster: gate open": "the seats of a registered node are not free either, so that it is waited for all the same",
+    "roster: late to join": "whoever would only work is turned away a second time when the seats are given",
 }
 """Mutations that no seed finds, and why: the rule is kept twice."""

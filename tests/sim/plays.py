@@ -108,6 +108,8 @@ PLAYS: Final[Mapping[str, Play]] = {
     "lost_and_done": Play(races.lost_and_done, nodes=4, links=False, spec={"lease_ttl_s": 5.0}),
     "forced_and_echo": Play(partings.forced_and_echo, nodes=3, spec={"lease_ttl_s": 5.0}),
     "twins": Play(races.twins, nodes=3, high=5),
+    "late_to_a_roster": Play(races.late_to_a_roster, roster=True, work_s=80.0),
+    "drain_of_a_roster": Play(races.drain_of_a_roster, roster=True, work_s=80.0),
 }
 """Every play, by its name."""
 
@@ -163,6 +165,9 @@ def live_play(world: World) -> None:
     world.after(BEGINS_S, act)
     world.run_to(CHAOS_S + 40.0, stop=lambda: over(world) and not world.runs_again)
     heal(world)
+    if play.roster and not world.verdict_there():  # Perhaps it is a list of hosts.
+        for number in range(world.size + 1):
+            meetings.comes(world, f"h{number}")
     world.run_to(world.now + HEALED_S, stop=lambda: over(world))
     if not over(world):
         world.fail("liveness", "the play is over, and the job does not end")

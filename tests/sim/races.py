@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from elastic.agentevents import SessionLost
+from elastic.agentstate import DRAIN_PATIENCE_S
 from elastic.keys import encode
 from elastic.model import Generation
 from elastic.proposals import Transaction
@@ -245,3 +246,28 @@ def twins(world: World, watch: Calm, node: Node, old: Generation) -> None:
         comes(world, "twin")
     else:
         world.drain(node)
+
+
+def late_to_a_roster(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """Workers of a roster have ended well, and a node comes for which np has room: it is not taken in."""
+    for one in members_of(world, old):
+        place = old.members[old.index(one.name) or 0]
+        if works(place) and not serves(place) and one.workers is not None:
+            world.end_worker(one, one.workers, 0)
+            break
+    world.after(0.5, lambda: world.scale_to(world.spec.np.high + 1))
+    world.after(0.6, lambda: comes(world, "late"))
+
+
+def drain_of_a_roster(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A node of a roster is told to leave: it is asked for its seats before it goes by itself."""
+    world.drain(node)
+
+    def look() -> None:
+        view = watch.view(world)
+        places = view.generation.value.members if view.generation is not None else ()
+        asked = all(place.leaving for place in places if place.node == node.name)
+        if not asked and node.workers is not None and not node.workers.stopping and not view.outcomes:
+            world.fail("5", f"{node.name} drains, and the roster takes no notice")
+
+    world.after(DRAIN_PATIENCE_S - 2.0, look)
