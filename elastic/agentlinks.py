@@ -51,6 +51,9 @@ def watch(f: Facts) -> None:
         if (node, stored.create_revision) not in f.memory.gone:
             targets[node] = LinkTarget(stored.value.host, stored.value.link, stored.create_revision)
     if targets != f.targets:
+        dropped = f.targets.keys() - targets.keys()  # That these links end says nothing of those nodes.
+        f.memory = replace(f.memory, linked=f.memory.linked - dropped, unheard=f.memory.unheard - dropped)
+        f.links_up -= dropped
         f.targets = targets
         f.act(WatchLinks(targets))
 

@@ -14,7 +14,7 @@ from elastic.agentevents import (
     WatchLinks,
 )
 from elastic.agentfacts import Phase
-from elastic.agentlinks import concerns, vouch_s, yields
+from elastic.agentlinks import concerns, vouch_s, watch, yields
 from elastic.decisions import Reason
 from elastic.model import Ended, Outcome, Why
 from tests.unit.bench import Bench, running
@@ -227,6 +227,15 @@ def test_a_link_that_comes_up_while_others_are_asked_is_not_taken_for_silent() -
     bench.core.handle(Linked(frozenset({"b", "c"})), bench.now)
     bench.core.handle(LinksAnswered(asked[0].number, frozenset({"b"})), bench.now)
     assert bench.facts.memory.linked == {"b", "c"}
+
+
+def test_a_link_that_is_not_wanted_any_more_says_nothing_of_its_node() -> None:
+    bench = first()
+    bench.links("b", "c")
+    bench.facts.following = (False, "b")
+    watch(bench.facts)
+    bench.core.handle(Linked(frozenset({"b"})), bench.now)
+    assert bench.facts.memory.unheard == frozenset()
 
 
 def test_while_nobody_reaches_the_store_nobody_takes_the_place_of_another() -> None:
