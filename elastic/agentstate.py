@@ -361,7 +361,7 @@ def _stop_overdue(f: Facts) -> None:
 def _stop_superseded(f: Facts) -> None:
     generation = f.generation
     if generation is None or f.another_store:
-        f.act(Say("the store is another one than before: stopping the workers, the job forms again"))
+        f.act(Say("the store is another one, or came back empty: stopping the workers, the job forms again"))
         f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, "because the store is another one than before"))
         return
     if generation.g == f.workers_g:  # A revision without this node: it was asked to leave, or was thought lost.

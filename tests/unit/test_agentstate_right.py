@@ -200,7 +200,7 @@ def test_another_store_stops_the_workers_and_the_node_joins_there_anew() -> None
     bench.shelf.put(KEYS.incarnation, "i2")
     bench.look()
     assert bench.stops == [(1, 2.0)]
-    assert bench.lines[-1] == "the store is another one than before: stopping the workers, the job forms again"
+    assert bench.lines[-1] == "the store is another one, or came back empty: stopping the workers, the job forms again"
     assert old is not None
     bench.tell(SessionLost(old, "TTL 0"))
     bench.gone()
