@@ -133,6 +133,7 @@ async def test_an_agent_that_dies_alone_is_replaced_by_a_spare_and_its_worker_is
     spare = await job.node("--np", "2", ttl_s=LONG_TTL_S)
     await spare.says("spare")
     node_of(job, world[1]).signal(SIGKILL)
+    await job.told.until(lambda: world[1].ended or None, "its worker is gone")
     again = await job.newest_world(2)  # The second, unless the proposer had no link to the spare yet.
     assert [worker.node for worker in again] == [world[0].node, spare.id]
     assert len(nodes) == 2
