@@ -191,14 +191,15 @@ class Rules(Observer):
     def _back(generation: Generation, fresh: list[str]) -> bool:
         return generation.before is not None and bool(set(fresh) & set(generation.before.nodes))
 
-    @staticmethod
-    def _all_in_reach(world: World, generation: Generation, old: Generation, node: Node) -> None:
+    def _all_in_reach(self, world: World, generation: Generation, old: Generation, node: Node) -> None:
         """No planned change while a member works on that does not reach the store, as far as the proposer knew."""
         interval_s = world.spec.lease_ttl_s / 4
         for place in old.members:
             other = world.nodes[place.node]
             works = other.workers is not None and other.workers.generation.g == old.g
-            told = 0.002 < node.sent_at - node.heard_astray.get(place.node, -1e9) < 1.5 * interval_s
+            heard_at = node.heard_astray.get(place.node, -1e9)
+            of_old = heard_at > self._formed_at.get((world.store_number, old.g), 0.0)  # Not of another store's.
+            told = of_old and 0.002 < node.sent_at - heard_at < 1.5 * interval_s
             if works and node.sent_view is not None and (place.node not in node.sent_view.members or told):
                 world.fail("7", f"{generation.why} while {place.node} works on and does not reach the store")
 
