@@ -626,7 +626,9 @@ def split(world: World, calm: Calm, node: Node, old: Generation) -> None:
     if longer and world.links and out == node.name:
 
         def joins(generation: Generation) -> str:
-            back = node.apart and generation.why is Why.GROWTH and generation.index(out) is not None
+            before = generation.before.nodes if generation.before is not None else ()
+            fresh = generation.index(out) is not None and out not in before
+            back = node.apart and generation.why is Why.GROWTH and fresh
             return f"{out} joins while nobody reaches it" if back else ""
 
         text = f"{node.name} is cut from the others for ever"

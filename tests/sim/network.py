@@ -204,8 +204,9 @@ class Network(Clockwork):
 
     def _send(self, node: Node, transaction: Transaction) -> None:
         compares = [c for c in transaction.compares if not self._left_out(c.range.start, c.target.value)]
-        node.sent_view, node.sent_at = node.core.facts.view, self.now
-        node.sent_linked, seen = node.core.facts.memory.linked, node.core.facts.view
+        facts = node.core.facts
+        node.sent_view, node.sent_memory, node.sent_at = facts.view, facts.memory, self.now
+        seen = facts.view
 
         def call() -> Callable[[], None]:
             before = self.store.revision

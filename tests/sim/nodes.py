@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic.agentevents import Event
 from elastic.agentstate import AgentCore
-from elastic.decisions import Decision
+from elastic.decisions import Decision, Memory
 from elastic.keys import JobKeys, Stored, View, ViewReader
 from elastic.model import Generation
 from elastic.proposals import Transaction
@@ -141,8 +141,8 @@ class Node:
     # what it knew when it sent its last transaction, and the one that was carried out last; who told it that it does
     # not reach the store
     sent_view: View | None = None
+    sent_memory: Memory = field(default_factory=Memory)
     wrote_on: View | None = None
-    sent_linked: frozenset[str] = frozenset()
     sent_at: float = 0.0
     heard_astray: dict[str, float] = field(default_factory=dict)
 

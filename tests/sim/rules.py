@@ -157,14 +157,14 @@ class Rules(Observer):
         if seen is None or before is None:
             return
         over = {name for (g, name), stored in seen.outcomes.items() if g == before.g and stored.value.over}
-        here = {name for name in before.nodes if name in seen.members or name in node.sent_linked}
+        here = {name for name in before.nodes if name in seen.members or name in node.sent_memory.linked}
         if not here - over:
             world.fail("5", f"generation {generation.g} hurries {sorted(names)}, and all have stopped")
 
     @staticmethod
     def _really_lost(world: World, view: View, lost: set[str], node: Node) -> None:
         """Nobody counts as lost who is registered, unless its death was proven."""
-        memory = node.core.facts.memory
+        memory = node.sent_memory  # A proof may be taken back while a proposal is on its way.
         for name in sorted(lost):
             stored = view.members.get(name)
             proven = stored is not None and ((name, stored.create_revision) in memory.gone or name in memory.dead)
@@ -212,7 +212,7 @@ class Rules(Observer):
         self._went_g[world.store_number] = go.g
         for place in generation.members:
             stored = seen.members.get(place.node) if seen is not None else None
-            if stored is None and place.node not in node.sent_linked and place.node != node.name:
+            if stored is None and place.node not in node.sent_memory.linked and place.node != node.name:
                 world.fail("6", f"go for {generation.g}, and {place.node} is known to be gone")
             if stored is not None and stored.value.state is MemberState.DRAINING:
                 world.fail("5", f"go for {generation.g}, and {place.node} is known to drain")
