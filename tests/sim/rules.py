@@ -167,7 +167,8 @@ class Rules(Observer):
         memory = node.sent_memory  # A proof may be taken back while a proposal is on its way.
         for name in sorted(lost):
             stored = view.members.get(name)
-            proven = stored is not None and ((name, stored.create_revision) in memory.gone or name in memory.dead)
+            then = node.sent_view.members.get(name) if node.sent_view is not None else stored
+            proven = then is not None and ((name, then.create_revision) in memory.gone or name in memory.dead)
             if stored is not None and not proven and stored.value.state is not MemberState.DRAINING:
                 world.fail("3", f"{name} counts as lost and is registered")
 
