@@ -54,14 +54,13 @@ def absorb(f: Facts, event: Event) -> None:
         case Granted():
             f.granting = False
             f.lease, f.lease_ttl_s = event.lease, event.ttl_s
-            f.refreshed = None
-            _refreshed(f, event.sent_at, event.ttl_s)
+            f.refreshed = (event.sent_at, event.ttl_s)
         case GrantFailed():
             f.granting = False
             f.grant_again_at = f.now + GRANT_RETRY_S
         case Refreshed():
             if event.lease == f.lease:
-                _refreshed(f, event.sent_at, event.ttl_s)
+                _refreshed(f, event)
         case SessionLost():
             if event.lease == f.lease:
                 _session_lost(f)
@@ -217,12 +216,19 @@ def _own_key(f: Facts) -> None:
         f.registered_at_revision = max(f.registered_at_revision, own.create_revision)
 
 
-def _refreshed(f: Facts, sent_at: float, ttl_s: float) -> None:
-    """A lease gives the right to run for as long as it holds this node's key, from when it was last refreshed."""
+def _refreshed(f: Facts, event: Refreshed) -> None:
+    """A lease gives the right to run for as long as it holds this node's key, from when it was last refreshed.
+
+    A key that is not in the store as the watch has shown it gives none: the others may see what a deaf watch hides.
+    """
     if f.registered is None:
-        f.refreshed = (sent_at, ttl_s)
+        f.refreshed = (event.sent_at, event.ttl_s)
+        return
+    own = f.view.members.get(f.me.node)
+    if event.key_revision == (own.mod_revision if own is not None else f.registered):
+        f.right = f.right.refreshed(event.sent_at, event.ttl_s, _spec(f).store_outage_limit_s)
     else:
-        f.right = f.right.refreshed(sent_at, ttl_s, _spec(f).store_outage_limit_s)
+        f.relist_wanted = True
 
 
 def _holds_key(f: Facts) -> None:

@@ -37,11 +37,15 @@ class GrantFailed(Struct, frozen=True):
 
 
 class Refreshed(Struct, frozen=True):
-    """The lease was refreshed by a request sent at `sent_at`."""
+    """The lease was refreshed by a request sent at `sent_at`.
+
+    After that this node's key in the store had the modification revision `key_revision`, 0: none that hangs on it.
+    """
 
     lease: int
     ttl_s: float
     sent_at: float
+    key_revision: int
 
 
 class SessionLost(Struct, frozen=True):

@@ -93,7 +93,7 @@ class AgentCore:
         self.taken = []
         quiet = isinstance(event, Refreshed) and nothing_due(facts)
         absorb(facts, event)
-        if quiet:  # Most events are these, in a job that just trains.
+        if quiet and not facts.relist_wanted:  # Most events are these, in a job that just trains.
             keep_right(facts)
             wake(facts, DRAIN_PATIENCE_S, RECORD_PATIENCE_S)
             return facts.actions

@@ -362,7 +362,7 @@ class Agent:
         match event:
             case session.Refreshed():
                 self._trouble("lease", None)
-                self._events.put_nowait(ae.Refreshed(lease, event.ttl_s, event.sent_at))
+                self._events.put_nowait(ae.Refreshed(lease, event.ttl_s, event.sent_at, event.key_revision))
             case session.Lost():
                 self._trouble("lease", None)
                 self._narrator.say(f"this node's lease is lost: {event.reason}")
@@ -486,7 +486,11 @@ class Agent:
         self._lease = lease.id
         self._events.put_nowait(ae.Granted(lease.id, lease.ttl_s, sent_at))
         kept = session.Session(
-            self._store, lease, clock=boottime, on_event=lambda event: self._session_event(lease.id, event)
+            self._store,
+            lease,
+            self._keys.member(self._node),
+            clock=boottime,
+            on_event=lambda event: self._session_event(lease.id, event),
         )
         self._session = self._group.create_task(kept.run())
 

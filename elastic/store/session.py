@@ -1,4 +1,4 @@
-"""One lease kept alive, and the words that say how that goes.
+"""One lease kept alive, its key looked after, and the words that say how that goes.
 
 The session only reports. How long a silent store is borne, and what a lost lease means, is decided elsewhere.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from elastic.errors import StoreError
-from elastic.store.base import Lease, Store
+from elastic.store.base import Lease, Range, Store
 
 REFRESHES_PER_TTL = 4
 """So that three refreshes in a row may fail before the lease ends."""
@@ -21,10 +21,15 @@ PAUSE_S = (0.1, 0.3)
 
 
 class Refreshed(Struct, frozen=True):
-    """The lease lives until at least `sent_at + ttl_s`. `sent_at` is the clock before the refresh was sent."""
+    """The lease lives until at least `sent_at + ttl_s`. `sent_at` is the clock before the refresh was sent.
+
+    `key_revision` is the modification revision that the session's key had after the refresh, 0 without one that hangs
+    on this lease.
+    """
 
     sent_at: float
     ttl_s: float
+    key_revision: int
 
 
 class Silent(Struct, frozen=True):
@@ -49,6 +54,7 @@ class Session:
         self,
         store: Store,
         lease: Lease,
+        key: str,
         *,
         clock: Callable[[], float],
         on_event: Callable[[SessionEvent], None],
@@ -57,6 +63,7 @@ class Session:
         """`clock` gives the times of the events; it must go on while the machine sleeps (CLOCK_BOOTTIME)."""
         self._store = store
         self._lease = lease
+        self._key = key
         self._clock = clock
         self._on_event = on_event
         self._random = random_source or random.Random()
@@ -68,6 +75,9 @@ class Session:
         together do not refresh together for ever.
         A refresh that fails is followed by another one soon, for as long as it takes: `Silent` comes once, at the
         first of them. Errors that are not the store's are raised.
+
+        A lease that lives says nothing of its key: somebody may have deleted it, and a watch may be deaf. So the key is
+        read after each refresh, and a refresh without an answer to that counts as failed.
         """
         silent = False
         await asyncio.sleep(self._random.uniform(0, self._lease.ttl_s / REFRESHES_PER_TTL))
@@ -75,6 +85,7 @@ class Session:
             sent_at = self._clock()
             try:
                 ttl_s = await self._store.refresh(self._lease.id)
+                key_revision = await self._key_revision() if ttl_s > 0 else 0
             except StoreError as error:
                 if not silent:
                     silent = True
@@ -85,5 +96,9 @@ class Session:
                 self._on_event(Lost(f"the store no longer has lease {self._lease.id:x}: it ended or was revoked"))
                 return
             silent = False
-            self._on_event(Refreshed(sent_at, ttl_s))
+            self._on_event(Refreshed(sent_at, ttl_s, key_revision))
             await asyncio.sleep(max(0.0, sent_at + ttl_s / REFRESHES_PER_TTL - self._clock()))
+
+    async def _key_revision(self) -> int:
+        listing = await self._store.list(Range.key(self._key), keys_only=True)
+        return next((entry.mod_revision for entry in listing.entries if entry.lease == self._lease.id), 0)

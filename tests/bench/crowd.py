@@ -245,7 +245,12 @@ class Agent:
         self.lease = lease.id
         self.feed(ae.Granted(lease.id, lease.ttl_s, sent_at))
         kept = session.Session(
-            self._store, lease, clock=time.monotonic, on_event=self._session_event, random_source=self._random
+            self._store,
+            lease,
+            self.crowd.keys.member(self.node),
+            clock=time.monotonic,
+            on_event=self._session_event,
+            random_source=self._random,
         )
         self._session = self._spawn(kept.run())
 
@@ -253,7 +258,7 @@ class Agent:
         assert self.lease is not None
         match event:
             case session.Refreshed():
-                self.feed(ae.Refreshed(self.lease, event.ttl_s, event.sent_at))
+                self.feed(ae.Refreshed(self.lease, event.ttl_s, event.sent_at, event.key_revision))
             case session.Lost() | session.Silent():
                 self.crowd.fail(RuntimeError(f"{self.node}: {event}"))
 

@@ -515,10 +515,18 @@ MUTATIONS: Final = (
         "a member that was heard and is not any more has none",
     ),
     Mutation(
+        "right: deaf",
+        ABSORB,
+        "if event.key_revision == (own.mod_revision if own is not None else f.registered):",
+        "if True:",
+        "a key that is not there as the watch has shown it gives no right",
+    ),
+    Mutation(
         "right: without its key",
         ABSORB,
-        "    if f.registered is None:\n        f.refreshed =",
-        "    if False:\n        f.refreshed =",
+        "            f.refreshed = (event.sent_at, event.ttl_s)\n        case GrantFailed",
+        "            f.right = f.right.refreshed(event.sent_at, event.ttl_s, _spec(f).store_outage_limit_s)\n"
+        "        case GrantFailed",
         "a lease gives the right only while it holds the key",
     ),
     Mutation(
@@ -987,6 +995,7 @@ OF_ROSTERS: Final = tuple(
 """Those that only a parameter-server job meets."""
 
 OPEN: Final[dict[str, str]] = {
+    "right: without its key": "a refresh that does not find the key gives none either; what is left is one lease",
     "row running: ok": "the row for workers that are gone takes it then, and what is recorded is the same",
     "a go left over": "the first generation is written with its go, which takes the place of one that is left over",
     "register: store": "its lease is not one of another store, which therefore refuses it in any case",

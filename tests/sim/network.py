@@ -266,12 +266,14 @@ class Network(Clockwork):
         def call() -> Callable[[], None]:
             ttl_s = self.store.refresh(lease, self.now) if node.lease == lease else 0.0
             number = self.store_number
+            own = self.store.list(Range.key(KEYS.member(node.name))).entries
+            key_revision = own[0].mod_revision if own and own[0].lease == lease else 0
 
             def answer() -> None:
                 if number != node.store_number:
                     self.relist(node)  # The session sees an answer of another store.
                 if ttl_s > 0:
-                    self.feed(node, Refreshed(lease, ttl_s, sent_at))
+                    self.feed(node, Refreshed(lease, ttl_s, sent_at, key_revision))
                 elif node.lease == lease:
                     node.lease = None
                     self.feed(node, SessionLost(lease, "its time ran out"))

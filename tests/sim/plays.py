@@ -110,6 +110,7 @@ PLAYS: Final[Mapping[str, Play]] = {
     "twins": Play(races.twins, nodes=3, high=5),
     "late_to_a_roster": Play(races.late_to_a_roster, roster=True, work_s=80.0),
     "drain_of_a_roster": Play(races.drain_of_a_roster, roster=True, work_s=80.0),
+    "deaf_and_taken_away": Play(races.deaf_and_taken_away, roster=True, work_s=80.0),
 }
 """Every play, by its name."""
 

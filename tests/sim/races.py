@@ -9,7 +9,7 @@ from elastic.model import Generation
 from elastic.proposals import Transaction
 from elastic.seats import serves, works
 from elastic.store.base import Delete, Put, Range
-from tests.sim.accidents import Overtaken, empty
+from tests.sim.accidents import Overtaken, empty, take_away
 from tests.sim.calm import Calm
 from tests.sim.meetings import comes, members_of
 from tests.sim.nodes import KEYS, Node, Observer
@@ -257,6 +257,13 @@ def late_to_a_roster(world: World, watch: Calm, node: Node, old: Generation) -> 
             break
     world.after(0.5, lambda: world.scale_to(world.spec.np.high + 1))
     world.after(0.6, lambda: comes(world, "late"))
+
+
+def deaf_and_taken_away(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """Somebody deletes or damages the key of a node whose watch is deaf; another one is there to take its seats."""
+    node.deaf = True
+    world.after(0.5, lambda: comes(world, "another"))
+    world.after(1.0, lambda: take_away(world, world.random, node.name))
 
 
 def drain_of_a_roster(world: World, watch: Calm, node: Node, old: Generation) -> None:

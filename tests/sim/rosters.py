@@ -246,10 +246,10 @@ class RosterPromises(Promises):
             world.fail("2", f"{len(at_work)} nodes with workers, np is {view.spec.value.np}")
         if old is None or generation.g != old.g:
             return
-        oks = {n for (g, n), o in view.outcomes.items() if g == old.g and o.value.ended is Ended.OK}
+        oks = {(n, o.value.since) for (g, n), o in view.outcomes.items() if g == old.g and o.value.ended is Ended.OK}
         known = {place.node for place in old.members}
         fresh = [place.node for place in generation.members if place.node not in known]
-        done = {place.node for place in before if place.node in oks}
+        done = {place.node for place in before if (place.node, place.since) in oks}
         places = [place for place in generation.members if place.node in fresh]
         if done and any(works(place) and not serves(place) for place in places):
             world.fail("14", f"{fresh} join after {sorted(done)} were done")

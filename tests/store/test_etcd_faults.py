@@ -18,6 +18,7 @@ from elastic.store.session import Lost, Refreshed, Session, SessionEvent, Silent
 from tests.store.mirrors import Watched
 from tests.store.servers import Server, cluster_of_three, free_ports, one_server, wait_until_answers
 
+KEY = "/elastic/j/members/a"
 QUICK = EtcdOptions(request_limit_s=1.0)
 """Says sooner that nobody answers."""
 
@@ -80,7 +81,7 @@ def test_requests_refreshes_and_watches_leave_a_server_of_three_that_fails(
                 break
         victim = next(server for server in cluster if server.endpoint == store.endpoint)
         lease, events = await store.grant(15), Events()
-        session = Session(store, lease, clock=time.monotonic, on_event=events.queue.put_nowait)
+        session = Session(store, lease, KEY, clock=time.monotonic, on_event=events.queue.put_nowait)
         keeping = asyncio.create_task(session.run())
         async with Watched(store, "/j/") as watched:
             await store.txn((), [Put("/j/member", b"", lease.id)])
@@ -123,7 +124,7 @@ def test_a_server_that_comes_back_with_its_data_is_followed_further(server: Serv
         store, events = EtcdStore([server.endpoint], options=QUICK), Events()
         lease = await store.grant(12)
         await store.txn((), [Put("/j/a", b"1", lease.id)])
-        session = Session(store, lease, clock=time.monotonic, on_event=events.queue.put_nowait)
+        session = Session(store, lease, KEY, clock=time.monotonic, on_event=events.queue.put_nowait)
         keeping = asyncio.create_task(session.run())
         async with Watched(store, "/j/") as watched:
             await watched.until(lambda: watched.values == {"/j/a": b"1"})
@@ -149,7 +150,7 @@ def test_a_server_that_comes_back_empty_is_noticed_by_mirror_and_session(server:
         lease = await store.grant(12)
         for number in range(10):
             await store.txn((), [Put("/j/a", str(number).encode(), lease.id)])
-        session = Session(store, lease, clock=time.monotonic, on_event=events.queue.put_nowait)
+        session = Session(store, lease, KEY, clock=time.monotonic, on_event=events.queue.put_nowait)
         keeping = asyncio.create_task(session.run())
         async with Watched(store, "/j/") as watched:
             await watched.until(lambda: watched.values == {"/j/a": b"9"})
@@ -173,7 +174,7 @@ def test_a_lone_server_that_was_frozen_is_heard_again_when_it_thaws(server: Serv
     async def run() -> None:
         store, events = EtcdStore([server.endpoint], options=QUICK), Events()
         lease = await store.grant(12)
-        session = Session(store, lease, clock=time.monotonic, on_event=events.queue.put_nowait)
+        session = Session(store, lease, KEY, clock=time.monotonic, on_event=events.queue.put_nowait)
         keeping = asyncio.create_task(session.run())
         async with Watched(store, "/j/") as watched:
             await watched.until(lambda: watched.mirror.listed)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from itertools import pairwise
+from typing import Any
 
 from elastic.errors import StoreUnavailable
+from elastic.store.base import Listing, Put
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
 from elastic.store.session import Lost, Refreshed, Session, SessionEvent, Silent
 from tests.store.conftest import Bench
+
+KEY = "/elastic/j/members/a"
 
 
 class SilentStore(MemoryStore):
@@ -29,7 +33,7 @@ def test_a_session_keeps_its_lease_and_tells_when_each_refresh_was_sent(bench: B
         store = bench.client()
         lease = await store.grant(bench.lease_s)
         events: asyncio.Queue[SessionEvent] = asyncio.Queue()
-        session = Session(store, lease, clock=time.monotonic, on_event=events.put_nowait)
+        session = Session(store, lease, KEY, clock=time.monotonic, on_event=events.put_nowait)
         began = time.monotonic()
         running = asyncio.create_task(session.run())
         seen = [await events.get() for _ in range(6)]
@@ -50,7 +54,9 @@ def test_a_session_whose_lease_was_revoked_says_that_it_is_lost_and_ends(bench: 
         store, other = bench.client(), bench.client()
         lease = await store.grant(bench.lease_s)
         events: asyncio.Queue[SessionEvent] = asyncio.Queue()
-        running = asyncio.create_task(Session(store, lease, clock=time.monotonic, on_event=events.put_nowait).run())
+        running = asyncio.create_task(
+            Session(store, lease, KEY, clock=time.monotonic, on_event=events.put_nowait).run()
+        )
         assert isinstance(await events.get(), Refreshed)
         await other.revoke(lease.id)
         await running
@@ -75,7 +81,7 @@ def test_a_silent_store_is_told_once_and_so_is_its_return() -> None:
             events.append(event)
             heard.set()
 
-        running = asyncio.create_task(Session(store, lease, clock=time.monotonic, on_event=hear).run())
+        running = asyncio.create_task(Session(store, lease, KEY, clock=time.monotonic, on_event=hear).run())
         await heard.wait()
         await asyncio.sleep(0.5)  # several refreshes fail meanwhile
         assert [type(event) for event in events] == [Silent]
@@ -83,6 +89,55 @@ def test_a_silent_store_is_told_once_and_so_is_its_return() -> None:
         store.silent = False
         await heard.wait()
         assert [type(event) for event in events] == [Silent, Refreshed]
+        running.cancel()
+        await asyncio.wait([running])
+
+    asyncio.run(run())
+
+
+def test_a_refresh_tells_which_key_hangs_on_the_lease_as_the_store_has_it(bench: Bench) -> None:
+    async def run() -> None:
+        store, other = bench.client(), bench.client()
+        lease = await store.grant(bench.lease_s)
+        events: asyncio.Queue[SessionEvent] = asyncio.Queue()
+        running = asyncio.create_task(
+            Session(store, lease, KEY, clock=time.monotonic, on_event=events.put_nowait).run()
+        )
+
+        async def told(key_revision: int) -> None:
+            while True:
+                event = await events.get()
+                assert isinstance(event, Refreshed)
+                if event.key_revision == key_revision:
+                    return
+
+        await told(0)
+        for value, lease_id in ((b"", lease.id), (b"damaged", lease.id), (b"taken", 0)):
+            written = await other.txn((), (Put(KEY, value, lease_id),))
+            await told(written.revision if lease_id else 0)
+        running.cancel()
+        await asyncio.wait([running])
+        await store.close()
+        await other.close()
+
+    asyncio.run(run())
+
+
+def test_a_refresh_whose_key_cannot_be_read_is_none() -> None:
+    class Mute(MemoryStore):
+        """It refreshes, and reads nothing."""
+
+        async def list(self, *arguments: Any, **options: Any) -> Listing:
+            raise StoreUnavailable("nobody reads")
+
+    async def run() -> None:
+        store = Mute(MemoryCore(), time.monotonic)
+        lease = await store.grant(60)
+        events: asyncio.Queue[SessionEvent] = asyncio.Queue()
+        running = asyncio.create_task(
+            Session(store, lease, KEY, clock=time.monotonic, on_event=events.put_nowait).run()
+        )
+        assert isinstance(await events.get(), Silent)
         running.cancel()
         await asyncio.wait([running])
 

@@ -149,9 +149,12 @@ class Bench:
         self.tell(Tick())
 
     def refreshed(self) -> None:
-        """The lease is refreshed now."""
-        assert self.facts.lease is not None
-        self.tell(Refreshed(self.facts.lease, self.facts.lease_ttl_s, self.now))
+        """The lease is refreshed now, and the node's key is read."""
+        lease = self.facts.lease
+        assert lease is not None
+        own = self.shelf.entry(KEYS.member(self.node))
+        key_revision = own.mod_revision if own is not None and own.lease == lease else 0
+        self.tell(Refreshed(lease, self.facts.lease_ttl_s, self.now, key_revision))
 
     def exits(self, *codes: int, **others: Any) -> None:
         """Workers of the running generation end by themselves with these codes, and all processes are gone."""

@@ -216,7 +216,7 @@ STRANGE: dict[str, Event] = {
     "workers of a newer generation that listen": Listens(9),
     "workers of a newer generation that wait for nodes out of reach": Unreached(9, ("c",), (worker_exit(),)),
     "the end of a newer generation's workers": Gone(9, step=1000),
-    "a refresh of another lease": Refreshed(999, 1000.0, 1e6),
+    "a refresh of another lease": Refreshed(999, 1000.0, 1e6, 1),
     "the loss of another lease": SessionLost(999, "TTL 0"),
     "a vouch for another generation": Vouched(9, 1e6),
     "an answer to a question that was not asked": Older(998, "z", 997),

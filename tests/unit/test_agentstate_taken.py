@@ -53,6 +53,29 @@ def test_a_node_whose_key_is_gone_has_no_longer_right_than_its_lease_had_given_t
     assert (bench.phase, len(bench.stops)) == (Phase.STOPPING, 1)
 
 
+@pytest.mark.parametrize("how", ["deleted", "damaged"])
+def test_a_refresh_that_does_not_find_the_key_as_the_watch_has_shown_it_gives_no_right_and_the_job_is_listed(
+    how: str,
+) -> None:
+    bench = running()
+    key, until = KEYS.member("b"), bench.facts.right.until()
+    held = bench.shelf.entry(key)
+    assert held is not None
+    if how == "deleted":
+        bench.shelf.delete(key)
+    else:
+        bench.shelf.core.txn((), (Put(key, JUNK, held.lease),))
+    bench.now, bench.offline = 1.0, True
+    bench.refreshed()
+    assert bench.facts.right.until() == until
+    bench.offline = False
+    bench.look()
+    assert bench.registered
+    bench.refreshed()
+    assert bench.facts.right.until() == until + 1.0
+    assert (bench.phase, bench.stops) == (Phase.RUNNING, [])
+
+
 def test_a_node_whose_lease_was_revoked_registers_with_another_one() -> None:
     bench = running()
     lease = bench.facts.lease
