@@ -54,10 +54,10 @@ def draw(dice: Random, allowed: Sequence[str]) -> list[Fault]:
     return [first] if dice.random() < 0.3 or not others else [first, dice.choice(others)]
 
 
-async def round_of(on: Stage, faults: Sequence[Fault], dice: Random, say: str) -> None:
+async def round_of(on: Stage, faults: Sequence[Fault], dice: Random, lasts_s: float | None, say: str) -> None:
     """Strike, let it last, heal, and wait until all train again; say what it cost."""
     heals = []
-    lasts_s = dice.choice(LASTS_S) * dice.uniform(0.7, 1.3)
+    lasts_s = dice.choice(LASTS_S) * dice.uniform(0.7, 1.3) if lasts_s is None else lasts_s
     print(f"{say}: {' + '.join(fault.name for fault in faults)} for {lasts_s:.1f} s", flush=True)
     _, before = await on.trains(len(on.machines), steps=0)
     began = time.monotonic()
@@ -70,6 +70,8 @@ async def round_of(on: Stage, faults: Sequence[Fault], dice: Random, say: str) -
         await heal()
     healed = time.monotonic()
     _, after = await on.all_here()
+    while not verdicts.caught_up(on.verdicts.diaries()):
+        await on.trains(len(on.machines))
     stood_s, again = verdicts.cost(on.verdicts.diaries(), began)
     print(
         f"  training stood still for {stood_s:.1f} s and made {again} steps again; generation {before} -> {after}; "
@@ -78,16 +80,27 @@ async def round_of(on: Stage, faults: Sequence[Fault], dice: Random, say: str) -
     )
 
 
-async def job(seed: int, folder: Path, allowed: Sequence[str], rounds: int, tally: Tally) -> None:
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a job's rounds are like."""
+
+    allowed: Sequence[str]
+    rounds: int
+    """0: each fault once, alone."""
+    lasts_s: float | None
+    """None: drawn."""
+
+
+async def job(seed: int, folder: Path, wish: Wish, tally: Tally) -> None:
     """One job of this seed from begin to end."""
     dice = Random(seed)
     async with stage(folder, etcd=dice.choice(("3.4", "3.5"))) as on:
         try:
             await on.begin()
-            for number in range(rounds or len(allowed)):
-                faults = draw(dice, allowed) if rounds else [FAULTS[allowed[number]]]
+            for number in range(wish.rounds or len(wish.allowed)):
+                faults = draw(dice, wish.allowed) if wish.rounds else [FAULTS[wish.allowed[number]]]
                 on.note(f"round {number}: {[fault.name for fault in faults]}")
-                await round_of(on, faults, dice, f"seed {seed} round {number}")
+                await round_of(on, faults, dice, wish.lasts_s, f"seed {seed} round {number}")
                 tally.rounds.update([" + ".join(sorted(fault.name for fault in faults))])
                 await asyncio.sleep(dice.choice(BETWEEN_S))
             await on.finish()
@@ -103,15 +116,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="no job begins after this time")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each job; 0: each fault once, alone")
     parser.add_argument("--only", default=",".join(FAULTS), help="these faults, with commas")
-    wish = parser.parse_args(argv)
+    parser.add_argument("--lasts", type=float, help="seconds that each fault lasts; default: drawn, 0.1 to 20")
+    said = parser.parse_args(argv)
+    wish = Wish(said.only.split(","), said.rounds, said.lasts)
     if reason := engine.missing():
         sys.stderr.write(f"chaos: {reason}\n")
         return 2
-    tally, began, seed, code = Tally(), time.monotonic(), wish.seed, 0
-    while time.monotonic() < began + 60 * wish.minutes:
+    tally, began, seed, code = Tally(), time.monotonic(), said.seed, 0
+    while time.monotonic() < began + 60 * said.minutes:
         folder = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-"))
         try:
-            asyncio.run(job(seed, folder, wish.only.split(","), wish.rounds, tally))
+            asyncio.run(job(seed, folder, wish, tally))
         except (AssertionError, TimeoutError, RuntimeError, OSError):
             traceback.print_exc()
             print(

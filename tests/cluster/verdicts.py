@@ -109,6 +109,12 @@ def cost(diaries: list[Diary], since: float) -> tuple[float, int]:
     return max((end - begin for begin, end in pairwise(times)), default=0.0), again
 
 
+def caught_up(diaries: list[Diary]) -> bool:
+    """Whether the newest world has made a step that no world before had made."""
+    worlds = worlds_of(diaries)
+    return all(worlds[-1].last > other.last for other in worlds[:-1])
+
+
 def worlds_of(diaries: list[Diary]) -> list[World]:
     """The worlds that made steps, in the order of their first ones."""
     found = []
