@@ -83,6 +83,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=FIRST, help="the first seed (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: one for each core")
     asked = parser.parse_args(arguments)
+    if asked.first + asked.seeds > ROSTERS_FROM:
+        parser.error(f"--first {asked.first}: with {asked.seeds} seeds it must stay below {ROSTERS_FROM:,}")
     seeds = seeds_from(asked.first, asked.seeds)
     began = said = time.monotonic()
     done = steps = violations = 0

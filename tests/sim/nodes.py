@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -120,7 +121,8 @@ class Node:
     listing: int = 0
     listed_at: int = 0
     listed: bool = False
-    follows: tuple[int, int] = (0, 0)
+    follows_at: int = 0
+    follows: Counter[str | None] = field(default_factory=Counter)
     graves: dict[str, int] = field(default_factory=dict)
     store_number: int = 0
     reader: ViewReader = field(default_factory=lambda: SharedReader(KEYS))

@@ -58,8 +58,8 @@ EVENTS_MAX = 150_000
 """A run has a few thousand events, the longest that was seen a third of this; more would be a storm."""
 STOP_LOOKS = 16
 """After so many events it is asked again whether the run is over."""
-FOLLOWS_MAX = 12
-"""A walk along a line of seven, and a registration, need fewer."""
+FOLLOWS_MAX = 6
+"""A walk along the line, however long it is, comes to each node once, and a registration begins it anew."""
 
 
 class World(Nurseries):
@@ -270,7 +270,7 @@ class World(Nurseries):
                 case Follow():
                     node.scope = (action.complete, action.node)
                     me = (node.name,) if action.node is None else (node.name, action.node)
-                    self._count_follow(node)
+                    self._count_follow(node, action.node)
                     node.listed = False
                     node.ranges = KEYS.everything if action.complete else KEYS.followed(*me)
                     self.relist(node)
@@ -310,13 +310,14 @@ class World(Nurseries):
                     if text:
                         self.log(f"{node.name} says: {text}")
 
-    def _count_follow(self, node: Node) -> None:
+    def _count_follow(self, node: Node, whom: str | None) -> None:
         """Promise 12: what an agent follows does not change again and again while the store stays as it is."""
-        revision, count = node.follows
-        count = count + 1 if revision == self.store.revision else 1
-        node.follows = (self.store.revision, count)
-        if count > FOLLOWS_MAX:
-            self.fail("12", f"{node.name} followed something else {count} times while nothing changed")
+        if node.follows_at != self.store.revision:
+            node.follows_at = self.store.revision
+            node.follows.clear()
+        node.follows[whom] += 1
+        if node.follows[whom] > FOLLOWS_MAX:
+            self.fail("12", f"{node.name} began {node.follows[whom]} times to follow {whom} while nothing changed")
 
     def _tick_links(self, node: Node) -> None:
         """Links that broke are made again, and those to a machine that is gone are noticed in the end."""
