@@ -40,6 +40,7 @@ from launcher.logorders import Append, path_bytes
 from launcher.logs import Level, Narrator
 from launcher.neighbours import Neighbours
 from launcher.node import NodeWorkers
+from launcher.outputs import Outputs
 from launcher.probing import Prober
 from launcher.roles import static_hosts
 from launcher.saved import SavedSteps
@@ -63,15 +64,16 @@ PROOF_FIRST_S = 0.02
 """The second time it is asked after this pause, and then after twice the one before: they are usually about to be."""
 
 
-def run(config: Config, disk: LogDisk) -> int:
+def run(config: Config, disk: LogDisk, outputs: Outputs) -> int:
     """Run one node until the job, or this node's part in it, has ended; the exit code. Its logs go to `disk`."""
-    return asyncio.run(_run(config, disk))
+    return asyncio.run(_run(config, disk, outputs))
 
 
-async def _run(config: Config, disk: LogDisk) -> int:
+async def _run(config: Config, disk: LogDisk, outputs: Outputs) -> int:
     """Do the work; the second signal ends it at once, wherever it is."""
     signals = Signals()
-    work = asyncio.create_task(_work(config, disk, signals), name="agent")
+    consoles = outputs.console(1), outputs.console(2)
+    work = asyncio.create_task(_work(config, disk, consoles, signals), name="agent")
     forced = asyncio.create_task(signals.second.wait(), name="second signal")
     await asyncio.wait({work, forced}, return_when=asyncio.FIRST_COMPLETED)
     forced.cancel()
@@ -79,12 +81,13 @@ async def _run(config: Config, disk: LogDisk) -> int:
         work.cancel()
         with suppress(asyncio.CancelledError, ElasticError):
             await work
+        outputs.hurry(HURRY_LIMIT_S)
         return 128 + signals.first.result()
     return work.result()
 
 
-async def _work(config: Config, disk: LogDisk, signals: Signals) -> int:
-    console = Console(2)
+async def _work(config: Config, disk: LogDisk, consoles: tuple[Console, Console], signals: Signals) -> int:
+    console = consoles[1]
     level = Level.VERBOSE if config.verbose else Level.QUIET if config.quiet else Level.NORMAL
     connecting = Connecting(config, signals, Narrator("-", console, level=level))
     try:
@@ -95,7 +98,7 @@ async def _work(config: Config, disk: LogDisk, signals: Signals) -> int:
         disk.open(lambda text, quietly: (narrator.detail if quietly else narrator.warn)(text))
         try:
             introduce(narrator, config, host, os.environ, (disk.warning,))
-            agent = Agent(config, node, host, narrator, console, signals, disk)
+            agent = Agent(config, node, host, narrator, consoles, signals, disk)
             try:
                 return await agent.run(connecting)
             finally:
@@ -109,7 +112,8 @@ async def _work(config: Config, disk: LogDisk, signals: Signals) -> int:
         connecting.narrator.say(f"{interrupted}: ended before it had joined")
         return interrupted.exit_code
     finally:
-        console.close()
+        for console in consoles:
+            console.close()
 
 
 def _appending(disk: LogDisk, name: str) -> Callable[[bytes], object]:
@@ -137,7 +141,7 @@ class Agent:
         node: str,
         host: str,
         narrator: Narrator,
-        console: Console,
+        consoles: tuple[Console, Console],
         signals: Signals,
         disk: LogDisk,
     ) -> None:
@@ -150,7 +154,7 @@ class Agent:
         self._listening = host if addresses.only_here(host, static_hosts(config)) else ""
         self._keys = JobKeys(config.job_id, config.key_prefix)
         self._events = Arrivals(boottime)
-        self._workers = NodeWorkers(config, node, host, narrator, console, self._events.put_nowait, disk)
+        self._workers = NodeWorkers(config, node, host, narrator, consoles, self._events.put_nowait, disk)
         self._event_log = EventLog(_appending(disk, events.FILE), config.job_id, node)
         self._store: Store | None = None
         self._hello: Hello | None = None
