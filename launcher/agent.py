@@ -93,7 +93,7 @@ async def _work(config: Config, disk: LogDisk, consoles: tuple[Console, Console]
     try:
         host = await connecting.until(resolve, config)
         node = f"{host}-{secrets.token_hex(2)}"
-        narrator = Narrator(node, console, level=level)
+        narrator = connecting.narrator = Narrator(node, console, level=level)
         narrator.keep(_appending(disk, logs.STORY))
         disk.open(lambda text, quietly: (narrator.detail if quietly else narrator.warn)(text))
         try:
@@ -103,13 +103,16 @@ async def _work(config: Config, disk: LogDisk, consoles: tuple[Console, Console]
                 return await agent.run(connecting)
             finally:
                 await agent.close()
+        except (ElasticError, Interrupted) as error:
+            narrator.note(str(error))  # Why it ends is in its log, too.
+            raise
         finally:
             narrator.close()
             limit_s = HURRY_LIMIT_S if signals.second.is_set() else CLOSE_LIMIT_S
             if lost := await disk.close(limit_s):
                 narrator.warn(lost)
     except Interrupted as interrupted:
-        connecting.narrator.say(f"{interrupted}: ended before it had joined")
+        connecting.narrator.say(str(interrupted))
         return interrupted.exit_code
     finally:
         for console in consoles:
