@@ -8,6 +8,7 @@ terminal or a pipe stays as it is: `Console` does not wait for them.
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import select
@@ -25,6 +26,8 @@ from launcher.logdisk import CLOSE_LIMIT_S, CLOSE_MAX_S
 from launcher.outputfile import serve
 
 STANDARD: Final = (1, 2)
+PIPE_BYTES: Final = 1 << 18
+"""Room in the pipe: with the usual 64 kB an agent that shows much would be woken for each piece."""
 
 
 class Outputs:
@@ -49,6 +52,9 @@ class Outputs:
             self._given[fd] = os.dup(fd)
             self._first[fd] = next(one for one, other in files.items() if os.path.samestat(file, other))
         pipes = {fd: os.pipe() for fd in sorted(set(self._first.values()))}
+        for _, writer in pipes.values():
+            with suppress(OSError):  # The user has too much in pipes already; it is slower, then.
+                fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._pid = fork("writes what is said into a file")
         if self._pid == 0:
             _run([(reader, self._given[fd]) for fd, (reader, _) in pipes.items()], self._moved)
