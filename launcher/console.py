@@ -34,6 +34,9 @@ CLOSE_LIMIT_S = 0.5
 FILE_CLOSE_LIMIT_S = 3.0
 """The same for a file: the process that writes it needs a second to see that its disk stands still."""
 
+FILE_STILL_S = 3.0
+"""How long that process may read nothing before nobody waits for it: it is stopped, or waits for its own memory."""
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """No room on the disk on which our output lies, or in the file."""
 
@@ -53,6 +56,8 @@ class Console:
         self._give_back = give_back
         self._room = BUFFER_BYTES if give_back is None else FILE_BUFFER_BYTES
         self._go_on: list[Callable[[], None]] = []
+        self._patience: asyncio.TimerHandle | None = None
+        self._moved = self._still = False
         self._fd: int | None = None
         self._plain = False  # A write cannot block for long: a file, /dev/null.
         self._careful = False
@@ -71,7 +76,8 @@ class Console:
         self._at_line_start = data.endswith(b"\n")
         if len(self._waiting) + len(data) > self._room:
             self._flush()
-        if self._fd is not None and len(self._waiting) + len(data) > self._room:
+        in_order = self._give_back is not None and self._left_out  # A file is told where something is missing.
+        if self._fd is not None and (in_order or len(self._waiting) + len(data) > self._room):
             self._left_out += len(data)
             return
         self._waiting += data
@@ -81,7 +87,7 @@ class Console:
     @property
     def full(self) -> bool:
         """Whether those who read what workers write should wait a moment; `when_room` tells when it is over."""
-        return self._give_back is not None and self._watched is not None
+        return self._give_back is not None and self._watched is not None and not self._still
 
     def when_room(self, go_on: Callable[[], None]) -> None:
         """Call once when it is not `full` any more."""
@@ -144,6 +150,7 @@ class Console:
                 with memoryview(self._waiting) as view:
                     sent = self._send(fd, view)
                 del self._waiting[:sent]
+                self._moved = True
                 if not self._waiting and self._left_out:
                     text = f"\n[elastic-launch] the console stood still: {self._left_out} bytes are only in the logs\n"
                     self._waiting += text.encode()
@@ -182,11 +189,28 @@ class Console:
             return  # No loop yet: the next write or `close` tries again.
         loop.add_writer(fd, self._flush)
         self._watched = loop
+        if self._give_back is not None:
+            self._look()
 
     def _unwatch(self) -> None:
         if self._watched is not None and self._fd is not None and not self._watched.is_closed():
             self._watched.remove_writer(self._fd)
         self._watched = None
+        self._still = False
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        self._let_go_on()
+
+    def _look(self) -> None:
+        """See whether anybody has read since the last look; if not, nobody waits until all that waits is read."""
+        assert self._watched is not None
+        self._moved, self._still = False, self._patience is not None and not self._moved
+        self._patience = None if self._still else self._watched.call_later(FILE_STILL_S, self._look)
+        if self._still:
+            self._let_go_on()
+
+    def _let_go_on(self) -> None:
         going_on, self._go_on = self._go_on, []
         for go_on in going_on:
             go_on()
