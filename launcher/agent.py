@@ -35,7 +35,7 @@ from launcher.hello import Hello
 from launcher.history import History
 from launcher.introduction import introduce
 from launcher.linking import Linking
-from launcher.logdisk import CLOSE_LIMIT_S, LogDisk
+from launcher.logdisk import CLOSE_LIMIT_S, HURRY_LIMIT_S, LogDisk
 from launcher.logorders import Append, path_bytes
 from launcher.logs import Level, Narrator
 from launcher.neighbours import Neighbours
@@ -50,8 +50,6 @@ from launcher.talk import Heard
 from launcher.timeline import TimelineTeller
 from launcher.waiting import WaitingLines
 
-HURRY_LIMIT_S = 0.5
-"""So long the disk of the logs is waited for after a second signal."""
 CLOSING_LIMIT_S = 1.0
 """Giving back the lease takes at most this long; otherwise it ends by itself."""
 REVOKE_AGAIN_S = 0.5
@@ -81,7 +79,7 @@ async def _run(config: Config, disk: LogDisk, outputs: Outputs) -> int:
         work.cancel()
         with suppress(asyncio.CancelledError, ElasticError):
             await work
-        outputs.hurry(HURRY_LIMIT_S)
+        outputs.hurry()
         return 128 + signals.first.result()
     return work.result()
 

@@ -204,6 +204,7 @@ class _Parent:
         """Only notes the signal and passes it on: the first in kindness, the second as SIGKILL."""
         if self._signal is not None:
             self._kill.set()
+            self._outputs.hurry()
             self._send(signal.SIGKILL)
             return
         self._signal = number

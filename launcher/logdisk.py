@@ -52,6 +52,8 @@ CLOSE_LIMIT_S: Final = 5.0
 """So long the end of an agent waits for a disk that does nothing."""
 CLOSE_MAX_S: Final = 30.0
 """The same for one that goes on and is slow."""
+HURRY_LIMIT_S: Final = 0.5
+"""The same for any after a second signal."""
 READ_BYTES: Final = 1 << 16
 ORDER_BYTES: Final = 512
 """So much an order counts beside its data: what it takes in memory, nearly always."""

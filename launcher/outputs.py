@@ -22,7 +22,7 @@ from typing import Final, NoReturn, Self
 from launcher.console import Console
 from launcher.descriptors import say
 from launcher.forking import fork
-from launcher.logdisk import CLOSE_LIMIT_S, CLOSE_MAX_S
+from launcher.logdisk import CLOSE_LIMIT_S, CLOSE_MAX_S, HURRY_LIMIT_S
 from launcher.outputfile import serve
 
 STANDARD: Final = (1, 2)
@@ -106,9 +106,9 @@ class Outputs:
         for fd, given in self._given.items():
             os.dup2(given, fd)
 
-    def hurry(self, limit_s: float) -> None:
-        """Wait no longer than this at the end."""
-        self._limit_s = self._max_s = limit_s
+    def hurry(self) -> None:
+        """Wait for no disk at the end: a second signal ends this process at once."""
+        self._limit_s = self._max_s = HURRY_LIMIT_S
 
     def _wait(self) -> None:
         pidfd = os.pidfd_open(self._pid)
