@@ -35,11 +35,12 @@ from launcher.hello import Hello
 from launcher.history import History
 from launcher.introduction import introduce
 from launcher.linking import Linking
-from launcher.logdisk import CLOSE_LIMIT_S, LogDisk
+from launcher.logdisk import CLOSE_LIMIT_S, HURRY_LIMIT_S, LogDisk
 from launcher.logorders import Append, path_bytes
 from launcher.logs import Level, Narrator
 from launcher.neighbours import Neighbours
 from launcher.node import NodeWorkers
+from launcher.outputs import Outputs
 from launcher.probing import Prober
 from launcher.roles import static_hosts
 from launcher.saved import SavedSteps
@@ -49,8 +50,6 @@ from launcher.talk import Heard
 from launcher.timeline import TimelineTeller
 from launcher.waiting import WaitingLines
 
-HURRY_LIMIT_S = 0.5
-"""So long the disk of the logs is waited for after a second signal."""
 CLOSING_LIMIT_S = 1.0
 """Giving back the lease takes at most this long; otherwise it ends by itself."""
 REVOKE_AGAIN_S = 0.5
@@ -63,15 +62,16 @@ PROOF_FIRST_S = 0.02
 """The second time it is asked after this pause, and then after twice the one before: they are usually about to be."""
 
 
-def run(config: Config, disk: LogDisk) -> int:
+def run(config: Config, disk: LogDisk, outputs: Outputs) -> int:
     """Run one node until the job, or this node's part in it, has ended; the exit code. Its logs go to `disk`."""
-    return asyncio.run(_run(config, disk))
+    return asyncio.run(_run(config, disk, outputs))
 
 
-async def _run(config: Config, disk: LogDisk) -> int:
+async def _run(config: Config, disk: LogDisk, outputs: Outputs) -> int:
     """Do the work; the second signal ends it at once, wherever it is."""
     signals = Signals()
-    work = asyncio.create_task(_work(config, disk, signals), name="agent")
+    consoles = outputs.console(1), outputs.console(2)
+    work = asyncio.create_task(_work(config, disk, consoles, signals), name="agent")
     forced = asyncio.create_task(signals.second.wait(), name="second signal")
     await asyncio.wait({work, forced}, return_when=asyncio.FIRST_COMPLETED)
     forced.cancel()
@@ -79,37 +79,42 @@ async def _run(config: Config, disk: LogDisk) -> int:
         work.cancel()
         with suppress(asyncio.CancelledError, ElasticError):
             await work
+        outputs.hurry()
         return 128 + signals.first.result()
     return work.result()
 
 
-async def _work(config: Config, disk: LogDisk, signals: Signals) -> int:
-    console = Console(2)
+async def _work(config: Config, disk: LogDisk, consoles: tuple[Console, Console], signals: Signals) -> int:
+    console = consoles[1]
     level = Level.VERBOSE if config.verbose else Level.QUIET if config.quiet else Level.NORMAL
     connecting = Connecting(config, signals, Narrator("-", console, level=level))
     try:
         host = await connecting.until(resolve, config)
         node = f"{host}-{secrets.token_hex(2)}"
-        narrator = Narrator(node, console, level=level)
+        narrator = connecting.narrator = Narrator(node, console, level=level)
         narrator.keep(_appending(disk, logs.STORY))
         disk.open(lambda text, quietly: (narrator.detail if quietly else narrator.warn)(text))
         try:
             introduce(narrator, config, host, os.environ, (disk.warning,))
-            agent = Agent(config, node, host, narrator, console, signals, disk)
+            agent = Agent(config, node, host, narrator, consoles, signals, disk)
             try:
                 return await agent.run(connecting)
             finally:
                 await agent.close()
+        except (ElasticError, Interrupted) as error:
+            narrator.note(str(error))  # Why it ends is in its log, too.
+            raise
         finally:
             narrator.close()
             limit_s = HURRY_LIMIT_S if signals.second.is_set() else CLOSE_LIMIT_S
             if lost := await disk.close(limit_s):
                 narrator.warn(lost)
     except Interrupted as interrupted:
-        connecting.narrator.say(f"{interrupted}: ended before it had joined")
+        connecting.narrator.say(str(interrupted))
         return interrupted.exit_code
     finally:
-        console.close()
+        for console in consoles:
+            console.close()
 
 
 def _appending(disk: LogDisk, name: str) -> Callable[[bytes], object]:
@@ -137,7 +142,7 @@ class Agent:
         node: str,
         host: str,
         narrator: Narrator,
-        console: Console,
+        consoles: tuple[Console, Console],
         signals: Signals,
         disk: LogDisk,
     ) -> None:
@@ -150,7 +155,7 @@ class Agent:
         self._listening = host if addresses.only_here(host, static_hosts(config)) else ""
         self._keys = JobKeys(config.job_id, config.key_prefix)
         self._events = Arrivals(boottime)
-        self._workers = NodeWorkers(config, node, host, narrator, console, self._events.put_nowait, disk)
+        self._workers = NodeWorkers(config, node, host, narrator, consoles, self._events.put_nowait, disk)
         self._event_log = EventLog(_appending(disk, events.FILE), config.job_id, node)
         self._store: Store | None = None
         self._hello: Hello | None = None

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from elastic.errors import ConfigError, ElasticError
 from launcher import commandline, loading, variables
 from launcher.config import Config, build, check
-from launcher.descriptors import drop_stdout, open_standard
+from launcher.descriptors import drop, let_go_of_unsaid, open_standard, say
 from launcher.endpoints import as_ip, parse_endpoint
+
+if TYPE_CHECKING:
+    from launcher.outputs import Outputs
 
 INTERRUPTED = 130
 """The exit code of a process that Ctrl-C ended: 128 + SIGINT."""
@@ -28,19 +32,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     open_standard()
     try:
-        line = commandline.cut(sys.argv[1:] if argv is None else argv)
-        if line.asks:
-            return _write(_answer(line.asks))
-        return _run(check(build(line, os.environ), os.environ))
+        return _told(partial(_start, sys.argv[1:] if argv is None else argv), say)
+    finally:
+        let_go_of_unsaid()
+
+
+def _told(work: Callable[[], int], say: Callable[[str], object]) -> int:
+    """What `work` returns, or the exit code of the error that ends it, which is said."""
+    try:
+        return work()
     except ElasticError as error:
-        sys.stderr.write(f"elastic-launch: error: {' '.join(str(error).split())}\n")
+        say(f"error: {' '.join(str(error).split())}")
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
-def _run(config: Config) -> int:
-    """Hand over. What runs is imported only here: a wrong command line is told without waiting for it."""
+def _start(argv: Sequence[str]) -> int:
+    """Read and check what is asked for, and do it. What runs is imported only here: a mistake is told at once."""
+    line = commandline.cut(argv)
+    if line.asks:
+        return _write(_answer(line.asks))
+    config = check(build(line, os.environ), os.environ)
+    with loading.kept():
+        from launcher.outputs import Outputs
+    with Outputs() as outputs:
+        return _told(partial(_run, config, outputs), outputs.say)
+
+
+def _run(config: Config, outputs: Outputs) -> int:
+    """Hand over."""
     with loading.kept():
         from launcher import paddlecloud
         from launcher.folder import LogFolder
@@ -48,25 +69,25 @@ def _run(config: Config) -> int:
         from launcher.logs import STORY
 
     if config.paddlecloud and not config.quiet:
-        sys.stderr.write(f"elastic-launch: {paddlecloud.line(config.ips, config.host)}\n")
+        outputs.say(paddlecloud.line(config.ips, config.host))
     job = "" if config.local_nodes else _job(config)
     named = Path(config.log_dir)
     hold = partial(LogFolder, named, overwrite=config.log_overwrite, job=job, below=config.job_id)
     with LogDisk(hold, named, STORY if job else "") as disk:
         if disk.note:
-            sys.stderr.write(f"elastic-launch: --log_overwrite: {disk.note}\n")
+            outputs.say(f"--log_overwrite: {disk.note}")
         if disk.moved:
-            sys.stderr.write(f"elastic-launch: {disk.moved}\n")
+            outputs.say(disk.moved)
         config = replace(config, log_dir=str(disk.path))
         for line in config.warnings:
-            sys.stderr.write(f"elastic-launch: warning: {line}\n")
+            outputs.say(f"warning: {line}")
         if config.local_nodes:
             with loading.kept():
                 from launcher import local
-            return local.run(config)
+            return local.run(config, outputs)
         with loading.kept():
             from launcher import agent
-        return agent.run(config, disk)
+        return agent.run(config, disk, outputs)
 
 
 def _job(config: Config) -> str:
@@ -82,10 +103,10 @@ def _write(text: str) -> int:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        drop_stdout()
+        drop(sys.stdout)
         return NOBODY_READS
     except OSError as error:
-        drop_stdout()
+        drop(sys.stdout)
         raise ConfigError(f"the answer cannot be written ({error.strerror}); see where stdout goes") from error
     return 0
 

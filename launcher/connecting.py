@@ -39,7 +39,7 @@ class Interrupted(Exception):
     """A signal came before the job was joined."""
 
     def __init__(self, signals: Signals) -> None:
-        super().__init__(signals.first.result().name)
+        super().__init__(f"{signals.first.result().name}: ended before it had joined")
         self.exit_code = 128 + signals.first.result()
 
 

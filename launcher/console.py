@@ -1,8 +1,10 @@
 """The agent's stdout and stderr, written so that a terminal that stands still never stops the agent.
 
 A blocked terminal (Ctrl-S, a pager, a slow ssh) gets a bounded buffer; what does not fit is left out on the screen and
-counted, and one line says so when the screen moves again. So it is with a file on a disk that is full. The logs are
-complete in any case.
+counted, and one line says so when the screen moves again. The logs are complete in any case.
+
+A file is written by a process of its own (`launcher.outputs`), through a pipe. It is to have everything, so that those
+who read what workers write wait while that pipe is `full`; the process sees to it that this does not last.
 
 Non-blocking mode belongs to the open file that we share with the shell and with other agents, so it is not touched:
 terminals and pipes are opened once more for ourselves.
@@ -18,12 +20,22 @@ import select
 import socket
 import stat
 import time
+from collections.abc import Callable
 
 BUFFER_BYTES = 1 << 20
 """What waits for a blocked console; more is left out."""
 
+FILE_BUFFER_BYTES = 8 << 20
+"""The same for a file: what workers that end have left in their pipes is not held back."""
+
 CLOSE_LIMIT_S = 0.5
 """How long `close` waits for a blocked console to take the rest."""
+
+FILE_CLOSE_LIMIT_S = 3.0
+"""The same for a file: the process that writes it needs a second to see that its disk stands still."""
+
+FILE_STILL_S = 3.0
+"""How long that process may read nothing before nobody waits for it: it is stopped, or waits for its own memory."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """No room on the disk on which our output lies, or in the file."""
@@ -35,8 +47,17 @@ CAREFUL_BYTES = 512
 class Console:
     """One output of the agent. Bytes go out at once and unchanged, partial lines too."""
 
-    def __init__(self, fd: int) -> None:
-        """Write to what `fd` is. The descriptor itself stays open and as it is."""
+    def __init__(self, fd: int, give_back: Callable[[], None] | None = None) -> None:
+        """Write to what `fd` is. The descriptor itself stays open and as it is.
+
+        `give_back`: it is a pipe to the process that writes a file. If that is killed, this makes `fd` the file again.
+        """
+        self._given = fd
+        self._give_back = give_back
+        self._room = BUFFER_BYTES if give_back is None else FILE_BUFFER_BYTES
+        self._go_on: list[Callable[[], None]] = []
+        self._patience: asyncio.TimerHandle | None = None
+        self._moved = self._still = False
         self._fd: int | None = None
         self._plain = False  # A write cannot block for long: a file, /dev/null.
         self._careful = False
@@ -53,14 +74,24 @@ class Console:
         if self._fd is None or not data:
             return
         self._at_line_start = data.endswith(b"\n")
-        if len(self._waiting) + len(data) > BUFFER_BYTES:
+        if len(self._waiting) + len(data) > self._room:
             self._flush()
-        if self._fd is not None and len(self._waiting) + len(data) > BUFFER_BYTES:
+        in_order = self._give_back is not None and self._left_out  # A file is told where something is missing.
+        if self._fd is not None and (in_order or len(self._waiting) + len(data) > self._room):
             self._left_out += len(data)
             return
         self._waiting += data
         if self._watched is None:
             self._flush()
+
+    @property
+    def full(self) -> bool:
+        """Whether those who read what workers write should wait a moment; `when_room` tells when it is over."""
+        return self._give_back is not None and self._watched is not None and not self._still
+
+    def when_room(self, go_on: Callable[[], None]) -> None:
+        """Call once when it is not `full` any more."""
+        self._go_on.append(go_on)
 
     @property
     def at_line_start(self) -> bool:
@@ -74,7 +105,8 @@ class Console:
 
     def close(self) -> None:
         """Let go, after giving a blocked console a moment to take the rest."""
-        until_s = time.monotonic() + CLOSE_LIMIT_S
+        limit_s = CLOSE_LIMIT_S if self._give_back is None else FILE_CLOSE_LIMIT_S
+        until_s = time.monotonic() + limit_s
         while self._fd is not None and self._waiting and time.monotonic() < until_s:
             _has_room(self._fd, max(0.0, until_s - time.monotonic()))
             self._flush()
@@ -118,6 +150,7 @@ class Console:
                 with memoryview(self._waiting) as view:
                     sent = self._send(fd, view)
                 del self._waiting[:sent]
+                self._moved = True
                 if not self._waiting and self._left_out:
                     text = f"\n[elastic-launch] the console stood still: {self._left_out} bytes are only in the logs\n"
                     self._waiting += text.encode()
@@ -129,9 +162,23 @@ class Console:
                 self._left_out += len(self._waiting)
                 self._waiting.clear()
                 return
+            if self._give_back is not None:
+                self._write_directly(self._give_back)
+                return
             self._let_go()  # The reader or the terminal is gone: the job goes on, the logs have everything.
         else:
             self._unwatch()
+
+    def _write_directly(self, give_back: Callable[[], None]) -> None:
+        """Write to the file itself from now on: rather a disk that may stand still than no console."""
+        waiting = bytes(self._waiting)
+        self._let_go()
+        give_back()
+        self._give_back = None
+        self._open(self._given)
+        text = "\n[elastic-launch] the process that writes this file was killed; a part of it may be only in the logs\n"
+        self._waiting += text.encode() + waiting
+        self._flush()
 
     def _watch(self, fd: int) -> None:
         if self._watched is not None or self._plain:
@@ -142,11 +189,31 @@ class Console:
             return  # No loop yet: the next write or `close` tries again.
         loop.add_writer(fd, self._flush)
         self._watched = loop
+        if self._give_back is not None:
+            self._look()
 
     def _unwatch(self) -> None:
         if self._watched is not None and self._fd is not None and not self._watched.is_closed():
             self._watched.remove_writer(self._fd)
         self._watched = None
+        self._still = False
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        self._let_go_on()
+
+    def _look(self) -> None:
+        """See whether anybody has read since the last look; if not, nobody waits until all that waits is read."""
+        assert self._watched is not None
+        self._moved, self._still = False, self._patience is not None and not self._moved
+        self._patience = None if self._still else self._watched.call_later(FILE_STILL_S, self._look)
+        if self._still:
+            self._let_go_on()
+
+    def _let_go_on(self) -> None:
+        going_on, self._go_on = self._go_on, []
+        for go_on in going_on:
+            go_on()
 
     def _let_go(self) -> None:
         self._unwatch()

@@ -27,7 +27,7 @@ from elastic.keys import JobKeys, View, ViewReader
 from elastic.store.base import Store
 from launcher import __version__, access, history, status
 from launcher.commandline import named_values
-from launcher.descriptors import drop_stdout, open_standard
+from launcher.descriptors import drop, open_standard
 from launcher.doctor import command as doctor
 from launcher.flags import BY_NAME
 from launcher.status import NodeState
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        drop_stdout()
+        drop(sys.stdout)
         return NOBODY_READS
 
 

@@ -1,9 +1,15 @@
-"""Standard descriptors that the caller closed (`2>&-`), or that nobody reads any more, become /dev/null."""
+"""Which descriptors this process has.
+
+Standard ones that the caller closed (`2>&-`), or that nobody reads any more, become /dev/null.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection
+from contextlib import suppress
+from typing import TextIO
 
 
 def open_standard() -> None:
@@ -26,6 +32,40 @@ def open_standard() -> None:
         sys.stderr = open(2, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
-def drop_stdout() -> None:
-    """Let go of what stdout could not take: python writes it once more at the end, and would fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def say(text: str) -> bool:
+    """Write a line of the launcher's to stderr; whether it is taken. If not, nothing else changes."""
+    try:
+        sys.stderr.write(f"elastic-launch: {text}\n")
+        sys.stderr.flush()
+    except OSError:
+        return False
+    return True
+
+
+def drop(stream: TextIO) -> None:
+    """Let go of what a stream could not take: python writes it once more at the end, and would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def let_go_of_unsaid() -> None:
+    """See that python's end does not fail, and change the exit code, because of what nobody takes."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            drop(stream)
+
+
+def keep_only(kept: Collection[int]) -> None:
+    """Let go of all but these, in a process that was forked; 0, 1 and 2 become /dev/null.
+
+    Nobody should wait for the end of a pipe because this process has it, too. What is open is looked up: the limit of
+    descriptors may be a billion (containers), and to try them all takes minutes where the kernel cannot do it at once.
+    """
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in range(3):
+        os.dup2(null, fd)
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2 and fd not in kept:
+            with suppress(OSError):  # The one through which they were listed is closed already.
+                os.close(fd)

@@ -11,6 +11,7 @@ from launcher import loading
 
 def launch() -> int:
     """Run `elastic-launch`; its exit code."""
+    _hear_of_children()
     with _interruptible(), loading.kept():
         from launcher.cli import main
     return main()
@@ -18,9 +19,16 @@ def launch() -> int:
 
 def ctl() -> int:
     """Run `elastic-ctl`; its exit code."""
+    _hear_of_children()
     with _interruptible(), loading.kept():
         from launcher.ctl import main
     return main()
+
+
+def _hear_of_children() -> None:
+    """Some daemons ignore SIGCHLD, and so would what they start: nobody could learn how a child has ended."""
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -28,6 +28,7 @@ from launcher.cards import share, spare_cards
 from launcher.config import Config
 from launcher.endpoints import parse_endpoint
 from launcher.login import SECRET
+from launcher.outputs import Outputs
 from launcher.roles import listed_hosts, static_hosts
 from launcher.signals import HEARD
 
@@ -49,13 +50,13 @@ CODES_BY_WEIGHT: Final = (1, 2, 3, 4)
 """Which exit code says most, when no node saw the job complete."""
 
 
-def run(config: Config) -> int:
+def run(config: Config, outputs: Outputs) -> int:
     """Run `config.local_nodes` nodes on this machine until the last has ended; the job's exit code.
 
     Without a server it starts an etcd, which ends when no node is registered any more, those of other terminals
     included. The first SIGINT, SIGTERM or SIGHUP lets every node leave in order; the second ends everything at once.
     """
-    return asyncio.run(_Parent(config).run())
+    return asyncio.run(_Parent(config, outputs).run())
 
 
 def exit_code(codes: Sequence[int]) -> int:
@@ -153,16 +154,13 @@ def _script(config: Config) -> tuple[str, ...]:
     return (*mark, config.script, *config.script_args)
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(f"elastic-launch: {text}\n")
-    sys.stderr.flush()
-
-
 class _Parent:
     """The process that a user starts with --local_nodes."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, outputs: Outputs) -> None:
         self._config = config
+        self._outputs = outputs
+        self._say = outputs.say
         self._children: list[subprocess.Popen[bytes]] = []
         self._signal: signal.Signals | None = None
         self._stop = asyncio.Event()
@@ -183,7 +181,7 @@ class _Parent:
         etcd = OwnEtcd(config)
         try:
             server = await etcd.start()
-            tending = asyncio.create_task(etcd.tend(_say))
+            tending = asyncio.create_task(etcd.tend(self._say))
             nodes = asyncio.create_task(self._run_nodes(server))
             await asyncio.wait({tending, nodes}, return_when=asyncio.FIRST_COMPLETED)
             if tending.done():
@@ -194,7 +192,7 @@ class _Parent:
             if not self._kill.is_set():
                 await self._outlast_others(server)
             if self._signal is not None and not config.quiet:
-                _say("the etcd of this job ends with this process, and the job with it")
+                self._say("the etcd of this job ends with this process, and the job with it")
             return code
         finally:
             if tending is not None:
@@ -206,6 +204,7 @@ class _Parent:
         """Only notes the signal and passes it on: the first in kindness, the second as SIGKILL."""
         if self._signal is not None:
             self._kill.set()
+            self._outputs.hurry()
             self._send(signal.SIGKILL)
             return
         self._signal = number
@@ -222,7 +221,7 @@ class _Parent:
             return 128 + self._signal
         environments = node_environments(self._config, os.environ)
         if self._config.serves and not self._config.login.secret and not serving.stays_here(self._config):
-            _say(f"warning: {serving.open_door(serving.served(self._config))}")
+            self._say(f"warning: {serving.open_door(serving.served(self._config))}")
         if not self._config.quiet:
             self._introduce(server, environments)
         self._start(server, environments)
@@ -240,33 +239,38 @@ class _Parent:
         for environment in environments:
             self._children.append(
                 subprocess.Popen(
-                    guarded(list(agent)), env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+                    guarded(list(agent)),
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._outputs.given(1),
+                    stderr=self._outputs.given(2),
+                    start_new_session=True,
                 )
             )
 
     def _introduce(self, server: str, environments: Sequence[Mapping[str, str]]) -> None:
         config = self._config
         if config.local_nodes > 1 and config.cards and not environments[0]["CUDA_VISIBLE_DEVICES"]:
-            _say(
+            self._say(
                 f"{len(config.cards)} cards are not enough for {config.local_nodes} nodes of "
                 f"{config.slots}: the workers run on the CPU; use fewer nodes or a smaller --nproc_per_node"
             )
         one_machine = config.roles is not None and not config.roles.apart
         if config.serves:
-            _say(serving.introduction(serving.served(config), config.job_id))
+            self._say(serving.introduction(serving.served(config), config.job_id))
         if config.serve:
             same = "" if config.login.made or config.job_secret_file else f", with the same {SECRET}"
-            _say(f"one more node, on another machine{same}: {joiner_line(config, config.serve, os.environ)}")
+            self._say(f"one more node, on another machine{same}: {joiner_line(config, config.serve, os.environ)}")
         elif config.serves:
             pass
         elif not config.servers and not one_machine and not config.ips:
-            _say(f"one more node, in another terminal of this machine: {joiner_line(config, server, os.environ)}")
+            self._say(f"one more node, in another terminal of this machine: {joiner_line(config, server, os.environ)}")
 
     async def _outlast_others(self, server: str) -> None:
         """Wait until no node is registered: etcd ends with this process. A signal ends the wait."""
         store = replace(self._config.way, endpoints=(server,)).open()
         try:
-            waiting = asyncio.create_task(_nobody_left(store, self._config))
+            waiting = asyncio.create_task(_nobody_left(store, self._config, self._say))
             stopped = asyncio.create_task(self._stop.wait() if self._signal is None else self._kill.wait())
             await asyncio.wait({waiting, stopped}, return_when=asyncio.FIRST_COMPLETED)
             for task in (waiting, stopped):
@@ -292,7 +296,7 @@ async def _wait(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-async def _nobody_left(store: Store, config: Config) -> None:
+async def _nobody_left(store: Store, config: Config, say: Callable[[str], None]) -> None:
     """Return when no member is registered under the job."""
     members = Range.prefix(JobKeys(config.job_id, config.key_prefix).members)
     listing = await store.list(members, keys_only=True)
@@ -300,7 +304,7 @@ async def _nobody_left(store: Store, config: Config) -> None:
     if left and not config.quiet:
         where = ("another host", "other hosts") if config.serves else ("another terminal", "other terminals")
         who = f"1 node of {where[0]} is" if len(left) == 1 else f"{len(left)} nodes of {where[1]} are"
-        _say(f"{who} still registered; etcd stays until they have left (Ctrl-C ends it now)")
+        say(f"{who} still registered; etcd stays until they have left (Ctrl-C ends it now)")
     if not left:
         return
     async for batch in store.watch([members], listing.revision + 1):

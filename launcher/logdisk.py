@@ -25,6 +25,7 @@ import msgspec
 from launcher.folder import LogFolder
 from launcher.logorders import (
     AnyOrder,
+    Append,
     Begin,
     Done,
     End,
@@ -51,6 +52,8 @@ CLOSE_LIMIT_S: Final = 5.0
 """So long the end of an agent waits for a disk that does nothing."""
 CLOSE_MAX_S: Final = 30.0
 """The same for one that goes on and is slow."""
+HURRY_LIMIT_S: Final = 0.5
+"""The same for any after a second signal."""
 READ_BYTES: Final = 1 << 16
 ORDER_BYTES: Final = 512
 """So much an order counts beside its data: what it takes in memory, nearly always."""
@@ -93,6 +96,7 @@ class LogDisk:
         self._orders, self._answers = self._process.orders, self._process.answers
         self._frames = Frames()
         self._queue: deque[tuple[int, AnyOrder, bytes]] = deque()
+        self._sending: tuple[int, AnyOrder, bytes] | None = None
         self._queued: Counter[int] = Counter()
         self._kept = 0
         self._rest = memoryview(b"")
@@ -153,15 +157,11 @@ class LogDisk:
         size = ORDER_BYTES + len(data)
         whose = order.start if isinstance(order, Wrote) else 0
         if self._still and not isinstance(order, Begin | Line | End) and not self._fits(whose, size):
-            self._left_out[of] += len(data)
+            self._left_out[of] += len(order.line if isinstance(order, Append) else data)
             self._say_still()
             return False
-        if isinstance(order, Begin):
-            self._begun[order.start] = order
-        elif isinstance(order, End):
-            del self._begun[order.start]
         self._put += 1
-        if self._queue or not self._send(order, data):
+        if self._queue or not self._send(whose, order, data):
             self._queue.append((whose, order, data))
             self._queued[whose] += size
             self._kept += size
@@ -217,12 +217,17 @@ class LogDisk:
         """It was killed. The folder is written directly from now on: rather a disk that may stand still than no log."""
         assert self._loop is not None
         self._loop.remove_reader(self._answers)
-        self._rest = memoryview(b"")
-        self._send_rest()
-        self._queue.clear()
+        if self._writing:
+            self._loop.remove_writer(self._orders)
         self._instead = Directly(self._on_told)
-        for order in self._begun.values():
-            self._instead.put(order, "")
+        for begin in self._begun.values():
+            self._instead.put(begin, "")
+        if self._rest and self._sending is not None:
+            self._queue.appendleft(self._sending)
+        self._rest, self._writing = memoryview(b""), False
+        while self._queue:  # What it was not sent is not lost.
+            _, order, data = self._queue.popleft()
+            self._instead.put(order, "", data)
         self._progress.set()
         self._let_go_on()
         self._on_told("the process that writes the logs was killed; a part of them may be missing", False)
@@ -272,10 +277,11 @@ class LogDisk:
         """Each start may have as much of the room as is still free: one that says much leaves some to the others."""
         return self._queued[whose] + size <= KEEP_BYTES - self._kept
 
-    def _send(self, order: AnyOrder, data: bytes) -> bool:
+    def _send(self, whose: int, order: AnyOrder, data: bytes) -> bool:
         """Send an order, if there is room for it."""
         if self._rest:
             return False
+        self._sending = (whose, order, data)
         if isinstance(order, Wrote):
             if (at := self._ring.put(data, self._sent + 1)) is None:
                 return False
@@ -286,13 +292,19 @@ class LogDisk:
         return True
 
     def _send_rest(self) -> None:
-        """Send what is left of an order."""
+        """Send what is left of an order; the process knows of its start once it has all of it."""
         try:
             self._rest = self._rest[os.write(self._orders, self._rest) :]
         except BlockingIOError:
             pass
         except BrokenPipeError:
-            self._rest = memoryview(b"")  # It is gone, which `_hear` is told.
+            return  # It is gone, which `_hear` is told.
+        if not self._rest and self._sending is not None:
+            match self._sending[1]:
+                case Begin() as begin:
+                    self._begun[begin.start] = begin
+                case End() as end:
+                    del self._begun[end.start]
         if bool(self._rest) is not self._writing and self._loop is not None:
             self._writing = not self._writing
             if self._writing:
@@ -306,7 +318,7 @@ class LogDisk:
             self._send_rest()
         while self._queue:
             whose, order, data = self._queue[0]
-            if not self._send(order, data):
+            if not self._send(whose, order, data):
                 break
             self._queue.popleft()
             self._kept -= (size := ORDER_BYTES + len(data))
@@ -328,4 +340,4 @@ class LogDisk:
 
 
 def _megabytes(amount: int) -> str:
-    return f"{amount / 1e6:.1f} MB"
+    return f"{amount / 1e6:.1f} MB" if amount >= 50_000 else f"{amount} bytes"

@@ -13,6 +13,7 @@ from typing import Final, NoReturn
 
 from elastic.errors import ConfigError
 from launcher.folder import LogFolder
+from launcher.forking import fork
 from launcher.logorders import AnyAnswer, Frames, Held, Refused, Told, bytes_text, packed, text_bytes
 from launcher.logwriter import serve
 from launcher.ring import Ring
@@ -36,7 +37,7 @@ class LogProcess:
         orders, self.orders = os.pipe()
         self.answers, answers = os.pipe()
         self.ring = Ring(RING_BYTES)
-        self.pid = os.fork()
+        self.pid = fork("writes the logs")
         if self.pid == 0:
             _run(orders, answers, self.ring, hold, story)
         os.close(orders)

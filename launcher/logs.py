@@ -168,6 +168,10 @@ class Narrator:
         """Something that a person has to know; `--quiet` does not hide it."""
         self._speak(text, Level.QUIET)
 
+    def note(self, text: str) -> None:
+        """Something that the console hears from somebody else."""
+        self._keep(clean(text.replace("\n", " ")))
+
     def report(self, lines: Sequence[str]) -> None:
         """Lines that stand by themselves (a failure's report), without the prefix; `--quiet` does not hide them."""
         cleaned = [clean(line) for line in lines]

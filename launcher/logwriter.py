@@ -17,6 +17,7 @@ from pathlib import Path
 
 from elastic.errors import ConfigError
 from launcher import envlog, logs, proctitle
+from launcher.descriptors import keep_only
 from launcher.doctor.checks import warning
 from launcher.doctor.folders import LOG, folder_check
 from launcher.folder import LogFolder
@@ -155,7 +156,7 @@ def serve(pipes: tuple[int, int], ring: Ring, hold: Callable[[], LogFolder], sto
         signal.signal(number, signal.SIG_IGN)
     os.setsid()  # What a terminal does to the agent is no word to this process.
     os.chdir("/")
-    _let_go_of_all_but(pipes)
+    keep_only(pipes)
     orders, answers = pipes
     try:
         with hold() as folder:
@@ -196,14 +197,3 @@ def _try(path: Path) -> None:
         SharedLog(path).append(b"")
     except OSError as error:
         raise ConfigError(f"{path} cannot be written ({error.strerror}); change --log_dir or its owner") from error
-
-
-def _let_go_of_all_but(pipes: tuple[int, int]) -> None:
-    """Nobody should wait for the end of a pipe because this process has it, too."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in range(3):
-        os.dup2(null, fd)
-    low, high = sorted(pipes)
-    os.closerange(3, low)
-    os.closerange(low + 1, high)
-    os.closerange(high + 1, os.sysconf("SC_OPEN_MAX"))

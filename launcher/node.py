@@ -60,20 +60,19 @@ class NodeWorkers:
         node: str,
         host: str,
         narrator: Narrator,
-        console: Console,
+        consoles: tuple[Console, Console],
         put: Callable[[Event], None],
         sink: Sink,
     ) -> None:
         """`put` takes the events for the core, `watch` hears what the nursery says, `sink` has the logs written.
 
-        Nothing is started yet.
+        `consoles` are stdout and stderr. Nothing is started yet.
         """
         self._config = config
         self._node = node
         self._host = host
         self._narrator = narrator
-        self._stdout = Console(1)
-        self._stderr = console
+        self._stdout, self._stderr = consoles
         self._put = put
         self._sink = sink
         remove_left_behind(NODE)
@@ -84,7 +83,7 @@ class NodeWorkers:
         self._claim = FolderClaim(Path(config.checkpoint_dir), narrator)
         self._restore_step = config.restore_step
         self.talk = WorkerTalk(self._private / "talk", narrator, config.memory_limit_bytes)
-        self._teller = ProgressTeller(self.talk, narrator, (self._stdout, console))
+        self._teller = ProgressTeller(self.talk, narrator, consoles)
         self._plan = PlannedStop(self.talk, narrator, config.save_limit_s)
         self._hangs = HangWatch(self.talk, config.hang_timeout_s, self._hang, self._how_much)
         self.talk.followers.append(self._said)
@@ -155,7 +154,6 @@ class NodeWorkers:
         self._claim.end()
         await self._nursery.close()
         self.talk.close()
-        self._stdout.close()
         self._scratch.remove()
 
     def run_until(self, t_s: float) -> None:

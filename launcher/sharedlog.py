@@ -22,24 +22,32 @@ class SharedLog:
         """Nothing is written yet."""
         self.path = path
         self.full = path.with_name(f"{path.stem}.1{path.suffix}")
+        self._torn = b""
 
     def append(self, line: bytes) -> None:
-        """Append one line, with its end. Raises `OSError`; the file is then as it was, or has a part of the line."""
+        """Append one line, with its end.
+
+        Raises `OSError`; the file is then as it was, or has a part of the line, which the next one ends.
+        """
         fd = self._open()
         try:
-            if os.fstat(fd).st_size > BYTES_MAX:
-                self._set_aside(fd)
+            if os.fstat(fd).st_size > BYTES_MAX and self._set_aside(fd):
+                new = self._open()
                 os.close(fd)
-                fd = self._open()
-            os.write(fd, line)
+                fd = new
+            rest = self._torn + line
+            while rest:
+                wrote = os.write(fd, rest)  # All of it, but on a disk that gets full meanwhile.
+                rest = rest[wrote:]
+                self._torn = b"\n" if rest else b""
         finally:
             os.close(fd)
 
     def _open(self) -> int:
         return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
-    def _set_aside(self, fd: int) -> None:
-        """Rename the full file, unless another agent is about to, or has just done it.
+    def _set_aside(self, fd: int) -> bool:
+        """Rename the full file, unless another agent is about to; whether it is renamed, by whomever.
 
         Where it cannot be locked (some network disks) agents that do it in the same moment lose older lines.
         """
@@ -47,7 +55,8 @@ class SharedLog:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return
+                return False
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(fd), os.stat(self.path)):
                 os.replace(self.path, self.full)
+        return True

@@ -22,7 +22,7 @@ DRAIN_BYTES = 4 << 20
 class Tap:
     """One pipe. The agent reads one piece per turn of its loop, so that an endless writer does not starve the rest.
 
-    While the log has more on its way than its disk takes, the pipe is left to fill.
+    While the log, or a file that is the console, has more on its way than its disk takes, the pipe is left to fill.
     """
 
     def __init__(self, log: StartLog, console: Console | None = None, prefix: bytes = b"") -> None:
@@ -63,14 +63,20 @@ class Tap:
         self._let_go()
 
     def _go_on(self) -> None:
-        if self._reader is not None:
+        if self._reader is None:
+            return
+        if self._log.full:
+            self._log.when_room(self._go_on)
+        elif self._console is not None and self._console.full:
+            self._console.when_room(self._go_on)
+        else:
             self._loop.add_reader(self._reader, self._read)
 
     def _read(self) -> None:
         self._carry()
-        if self._reader is not None and self._log.full:
+        if self._reader is not None and (self._log.full or (self._console is not None and self._console.full)):
             self._loop.remove_reader(self._reader)
-            self._log.when_room(self._go_on)
+            self._go_on()
 
     def _carry(self) -> int:
         if self._reader is None:

@@ -1,4 +1,4 @@
-"""A disk for logs that stands still costs what does not fit into memory, and neither a lease, a step nor an exit."""
+"""A disk that stands still, for logs or the console, costs what does not fit into memory: no lease, step or exit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGKILL, SIGSTOP
 
 import pytest
 
@@ -25,6 +25,7 @@ pytestmark = [
 LINE = "x" * 999
 LINES = 40_000
 """More than what is kept for a disk that stands still: 40 MB."""
+STOOD_STILL = r"\[elastic-launch\] the console stood still: (\d+) bytes are only in the logs"
 MUCH = f"import sys; [print(n, {LINE!r}) for n in range({LINES})]"
 
 
@@ -121,6 +122,64 @@ def test_an_agent_that_is_killed_while_the_disk_stands_still_loses_nothing_that_
             await worker.ends()
         await node.leaves_nothing()
         assert "precious\n" in (disk.path / "log" / "workerlog.0").read_text()
+
+    play(story)
+
+
+def into(file: Path) -> tuple[str, ...]:
+    """Runs a command whose console is a file, as a shell does it."""
+    return ("/bin/sh", "-c", f'exec "$@" > {file} 2>&1', "sh")
+
+
+def test_a_console_on_a_disk_that_stands_still_stops_nobody_and_says_what_is_missing(play: Play) -> None:
+    """Its lease of 2 s is refreshed meanwhile: it sees that the other one ends, goes on alone, and starts again."""
+
+    async def story(job: Job, disk: disks.Disk) -> None:
+        out = disk.path / "out"
+        kept = await job.node("--np", "2", "--console", "local0", ttl_s=QUICK_TTL_S, within=into(out))
+        lost = await job.node("--np", "2", ttl_s=QUICK_TTL_S)
+        world = await job.world(1, 2)
+        (first,) = (worker for worker in world if worker.node != lost.id)
+        await first.obeys("print", "before")
+        with disk.frozen():
+            await first.obeys("run", MUCH)
+            lost.signal(SIGSTOP)
+            (alone,) = await job.world(2, 1)
+            await alone.exits(3)
+            (again,) = await job.world(3, 1)
+        await again.obeys("print", "after")
+        await again.exits(0)
+        assert await kept.exits() == 0
+        assert "lease is lost" not in kept.text("launcher.log")
+        lines = [re.sub(r"^\[\d\] ", "", line) for line in out.read_text().splitlines()]
+        numbers = [int(found[1]) for line in lines if (found := re.fullmatch(rf"(\d+) {LINE}", line))]
+        assert numbers == list(range(len(numbers)))
+        (missing,) = (found for line in lines if (found := re.fullmatch(STOOD_STILL, line)))
+        whole = sum(len(f"{number} {LINE}\n") for number in range(LINES))
+        assert whole // 2 < int(missing[1]) < whole
+        order = [lines.index(text) for text in ("before", f"0 {LINE}", missing[0], "after")]
+        assert order == sorted(order)
+        assert [line for line in lines if "the job has completed" in line]
+        assert kept.text(f"workerlog.{first.rank}").count(LINE) == LINES
+
+    play(story)
+
+
+def test_an_agent_ends_while_the_disk_of_its_console_stands_still_and_the_file_has_all_once_it_goes_on(
+    play: Play,
+) -> None:
+    async def story(job: Job, disk: disks.Disk) -> None:
+        out = disk.path / "out"
+        node = await job.node("--np", "1", within=into(out))
+        (worker,) = await job.world(1, 1)
+        with disk.frozen():
+            await worker.obeys("print", "precious")
+            await worker.exits(0)
+            assert await node.exits() == 0
+        await node.leaves_nothing()
+        lines = out.read_text().splitlines()
+        assert "precious" in lines
+        assert "the job has completed" in lines[-1]
 
     play(story)
 

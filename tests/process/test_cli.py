@@ -159,6 +159,33 @@ def test_closed_standard_descriptors_are_no_crash(folder: Path, closed: str) -> 
     assert ended("--np", "0", "train.py") == 2
 
 
+@pytest.mark.parametrize("taken_by", ["nobody", "a full disk"])
+def test_the_exit_code_is_the_same_where_the_line_is_not_taken(folder: Path, taken_by: str) -> None:
+    """1 would say that training has failed."""
+    if taken_by == "nobody":
+        reader, stderr = os.pipe()
+        os.close(reader)
+    else:
+        stderr = os.open("/dev/full", os.O_WRONLY)
+    command = [sys.executable, "-m", "launcher", "nothing.py"]
+    ran = subprocess.run(command, cwd=folder, stderr=stderr, timeout=LIMIT_S, check=False)
+    os.close(stderr)
+    assert ran.returncode == 2
+
+
+def test_a_caller_that_ignores_its_children_changes_nothing(folder: Path) -> None:
+    """So some daemons start what they start. The process that writes the logs could not be waited for."""
+    code = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
+        "os.execv(sys.executable, [sys.executable, '-m', 'launcher', *sys.argv[1:]])"
+    )
+    etcd = ("--elastic_server", "127.0.0.1:1", "--job_id", "j", "--connect_timeout", "0.1")
+    command = [sys.executable, "-c", code, *etcd, "--no_warm", "train.py"]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, timeout=LIMIT_S, text=True, check=False)
+    assert "no etcd within 0.1 s" in ran.stderr
+    assert (ran.returncode, ran.stderr.count("Traceback")) == (4, 0)
+
+
 def test_what_the_caller_closed_is_open_in_every_child(folder: Path) -> None:
     look = "import os; [os.fstat(fd) for fd in range(3)]; open('looked', 'w')"
     code = f"""

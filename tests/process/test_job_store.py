@@ -18,6 +18,8 @@ async def test_without_etcd_an_agent_ends_with_4_after_its_connect_timeout_and_s
         r"^elastic-launch: error: no etcd within 2 s at 127\.0\.0\.1:1 \(.*: Connection refused\); "
         r".*--connect_timeout waits longer$"
     )
+    *_, last = node.text("launcher.log").splitlines()
+    assert last.split(" ", 2)[2] == node.lines[-1].removeprefix("elastic-launch: error: ")
 
 
 @story_with_its_own_etcd
@@ -25,6 +27,7 @@ async def test_an_etcd_that_comes_in_time_is_waited_for(job: Job) -> None:
     job.etcd.kill()
     node = await job.node("--np", "1")
     await node.says(rf"waiting for etcd at {job.etcd.endpoint} \(.*\); giving up in \d\d s")
+    assert "waiting for etcd at" in node.text("launcher.log")
     job.etcd.start(wait=False)
     (worker,) = await job.world(1, 1)
     await worker.exits(0)

@@ -33,7 +33,7 @@ LIMIT_S = 30.0
 STAND_IN = '''
 import json, os, signal, sys, types
 
-def run(config, disk):
+def run(config, disk, outputs):
     """Say who it is, then end with a code or wait for signals."""
     def ended(number, frame):
         sys.stdout.write(json.dumps({"signal": number}) + "\\n")

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -180,6 +182,93 @@ def test_a_process_that_was_killed_costs_a_line_and_the_logs_go_on(tmp_path: Pat
 
     asyncio.run(main())
     assert (tmp_path / "workerlog.0").read_text().endswith(f"{HEADER}\nafter\n")
+
+
+def killed(others: list[psutil.Process]) -> None:
+    """Kill the process that writes; its end is not told yet."""
+    (process,) = set(psutil.Process().children()) - set(others)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_what_a_process_was_not_sent_before_it_was_killed_is_written_without_it(tmp_path: Path) -> None:
+    """It stands still, so that what does not fit on the way to it waits. One start ends there, one goes on."""
+    others = psutil.Process().children()
+
+    async def main() -> None:
+        async with desk(tmp_path) as it:
+            logs = [it.start(f"workerlog.{rank}") for rank in range(2)]
+            (process,) = set(psutil.Process().children()) - set(others)
+            process.suspend()
+            for number in range(100):
+                logs[number % 2].write(b"%d %s\n" % (number, b"x" * (PIECE - 100)))
+            logs[0].line("==== end ====")
+            logs[0].close()
+            killed(others)
+            await it.hears("the process that writes the logs was killed")
+            logs[1].line("==== end ====")
+            logs[1].close()
+
+    asyncio.run(main())
+    for rank in range(2):
+        lines = (tmp_path / f"workerlog.{rank}").read_text().splitlines()
+        assert lines[-1] == "==== end ===="
+        numbers = [int(line.split()[0]) for line in lines if line.endswith("xxx")]
+        assert numbers == list(range(numbers[0], 100, 2))
+        assert numbers[0] < 50
+
+
+def test_what_is_said_before_its_end_is_told_is_written(tmp_path: Path) -> None:
+    others = psutil.Process().children()
+
+    async def main() -> None:
+        async with desk(tmp_path) as it:
+            log = it.start()
+            killed(others)
+            log.write(b"after\n")
+            late = it.start("workerlog.1")
+            late.close()
+            log.close()
+
+    asyncio.run(main())
+    assert (tmp_path / "workerlog.0").read_text().endswith(f"{HEADER}\nafter\n")
+    assert (tmp_path / "workerlog.1").read_text() == f"{HEADER}\n"
+
+
+def test_it_holds_nothing_of_the_process_that_started_it(tmp_path: Path) -> None:
+    """Whoever waits for the end of a pipe would wait for it, too."""
+    reader, writer = os.pipe()
+    with LogDisk(partial(LogFolder, tmp_path), tmp_path, STORY):
+        os.close(writer)
+        assert os.read(reader, 1) == b""
+    os.close(reader)
+
+
+FULL = r"""
+import resource, sys
+from pathlib import Path
+from launcher.sharedlog import SharedLog
+log = SharedLog(Path(sys.argv[1]))
+log.append(b"whole\n")
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+for _ in range(2):
+    try:
+        log.append(b"a part\n")
+    except OSError as error:
+        print(error.strerror)
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+log.append(b"whole again\n")
+"""
+
+
+def test_a_line_that_a_full_disk_takes_a_part_of_is_told_and_does_not_tear_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / STORY
+    ran = subprocess.run(
+        [sys.executable, "-c", FULL, str(path)], stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT_S
+    )
+    assert ran.stdout == "File too large\n" * 2
+    assert path.read_text() == "whole\na pa\nwhole again\n"
 
 
 @pytest.mark.parametrize("name", ["file", "file/below"])

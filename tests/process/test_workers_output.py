@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,9 @@ ENDLESS = "import os\nwhile True: os.write(1, os.urandom(4096))"
 class Pipe:
     """A console that the test reads, and can leave unread."""
 
-    def __init__(self) -> None:
+    def __init__(self, give_back: Callable[[], None] | None = None) -> None:
         self.reader, writer = os.pipe()
-        self.console = Console(writer)
+        self.console = Console(writer, give_back)
         os.close(writer)
         os.set_blocking(self.reader, False)
 
@@ -142,6 +143,30 @@ class TestABlockedConsole:
                         shown += out.read()
                         await asyncio.sleep(0)
                 assert len(shown) < it.log().stat().st_size
+
+        asyncio.run(main())
+
+    def test_a_process_that_writes_it_and_is_stopped_stops_no_worker(self, tmp_path: Path) -> None:
+        """As long as it reads it is waited for: it is to have everything."""
+
+        async def main() -> None:
+            out = Pipe(lambda: None)
+            async with nest(tmp_path, stdout=out.console) as it:
+                code = "for i in range(400): print(f'{i:03}' * 16_000, flush=True)"
+                it.workers.spawn(1, [it.spec(code, shown=True)])
+                await it.spawned()
+                shown = b""
+                async with asyncio.timeout(LIMIT_S):
+                    while len(shown) < 5_000_000:
+                        shown += out.read()
+                        await asyncio.sleep(0)
+                assert (await it.exited()).code == 0
+                async with asyncio.timeout(LIMIT_S):
+                    while b"the console stood still" not in shown:
+                        shown += out.read()
+                        await asyncio.sleep(0)
+                said = it.log().read_bytes().partition(b"\n")[2]
+                assert said.startswith(shown.partition(b"\n[elastic-launch]")[0])
 
         asyncio.run(main())
 

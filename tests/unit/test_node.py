@@ -31,7 +31,7 @@ def test_a_roster_file_that_cannot_be_written_is_said_and_ends_nothing(
         console = Console(writing)
         config = parse(["--log_dir", str(tmp_path / "log"), "--server_num", "1", "--worker_num", "1", str(script)], {})
         sink = Directly(lambda text, quietly: pytest.fail(text))
-        node = NodeWorkers(config, "n", "127.0.0.1", Narrator("n", console), console, lambda _: None, sink)
+        node = NodeWorkers(config, "n", "127.0.0.1", Narrator("n", console), (console, console), lambda _: None, sink)
         (tmp_path / "log").mkdir()
         node.tell_roster(generation)
         assert b'"servers":["127.0.0.1:8000"]' in node._roster_file.read_bytes()

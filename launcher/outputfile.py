@@ -1,0 +1,152 @@
+"""Carries what an agent says from pipes into the files that its console is, in a process of its own.
+
+The disk of such a file may stand still for longer than a lease lives. While it goes on nothing is lost: whoever writes
+waits when more than `FLOW_BYTES` are on their way, as for any slow disk. When it has done nothing for `STILL_S` nobody
+waits: `KEEP_BYTES` are kept for it, what comes then is left out, and a line in the file says how much. So it is with
+what a full disk refuses. The process ends when nobody can say anything any more and the files have all that was kept.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from launcher import proctitle
+from launcher.descriptors import keep_only
+from launcher.logdisk import FLOW_BYTES, KEEP_BYTES, STILL_S
+from launcher.logwriter import DEAF
+
+READ_BYTES: Final = 1 << 18
+WRITE_BYTES: Final = 1 << 17
+"""Written at once: a slow disk shows with each of them that it goes on."""
+TITLE: Final = ("elastic-launch:", "writes", "console")
+LEFT_OUT: Final = "\n[elastic-launch] the console stood still: %d bytes are only in the logs\n"
+
+
+class Flow:
+    """From one pipe into one file."""
+
+    def __init__(self, pipe: int, file: int, moved: Callable[[int], None] = lambda count: None) -> None:
+        """`moved` hears of bytes that are done, in a thread of its own."""
+        self._pipe = pipe
+        self._file = file
+        self._moved = moved
+        self._changed = threading.Condition()
+        self._waiting = bytearray()
+        self._on_its_way = 0
+        self._left_out = 0
+        self._moved_s = 0.0
+        self._ended = False
+        self._refused = 0
+
+    def run(self) -> None:
+        """Carry all that comes; returns when nobody can write into the pipe any more and the file has what was kept."""
+        writing = threading.Thread(target=self._write)
+        writing.start()
+        while data := os.read(self._pipe, READ_BYTES):
+            self._keep(data)
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        writing.join()
+
+    def _keep(self, data: bytes) -> None:
+        """Have it written; waits while the disk goes on and has enough to do."""
+        with self._changed:
+            while self._on_its_way > FLOW_BYTES and (left_s := self._moved_s + STILL_S - time.monotonic()) > 0:
+                self._changed.wait(left_s)
+            if self._left_out or self._on_its_way + len(data) > KEEP_BYTES:
+                self._left_out += len(data)
+                return
+            if not self._on_its_way:
+                self._moved_s = time.monotonic()
+            self._add(data)
+
+    def _add(self, data: bytes) -> None:
+        self._waiting += data
+        self._on_its_way += len(data)
+        self._changed.notify_all()
+
+    def _write(self) -> None:
+        """Write what waits, until the end."""
+        while taken := self._take():
+            rest = memoryview(taken)
+            while rest:
+                piece, rest = rest[:WRITE_BYTES], rest[WRITE_BYTES:]
+                self._put(piece)
+                self._done(len(piece))
+        if self._refused:
+            self._taken(_left_out(self._refused))
+
+    def _take(self) -> bytearray:
+        """All that waits; nothing at the end."""
+        with self._changed:
+            while not self._waiting and not self._ended:
+                self._changed.wait()
+            taken, self._waiting = self._waiting, bytearray()
+            return taken
+
+    def _done(self, count: int) -> None:
+        with self._changed:
+            self._on_its_way -= count
+            self._moved_s = time.monotonic()
+            if self._left_out:  # It came after all that waits.
+                self._add(_left_out(self._left_out))
+                self._left_out = 0
+            self._changed.notify_all()
+        self._moved(count)
+
+    def _put(self, piece: memoryview) -> None:
+        """Write a piece. What the disk refuses is counted, and told in its place once the disk takes it again."""
+        if self._refused:
+            line = _left_out(self._refused)
+            if self._taken(line) == len(line):
+                self._refused = 0
+        if self._refused:
+            self._refused += len(piece)
+        else:
+            self._refused = len(piece) - self._taken(piece)
+
+    def _taken(self, data: bytes | memoryview) -> int:
+        """How many of these bytes the disk takes."""
+        done = 0
+        with suppress(OSError):
+            while done < len(data):
+                done += os.write(self._file, data[done:])
+        return done
+
+
+def serve(flows: Sequence[tuple[int, int]], moved: memoryview) -> None:
+    """Carry from each pipe into its file until all have ended; in a process of its own.
+
+    `moved` is shared with the agent: how many bytes of each are done.
+    """
+    for number in DEAF:
+        signal.signal(number, signal.SIG_IGN)
+    os.setsid()  # What a terminal does to the agent is no word to this process.
+    os.chdir("/")
+    keep_only({fd for flow in flows for fd in flow})
+    proctitle.show(TITLE)
+    # A thread that fails ends the process, which the agent notices. stderr is closed here.
+    threading.excepthook = lambda failed: os._exit(1)
+
+    def count(at: int) -> Callable[[int], None]:
+        def add(size: int) -> None:
+            moved[at] += size
+
+        return add
+
+    running = [threading.Thread(target=Flow(*fds, count(at)).run) for at, fds in enumerate(flows)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+
+
+def _left_out(count: int) -> bytes:
+    return (LEFT_OUT % count).encode()

@@ -1,0 +1,140 @@
+"""stdout and stderr of an agent: one that is a regular file is written by a process of its own.
+
+    agent, nursery ── 1 and 2, a pipe ──► launcher.outputfile ──► the file, by the descriptor that we were given
+
+So nobody here waits for the file's disk, whoever it is that says something, and the file has all of it in its order. A
+terminal or a pipe stays as it is: `Console` does not wait for them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import select
+import stat
+import sys
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, NoReturn, Self
+
+from launcher.console import Console
+from launcher.descriptors import say
+from launcher.forking import fork
+from launcher.logdisk import CLOSE_LIMIT_S, CLOSE_MAX_S, HURRY_LIMIT_S
+from launcher.outputfile import serve
+
+STANDARD: Final = (1, 2)
+PIPE_BYTES: Final = 1 << 18
+"""Room in the pipe: with the usual 64 kB an agent that shows much would be woken for each piece."""
+
+
+class Outputs:
+    """Those of this process, until it is closed. No thread may run when it is opened."""
+
+    def __init__(self) -> None:
+        """Nothing is changed yet."""
+        self._given: dict[int, int] = {}
+        self._first: dict[int, int] = {}
+        self._consoles: dict[int, Console] = {}
+        self._pid = 0
+        self._moved = memoryview(mmap.mmap(-1, 8 * len(STANDARD))).cast("Q")
+        self._limit_s, self._max_s = CLOSE_LIMIT_S, CLOSE_MAX_S
+
+    def __enter__(self) -> Self:
+        """Start the process that writes, if there is a file. Raises `ConfigError` if there can be no process."""
+        files = {fd: found for fd in STANDARD if stat.S_ISREG((found := os.fstat(fd)).st_mode)}
+        if not files:
+            return self
+        _flush()
+        for fd, file in files.items():  # Both may be the same one (`> out 2>&1`).
+            self._given[fd] = os.dup(fd)
+            self._first[fd] = next(one for one, other in files.items() if os.path.samestat(file, other))
+        pipes = {fd: os.pipe() for fd in sorted(set(self._first.values()))}
+        for _, writer in pipes.values():
+            with suppress(OSError):  # The user has too much in pipes already; it is slower, then.
+                fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._pid = fork("writes what is said into a file")
+        if self._pid == 0:
+            _run([(reader, self._given[fd]) for fd, (reader, _) in pipes.items()], self._moved)
+        for fd, first in self._first.items():
+            os.dup2(pipes[first][1], fd)
+        for ends in pipes.values():
+            for end in ends:
+                os.close(end)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait until the files have everything, as long as their disk goes on.
+
+        A process that waits for a disk is left alone: it writes what it has, and ends then.
+        """
+        if not self._pid:
+            return
+        for console in self._consoles.values():
+            console.close()
+        _flush()
+        self.give_back()
+        self._wait()
+        for fd in self._given.values():
+            os.close(fd)
+
+    def console(self, fd: int) -> Console:
+        """The console that 1 or 2 is; one for both if both are one file, which has what is said in its order."""
+        first = self._first.get(fd)
+        if first is None:
+            return Console(fd)
+        if first not in self._consoles:
+            self._consoles[first] = Console(first, self.give_back)
+        return self._consoles[first]
+
+    def say(self, text: str) -> None:
+        """Write a line to stderr before there is a console, or after it. It may wait for a terminal."""
+        if not say(text) and self._pid:  # Nobody reads the pipe: the process that writes was killed.
+            self.give_back()
+            say(text)
+
+    def given(self, fd: int) -> int | None:
+        """What a child that has a process of its own for it is to have as `fd`; None: what this process has."""
+        return self._given.get(fd)
+
+    def give_back(self) -> None:
+        """Make 1 and 2 what they were, here: what is said now is written at once, whatever the disk does."""
+        for fd, given in self._given.items():
+            os.dup2(given, fd)
+
+    def hurry(self) -> None:
+        """Wait for no disk at the end: a second signal ends this process at once."""
+        self._limit_s = self._max_s = HURRY_LIMIT_S
+
+    def _wait(self) -> None:
+        pidfd = os.pidfd_open(self._pid)
+        try:
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            until_s, seen = time.monotonic() + self._max_s, -1
+            while (moved := sum(self._moved)) != seen and (left_s := until_s - time.monotonic()) > 0:
+                seen = moved
+                if poll.poll(min(self._limit_s, left_s) * 1000):
+                    os.waitpid(self._pid, 0)
+                    return
+        finally:
+            os.close(pidfd)
+
+
+def _run(flows: list[tuple[int, int]], moved: memoryview) -> NoReturn:
+    """The life of the process."""
+    try:
+        serve(flows, moved)
+    except BaseException:  # noqa: BLE001  # Nothing of the agent's may run here. It hears that nobody reads the pipe.
+        os._exit(1)
+    os._exit(0)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
