@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from elastic.errors import ConfigError, ElasticError
-from launcher import commandline, loading, variables
+from launcher import commandline, loading, shortage, variables
 from launcher.config import Config, build, check
 from launcher.descriptors import drop_stdout, open_standard
 from launcher.endpoints import as_ip, parse_endpoint
@@ -33,10 +33,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _write(_answer(line.asks))
         return _run(check(build(line, os.environ), os.environ))
     except ElasticError as error:
-        sys.stderr.write(f"elastic-launch: error: {' '.join(str(error).split())}\n")
-        return error.exit_code
+        return _told(error)
+    except (OSError, RuntimeError) as error:
+        if (lack := shortage.of(error)) is None:
+            raise
+        return _told(lack)
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _told(error: ElasticError) -> int:
+    """Say in one line what is wrong; the exit code. What a server or its certificate says may have any signs in it."""
+    text = "".join(sign if sign.isprintable() else " " for sign in str(error))
+    sys.stderr.write(f"elastic-launch: error: {' '.join(text.split())}\n")
+    return error.exit_code
 
 
 def _run(config: Config) -> int:
