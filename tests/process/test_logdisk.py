@@ -62,6 +62,12 @@ async def desk(folder: Path, limit_s: float = LIMIT_S) -> AsyncIterator[Desk]:
                 made.told.append(left)
 
 
+def stop(child: int) -> None:
+    """SIGSTOP; all its threads stand still from here on."""
+    os.kill(child, signal.SIGSTOP)
+    os.waitid(os.P_PID, child, os.WSTOPPED | os.WNOWAIT)
+
+
 async def read_whole(path: Path) -> bytes:
     """Read a pipe until whoever writes has closed it."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -171,8 +177,7 @@ def test_a_process_that_was_stopped_goes_on_at_the_end_and_nothing_is_lost(tmp_p
     async def main() -> None:
         async with desk(tmp_path) as it:
             (writer,) = set(psutil.Process().children()) - set(others)
-            os.kill(writer.pid, signal.SIGSTOP)
-            os.waitid(os.P_PID, writer.pid, os.WSTOPPED | os.WNOWAIT)
+            stop(writer.pid)
             it.start().write(b"the last word\n")
         assert it.told == []
         assert not psutil.pid_exists(writer.pid)
