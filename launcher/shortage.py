@@ -41,8 +41,8 @@ def check(workers: int, *, nodes: int = 1, etcd: bool = False) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < files:
         of = f" of {workers} workers" if workers > 1 else ""
-        beside = " and its etcd" if etcd else ""
-        raise ConfigError(f"ulimit -n {most} is too low: a node{of}{beside} needs {files} open files; raise the limit")
+        need = " and its etcd need" if etcd else " needs"
+        raise ConfigError(f"ulimit -n {most} is too low: a node{of}{need} {files} open files; raise the limit")
     tasks = nodes * (TASKS + workers) + (TASKS_OF_ETCD if etcd else 0)
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if os.getuid() == 0 or limit == resource.RLIM_INFINITY or limit >= LOOK_BELOW:

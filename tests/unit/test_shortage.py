@@ -24,7 +24,7 @@ def test_too_few_open_files_are_told_with_how_many_are_needed(monkeypatch: pytes
     shortage.check(1)
     with pytest.raises(ConfigError, match="ulimit -n 64 is too low: a node of 8 workers needs 104 open files"):
         shortage.check(8)
-    with pytest.raises(ConfigError, match="a node and its etcd needs 160 open files; raise the limit"):
+    with pytest.raises(ConfigError, match="a node and its etcd need 160 open files; raise the limit"):
         shortage.check(1, etcd=True)
 
 
