@@ -24,7 +24,7 @@ from elastic.proposals import Transaction, registered_before
 from elastic.store import session
 from elastic.store.base import Range, Store
 from elastic.store.mirror import Mirror
-from launcher import addresses, events, loading, locks, logs, offer, openfiles, report, serving
+from launcher import addresses, events, loading, locks, logs, offer, openfiles, report, serving, shortage
 from launcher.arrivals import Arrivals
 from launcher.config import Config
 from launcher.connecting import Connecting, Interrupted, boottime, resolve
@@ -231,6 +231,10 @@ class Agent:
                 pass
             except* ElasticError as failed:
                 raise _first(failed) from failed
+            except* (OSError, RuntimeError) as failed:
+                if (lack := shortage.of(failed)) is None:
+                    raise
+                raise lack from failed
             finally:
                 self._linking.close()
                 self._workers.stop(0.0, "because the agent ends")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elastic.errors import ConfigError, ElasticError
-from launcher import commandline, loading, variables
+from launcher import commandline, loading, shortage, variables
 from launcher.config import Config, build, check
 from launcher.descriptors import drop, let_go_of_unsaid, open_standard, say
 from launcher.endpoints import as_ip, parse_endpoint
@@ -42,10 +42,20 @@ def _told(work: Callable[[], int], say: Callable[[str], object]) -> int:
     try:
         return work()
     except ElasticError as error:
-        say(f"error: {' '.join(str(error).split())}")
-        return error.exit_code
+        return _refused(error, say)
+    except (OSError, RuntimeError) as error:
+        if (lack := shortage.of(error)) is None:
+            raise
+        return _refused(lack, say)
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _refused(error: ElasticError, say: Callable[[str], object]) -> int:
+    """Say in one line what is wrong; the exit code. What a server or its certificate says may have any signs in it."""
+    text = "".join(sign if sign.isprintable() else " " for sign in str(error))
+    say(f"error: {' '.join(text.split())}")
+    return error.exit_code
 
 
 def _start(argv: Sequence[str]) -> int:

@@ -21,9 +21,10 @@ from typing import Any, Final
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.model import Np, Roles
 from elastic.store.certificates import Certificates
-from launcher import access, addresses, ownentry, paddlecloud, serving, slots, values
+from launcher import access, addresses, ownentry, paddlecloud, serving, shortage, slots, values
 from launcher.commandline import CommandLine, cut, given_values, sources
 from launcher.endpoints import as_ip, join_host_port
+from launcher.environment import without
 from launcher.flags import FLAGS
 from launcher.login import NOBODY, Login
 from launcher.roles import listed_hosts, own_host, static_hosts, with_roles
@@ -279,8 +280,10 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
         with contextlib.suppress(StoreUnavailable):
             addresses.advertised(config.host, environ, config.servers, config.nic)
     who, warnings = access.found(config, environ)
+    config = slots.found(replace(config, warnings=warnings), environ)
+    shortage.check(config.slots, nodes=config.local_nodes or 1, etcd=serves or not config.servers)
     return replace(
-        slots.found(replace(config, warnings=warnings), environ),
+        config,
         script=script,
         job_id=job_id,
         serves=serves,
@@ -377,7 +380,7 @@ def _check_module(name: str, environ: Mapping[str, str]) -> None:
     try:
         asked = subprocess.run(
             command,
-            env=dict(environ),
+            env=without(environ, ()),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=FIND_MODULE_TIMEOUT_S,

@@ -25,7 +25,7 @@ import msgspec
 from elastic.errors import ConfigError, ElasticError
 from elastic.keys import JobKeys, View, ViewReader
 from elastic.store.base import Store
-from launcher import __version__, access, history, status
+from launcher import __version__, access, history, shortage, status
 from launcher.commandline import named_values
 from launcher.descriptors import drop, open_standard
 from launcher.doctor import command as doctor
@@ -96,9 +96,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     open_standard()
     try:
         asked = _parser().parse_args([_underscored(word) for word in (sys.argv[1:] if argv is None else argv)])
+        shortage.check(0)
         return asyncio.run(_run(asked, os.environ))
     except ElasticError as error:
-        sys.stderr.write(f"elastic-ctl: error: {' '.join(str(error).split())}\n")
+        text = "".join(sign if sign.isprintable() else " " for sign in str(error))
+        sys.stderr.write(f"elastic-ctl: error: {' '.join(text.split())}\n")
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -166,7 +166,7 @@ def worker_exit(
         code=code,
         words=describe(code, stopped=stopped, asked=asked),
         log=log,
-        tail=excerpt(recorded or lines, TAIL_LINES) if raised_it else _shown(lines),
+        tail=excerpt(recorded or lines, TAIL_LINES) if raised_it else last_lines(lines),
         consequence=failed and (consequence(lines) or consequence(recorded)),
         infra=infra(lines) or infra(recorded) if failed else "",
         hopeless=hopeless if failed else "",
@@ -195,13 +195,13 @@ def hanging(
         words += "its process is stopped, by SIGSTOP or a debugger"
     else:
         words += "its stacks are in its log" if shown else "it did not show its stacks"
-    return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=_shown(lines), role=role)
+    return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=last_lines(lines), role=role)
 
 
 def unreached(rank: int, log: str, lines: Sequence[str], limit_s: float, names: Sequence[str]) -> WorkerExit:
     """What is recorded of a worker that waited while these nodes could not be reached; it is stopped for that."""
     words = f"it waited for {limit_s:g} s (--reach_timeout), and {', '.join(names)} cannot be reached from here"
-    return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=_shown(lines), infra=SPLIT)
+    return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=last_lines(lines), infra=SPLIT)
 
 
 def unformed(rank: int, log: str, lines: Sequence[str], limit_s: float) -> WorkerExit:
@@ -213,10 +213,11 @@ def unformed(rank: int, log: str, lines: Sequence[str], limit_s: float) -> Worke
         f"all workers had met, and {limit_s:g} s later (10 times --reach_timeout) their process group does not stand; "
         "the ways between their ports may be closed"
     )
-    return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=_shown(lines), consequence=True)
+    return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=last_lines(lines), consequence=True)
 
 
-def _shown(lines: Sequence[str]) -> tuple[str, ...]:
+def last_lines(lines: Sequence[str]) -> tuple[str, ...]:
+    """The lines of a log's end that are kept and shown."""
     return tuple((without_noise(lines) or list(lines))[-TAIL_LINES:])
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,7 @@ from launcher.logorders import (
 )
 from launcher.logprocess import LogProcess
 from launcher.logwriter import Directly
+from launcher.processes import is_frozen, signal_one
 
 FLOW_BYTES: Final = 3 << 19
 """So much of the ring may be on its way to a disk that goes on."""
@@ -170,8 +172,13 @@ class LogDisk:
         return True
 
     async def close(self, limit_s: float = CLOSE_LIMIT_S) -> str:
-        """Wait until all is done, as long as the disk goes on; what people should know, "" if all is well."""
+        """Wait until all is done, as long as the disk goes on; what people should know, "" if all is well.
+
+        Somebody may have stopped the process that writes (SIGSTOP). It goes on now: it is not to stay for ever.
+        """
         assert self._loop is not None
+        if is_frozen(self._process.pid):
+            signal_one(self._process.pid, signal.SIGCONT)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_MAX_S):
                 while self._done < self._put and self._instead is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from launcher.logs import Narrator
 from launcher.plannedstop import PlannedStop
 from launcher.progress import ProgressTeller
 from launcher.psenvironment import roster_document
+from launcher.recent import Ending
 from launcher.specs import Learned, Specs
 from launcher.talk import Heard, WorkerTalk
 
@@ -108,6 +109,7 @@ class NodeWorkers:
             has_saved=self.talk.has_saved,
             log_bytes_max=self._config.log_bytes_max,
             sink=self._sink,
+            adopts=True,
         )
 
     async def start(self) -> None:
@@ -203,7 +205,7 @@ class NodeWorkers:
         try:
             self._nursery.spawn(generation.g, list(specs.values()))
         except NurseryLost:
-            self._all_lost()
+            self._all_lost({})
         for spec in specs.values():
             name, text = envlog.name_of(spec.role, spec.rank), text_bytes(envlog.text(spec.env))
             self._sink.put(Environment(self._logs, name, text), name)
@@ -278,7 +280,7 @@ class NodeWorkers:
                     self._recipe = replace(self._recipe, cold="the nursery ended during its imports")
                     self._how_it_died = "died during its imports"
                 self._nursery_died.set()
-                self._all_lost()
+                self._all_lost(event.said)
 
     def _tell_warmth(self, event: workers.Prepared) -> None:
         if event.cold:
@@ -405,18 +407,19 @@ class NodeWorkers:
         self._claim.end()
         self._put(Gone(g, max(steps, default=-1)))
 
-    def _all_lost(self) -> None:
-        """The nursery is gone, and so is everything that it guarded."""
+    def _all_lost(self, said: Mapping[int, Ending]) -> None:
+        """The nursery is gone, and so is everything that it guarded; `said` are the workers' last words."""
         running = self._running
         if running is None:
             return
         for local in sorted(running.waiting):
-            spec = running.specs[local]
+            spec, ending = running.specs[local], said.get(local)
             lost = WorkerExit(
                 rank=spec.rank,
                 code=-9,
                 words="killed with its nursery",
                 log=fitting(str(spec.log)),
+                tail=exits.last_lines(logs.tail(ending, lines=SIGNS_LINES)) if ending is not None else (),
                 infra="the nursery died",
                 role=spec.role,
             )

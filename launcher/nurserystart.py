@@ -20,10 +20,9 @@ from typing import NamedTuple, NoReturn
 from launcher import child, locks
 from launcher.channel import Channel
 from launcher.nursery import End, Nursery
-from launcher.processes import descendants, signal_one
+from launcher.processes import adopt_orphans, descendants, signal_one
 from launcher.wire import Prepared, Ready, Start, encode
 
-PR_SET_CHILD_SUBREAPER = 36
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 """Ctrl-C and a closing terminal are the agent's business; it tells us what to do."""
 
@@ -78,7 +77,7 @@ def main() -> Callable[[], NoReturn]:
             setup = setup._replace(lock_fd=lock.fd)
     except OSError as error:
         sys.exit(f"elastic-launch: the lock of this node: {error}")
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     _prctl(child.PR_SET_PDEATHSIG, signal.SIGKILL)  # While it imports, nothing runs that it had to end first.
     _ignore()
     agent.put(encode(Ready(os.getpid())))

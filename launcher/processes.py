@@ -5,10 +5,13 @@ Standard library only. A reading is a snapshot: a caller that wants everybody go
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+
+PR_SET_CHILD_SUBREAPER = 36
 
 
 class Process(NamedTuple):
@@ -39,6 +42,13 @@ def descendants(root: int) -> list[Process]:
     for process in found:  # The list grows while it is walked.
         found += by_parent.get(process.pid, ())
     return found
+
+
+def adopt_orphans() -> None:
+    """From now on a descendant of this process whose parent has died is its child, whatever its session."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1)) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl refused option {PR_SET_CHILD_SUBREAPER}")
 
 
 def is_frozen(pid: int) -> bool:

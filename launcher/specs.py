@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,10 +45,13 @@ class Specs:
         self._roster_file = roster_file
         self._interface = config.nic or addresses.interface_among(host, static_hosts(config))
         self._owned = addresses.owned_by(self._interface)
+        self._cwd = os.getcwd()
 
     def make(self, action: StartWorkers, learned: Learned) -> dict[int, WorkerSpec]:
         """The processes of a generation on this node, by local rank: its workers, or its seats with servers."""
         generation = action.generation
+        with suppress(OSError):  # It was deleted. One of that name may be there again; if not, the worker says so.
+            self._cwd = os.getcwd()
         if not self._config.nic:  # A card that was taken out and put back may have another name.
             self._interface = addresses.interface_of(self._owned) or self._interface
         if seats := generation.members[action.m_id].seats:
@@ -73,7 +77,7 @@ class Specs:
             local_rank=local,
             argv=worker_argv(config),
             env=environment,
-            cwd=os.getcwd(),
+            cwd=self._cwd,
             log=logs.worker_log(Path(config.log_dir), rank),
             shown=self._shown(rank, local),
             header=logs.header_line(
@@ -114,7 +118,7 @@ class Specs:
             local_rank=at,
             argv=worker_argv(config),
             env=environment,
-            cwd=os.getcwd(),
+            cwd=self._cwd,
             log=Path(config.log_dir) / name,
             shown=shown,
             header=logs.header_line(

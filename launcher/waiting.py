@@ -44,9 +44,12 @@ class WaitingLines:
         self._memory = Memory()
         self._code: Reason | None = None
         self._said = ""
+        self._since: float | None = None
+        """Since when this node waits; a world that ran for a moment only counts, too."""
 
     def after_event(self) -> None:
         """Say what the proposer waits for, as soon as that becomes something else."""
+        self._note_time()
         decision = self._core.facts.decision
         code = decision.code if decision is not None else None
         if code is not self._code:
@@ -62,14 +65,11 @@ class WaitingLines:
     async def run(self) -> None:
         """Every 10 s, while this node has no work, say why, and for how long that has been so."""
         pause = FIRST_S
-        since: float | None = None
         while True:
             await asyncio.sleep(pause)
             pause = EVERY_S
-            if self._core.phase not in WAITING:
-                since = None
-            else:
-                since = self._clock() if since is None else since
+            since = self._note_time()
+            if since is not None:
                 code, reason = await self._reason()
                 if code in AT_WORK:
                     pause = SPARE_EVERY_S
@@ -81,6 +81,14 @@ class WaitingLines:
                     if text != self._said:  # It was said in this moment, when it became so.
                         self._narrator.say(text)
                     self._said = ""
+
+    def _note_time(self) -> float | None:
+        """Since when this node waits, None while it does not."""
+        if self._core.phase not in WAITING:
+            self._since = None
+        elif self._since is None:
+            self._since = self._clock()
+        return self._since
 
     def _old_news(self, code: Reason | None) -> bool:
         """Tell whether this is the last word before etcd fell silent: a world runs, and this node has no work."""

@@ -88,10 +88,12 @@ class Overdue(Struct, frozen=True):
 class NurseryDied(Struct, frozen=True):
     """The nursery is gone and so are the workers; no `Exited` or `Gone` follows.
 
-    `left` are processes of the workers' sessions that could not be ended.
+    `left` are processes of the workers that could not be ended. `said`: the end of what each of those said that died
+    with it, by local rank.
     """
 
     left: tuple[int, ...] = ()
+    said: Mapping[int, Ending] = {}
 
 
 WorkerEvent = Prepared | Spawned | Exited | Gone | Overdue | NurseryDied

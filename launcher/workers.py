@@ -28,7 +28,7 @@ from launcher.channel import Channel, Closed
 from launcher.console import Console
 from launcher.logdisk import Sink
 from launcher.logwriter import Directly
-from launcher.processes import in_sessions, signal_one
+from launcher.processes import Process, adopt_orphans, descendants, in_sessions, signal_one
 from launcher.recent import Ending
 from launcher.startlog import StartLog
 from launcher.warm import Recipe
@@ -79,10 +79,12 @@ class Workers:
         has_saved: Callable[[int], bool] = lambda local_rank: False,
         log_bytes_max: int | None = None,
         sink: Sink | None = None,
+        adopts: bool = False,
     ) -> None:
         """Nothing is started yet.
 
-        `sink` has the logs written (default: directly).
+        `sink` has the logs written (default: directly). `adopts`: this process starts no child but the nursery from now
+        on, so that any other that it has when the nursery dies was left by it, and is ended.
 
         `log_bytes_max` bounds the log of each worker (`launcher.workerlog`); None: it has no bound.
         `has_saved` is asked about a worker that was asked to leave and has ended with another code than 143.
@@ -97,6 +99,8 @@ class Workers:
         self._has_saved = has_saved
         self._log_bytes_max = log_bytes_max
         self._complain = complain or self._consoles[1].write_line
+        self._adopts = adopts
+        self._others: frozenset[int] = frozenset()
         self._sink = sink or Directly(lambda text, quietly: self._complain(text))
         self._running: _Running | None = None
         self._until_s = 0.0
@@ -132,6 +136,9 @@ class Workers:
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
+        if self._adopts:
+            adopt_orphans()
+            self._others = frozenset(child.pid for child in descendants(os.getpid()))
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -415,24 +422,36 @@ class Workers:
         self._clear(wire.boottime_s() + CLEAR_LIMIT_S)
 
     def _clear(self, until_s: float) -> None:
-        """Kill what is left of the workers' sessions, again until nothing is left."""
+        """Kill what is left of the workers, again until nothing is left."""
         running = self._running
         if running is not None:
             pids = [worker.pid for worker in running.workers.values() if worker.running and worker.pid]
-            left = in_sessions(pids)
+            left = [*in_sessions(pids), *self._adopted()]
             for process in left:
                 signal_one(process.pid, signal.SIGKILL)
             if left and wire.boottime_s() < until_s:
                 self._loop.call_later(CLEAR_RETRY_S, self._clear, until_s)
                 return
-            for worker in running.workers.values():
+            said = {}
+            for local_rank, worker in running.workers.items():
                 if worker.running:
                     worker.ended(running.g, "killed, its nursery died")
+                    said[local_rank] = worker.log.ending
             self._let_go(running)
-            self._on_event(NurseryDied(tuple(process.pid for process in left)))
+            self._on_event(NurseryDied(tuple(process.pid for process in left), said))
         elif not self._closing and self._ready.done():
             self._on_event(NurseryDied())
         self._ended.set_result(None)
+
+    def _adopted(self) -> list[Process]:
+        """What the nursery has left to this process, also in sessions of their own; the dead are reaped."""
+        if not self._adopts:
+            return []
+        found = [one for one in descendants(os.getpid()) if one.pid not in self._others]
+        for process in found:
+            if process.zombie and process.parent == os.getpid():
+                os.waitpid(process.pid, 0)
+        return [process for process in found if not process.zombie]
 
 
 def _said(worker: Worker) -> tuple[Ending, Ending | None]:

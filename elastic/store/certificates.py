@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import ssl
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,6 +15,8 @@ from elastic.errors import ConfigError
 
 PEM_BYTES_MAX = 8 << 20
 """A file with more is no list of certificates; the system's is 0.2 MB."""
+PIPE_LIMIT_S = 10.0
+"""So long somebody may take to write into a pipe that is named as a file. A shell's `<(command)` is one."""
 ROOTS: Final = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -104,8 +108,20 @@ class Certificates:
                 raise ConfigError(
                     f"--etcd_cert {self.cert} holds no certificate in PEM (-----BEGIN CERTIFICATE-----)"
                 ) from error
+            if error.reason and error.reason.endswith(_WEAK):
+                raise ConfigError(
+                    f"--etcd_cert {self.cert} is too weak for the OpenSSL of this machine "
+                    f"({error.reason.replace('_', ' ').lower()}); make another one"
+                ) from error
+            if not _can_be_read(self.cert):
+                raise ConfigError(
+                    f"the certificate in --etcd_cert {self.cert} is damaged; copy it anew, whole"
+                ) from error
             raise ConfigError(f"--etcd_key {self.key} holds no key in PEM (-----BEGIN PRIVATE KEY-----)") from error
 
+
+_WEAK: Final = ("TOO_SMALL", "TOO_WEAK")
+"""How OpenSSL's reasons end for a certificate that is in order and does not do."""
 
 NONE: Final = Certificates()
 """No file: TLS with the system's authorities, where TLS is spoken at all."""
@@ -127,16 +143,56 @@ def _is_pem(name: str, word: str) -> bool:
     return f"-----BEGIN {word}" in Path(name).read_text(errors="replace")
 
 
-def beginning(flag: str, name: str, bytes_max: int) -> bytes:
-    """The contents of a file of the user's, as far as one byte beyond what it may have. Raises `ConfigError`."""
+def _can_be_read(name: str) -> bool:
+    """Tell whether the certificates of a file are whole."""
     try:
-        with Path(name).open("rb") as file:
-            return file.read(bytes_max + 1)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(name)
+    except ssl.SSLError:
+        return False
+    return True
+
+
+def beginning(flag: str, name: str, bytes_max: int, pipe_limit_s: float = PIPE_LIMIT_S) -> bytes:
+    """The contents of a file of the user's, as far as one byte beyond what it may have. Raises `ConfigError`.
+
+    A pipe is read to its end; one that nobody writes into is an error after `pipe_limit_s`.
+    """
+    try:
+        # Without O_NONBLOCK the opening of a pipe waits for a writer.
+        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            return _read_all(fd, bytes_max + 1, time.monotonic() + pipe_limit_s)
+        finally:
+            os.close(fd)
+    except TimeoutError as error:
+        raise ConfigError(
+            f"{flag} {name} is a pipe or a device, and nothing has come from it for {pipe_limit_s:g} s; name a file"
+        ) from error
     except OSError as error:
         raise ConfigError(f"{flag} {name} cannot be read: {error.strerror}") from error
 
 
+def _read_all(fd: int, count: int, until_s: float) -> bytes:
+    """Up to so many bytes of what may be a pipe. Raises `TimeoutError`."""
+    found = b""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    while len(found) < count:
+        if not poll.poll(max(0.0, until_s - time.monotonic()) * 1000):
+            raise TimeoutError
+        if not (data := os.read(fd, count - len(found))):
+            break
+        found += data
+    return found
+
+
 def _read(flag: str, name: str) -> bytes:
+    try:
+        mode = os.stat(name).st_mode
+    except OSError:
+        mode = stat.S_IFREG  # `beginning` says what is wrong.
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise ConfigError(f"{flag} {name} is a pipe or a device, and is read again at each connection; name a file")
     data = beginning(flag, name, PEM_BYTES_MAX)
     if len(data) > PEM_BYTES_MAX:
         raise ConfigError(f"{flag} {name} is longer than any list of certificates; name a file in PEM")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from elastic.errors import StoreError
+from elastic.errors import StoreDenied, StoreError
 from elastic.keys import JobKeys, View, ViewReader
 from elastic.membership import Memory, Policy, Wait, decide
 from elastic.probe import Answer
@@ -38,7 +38,8 @@ async def job_checks(store: Store, keys: JobKeys) -> AsyncIterator[Check]:
     except Busy as busy:
         yield warn("reachability", str(busy))
     except StoreError as error:
-        yield fail("job", f"etcd stopped answering ({error})")
+        what = "refuses" if isinstance(error, StoreDenied) else "stopped answering"
+        yield fail("job", f"etcd {what} ({error})")
 
 
 def standing_checks(view: View, job_id: str) -> list[Check]:

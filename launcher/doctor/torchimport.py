@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from launcher.doctor.checks import Check, fail, ok, warn
+from launcher.environment import without
 
 LIMIT_S = 120.0
 """A cold disk in a network takes long."""
@@ -70,7 +71,7 @@ def torch_checks(environ: Mapping[str, str], cards: int) -> list[Check]:
     try:
         ran = subprocess.run(
             [sys.executable, "-c", ASK],
-            env=dict(environ),
+            env=without(environ, ()),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=LIMIT_S,

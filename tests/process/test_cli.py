@@ -233,6 +233,27 @@ def test_a_machine_without_a_temporary_folder_is_told_to_set_one(
     assert "set TMPDIR" in refused(("train.py",), capsys)
 
 
+def test_a_lack_of_open_files_is_one_line(folder: Path) -> None:
+    def ended(files: int, *argv: str) -> tuple[int, str]:
+        ran = subprocess.run(
+            ["sh", "-c", f'ulimit -n {files}; exec "$0" -P -m launcher "$@"', sys.executable, *argv, "train.py"],
+            cwd=folder,
+            capture_output=True,
+            timeout=LIMIT_S,
+            text=True,
+            check=False,
+        )
+        return ran.returncode, ran.stderr
+
+    code, said = ended(64, *SERVER, "--nproc_per_node", "8")
+    assert (code, said.count("\n")) == (2, 1)
+    assert "a node of 8 workers needs 104 open files" in said
+
+
+def test_what_a_terminal_would_obey_is_not_in_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "\x1b" not in refused(("\x1b[31mtrain.py\x07",), capsys)
+
+
 def test_help_on_a_full_disk_is_one_line_and_a_reader_that_has_enough_is_none(folder: Path) -> None:
     def ended(rest: str) -> tuple[int, str]:
         ran = subprocess.run(

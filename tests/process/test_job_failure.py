@@ -81,6 +81,23 @@ async def test_a_program_that_cannot_be_started_fails_the_job_at_once(job: Job) 
 
 
 @story
+async def test_a_folder_that_is_gone_since_the_start_fails_the_job_unless_it_is_there_again(job: Job) -> None:
+    for again in (True, False):
+        node = await job.node("--np", "1", "--rerun", "--log_dir", str(job.folder / "logs"))
+        (worker,) = await job.newest_world(1)
+        node.folder.rmdir()
+        if again:
+            node.folder.mkdir()
+        await worker.exits(7)
+        if again:
+            (worker,) = await job.newest_world(1)
+            await worker.exits(0)
+            assert await node.exits() == 0
+    assert await node.exits() == 1
+    await node.says(rf"no restart would mend this: cannot start .*: No such file or directory: {node.folder}$")
+
+
+@story
 async def test_a_worker_that_had_to_be_stopped_is_not_blamed(job: Job) -> None:
     node = await job.node("--np", "1", "--nproc_per_node", "2", "--max_restarts", "0", "--loss_grace", "0.2")
     (stubborn, failing) = await job.world(1, 2)

@@ -64,6 +64,12 @@ async def desk(folder: Path, limit_s: float = LIMIT_S) -> AsyncIterator[Desk]:
                 made.told.append(left)
 
 
+def stop(child: int) -> None:
+    """SIGSTOP; all its threads stand still from here on."""
+    os.kill(child, signal.SIGSTOP)
+    os.waitid(os.P_PID, child, os.WSTOPPED | os.WNOWAIT)
+
+
 async def read_whole(path: Path) -> bytes:
     """Read a pipe until whoever writes has closed it."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -165,6 +171,21 @@ def test_the_end_does_not_wait_for_ever_and_says_what_is_lost(tmp_path: Path) ->
     pid = asyncio.run(main())
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
+
+
+def test_a_process_that_was_stopped_goes_on_at_the_end_and_nothing_is_lost(tmp_path: Path) -> None:
+    others = psutil.Process().children()
+
+    async def main() -> None:
+        async with desk(tmp_path) as it:
+            (writer,) = set(psutil.Process().children()) - set(others)
+            stop(writer.pid)
+            it.start().write(b"the last word\n")
+        assert it.told == []
+        assert not psutil.pid_exists(writer.pid)
+
+    asyncio.run(main())
+    assert b"the last word" in (tmp_path / "workerlog.0").read_bytes()
 
 
 def test_a_process_that_was_killed_costs_a_line_and_the_logs_go_on(tmp_path: Path) -> None:

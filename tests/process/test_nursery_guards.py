@@ -15,6 +15,7 @@ import pytest
 
 from elastic.right import KILL_S
 from launcher import locks, wire
+from launcher.processes import descendants
 from launcher.workers import Gone, NurseryDied, Overdue
 from tests.process.nest import LIMIT_S, LONG_S, nest, pids, watch_end
 
@@ -39,7 +40,7 @@ time.sleep(100)
 """
 
 AGENT = """
-import asyncio, json, os, signal, sys
+import asyncio, json, os, signal, subprocess, sys
 from pathlib import Path
 from launcher import wire
 from launcher.workers import Workers, WorkerSpec
@@ -51,7 +52,9 @@ def shorten(workers):
 async def main():
     folder, code = Path(sys.argv[1]), sys.argv[2]
     events = asyncio.Queue()
-    workers = Workers(events.put_nowait, lock=folder / "job.node.lock")
+    other = subprocess.Popen(["cat"], stdin=subprocess.PIPE)  # It ends with this process.
+    print("other", other.pid, flush=True)
+    workers = Workers(events.put_nowait, lock=folder / "job.node.lock", adopts=True)
     await workers.start()
     workers.run_until(wire.boottime_s() + 60)
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, shorten, workers)
@@ -186,7 +189,7 @@ class TestTheRightToRun:
                 assert it.workers.pid is not None
                 it.run_for(0.5)
                 os.kill(it.workers.pid, signal.SIGSTOP)
-                assert await it.next() == NurseryDied()
+                assert isinstance(await it.next(), NurseryDied)
                 assert ended(0)
                 assert it.complaints == [], "it had no time left to answer"
 
@@ -203,7 +206,7 @@ class TestTheNurseryIsFrozen:
                 assert it.workers.pid is not None
                 os.kill(it.workers.pid, signal.SIGSTOP)
                 it.run_for(LONG_S) if order == "until" else it.workers.stop(30)
-                assert await it.next() == NurseryDied()
+                assert isinstance(await it.next(), NurseryDied)
                 assert all(ended(0) for ended in ends)
                 assert len(it.complaints) == 1
                 assert "has not answered for 2 s" in it.complaints[0]
@@ -235,7 +238,10 @@ class TestTheNurseryIsKilled:
                 ends = [watch_end(pid) for pid in (*workers, *pids(await it.says("ready")))]
                 assert it.workers.pid is not None
                 os.kill(it.workers.pid, signal.SIGKILL)
-                assert await it.next() == NurseryDied()
+                died = await it.next()
+                assert isinstance(died, NurseryDied)
+                assert died.left == ()
+                assert {rank: b"ready" in ending.data for rank, ending in died.said.items()} == {0: True, 1: False}
                 assert all(ended(0) for ended in ends)
                 assert it.events.empty()
                 assert it.log(1).read_text().endswith("==== rank 1 gen 1 ended: killed, its nursery died ====\n")
@@ -244,6 +250,21 @@ class TestTheNurseryIsKilled:
                 it.workers.stop(1)
 
         asyncio.run(main())
+
+    def test_what_made_sessions_of_its_own_ends_too_and_what_is_not_the_workers_stays(self, tmp_path: Path) -> None:
+        """An agent is told so at its start; here another process does as an agent."""
+        with agent(tmp_path, FAMILY) as process:
+            found = lines_until(process, "ready")
+            nursery = next(json.loads(line)[1] for line in found if line.startswith("["))
+            ends = [watch_end(pid) for pid in pids(found)]
+            other = next(int(line.split()[1]) for line in found if line.startswith("other"))
+            os.kill(nursery, signal.SIGKILL)
+            told = lines_until(process, '"NurseryDied"')
+            assert told
+            assert all(ended(0) for ended in ends)
+            assert not watch_end(other)(0)
+            assert not [child for child in descendants(process.pid) if child.pid != other], "and the dead are reaped"
+            process.kill()
 
     def test_signals_of_a_terminal_do_not_touch_it(self, tmp_path: Path) -> None:
         async def main() -> None:

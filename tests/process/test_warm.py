@@ -332,7 +332,7 @@ class TestTheNurserysOwnLife:
                 assert events.empty()
             else:
                 os.kill(workers.pid, signal.SIGKILL)
-                assert await events.get() == NurseryDied()
+                assert isinstance(await events.get(), NurseryDied)
                 assert not workers.prepared
             assert ended(LIMIT_S)
 

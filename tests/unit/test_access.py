@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,27 @@ def test_files_that_are_not_what_they_should_be_are_told_with_the_mend(ours: Aut
         Certificates(ca=ca, cert=cert, key=ours.path("other-key.pem")).check()
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         Certificates(ca=str(tmp_path)).check()
+
+
+def test_a_certificate_that_is_damaged_or_too_weak_is_not_put_down_to_its_key(ours: Authority, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.write_text(Path(ours.client.cert).read_text().replace("M", "N", 20))
+    with pytest.raises(ConfigError, match=f"the certificate in --etcd_cert {damaged} is damaged"):
+        Certificates(cert=str(damaged), key=ours.client.key).check()
+    short = ("req", "-x509", "-newkey", "rsa:512", "-nodes", "-subj", "/CN=short", "-sha256")
+    ours.run(*short, "-keyout", "short-key.pem", "-out", "short.pem")
+    with pytest.raises(
+        ConfigError, match=r"--etcd_cert .*short.pem is too weak for the OpenSSL of this machine \(ee key"
+    ):
+        Certificates(cert=ours.path("short.pem"), key=ours.path("short-key.pem")).check()
+
+
+def test_a_certificate_in_a_pipe_is_told_at_once_because_it_is_read_again(ours: Authority, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for files in (Certificates(ca=str(pipe)), Certificates(cert=ours.client.cert, key=str(pipe))):
+        with pytest.raises(ConfigError, match=r"--etcd_(ca|key) .* is a pipe or a device, and is read again at each"):
+            files.check()
 
 
 def test_a_key_with_a_passphrase_is_told_and_nobody_is_asked_for_it(ours: Authority) -> None:

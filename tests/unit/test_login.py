@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,38 @@ def test_the_secret_comes_from_the_file_or_else_from_the_variable(tmp_path: Path
     file = own_file(tmp_path, f"{LONG}\r\n")
     assert login("", "", {SECRET: "of the variable"}, str(file)) == Login(secret=LONG)
     assert login("", "", {SECRET: LONG}) == Login(secret=LONG)
+
+
+def test_a_line_end_and_a_mark_of_the_encoding_do_not_count_wherever_they_stand(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    for data in (b"pw", b"pw\n", b"pw\r\n", b"\xef\xbb\xbfpw\r\n"):
+        file.write_bytes(data)
+        assert login("u", str(file), {}).password == "pw"
+    assert login("u", "", {PASSWORD: "pw\n"}).password == "pw", "as variables are that were made of files"
+    assert login("", "", {SECRET: f"{LONG}\n"}).secret == LONG
+    with pytest.raises(ConfigError, match="has no password"):
+        login("u", "", {PASSWORD: "\n"})
+
+
+def test_a_pipe_is_read_once_and_one_that_nobody_writes_into_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o600)
+    monkeypatch.setattr("launcher.login.PIPE_LIMIT_S", 0.0)
+    with pytest.raises(ConfigError, match=r"--etcd_password_file .* is a pipe or a device, and nothing has come from"):
+        login("u", str(pipe), {})
+    with open(os.open(pipe, os.O_RDWR), "r+b", buffering=0) as both:  # It never ends.
+        both.write(b"pw\n")
+        with pytest.raises(ConfigError, match="nothing has come"):
+            login("u", str(pipe), {})
+    reader, writer = os.pipe()
+    os.write(writer, b"pw\n")
+    os.close(writer)
+    who = login("u", f"/dev/fd/{reader}", {})
+    assert who.password == "pw", "as bash's <(command)"
+    assert who.again() == ""
+    os.close(reader)
 
 
 def test_no_text_about_a_login_has_the_password_or_the_secret() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic.agentfacts import DrainAsked
+from elastic.agentfacts import DrainAsked, Phase
 from elastic.decisions import Reason, Wait
 from elastic.store.memory_store import MemoryStore
 from launcher import waiting
@@ -51,6 +51,17 @@ def test_a_node_that_waits_says_for_whom_and_how_long_it_has_been_waiting(
         "2 of 3 nodes are here; waiting for 1 more (40 s so far)",
         "2 of 3 nodes are here; waiting for 1 more (80 s so far)",
     ]
+
+
+def test_the_time_counts_from_the_last_moment_in_which_workers_ran(tmp_path: Path) -> None:
+    bench, times = spare(np="3:3"), iter((100.0, 300.0))
+    with (tmp_path / "console").open("w") as file:
+        narrator = Narrator("b", Console(file.fileno()))
+    lines = WaitingLines(bench.core, MemoryStore(bench.shelf.core, lambda: 0.0), KEYS, narrator, lambda: next(times))
+    for phase in (Phase.SPARE, Phase.RUNNING, Phase.DONE):
+        bench.core.facts.phase = phase
+        lines.after_event()
+    assert lines._since == 300.0
 
 
 def test_a_line_that_was_just_said_is_not_said_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,76 @@
+"""What this machine does not give to this process: open files, processes, memory. Told in one line, with the mend."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from elastic.errors import ConfigError
+
+FILES: Final = 40
+FILES_PER_WORKER: Final = 8
+"""Descriptors of an agent: 33 and 3 for each worker were counted, and twice as many for workers with our library."""
+FILES_OF_ETCD: Final = 160
+"""etcd itself wants 150."""
+TASKS: Final = 16
+"""Processes and threads of a node beside its workers: 12 were counted, most of them grpc's."""
+TASKS_OF_ETCD: Final = 24
+LOOK_BELOW: Final = 4096
+"""A limit of processes that is higher is not looked into: to count those of a user costs some milliseconds."""
+
+_SHORT: Final = {
+    errno.EMFILE: "this process may open no more files",
+    errno.ENFILE: "this machine can open no more files",
+    errno.EAGAIN: "no more processes or threads can be started here",
+    errno.ENOMEM: "there is no memory left",
+}
+_NO_THREAD: Final = "can't start new thread"
+"""What Python says of one that it could not start."""
+
+
+def check(workers: int, *, nodes: int = 1, etcd: bool = False) -> None:
+    """Raise `ConfigError` if this process may not have what a node of so many workers needs.
+
+    `nodes` are those that it starts; with `etcd` it runs one, too.
+    """
+    files = max(FILES + FILES_PER_WORKER * workers, FILES_OF_ETCD if etcd else 0)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < files:
+        of = f" of {workers} workers" if workers > 1 else ""
+        need = " and its etcd need" if etcd else " needs"
+        raise ConfigError(f"ulimit -n {most} is too low: a node{of}{need} {files} open files; raise the limit")
+    tasks = nodes * (TASKS + workers) + (TASKS_OF_ETCD if etcd else 0)
+    limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if os.getuid() == 0 or limit == resource.RLIM_INFINITY or limit >= LOOK_BELOW:
+        return  # Root may have as many as it wants.
+    left = limit - _tasks_of(os.getuid())
+    if left < tasks:
+        raise ConfigError(
+            f"ulimit -u {limit} leaves room for {max(left, 0)} more processes and threads, and {tasks} are needed; "
+            "raise the limit, or end what else runs here"
+        )
+
+
+def of(error: BaseException) -> ConfigError | None:
+    """The line about an error that comes of a lack, None for any other error."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for one in error.exceptions if (found := of(one)) is not None), None)
+    if isinstance(error, OSError) and error.errno in _SHORT:
+        return ConfigError(f"{_SHORT[error.errno]} ({error.strerror}); see ulimit -a, and the limits of the container")
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        return ConfigError(f"{_SHORT[errno.EAGAIN]} ({error}); see ulimit -a, and the limits of the container")
+    return None
+
+
+def _tasks_of(uid: int) -> int:
+    """The processes and threads of a user."""
+    count = 0
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):  # It has ended.
+            if os.stat(f"/proc/{name}").st_uid == uid:
+                count += len(list(Path(f"/proc/{name}/task").iterdir()))
+    return count
