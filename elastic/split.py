@@ -1,9 +1,10 @@
 """Which machines a split network leaves out: those that remain all reach each other (pure).
 
 Every node says in its outcome which members of its world it could not reach while its workers waited. Two nodes are
-apart if either of them says so: where packets go one way only, no connection stands. Who is apart from most of the
-others goes first, so that one machine that is cut off goes and not those that miss it, also if it is the first of its
-world. Of two that are apart from as many the later one goes: the first of the world stays where it can.
+apart if either of them says so: where packets go one way only, no connection stands. Who is apart from most of those
+that were tried goes first, so that one machine that is cut off goes and not those that miss it, also if it is the first
+of its world. In a large world everybody tries the first, and a few try each of the others: so parts are compared, and
+not counts. Of two that are apart from as many the later one goes: the first of the world stays where it can.
 """
 
 from __future__ import annotations
@@ -15,8 +16,19 @@ from elastic.model import Spec
 
 SPLIT: Final = "the network is split"
 """What of the machine is to blame where a worker is ended because others cannot be reached (`WorkerExit.infra`)."""
+OTHERS_MAX: Final = 16
+"""A node looks at the first of its world, and at so many that come after it, and round."""
 NAMED_MAX: Final = 4
 """More of those that do not reach a machine are counted and not named."""
+
+
+def looked_at(names: Sequence[str], node: str) -> tuple[str, ...]:
+    """Whom of a world with these names, in their order, `node` looks at; nobody if it is not in it."""
+    if node not in names:
+        return ()
+    m_id = names.index(node)
+    after = (*names[m_id + 1 :], *names[:m_id])
+    return tuple(dict.fromkeys((*after[:OTHERS_MAX], *(names[:1] if m_id else ()))))
 
 
 def apart(nodes: Sequence[str], unreached: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
@@ -32,8 +44,10 @@ def apart(nodes: Sequence[str], unreached: Mapping[str, Collection[str]]) -> dic
             ways.setdefault(other, set()).add(node)
     out: dict[str, list[str]] = {}
     left = {node: set(others) for node, others in ways.items()}
+    most = len(order) - 1  # Ways of the first that were tried; of others those round about, and the one to the first.
+    tried = {node: most if place == 0 else min(most, 2 * OTHERS_MAX + 1) for node, place in order.items()}
     while any(left.values()):
-        worst = max(left, key=lambda node: (len(left[node]), order[node]))
+        worst = max(left, key=lambda node: (len(left[node]) / tried[node], order[node]))
         for other in left.pop(worst):
             left[other].discard(worst)
         out[worst] = sorted(ways[worst], key=order.__getitem__)
@@ -48,6 +62,7 @@ def cannot_reach(nodes: Sequence[str], spec: Spec, *, can: bool) -> str:
         then = "if that lasts, the job goes on without the machine that is cut off"
     elif spec.host_cooldown_s > 0:
         then = f"at least {spec.np.low} nodes must run (--np), so that the workers wait until the way is open"
+        then += ", or a spare is there"
     else:
         then = "no host is kept out (--host_cooldown 0), so that the workers wait until the way is open"
     return f"workers wait, and {', '.join(nodes)} cannot be reached from here; {then}"
