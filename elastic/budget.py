@@ -60,12 +60,13 @@ def judge(
     `outcomes` by node; `lost` are its nodes that vanished without one; `healthy` says that it had trained for
     `HEALTHY_S` under the eyes of this proposer.
     """
-    step = max((stored.value.step for stored in outcomes.values()), default=-1)
-    ran_s = max((stored.value.ran_s for stored in outcomes.values()), default=0.0)
-    progress = step > budget.step or (step < 0 and ran_s >= PROGRESS_RUN_S)
+    ends = [stored.value for stored in outcomes.values()]
+    waited = any(worker.infra == SPLIT for end in ends for worker in end.exits)  # And did nothing in that time.
+    step = max((end.step for end in ends), default=-1)
+    ran_s = max((end.ran_s for end in ends), default=0.0)
+    progress = step > budget.step or (step < 0 and ran_s >= PROGRESS_RUN_S and not waited)
     charged = 0 if healthy else budget.charged
     fruitless, infra = (0, 0) if progress else (budget.fruitless, budget.infra)
-    ends = [stored.value for stored in outcomes.values()]
     hosts = after_progress(budget.hosts, ends) if progress else budget.hosts
     kept = Budget(charged, fruitless, max(step, budget.step), infra, hosts)
 

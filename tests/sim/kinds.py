@@ -79,6 +79,7 @@ PLAYS: Final = (
     "twins",
     "late_to_a_roster",
     "drain_of_a_roster",
+    "split_and_a_spare",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

@@ -94,10 +94,14 @@ class Nurseries(Network):
             self._look_around(node, node.workers)
 
     def _look_around(self, node: Node, workers: WorkerSet) -> None:
-        if node.workers is not workers or (workers.stopping and not workers.asked):
+        generation, waited = workers.generation, workers.stalled_at
+        if node.workers is not workers:
+            return
+        if workers.stopping and not workers.asked:
+            if waited is not None:  # What they say while they are stopped may be heard still.
+                self.feed(node, Unreached(generation.g, ()))
             return
         self.after(1.0, lambda: self._look_around(node, workers))
-        generation, waited = workers.generation, workers.stalled_at
         if not self.apart(generation):
             if waited is not None:
                 workers.stalled_at = None

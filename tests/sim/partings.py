@@ -7,7 +7,7 @@ from elastic.model import Generation, Go, Why
 from elastic.proposals import Transaction
 from tests.sim import calm
 from tests.sim.accidents import apart_for, thaw
-from tests.sim.calm import Calm, Expected, inside, went
+from tests.sim.calm import STOP_S, Calm, Expected, inside, went
 from tests.sim.meetings import SOON_S, WhenFormed, comes, members_of
 from tests.sim.nodes import Node, Observer
 from tests.sim.nurseries import REACH_S
@@ -224,6 +224,16 @@ def split_and_all_needed(world: World, watch: Calm, node: Node, old: Generation)
             lambda generation: f"{generation.why} while all are needed",
         ),
     )
+
+
+def split_and_a_spare(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A machine is cut from the others, also the first one; all are needed, and a spare is there for its place."""
+    out = node if world.seed % 2 else members_of(world, old)[0]
+    apart_for(world, out, 6 * REACH_S)
+
+    done = lambda view: went(view) > old.g and out.name not in inside(view)  # noqa: E731
+    text = f"{out.name} is cut from the others, and no spare takes its place"
+    watch.expect(world, Expected("a split network", text, world.now + 2 * REACH_S + 3.0 + 3 * STOP_S, done))
 
 
 def split_in_a_planned_stop(world: World, watch: Calm, node: Node, old: Generation) -> None:

@@ -110,6 +110,7 @@ PLAYS: Final[Mapping[str, Play]] = {
     "twins": Play(races.twins, nodes=3, high=5),
     "late_to_a_roster": Play(races.late_to_a_roster, roster=True, work_s=80.0),
     "drain_of_a_roster": Play(races.drain_of_a_roster, roster=True, work_s=80.0),
+    "split_and_a_spare": Play(partings.split_and_a_spare, nodes=4, low=3, high=3),
 }
 """Every play, by its name."""
 

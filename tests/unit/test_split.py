@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from elastic.agentevents import StopWorkers, Unreached
-from elastic.cooldown import APART_MAX, budget_of, noted_apart
+from elastic.budget import PROGRESS_RUN_S
+from elastic.cooldown import APART_MAX, HOSTS_MAX, blame, budget_of, noted_apart, taken_for_linked
 from elastic.decisions import Form, Reason
-from elastic.model import Before, Budget, Cooldown, Ended, Why, WorkerExit
-from elastic.split import SPLIT, apart, not_reached_by
+from elastic.model import Before, Budget, Cooldown, Ended, Outcome, Why, WorkerExit
+from elastic.split import SPLIT, apart, looked_at, not_reached_by
 from tests.unit.bench import Bench
 from tests.unit.views import Job, nodes_of, worker_exit
 
@@ -37,6 +38,15 @@ def test_who_goes_on_reaches_each_other_whatever_is_said() -> None:
     left = set("abcdef") - set(out)
     assert not any(two in unreached.get(one, "") for one in left for two in left)
     assert "f" in left
+
+
+def test_in_a_large_world_a_rack_goes_and_not_the_first_whom_all_of_it_miss() -> None:
+    names = [f"n{number}" for number in range(100)]
+    rack = {name for place, name in enumerate(names) if place % 3 == 1}
+    unreached = {
+        name: [other for other in looked_at(names, name) if (other in rack) is not (name in rack)] for name in names
+    }
+    assert {*apart(names, unreached)} == rack
 
 
 def test_what_is_said_of_oneself_or_of_others_than_these_nodes_does_not_count() -> None:
@@ -168,6 +178,42 @@ def test_a_second_time_it_is_kept_out_for_twice_as_long() -> None:
         job.open(now + left_s)
 
 
+def test_to_wait_for_long_is_no_progress_so_that_it_is_kept_out_for_longer_each_time() -> None:
+    job = running()
+    for now, left_s in ((10.0, 60.0), (100.0, 120.0)):
+        exits = (worker_exit(code=-15, infra=SPLIT),)
+        job.ended("a", Ended.FAILED, exits=exits, unreached=("d",), ran_s=2 * PROGRESS_RUN_S)
+        job.stopped("b c d", ran_s=2 * PROGRESS_RUN_S)
+        job.form(now, Reason.FAILED)
+        job.form(now, Reason.KEPT_OUT)
+        job.open(now)
+        assert [one.left_s for one in budget_of(job.view).hosts] == [left_s]
+        job.decide(now)
+        job.form(now + left_s, Reason.GROWN)
+        job.stopped("a b c")
+        job.open(now + left_s)
+
+
+def test_a_machine_that_has_left_is_not_waited_for() -> None:
+    job = running()
+    split(job, "a", a="d", b="d")
+    job.form(2.0, Reason.KEPT_OUT)
+    job.open(2.0)
+    job.decide(2.0)
+    job.vanish("d")
+    job.hear("a b c")
+    assert job.wait(100.0, Reason.TRAINING).reason == "training with 3 nodes"
+
+
+def test_who_has_no_links_takes_all_for_linked_but_those_that_are_left_out() -> None:
+    job = running()
+    assert taken_for_linked(job.view) == {*"abcd"}
+    split(job, "a", a="d", b="d")
+    assert taken_for_linked(job.view) == {*"abcd"}
+    job.form(2.0, Reason.KEPT_OUT)
+    assert taken_for_linked(job.view) == {*"abc"}
+
+
 def test_who_took_part_in_progress_is_like_any_other_again() -> None:
     job = running()
     split(job, "a", a="d")
@@ -189,6 +235,17 @@ def test_hosts_that_are_apart_leave_room_for_the_others_and_are_not_more_than_do
     hosts = noted_apart(known, {f"out-{number}": "x" * 300 for number in range(50)}).hosts
     assert len(hosts) == 16 + APART_MAX
     assert {one.apart for one in hosts if one.host.startswith("out")} == {True}
+
+
+def test_failures_of_others_do_not_have_it_forgotten() -> None:
+    """It would be a newcomer at once, also where it cannot be reached."""
+    out = tuple(Cooldown(f"out-{number}", times=1, left_s=60.0, apart=True) for number in range(APART_MAX))
+    ends = [
+        Outcome(ended=Ended.FAILED, over=True, host=f"host-{number}", exits=(worker_exit(),)) for number in range(40)
+    ]
+    found = blame(out, ends, pays=True).hosts
+    assert len(found) == HOSTS_MAX + APART_MAX <= 64, "what documents hold"
+    assert {one for one in found if one.apart} == {*out}
 
 
 # --- the agent ----------------------------------------------------------------------------------------------------
@@ -237,10 +294,51 @@ def test_where_the_job_needs_them_workers_wait_on_and_it_is_said_once() -> None:
     bench = waiting("3:3")
     bench.tell(Unreached(1, ("c",)), Unreached(1, ("c",), (EXIT,)), Unreached(1, ("c",), (EXIT,)))
     assert bench.stops == []
-    words = "at least 3 nodes must run (--np), so that the workers wait until the way is open"
+    words = "at least 3 nodes must run (--np), so that the workers wait until the way is open, or a spare is there"
     assert [line for line in bench.lines if "reached" in line] == [
         f"workers wait, and c cannot be reached from here; {words}"
     ]
+
+
+def proposing(np: str, nodes: str) -> Bench:
+    """The first of three or more, with workers that wait. Those beyond `np` are spares."""
+    bench = Bench("a", np)
+    for node in nodes.split():
+        bench.others(node)
+    bench.hears = frozenset(nodes.split())
+    bench.look()
+    return bench
+
+
+def test_the_proposer_knows_of_a_spare_that_can_take_the_place() -> None:
+    bench = proposing("3:3", "b c d")
+    assert bench.starts == [1]
+    bench.tell(Unreached(1, ("c",)))
+    assert bench.lines[-1].endswith("if that lasts, the job goes on without the machine that is cut off")
+    bench.tell(Unreached(1, ("c",), (EXIT,)))
+    assert bench.outcomes[1].unreached == ("c",)
+    assert bench.outcomes[1].ended is Ended.FAILED
+
+
+def test_a_proposer_that_reaches_nobody_leaves_its_place_to_a_spare() -> None:
+    bench = proposing("3:3", "b c d")
+    bench.tell(Unreached(1, ("b", "c"), (EXIT,)))
+    assert bench.outcomes[1].ended is Ended.FAILED
+
+
+def test_where_spares_are_too_few_it_waits_on() -> None:
+    bench = proposing("4:4", "b c d e")
+    bench.tell(Unreached(1, ("b", "c"), (EXIT,)))
+    assert bench.stops == []
+
+
+def test_what_workers_say_while_they_are_stopped_does_not_open_a_way() -> None:
+    """Otherwise nobody would be left out, and the failure would be blamed on whoever gave up first."""
+    bench = waiting()
+    bench.tell(Unreached(1, ("c",), (EXIT,)), Unreached(1, ()))
+    assert "every node of this world can be reached" not in bench.lines[-1]
+    bench.gone()
+    assert bench.outcomes[1].unreached == ("c",)
 
 
 def test_without_a_cooldown_workers_wait_on() -> None:
