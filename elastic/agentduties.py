@@ -110,21 +110,24 @@ def _tell_spare(f: Facts) -> None:
         return
     if generation.members and generation.index(f.me.node) is None and f.view.revision >= f.registered_at_revision:
         f.spare_g = generation.g
-        if _tell_kept_out(f):
-            return
         spec = f.view.spec.value if f.view.spec is not None else None
         room = spec is not None and not spec.ips and spec.roles is None and len(generation.members) < spec.np.high
+        if _tell_kept_out(f, room=room):
+            return
         until = "which joins at the next start" if room else "which takes over when one is lost"
         f.act(Say(f"spare: generation {generation.g} goes on without this node, {until}"))
 
 
-def _tell_kept_out(f: Facts) -> bool:
-    """Say to a node why it is a spare, if that is because its host is kept out."""
+def _tell_kept_out(f: Facts, *, room: bool) -> bool:
+    """Say to a node why it is a spare, if that is because its host is kept out.
+
+    One that others did not reach stays out where there is `room` for as long as the proposer does not reach it.
+    """
     for one in budget_of(f.view).hosts:
         until = f.memory.cooling.get((one.host, one.g), f.now)
-        if one.host == f.me.member.host and until > f.now:
-            at = cooldown.clock_time(f.wall_at_zero + until)
-            f.act(Say(f"kept out until {at} UTC: {cooldown.words(one)}; it comes back by itself", warn=True))
+        if one.host == f.me.member.host and (until > f.now or (one.apart and room)):
+            at = f"{cooldown.clock_time(f.wall_at_zero + until)} UTC" if until > f.now else "it can be reached"
+            f.act(Say(f"kept out until {at}: {cooldown.words(one)}; it comes back by itself", warn=True))
             return True
     return False
 

@@ -8,9 +8,10 @@ from elastic.agentevents import StopWorkers, Unreached
 from elastic.budget import PROGRESS_RUN_S
 from elastic.cooldown import APART_MAX, HOSTS_MAX, blame, budget_of, noted_apart, taken_for_linked
 from elastic.decisions import Form, Reason
-from elastic.model import Before, Budget, Cooldown, Ended, Outcome, Why, WorkerExit
+from elastic.model import Before, Budget, Cooldown, Ended, Go, Outcome, Why, WorkerExit
 from elastic.split import SPLIT, apart, looked_at, not_reached_by
 from tests.unit.bench import Bench
+from tests.unit.documents import KEYS
 from tests.unit.views import Job, nodes_of, worker_exit
 
 # --- who is left out ----------------------------------------------------------------------------------------------
@@ -354,6 +355,22 @@ def test_workers_that_are_to_save_together_are_not_waited_for_either() -> None:
     bench.tell(Unreached(1, ("c",), (EXIT,)))
     assert [stop.planned for stop in bench.every(StopWorkers)] == [True, False]
     assert bench.outcomes[1].ended is Ended.FAILED
+
+
+def left_out(np: str, *, left_s: float) -> Bench:
+    """Node b is registered, and generation 2 runs without it: the others did not reach its host."""
+    bench = Bench("b", np, after="a")
+    budget = Budget(hosts=(Cooldown("host-b", times=1, g=1, left_s=left_s, words="a does not reach it", apart=True),))
+    bench.shelf.put(KEYS.go, Go(g=2, tag="", master="host-a:7000", budget=budget))
+    bench.world(2, "a c", why=Why.KEPT_OUT)
+    return bench
+
+
+def test_a_node_that_is_left_out_is_told_until_when_and_that_the_way_must_be_open() -> None:
+    assert left_out("1:3", left_s=60.0).lines[-1].endswith(" UTC: a does not reach it; it comes back by itself")
+    told = "kept out until it can be reached: a does not reach it; it comes back by itself"
+    assert left_out("1:3", left_s=0.0).lines[-1] == told
+    assert left_out("1:2", left_s=0.0).lines[-1].startswith("spare: "), "there is no room for it in any case"
 
 
 def test_what_is_said_of_another_generation_does_not_count() -> None:
