@@ -19,7 +19,7 @@ nodes on one machine share its disk, its memory and its cards.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -35,9 +35,11 @@ A longer `--host_cooldown` does not double."""
 BLAMED_ONE_OF = 3
 HOSTS_MAX = 16
 """So many hosts are remembered. One less can be blamed in a row, however large the job is."""
-APART_MAX = 48
-"""So many hosts that others do not reach are left out at once, and remembered besides; if there are more, the next
-time."""
+APART_MAX = 496
+"""So many hosts that others do not reach are left out at once, and remembered besides. One that is forgotten comes back
+at once: of a rack that is cut off all must be remembered."""
+NAMED_MAX = 4
+"""More hosts that are kept out are counted and not named."""
 WORDS_MAX = 200
 HOST_MAX = 253
 RESTART_ASKED = 101
@@ -167,6 +169,13 @@ def words(one: Cooldown) -> str:
     if one.failures > 1:
         return f"its workers failed {one.failures} times in a row ({one.words})"
     return f"its workers failed again ({one.words})"
+
+
+def listed(texts: Sequence[str], between: str = "; ") -> str:
+    """What is to be said of hosts that are kept out; of many only how many there are."""
+    more = len(texts) - NAMED_MAX
+    shown = between.join(texts[:NAMED_MAX])
+    return shown if more <= 0 else f"{shown}{between}{more} more {'is' if more == 1 else 'are'} kept out"
 
 
 def length(seconds: float) -> str:

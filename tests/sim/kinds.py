@@ -80,6 +80,7 @@ PLAYS: Final = (
     "late_to_a_roster",
     "drain_of_a_roster",
     "split_and_a_spare",
+    "split_of_pairs",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

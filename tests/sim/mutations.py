@@ -568,8 +568,15 @@ MUTATIONS: Final = (
         "split: the last goes",
         SPLIT,
         "(len(left[node]) / tried[node], order[node])",
-        "order[node]",
+        "(bool(left[node]), order[node])",
         "who is apart from most goes first",
+    ),
+    Mutation(
+        "split: not the largest part",
+        SPLIT,
+        "    return max(parts, key=len)\n",
+        "    return parts[0]\n",
+        "the largest part of a world goes on, also without the first",
     ),
     Mutation(
         "split: charged",

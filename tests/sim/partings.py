@@ -6,7 +6,7 @@ from elastic.keys import View
 from elastic.model import Generation, Go, Why
 from elastic.proposals import Transaction
 from tests.sim import calm
-from tests.sim.accidents import apart_for, thaw
+from tests.sim.accidents import apart_for, pairs_apart, thaw
 from tests.sim.calm import STOP_S, Calm, Expected, inside, went
 from tests.sim.meetings import SOON_S, WhenFormed, comes, members_of
 from tests.sim.nodes import Node, Observer
@@ -233,6 +233,19 @@ def split_and_a_spare(world: World, watch: Calm, node: Node, old: Generation) ->
 
     done = lambda view: went(view) > old.g and out.name not in inside(view)  # noqa: E731
     text = f"{out.name} is cut from the others, and no spare takes its place"
+    watch.expect(world, Expected("a split network", text, world.now + 2 * REACH_S + 3.0 + 3 * STOP_S, done))
+
+
+def split_of_pairs(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """Of two machines that do not reach each other the later one goes; and one that does not reach two goes alone."""
+    members = members_of(world, old)
+    others = members[2:4] if world.seed % 2 else members[3:4]
+    out = node if world.seed % 2 else members[3]
+    pairs_apart(world, node, others)
+    rest = {one.name for one in members} - {out.name}
+
+    done = lambda view: went(view) > old.g and inside(view) == rest  # noqa: E731
+    text = f"{node.name} is cut from {[one.name for one in others]}, and the others do not go on without {out.name}"
     watch.expect(world, Expected("a split network", text, world.now + 2 * REACH_S + 3.0 + 3 * STOP_S, done))
 
 

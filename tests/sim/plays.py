@@ -111,6 +111,7 @@ PLAYS: Final[Mapping[str, Play]] = {
     "late_to_a_roster": Play(races.late_to_a_roster, roster=True, work_s=80.0),
     "drain_of_a_roster": Play(races.drain_of_a_roster, roster=True, work_s=80.0),
     "split_and_a_spare": Play(partings.split_and_a_spare, nodes=4, low=3, high=3),
+    "split_of_pairs": Play(partings.split_of_pairs, nodes=5),
 }
 """Every play, by its name."""
 

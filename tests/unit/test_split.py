@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from elastic.agentevents import StopWorkers, Unreached
@@ -41,13 +42,33 @@ def test_who_goes_on_reaches_each_other_whatever_is_said() -> None:
     assert "f" in left
 
 
-def test_in_a_large_world_a_rack_goes_and_not_the_first_whom_all_of_it_miss() -> None:
-    names = [f"n{number}" for number in range(100)]
-    rack = {name for place, name in enumerate(names) if place % 3 == 1}
-    unreached = {
+def far(names: Sequence[str], rack: Collection[str]) -> dict[str, list[str]]:
+    """Whom each of these does not reach if the ways between a rack and all others are closed."""
+    return {
         name: [other for other in looked_at(names, name) if (other in rack) is not (name in rack)] for name in names
     }
-    assert {*apart(names, unreached)} == rack
+
+
+def test_in_a_large_world_a_rack_goes_and_not_the_first_whom_all_of_it_miss() -> None:
+    names = [f"n{number}" for number in range(100)]
+    for rack in ({name for place, name in enumerate(names) if place % 3 == 1}, {*names[20:60]}):
+        assert {*apart(names, far(names, rack))} == rack
+
+
+def test_the_larger_part_goes_on_and_who_is_left_out_is_missed_by_somebody() -> None:
+    names = [f"n{number}" for number in range(100)]
+    out = apart(names, far(names, {*names[40:]}))
+    assert {*out} == {*names[:40]}
+    assert all(out.values())
+
+
+def test_who_is_lost_is_in_no_part() -> None:
+    assert apart("abcd", {"a": "d", "b": "d", "c": "d"}, lost="d") == {}
+    assert apart("abcd", {"a": "cd", "b": "cd"}, lost="b") == {"a": ["c", "d"]}
+
+
+def test_one_that_many_of_a_part_miss_goes_and_not_they() -> None:
+    assert apart("abcdef", {"b": "cde"}) == {"b": ["c", "d", "e"]}
 
 
 def test_what_is_said_of_oneself_or_of_others_than_these_nodes_does_not_count() -> None:
@@ -63,11 +84,13 @@ def test_many_that_do_not_reach_a_machine_are_counted() -> None:
 # --- the gate -----------------------------------------------------------------------------------------------------
 
 
-def split(job: Job, first: str, *, now: float = 1.0, **unreached: str) -> Form:
+def split(
+    job: Job, first: str, *, now: float = 1.0, unreached_by: Mapping[str, Sequence[str]] = {}, **unreached: str
+) -> Form:
     """The workers of `first` were given up; each node of the newest world says whom it did not reach."""
     exits = (worker_exit(code=-15, infra=SPLIT),)
     for place in job.generation.members:
-        how = {"unreached": tuple(unreached.get(place.node, ""))}
+        how = {"unreached": tuple({**unreached_by, **unreached}.get(place.node, ""))}
         if place.node == first:
             job.ended(place.node, Ended.FAILED, exits=exits, **how)
         else:
@@ -138,6 +161,24 @@ def test_a_node_that_was_lost_is_apart_from_nobody() -> None:
     job.stopped("b c")
     assert nodes_of(job.form(1.0, Reason.LOST)) == ["a", "b", "c"]
     assert job.open(2.0).go.budget.hosts == ()
+
+
+def test_a_rack_is_left_out_at_once_and_counted_and_nobody_of_it_is_a_newcomer_at_the_next_failure() -> None:
+    names = [f"n{number}" for number in range(140)]
+    rack = set(names[-60:])
+    job = running(np="1:200", nodes=" ".join(names))
+    split(job, "n0", unreached_by=far(names, rack))
+    form = job.form(2.0, Reason.KEPT_OUT)
+    assert nodes_of(form) == names[:-60]
+    assert form.reason.endswith("; 56 more are kept out")
+    assert len(form.reason) < 500
+    assert job.open(2.0).go.note == "not charged: 60 hosts are kept out"
+    job.decide(2.0)
+    job.failed("n1")
+    job.stopped(" ".join(node for node in nodes_of(form) if node != "n1"))
+    job.form(3.0, Reason.FAILED)
+    job.open(4.0)
+    assert job.wait(70.0, Reason.TRAINING).reason.endswith("; 56 more are kept out")
 
 
 # --- the way back -------------------------------------------------------------------------------------------------
@@ -233,8 +274,8 @@ def test_who_took_part_in_progress_is_like_any_other_again() -> None:
 
 def test_hosts_that_are_apart_leave_room_for_the_others_and_are_not_more_than_documents_hold() -> None:
     known = Budget(hosts=tuple(Cooldown(f"old-{number}", failures=1) for number in range(20)))
-    hosts = noted_apart(known, {f"out-{number}": "x" * 300 for number in range(50)}).hosts
-    assert len(hosts) == 16 + APART_MAX
+    hosts = noted_apart(known, {f"out-{number}": "x" * 300 for number in range(1000)}).hosts
+    assert len(hosts) == HOSTS_MAX + APART_MAX <= 512, "what documents hold"
     assert {one.apart for one in hosts if one.host.startswith("out")} == {True}
 
 
@@ -245,7 +286,7 @@ def test_failures_of_others_do_not_have_it_forgotten() -> None:
         Outcome(ended=Ended.FAILED, over=True, host=f"host-{number}", exits=(worker_exit(),)) for number in range(40)
     ]
     found = blame(out, ends, pays=True).hosts
-    assert len(found) == HOSTS_MAX + APART_MAX <= 64, "what documents hold"
+    assert len(found) == HOSTS_MAX + APART_MAX
     assert {one for one in found if one.apart} == {*out}
 
 
