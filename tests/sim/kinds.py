@@ -81,6 +81,7 @@ PLAYS: Final = (
     "drain_of_a_roster",
     "split_and_a_spare",
     "split_of_pairs",
+    "leases_ended_in_a_planned_stop",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

@@ -33,6 +33,7 @@ RESTARTS: Final = "elastic/restarts.py"
 ABSORB: Final = "elastic/agentabsorb.py"
 LINKS: Final = "elastic/agentlinks.py"
 SPLIT: Final = "elastic/split.py"
+DUTIES: Final = "elastic/agentduties.py"
 
 
 def _row(row: str, phase: str, guard: str) -> Mutation:
@@ -633,6 +634,20 @@ MUTATIONS: Final = (
         "    if not at_work:\n        return\n",
         "",
         "what is said of workers that are being stopped does not open a way",
+    ),
+    Mutation(
+        "planned: no key again",
+        DUTIES,
+        "saves = f.phase is Phase.STOPPING and f.planned and not f.hurried",
+        "saves = False",
+        "whose lease ends while its workers save has another one",
+    ),
+    Mutation(
+        "planned: ready again",
+        DUTIES,
+        "leaves = f.drain is not None and f.phase is Phase.STOPPING",
+        "leaves = False",
+        "who drains and registers again drains",
     ),
     # the next generation
     Mutation("above np", FORMING, "        if len(members) >= high:\n            break\n", "", "not more than np"),

@@ -11,6 +11,7 @@ from tests.sim.calm import STOP_S, Calm, Expected, inside, went
 from tests.sim.meetings import SOON_S, WhenFormed, comes, members_of
 from tests.sim.nodes import Node, Observer
 from tests.sim.nurseries import REACH_S
+from tests.sim.storefaults import leases_ended_early
 from tests.sim.world import World
 
 
@@ -260,6 +261,29 @@ def split_in_a_planned_stop(world: World, watch: Calm, node: Node, old: Generati
     done = lambda view: went(view) > old.g and node.name not in inside(view)  # noqa: E731
     text = f"{node.name} drains in a split network, and the others wait for long"
     watch.expect(world, Expected("a split network", text, world.now + 2 * REACH_S + 12.0, done, went=free))
+
+
+def leases_ended_in_a_planned_stop(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A node drains, and while all save the store ends leases that were refreshed in time: nobody is killed."""
+    leaves = members_of(world, old)[-1]
+    world.drain(leaves)
+    world.after(0.6, lambda: leases_ended_early(world, world.random))
+    over = world.now + 3 * world.spec.lease_ttl_s
+
+    def formed(generation: Generation) -> str:
+        return f"{leaves.name} drains, and is in {generation.g}" if generation.index(leaves.name) is not None else ""
+
+    text = "nothing happens after a drain"
+    watch.expect(world, Expected("5", text, over + 1.0, lambda _: world.now > over, formed))
+
+    def look() -> None:
+        for one in members_of(world, old):
+            if one.workers is not None and one.workers.generation.g == old.g and one.workers.overdue:
+                world.fail("7", f"the workers of {one.name} are killed while they save")
+        if world.now < over:
+            world.after(0.1, look)
+
+    look()
 
 
 def more_wanted_at_the_gate(world: World, watch: Calm, node: Node, old: Generation) -> None:
