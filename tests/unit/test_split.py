@@ -174,6 +174,7 @@ def test_a_rack_is_left_out_at_once_and_counted_and_nobody_of_it_is_a_newcomer_a
     assert len(form.reason) < 500
     assert job.open(2.0).go.note == "not charged: 60 hosts are kept out"
     job.decide(2.0)
+    job.hear(" ".join(names[:-60]))
     job.failed("n1")
     job.stopped(" ".join(node for node in nodes_of(form) if node != "n1"))
     job.form(3.0, Reason.FAILED)
