@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from msgspec.structs import replace
 
 from elastic.agentevents import (
@@ -31,8 +33,9 @@ from elastic.agentevents import (
 )
 from elastic.agentfacts import DrainAsked, Facts, Phase
 from elastic.membership import remember
-from elastic.model import Spec
-from elastic.split import cannot_reach
+from elastic.model import Generation, Spec
+from elastic.question import Question
+from elastic.split import cannot_reach, looked_at
 
 GRANT_RETRY_S = 0.5
 ASK_AGAIN_S = 0.5
@@ -116,18 +119,31 @@ def _unreached(f: Facts, event: Unreached) -> None:
     """Workers wait, and other machines are not reached. If that has lasted, and the job can do without, it counts.
 
     So it is also in a planned stop, where they wait to save together. Who is left out is judged at the next gate, when
-    all have said whom they reach.
+    all have said whom they reach. Once they are stopped for a failure or a loss, what was said last counts.
     """
+    at_work = f.phase is Phase.RUNNING or (f.phase is Phase.STOPPING and f.planned and not f.hurried)
+    if not at_work:
+        return
     generation, spec = f.generation, _spec(f)
-    left = len(generation.members) - len(event.nodes) if generation is not None else 0
+    left = _left_without(f, generation, event.nodes) if generation is not None else 0
     can = spec.host_cooldown_s > 0 and left >= spec.np.low
     if event.nodes != f.unreached:
         f.unreached = event.nodes
         f.act(Say(cannot_reach(event.nodes, spec, can=can)))
-    at_work = f.phase is Phase.RUNNING or (f.phase is Phase.STOPPING and f.planned and not f.hurried)
-    if event.exits and can and at_work and not f.seats and not f.own_exits:
+    if event.exits and can and not f.seats and not f.own_exits:
         f.own_exits.extend(event.exits)
         f.hung = True
+
+
+def _left_without(f: Facts, generation: Generation, unreached: Collection[str]) -> int:
+    """How many nodes the job would have without those that are not reached; spares only the proposer sees.
+
+    A proposer that reaches nobody is most likely itself the one that is cut off.
+    """
+    members = [place.node for place in generation.members]
+    spares = len(Question(f.view, _spec(f), f.memory, f.policy, f.now).newcomers()) if f.decision is not None else 0
+    alone = spares > 0 and set(looked_at(members, f.me.node)) <= set(unreached)
+    return len(members) - (1 if alone else len(unreached)) + spares
 
 
 def _heard(f: Facts, event: LinksAnswered) -> None:

@@ -28,7 +28,7 @@ from elastic.agentfacts import Facts, Phase
 from elastic.cooldown import budget_of
 from elastic.joining import join
 from elastic.membership import Wait, decide
-from elastic.model import Ended, MemberState, Outcome
+from elastic.model import Ended, Member, MemberState, Outcome
 from elastic.proposals import Transaction, leave, propose, record, say
 
 
@@ -90,7 +90,7 @@ def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
     if f.phase in (Phase.JOINING, Phase.SPARE, Phase.GATED) and f.limits.elastic_timeout_s is not None:
         times.append(f.idle_since + f.limits.elastic_timeout_s)
     idle = f.inflight is None and f.behind_since is None
-    if f.phase in (Phase.JOINING, Phase.RUNNING) and f.registered is None and idle:
+    if _to_register(f) and idle:
         times.append(max(f.grant_again_at, f.now + ASK_AGAIN_S))
     if f.behind_since is not None:
         times.append(f.behind_since + _patience_s(f))
@@ -110,21 +110,24 @@ def _tell_spare(f: Facts) -> None:
         return
     if generation.members and generation.index(f.me.node) is None and f.view.revision >= f.registered_at_revision:
         f.spare_g = generation.g
-        if _tell_kept_out(f):
-            return
         spec = f.view.spec.value if f.view.spec is not None else None
         room = spec is not None and not spec.ips and spec.roles is None and len(generation.members) < spec.np.high
+        if _tell_kept_out(f, room=room):
+            return
         until = "which joins at the next start" if room else "which takes over when one is lost"
         f.act(Say(f"spare: generation {generation.g} goes on without this node, {until}"))
 
 
-def _tell_kept_out(f: Facts) -> bool:
-    """Say to a node why it is a spare, if that is because its host is kept out."""
+def _tell_kept_out(f: Facts, *, room: bool) -> bool:
+    """Say to a node why it is a spare, if that is because its host is kept out.
+
+    One that others did not reach stays out where there is `room` for as long as the proposer does not reach it.
+    """
     for one in budget_of(f.view).hosts:
         until = f.memory.cooling.get((one.host, one.g), f.now)
-        if one.host == f.me.member.host and until > f.now:
-            at = cooldown.clock_time(f.wall_at_zero + until)
-            f.act(Say(f"kept out until {at} UTC: {cooldown.words(one)}; it comes back by itself", warn=True))
+        if one.host == f.me.member.host and (until > f.now or (one.apart and room)):
+            at = f"{cooldown.clock_time(f.wall_at_zero + until)} UTC" if until > f.now else "it can be reached"
+            f.act(Say(f"kept out until {at}: {cooldown.words(one)}; it comes back by itself", warn=True))
             return True
     return False
 
@@ -166,9 +169,17 @@ def keep_right(f: Facts) -> None:
         f.act(RunUntil(f.run_until))
 
 
+def _to_register(f: Facts) -> bool:
+    """Tell whether this node is to be registered, and is not.
+
+    Whose workers save before they leave needs its right to run for that.
+    """
+    saves = f.phase is Phase.STOPPING and f.planned and not f.hurried
+    return f.registered is None and (f.phase in (Phase.JOINING, Phase.RUNNING) or saves)
+
+
 def _session(f: Facts) -> None:
-    wanted = f.phase in (Phase.JOINING, Phase.RUNNING) and f.registered is None and f.view.revision > 0
-    if wanted and f.lease is None and not f.granting and f.now >= f.grant_again_at:
+    if _to_register(f) and f.view.revision > 0 and f.lease is None and not f.granting and f.now >= f.grant_again_at:
         f.granting = True
         f.act(OpenSession((f.view.spec.value if f.view.spec is not None else f.me.spec).lease_ttl_s))
 
@@ -221,11 +232,16 @@ def _write(f: Facts) -> None:
         _send(f, record(f.keys, f.view, f.me.node, *wanted))
     elif f.phase is Phase.LEAVING and f.registered is not None and not f.left:
         _send(f, leave(f.keys, f.me.node, f.registered))
-    elif f.registered is None and f.lease is not None and f.phase in (Phase.JOINING, Phase.RUNNING):
+    elif f.lease is not None and _to_register(f):
         _join(f)
     elif f.drain is not None and not f.drain_said and f.registered is not None and f.phase is Phase.RUNNING:
-        member = msgspec.structs.replace(f.me.member, state=MemberState.DRAINING, drain_reason=f.drain.reason)
-        _send(f, say(f.keys, f.view, f.me.node, f.registered, member, f.lease or 0))
+        _send(f, say(f.keys, f.view, f.me.node, f.registered, _draining(f), f.lease or 0))
+
+
+def _draining(f: Facts) -> Member:
+    """This node as it registers when it is told to leave."""
+    reason = f.drain.reason if f.drain is not None else ""
+    return msgspec.structs.replace(f.me.member, state=MemberState.DRAINING, drain_reason=reason)
 
 
 def _record_again_at(f: Facts) -> float:
@@ -243,10 +259,11 @@ def _join(f: Facts) -> None:
         return
     f.joins += 1
     incarnation = f"{f.me.incarnation}-{f.joins}"
+    leaves = f.drain is not None and f.phase is Phase.STOPPING
     plan = join(
         f.keys,
         f.view,
-        f.me,
+        replace(f.me, member=_draining(f)) if leaves else f.me,
         incarnation,
         f.lease or 0,
         f.somebody_lives,

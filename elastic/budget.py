@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from elastic.cooldown import APART_MAX, RESTART_ASKED, Blame, after_progress, blame, keep_out, kept_out_by, noted_apart
+from elastic.cooldown import (
+    APART_MAX,
+    NAMED_MAX,
+    RESTART_ASKED,
+    Blame,
+    after_progress,
+    blame,
+    keep_out,
+    kept_out_by,
+    noted_apart,
+)
 from elastic.keys import Stored
 from elastic.model import Before, Budget, Cause, Ended, FailedToo, Mode, Outcome, Role, Spec, Why, WorkerExit
 from elastic.split import SPLIT, apart, not_reached_by
@@ -60,17 +70,19 @@ def judge(
     `outcomes` by node; `lost` are its nodes that vanished without one; `healthy` says that it had trained for
     `HEALTHY_S` under the eyes of this proposer.
     """
-    step = max((stored.value.step for stored in outcomes.values()), default=-1)
-    ran_s = max((stored.value.ran_s for stored in outcomes.values()), default=0.0)
-    progress = step > budget.step or (step < 0 and ran_s >= PROGRESS_RUN_S)
+    ends = [stored.value for stored in outcomes.values()]
+    waited = any(worker.infra == SPLIT for end in ends for worker in end.exits)  # And did nothing in that time.
+    step = max((end.step for end in ends), default=-1)
+    ran_s = max((end.ran_s for end in ends), default=0.0)
+    progress = step > budget.step or (step < 0 and ran_s >= PROGRESS_RUN_S and not waited)
     charged = 0 if healthy else budget.charged
     fruitless, infra = (0, 0) if progress else (budget.fruitless, budget.infra)
-    ends = [stored.value for stored in outcomes.values()]
     hosts = after_progress(budget.hosts, ends) if progress else budget.hosts
     kept = Budget(charged, fruitless, max(step, budget.step), infra, hosts)
 
     if out := kept_out_by(budget, before.g):  # It was judged, and left a host out.
-        note = f"not charged: {', '.join(out)} {'is' if len(out) == 1 else 'are'} kept out"
+        named = ", ".join(out) if len(out) <= NAMED_MAX else f"{len(out)} hosts"
+        note = f"not charged: {named} {'is' if len(out) == 1 else 'are'} kept out"
         return Judgement(budget, cause=cause_of(before, outcomes, spec), note=note)
     failures = [
         outcome.value for outcome in outcomes.values() if outcome.value.ended is Ended.FAILED and outcome.value.exits
@@ -88,9 +100,7 @@ def judge(
         return Judgement(kept, cause=cause, fatal=f"no restart would mend this: {hopeless.hopeless}")
     if spec.mode is Mode.COLLECTIVE and (nowhere := _startable_nowhere(ends)):
         return Judgement(kept, cause=cause, fatal=f"no restart would mend this: {nowhere}")
-    split = apart(
-        [node for node in before.nodes if node not in lost], {n: o.value.unreached for n, o in outcomes.items()}
-    )
+    split = apart(before.nodes, {node: stored.value.unreached for node, stored in outcomes.items()}, lost)
     if split and all(worker.infra == SPLIT for worker in own):
         return _split(kept, split, outcomes, cause, before.g, spec)
     if lost:

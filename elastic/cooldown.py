@@ -19,7 +19,7 @@ nodes on one machine share its disk, its memory and its cards.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -35,8 +35,11 @@ A longer `--host_cooldown` does not double."""
 BLAMED_ONE_OF = 3
 HOSTS_MAX = 16
 """So many hosts are remembered. One less can be blamed in a row, however large the job is."""
-APART_MAX = 32
-"""So many hosts that others do not reach are left out at once; if there are more, the next time."""
+APART_MAX = 496
+"""So many hosts that others do not reach are left out at once, and remembered besides. One that is forgotten comes back
+at once: of a rack that is cut off all must be remembered."""
+NAMED_MAX = 4
+"""More hosts that are kept out are counted and not named."""
 WORDS_MAX = 200
 HOST_MAX = 253
 RESTART_ASKED = 101
@@ -122,7 +125,7 @@ def noted_apart(budget: Budget, out: Mapping[str, str]) -> Budget:
         replace(known.pop(host, Cooldown(host)), words=text[:WORDS_MAX], apart=True)
         for host, text in list(out.items())[:APART_MAX]
     ]
-    return replace(budget, hosts=(*list(known.values())[-HOSTS_MAX:], *new))
+    return replace(budget, hosts=_few([*known.values(), *new]))
 
 
 def kept_out_by(budget: Budget, g: int) -> list[str]:
@@ -168,9 +171,26 @@ def words(one: Cooldown) -> str:
     return f"its workers failed again ({one.words})"
 
 
+def listed(texts: Sequence[str], between: str = "; ") -> str:
+    """What is to be said of hosts that are kept out; of many only how many there are."""
+    more = len(texts) - NAMED_MAX
+    shown = between.join(texts[:NAMED_MAX])
+    return shown if more <= 0 else f"{shown}{between}{more} more {'is' if more == 1 else 'are'} kept out"
+
+
 def length(seconds: float) -> str:
     """So long, in words: "60 s", "30 min"."""
     return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{max(seconds, 1):.0f} s"
+
+
+def taken_for_linked(view: View) -> frozenset[str]:
+    """Whom a reader that has no links may take for reached by the proposer.
+
+    That is everybody, but who was left out because others did not reach it, and is not back.
+    """
+    apart = {one.host for one in budget_of(view).hosts if one.apart}
+    inside = {place.node for place in view.generation.value.members} if view.generation is not None else set()
+    return frozenset(node for node, stored in view.members.items() if node in inside or stored.value.host not in apart)
 
 
 def clock_time(wall_s: float) -> str:
@@ -180,6 +200,10 @@ def clock_time(wall_s: float) -> str:
 
 
 def _few(hosts: Iterable[Cooldown]) -> tuple[Cooldown, ...]:
-    """The newest of the row, then of those that were kept out, in their order."""
-    weighed = sorted(hosts, key=lambda one: (one.failures > 0, one.times > 0))
-    return tuple(weighed[-HOSTS_MAX:])
+    """The newest of the row, then of those that were kept out, in their order; with those that others do not reach.
+
+    One that was forgotten would be a newcomer at once.
+    """
+    found = tuple(hosts)
+    weighed = sorted((one for one in found if not one.apart), key=lambda one: (one.failures > 0, one.times > 0))
+    return (*weighed[-HOSTS_MAX:], *[one for one in found if one.apart][-APART_MAX:])

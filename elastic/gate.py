@@ -174,20 +174,17 @@ def opening(
 
 def _without(q: Question, generation: Generation, judgement: Judgement) -> Form | None:
     """The same generation without the hosts whose workers keep failing; None if too few would be left."""
-    out = [one for one in judgement.without.hosts if one.host in judgement.suspects]
+    suspects = frozenset(judgement.suspects)
+    out = [one for one in judgement.without.hosts if one.host in suspects]
     cooling = {**q.memory.cooling, **{(one.host, one.g): q.now + one.left_s for one in out}}
     q = dataclasses.replace(q, memory=replace(q.memory, cooling=cooling))
-    staying = [place for place in q.staying(generation) if place.host not in judgement.suspects]
+    staying = [place for place in q.staying(generation) if place.host not in suspects]
     formed = form(q, Reason.KEPT_OUT, Why.KEPT_OUT, "", staying)
     hosts = {place.host for place in formed.generation.members}
-    if (
-        len(staying) == len(q.staying(generation))
-        or len(formed.generation.members) < q.spec.np.low
-        or hosts & set(judgement.suspects)
-    ):
+    if len(staying) == len(q.staying(generation)) or len(formed.generation.members) < q.spec.np.low or hosts & suspects:
         return None
-    reason = "; ".join(
-        f"{one.host} is kept out for {cooldown.length(one.left_s)}: {cooldown.words(one)}" for one in out
+    reason = cooldown.listed(
+        [f"{one.host} is kept out for {cooldown.length(one.left_s)}: {cooldown.words(one)}" for one in out]
     )
     budget = cooldown.count_down(judgement.without, cooling, q.now, hosts)
     generation = msgspec.structs.replace(formed.generation, reason=reason, budget=budget)

@@ -23,7 +23,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from elastic import hostlist, roster
-from elastic.cooldown import length
+from elastic.cooldown import length, listed
 from elastic.decisions import Conclude, Decision, Form, Memory, Open, Policy, Reason, Wait
 from elastic.forming import failure_words, form, is_echo, lost_words, reform
 from elastic.gate import at_gate, opening
@@ -187,15 +187,14 @@ def _planned(q: Question, generation: Generation, nodes: list[str]) -> Decision:
         return form(q, Reason.GROWN, Why.GROWTH, told(newcomers, "join"), q.staying(generation), planned=True)
     text = f"training with {node_count(len(nodes))}"
     spares = len(q.ready())
-    kept_out = "".join(
-        f"; {host} is kept out for {length(until - q.now)} more"
+    kept_out = [
+        f"{host} is kept out for {length(until - q.now)} more"
         for (host, _), until in q.memory.cooling.items()
         if q.now < until
-    )
-    kept_out += "".join(
-        f"; {host} is kept out until it can be reached" for host in sorted(q.out_of_reach() - q.cooling())
-    )
-    return Wait(Reason.TRAINING, text + (f", {spares} spare" if spares else "") + kept_out)
+    ]
+    kept_out += [f"{host} is kept out until it can be reached" for host in sorted(q.out_of_reach() - q.cooling())]
+    parts = [text + (f", {spares} spare" if spares else ""), *([listed(kept_out)] if kept_out else [])]
+    return Wait(Reason.TRAINING, "; ".join(parts))
 
 
 def _grow_every_s(q: Question, generation: Generation) -> float:

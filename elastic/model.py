@@ -255,7 +255,7 @@ class Budget(msgspec.Struct, frozen=True, array_like=True):
     fruitless: Amount = 0
     step: Step = -1
     infra: Amount = 0
-    hosts: Annotated[tuple[Cooldown, ...], msgspec.Meta(max_length=64)] = ()
+    hosts: Annotated[tuple[Cooldown, ...], msgspec.Meta(max_length=512)] = ()
 
 
 class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):

@@ -126,10 +126,11 @@ class Question:
         return frozenset(host for (host, _), until in self.memory.cooling.items() if self.now < until)
 
     def out_of_reach(self) -> frozenset[str]:
-        """The hosts that were left out of a split network, and that this node does not reach yet."""
+        """The hosts that were left out of a split network, have a node, and are not reached by this one yet."""
         apart = {one.host for one in budget_of(self.view).hosts if one.apart}
         if not apart:
             return frozenset()
+        apart &= {stored.value.host for stored in self.view.members.values()}
         reached = {
             stored.value.host
             for node, stored in self.view.members.items()

@@ -1,9 +1,11 @@
 """Which machines a split network leaves out: those that remain all reach each other (pure).
 
 Every node says in its outcome which members of its world it could not reach while its workers waited. Two nodes are
-apart if either of them says so: where packets go one way only, no connection stands. Who is apart from most of the
-others goes first, so that one machine that is cut off goes and not those that miss it, also if it is the first of its
-world. Of two that are apart from as many the later one goes: the first of the world stays where it can.
+apart if either of them says so: where packets go one way only, no connection stands. Where a world falls into parts
+that do not reach each other at all, the largest goes on, so that one machine that is cut off goes and not those that
+miss it, also if it is the first of its world. Within a part who is apart from most of those that were tried goes first;
+in a large world everybody tries the first, and a few try each of the others. Of two parts, or machines, that are alike
+the later one goes: the first of the world stays where it can.
 """
 
 from __future__ import annotations
@@ -15,29 +17,67 @@ from elastic.model import Spec
 
 SPLIT: Final = "the network is split"
 """What of the machine is to blame where a worker is ended because others cannot be reached (`WorkerExit.infra`)."""
+OTHERS_MAX: Final = 16
+"""A node looks at the first of its world, and at so many that come after it, and round."""
 NAMED_MAX: Final = 4
 """More of those that do not reach a machine are counted and not named."""
 
 
-def apart(nodes: Sequence[str], unreached: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
+def looked_at(names: Sequence[str], node: str) -> tuple[str, ...]:
+    """Whom of a world with these names, in their order, `node` looks at; nobody if it is not in it."""
+    if node not in names:
+        return ()
+    m_id = names.index(node)
+    after = (*names[m_id + 1 :], *names[:m_id])
+    return tuple(dict.fromkeys((*after[:OTHERS_MAX], *(names[:1] if m_id else ()))))
+
+
+def apart(
+    nodes: Sequence[str], unreached: Mapping[str, Collection[str]], lost: Collection[str] = ()
+) -> dict[str, list[str]]:
     """Who of `nodes`, which are in their order, is left out, each with those that it is apart from.
 
-    `unreached`: whom each node could not reach. What is said of others than `nodes`, or by others, does not count.
+    `unreached`: whom each node could not reach. What is said of others than `nodes`, or by others, does not count; nor
+    do those that are `lost`.
     """
-    order = {node: place for place, node in enumerate(nodes)}
+    order = {node: place for place, node in enumerate(nodes) if node not in lost}
     ways: dict[str, set[str]] = {}
     for node in order:
         for other in order.keys() & set(unreached.get(node, ())) - {node}:
             ways.setdefault(node, set()).add(other)
             ways.setdefault(other, set()).add(node)
-    out: dict[str, list[str]] = {}
-    left = {node: set(others) for node, others in ways.items()}
+    if not ways:
+        return {}
+    kept = _largest_part(nodes, order, ways)
+    out = {node: ways.get(node) or kept for node in reversed(order) if node not in kept}
+    left = {node: ways.get(node, set()) & kept for node in kept}
+    most = len(nodes) - 1  # Ways of the first that were tried; of others those round about, and the one to the first.
+    tried = {node: most if place == 0 else min(most, 2 * OTHERS_MAX + 1) for node, place in order.items()}
     while any(left.values()):
-        worst = max(left, key=lambda node: (len(left[node]), order[node]))
+        worst = max(left, key=lambda node: (len(left[node]) / tried[node], order[node]))
         for other in left.pop(worst):
             left[other].discard(worst)
-        out[worst] = sorted(ways[worst], key=order.__getitem__)
-    return out
+        out[worst] = ways[worst]
+    return {node: sorted(others, key=order.__getitem__) for node, others in out.items()}
+
+
+def _largest_part(nodes: Sequence[str], order: Mapping[str, int], ways: Mapping[str, Collection[str]]) -> set[str]:
+    """The largest part of a world whose nodes reach each other over others of it; of two the one with the earlier."""
+    near: dict[str, set[str]] = {node: set() for node in order}
+    for node in order:
+        for other in looked_at(nodes, node):
+            if other in order and other not in ways.get(node, ()):
+                near[node].add(other)
+                near[other].add(node)
+    parts: list[set[str]] = []
+    while near:
+        part, edge = set[str](), [next(iter(near))]
+        while edge:
+            node = edge.pop()
+            part.add(node)
+            edge += near.pop(node, set()) - part
+        parts.append(part)
+    return max(parts, key=len)
 
 
 def cannot_reach(nodes: Sequence[str], spec: Spec, *, can: bool) -> str:
@@ -48,6 +88,7 @@ def cannot_reach(nodes: Sequence[str], spec: Spec, *, can: bool) -> str:
         then = "if that lasts, the job goes on without the machine that is cut off"
     elif spec.host_cooldown_s > 0:
         then = f"at least {spec.np.low} nodes must run (--np), so that the workers wait until the way is open"
+        then += ", or a spare is there"
     else:
         then = "no host is kept out (--host_cooldown 0), so that the workers wait until the way is open"
     return f"workers wait, and {', '.join(nodes)} cannot be reached from here; {then}"

@@ -7,8 +7,8 @@ first one acts. What is not taken for one:
 
 - a worker that prepares (`elastic.preparing`), here or elsewhere, and one that never said anything;
 - a step that takes not much longer than those before it, and a first one;
-- for four times as long, once a process group stands: a machine that was never reached. A firewall may keep the agents
-  apart, and not the workers.
+- for four times as long, once a process group stands, or if one stood before with the same machine: one that was never
+  reached. A firewall may keep the agents apart, and not the workers.
 
 Workers that have all met, and whose group does not stand long after that, cannot speak with each other although their
 agents can. That is a failure whose place nobody knows.
@@ -40,7 +40,7 @@ FORGETS = 0.9
 FIRST_STEP = 4.0
 """Times the limit: a first step may take so long."""
 NEVER_REACHED = 4.0
-"""Times as long workers wait, once their group stands, before a machine counts that was never reached."""
+"""Times as long workers wait before a machine counts that was never reached, and whose workers were."""
 FORMS = 10.0
 """Times the limit: so long a group may take to stand when all workers are there. It takes a moment."""
 
@@ -57,14 +57,23 @@ class _Wait:
 class SplitClock:
     """The clock of one node's workers in one generation; they are known by their local ranks."""
 
-    def __init__(self, limit_s: float, others: Collection[str] = (), known: set[str] | None = None) -> None:
+    def __init__(
+        self,
+        limit_s: float,
+        others: Collection[str] = (),
+        known: set[str] | None = None,
+        met: set[str] | None = None,
+    ) -> None:
         """`limit_s`: so long workers may wait while a machine is not reached; 0 switches the clock off.
 
         `known` are nodes that were reached before, or linked; those of `others` that are reached are added to it.
+        `met` are nodes whose workers were in one process group with those of this one; `others` are added to it when
+        the group stands.
         """
         self.limit_s = limit_s
         self._others = frozenset(others)
         self._known = known if known is not None else set()
+        self._met = met if met is not None else set()
         self._waits: dict[int, _Wait] = {}
         self._preparing: set[int] = set()
         self._met_at: dict[int, float] = {}
@@ -94,6 +103,7 @@ class SplitClock:
         if not self._stands and not self._others <= self._known:
             self._baseline_at = now + BASELINE_S
         self._stands = True
+        self._met.update(self._others)
 
     def restored(self, local_rank: int, now: float) -> None:
         """A worker has its state, and begins its first step."""
@@ -145,7 +155,7 @@ class SplitClock:
         self._looked_at, self._baseline_at = now, None
         self._known.update(reached)
         long = any(now >= wait.since + NEVER_REACHED * wait.allowed_s for wait in self._waits.values())
-        counted = {node for node in unreached if node in self._known or not self._stands or long}
+        counted = {node for node in unreached if node in self._known or node not in self._met or long}
         often_s = self.limit_s * LOOK_EVERY
         self._pause_s = often_s if counted else max(min(2 * self._pause_s, LOOK_MAX_S), often_s)
         if not self._waits or self._preparing:

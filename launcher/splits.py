@@ -7,7 +7,6 @@ kernel there takes the connection: an agent may be busy, or stand still.
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -16,27 +15,18 @@ from elastic.channel import Formed, Hello, Joining, Preparing, Progress, Ready, 
 from elastic.errors import DocumentError, StoreError
 from elastic.keys import JobKeys, decode
 from elastic.model import Generation, Member
+from elastic.split import looked_at
 from elastic.splitclock import SplitClock
 from elastic.store.base import Range, Store
-from elastic.store.lookup import connected
+from elastic.store.lookup import connected, resolved
+from launcher.hello import OUT_OF
 from launcher.talk import Heard, WorkerTalk
 
-OTHERS_MAX = 16
-"""A node looks at the first of its world, and at so many that come after it, and round."""
 CONNECT_LIMIT_S = 2.0
-"""So long a connection may take."""
+"""So long a connection may take, and a name may take to be looked up."""
 
 Tell = Callable[[int, tuple[str, ...], Sequence[int]], None]
 """Takes the generation, who is not reached, and the local ranks of workers that have waited for too long for them."""
-
-
-def looked_at(generation: Generation, node: str) -> tuple[str, ...]:
-    """The members that `node` looks at."""
-    m_id, names = generation.index(node), [place.node for place in generation.members]
-    if m_id is None:
-        return ()
-    after = [*names[m_id + 1 :], *names[:m_id]]
-    return tuple(dict.fromkeys((*after[:OTHERS_MAX], *(names[:1] if m_id else []))))
 
 
 class SplitWatch:
@@ -69,6 +59,7 @@ class SplitWatch:
         self._talk = talk
         self._clock = SplitClock(0.0)
         self._known: set[str] = set()
+        self._met: set[str] = set()
         self._g = 0
         self._names: tuple[str, ...] = ()
         self._members: dict[str, Member] = {}
@@ -79,16 +70,17 @@ class SplitWatch:
     def begin(self, generation: Generation) -> None:
         """Watch the workers of this generation."""
         seated = any(place.seats for place in generation.members)  # They speak with servers, and wait for those.
-        self._names = () if seated else looked_at(generation, self._node)
+        self._names = () if seated else looked_at([place.node for place in generation.members], self._node)
         self._g, self._members, self._told = generation.g, {}, ()
         self._known.intersection_update(self._names)
+        self._met.intersection_update(self._names)
         self._know_linked()
-        self._clock = SplitClock(self._limit_s if self._names else 0.0, self._names, self._known)
+        self._clock = SplitClock(self._limit_s if self._names else 0.0, self._names, self._known, self._met)
         self._changed.set()
 
     def end(self) -> None:
-        """Nobody waits any more: the workers are gone, or are being stopped."""
-        self._clock = SplitClock(0.0)
+        """Nobody waits any more: the workers are gone, or are being stopped. What was told stands."""
+        self._clock, self._told = SplitClock(0.0), ()
         self._changed.set()
 
     async def run(self) -> None:
@@ -123,7 +115,7 @@ class SplitWatch:
                 clock.preparing(local)
             case Ready():
                 clock.ready(local, now)
-        if (before is None) is not (clock.look_at is None):
+        if (at := clock.look_at) != before and (at is None or before is None or at < before):
             self._changed.set()
         if self._told and clock is self._clock and not clock.unreached:
             self._say(())
@@ -145,11 +137,13 @@ class SplitWatch:
             return
         self._know_linked()
         await self._learn()
+        if clock is not self._clock:
+            return  # The workers are being stopped, or others run by now.
         names = [name for name, member in self._members.items() if member.link]
         found = dict(zip(names, await asyncio.gather(*map(self._reached, names)), strict=True))
         self._talk.catch_up()
         if clock is not self._clock:
-            return  # The workers are being stopped.
+            return
         now = time.monotonic()
         clock.looked([one for one in names if found[one]], [one for one in names if found[one] is False], now)
         late = clock.given_up(now)
@@ -157,17 +151,28 @@ class SplitWatch:
             self._say(clock.unreached, late)
 
     async def _reached(self, name: str) -> bool | None:
-        """Tell whether a connection to this node's agent stands; None where it cannot be tried."""
+        """Tell whether a connection to this node's agent stands; None where it cannot be tried.
+
+        A name that is not known here, or a resolver that does not answer, says nothing of the way; nor does it that
+        this process has no descriptor left.
+        """
         member = self._members[name]
         try:
             async with asyncio.timeout(CONNECT_LIMIT_S):
-                _, writer = await connected(member.host, member.link)
-        except socket.gaierror:
+                addresses = await resolved(member.host)
+        except (OSError, UnicodeError):
             return None
-        except OSError:
-            return False
-        writer.transport.abort()
-        return True
+        for address in addresses:
+            try:
+                async with asyncio.timeout(CONNECT_LIMIT_S / len(addresses)):
+                    _, writer = await connected(address, member.link)
+            except OSError as error:
+                if error.errno in OUT_OF:
+                    return None
+            else:
+                writer.transport.abort()
+                return True
+        return False
 
     def _say(self, nodes: tuple[str, ...], late: Sequence[int] = ()) -> None:
         self._told = nodes
@@ -175,11 +180,12 @@ class SplitWatch:
 
     async def _learn(self) -> None:
         """Read where those are that are not known yet. Who is gone, or damaged, is told elsewhere."""
-        unknown = [name for name in self._names if name not in self._members]
+        members = self._members  # Those of this generation, also if another one begins meanwhile.
+        unknown = [name for name in self._names if name not in members]
         found: Mapping[str, Member | None] = dict(
             zip(unknown, await asyncio.gather(*map(self._member, unknown)), strict=True)
         )
-        self._members |= {name: member for name, member in found.items() if member is not None}
+        members |= {name: member for name, member in found.items() if member is not None}
 
     async def _member(self, name: str) -> Member | None:
         key = self._keys.member(name)

@@ -14,7 +14,7 @@ from enum import StrEnum
 import msgspec
 
 from elastic import cooldown
-from elastic.cooldown import budget_of
+from elastic.cooldown import budget_of, taken_for_linked
 from elastic.keys import View
 from elastic.membership import Conclude, Decision, Form, Memory, Open, Policy, Reason, decide
 from elastic.model import Budget, Generation, MemberState, Outcome, Place, Saved, Verdict, Why
@@ -224,10 +224,13 @@ class _World:
             return NodeState.DONE if ended else NodeState.WAITING, ""
         if self.generation is None:
             return NodeState.READY, ""
+        spec = self.view.spec.value if self.view.spec is not None else None
+        room = spec is not None and len(self.inside) < spec.np.high
         for one in budget_of(self.view).hosts:
-            if one.host == stored.value.host and one.left_s > 0:
-                left = f"for {cooldown.length(one.left_s)} (or less)"
-                return NodeState.KEPT_OUT, f"{left}: {cooldown.words(one)}; it comes back by itself"
+            if one.host == stored.value.host and (one.left_s > 0 or (one.apart and room)):
+                parts = [f"for {cooldown.length(one.left_s)} (or less)"] if one.left_s > 0 else []
+                parts += ["until it can be reached"] if one.apart else []
+                return NodeState.KEPT_OUT, f"{' and '.join(parts)}: {cooldown.words(one)}; it comes back by itself"
         return NodeState.SPARE, ""
 
     def _outcome(self, node: str) -> Outcome | None:
@@ -249,7 +252,7 @@ def _now(view: View) -> str:
         return "No node is registered, so nobody works on this job; it goes on when elastic-launch is started again"
     places = view.generation.value.members if view.generation is not None else ()
     here = frozenset(view.members)
-    memory = Memory(linked=here, unheard=frozenset(place.node for place in places) - here)
+    memory = Memory(linked=taken_for_linked(view), unheard=frozenset(place.node for place in places) - here)
     decision, memory = decide(view, memory, Policy("", kill_s=2 * KILL_S), 0.0)
     return _decision_words(decision, timed=bool(memory.cooling))
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from elastic.agentfacts import Phase
 from elastic.agentstate import AgentCore
+from elastic.cooldown import taken_for_linked
 from elastic.errors import StoreError
 from elastic.keys import JobKeys, ViewReader
 from elastic.membership import Memory, Reason, Wait, decide
@@ -114,8 +115,9 @@ class WaitingLines:
             return None, f"etcd does not answer ({error})"
         entries = {entry.key: entry for entry in listing.entries}
         view = self._reader.read(entries, listing.revision, complete=True, follows=None)
-        memory = replace(self._memory, linked=frozenset(view.members))  # Whom the proposer is linked to, only it knows.
-        decision, self._memory = decide(view, memory, facts.policy, self._clock())
+        memory = replace(self._memory, linked=taken_for_linked(view))  # Whom the proposer is linked to, only it knows.
+        policy = replace(facts.policy, node="")  # It is not this node that proposes.
+        decision, self._memory = decide(view, memory, policy, self._clock())
         if not isinstance(decision, Wait):
             first = (facts.following or (False, None))[1] or "the first in line"
             return decision.code, f"waiting for {first} to act: {decision.reason}"

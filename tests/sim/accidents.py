@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from elastic.agentevents import ProvenGone
 from elastic.model import Ended, Generation
@@ -173,6 +173,15 @@ def apart_for(world: World, node: Node, seconds: float) -> None:
         world.log(f"{node.name}: reaches the other machines again")
 
     world.after(seconds, back)
+
+
+def pairs_apart(world: World, node: Node, others: Sequence[Node]) -> None:
+    """A machine does not reach these others, nor they it, until all is healed."""
+    node.apart_from.update(one.name for one in others)
+    world.log(f"{node.name}: cut from {sorted(node.apart_from)}")
+    world.split = True
+    for one in world.nodes.values():
+        world.watch_split(one)
 
 
 def empty(world: World, seconds: float) -> None:

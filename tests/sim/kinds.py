@@ -79,6 +79,9 @@ PLAYS: Final = (
     "twins",
     "late_to_a_roster",
     "drain_of_a_roster",
+    "split_and_a_spare",
+    "split_of_pairs",
+    "leases_ended_in_a_planned_stop",
     "deaf_and_taken_away",
 )
 """A play is added at the end, so that the seeds of the others stay."""

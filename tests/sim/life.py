@@ -231,6 +231,7 @@ def heal(world: World) -> None:
     world.dismiss(DoneAndGone)
     for node in alive(world):
         node.cut = node.deaf = node.astray = node.unlinkable = node.apart = False
+        node.apart_from.clear()
         node.silent_at = 1e9
         if node.frozen or node.agent_frozen:
             world.thaw(node)

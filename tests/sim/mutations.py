@@ -33,6 +33,7 @@ RESTARTS: Final = "elastic/restarts.py"
 ABSORB: Final = "elastic/agentabsorb.py"
 LINKS: Final = "elastic/agentlinks.py"
 SPLIT: Final = "elastic/split.py"
+DUTIES: Final = "elastic/agentduties.py"
 
 
 def _row(row: str, phase: str, guard: str) -> Mutation:
@@ -568,16 +569,23 @@ MUTATIONS: Final = (
     Mutation(
         "split: the first goes",
         SPLIT,
-        "(len(left[node]), order[node])",
-        "(len(left[node]), -order[node])",
+        "(len(left[node]) / tried[node], order[node])",
+        "(len(left[node]) / tried[node], -order[node])",
         "of two that are apart the later one goes",
     ),
     Mutation(
         "split: the last goes",
         SPLIT,
-        "(len(left[node]), order[node])",
-        "order[node]",
+        "(len(left[node]) / tried[node], order[node])",
+        "(bool(left[node]), order[node])",
         "who is apart from most goes first",
+    ),
+    Mutation(
+        "split: not the largest part",
+        SPLIT,
+        "    return max(parts, key=len)\n",
+        "    return parts[0]\n",
+        "the largest part of a world goes on, also without the first",
     ),
     Mutation(
         "split: charged",
@@ -613,6 +621,41 @@ MUTATIONS: Final = (
         "at_work = f.phase is Phase.RUNNING or (f.phase is Phase.STOPPING and f.planned and not f.hurried)",
         "at_work = f.phase is Phase.RUNNING",
         "who waits to save together is not kept waiting by a split network",
+    ),
+    Mutation(
+        "split: no spare",
+        ABSORB,
+        "return len(members) - (1 if alone else len(unreached)) + spares",
+        "return len(members) - (1 if alone else len(unreached))",
+        "where all are needed a spare takes the place of a machine that is cut off",
+    ),
+    Mutation(
+        "split: not alone",
+        ABSORB,
+        "alone = spares > 0 and ",
+        "alone = False and ",
+        "a proposer that reaches nobody leaves its place to a spare",
+    ),
+    Mutation(
+        "split: forgotten",
+        ABSORB,
+        "    if not at_work:\n        return\n",
+        "",
+        "what is said of workers that are being stopped does not open a way",
+    ),
+    Mutation(
+        "planned: no key again",
+        DUTIES,
+        "saves = f.phase is Phase.STOPPING and f.planned and not f.hurried",
+        "saves = False",
+        "whose lease ends while its workers save has another one",
+    ),
+    Mutation(
+        "planned: ready again",
+        DUTIES,
+        "leaves = f.drain is not None and f.phase is Phase.STOPPING",
+        "leaves = False",
+        "who drains and registers again drains",
     ),
     # the next generation
     Mutation("above np", FORMING, "        if len(members) >= high:\n            break\n", "", "not more than np"),
@@ -883,14 +926,14 @@ MUTATIONS: Final = (
     Mutation(
         "budget: progress",
         BUDGET,
-        "progress = step > budget.step or (step < 0 and ran_s >= PROGRESS_RUN_S)",
+        "progress = step > budget.step or (step < 0 and ran_s >= PROGRESS_RUN_S and not waited)",
         "progress = False",
         "progress makes failures fruitful",
     ),
     Mutation(
         "budget: always progress",
         BUDGET,
-        "progress = step > budget.step or (step < 0 and ran_s >= PROGRESS_RUN_S)",
+        "progress = step > budget.step or (step < 0 and ran_s >= PROGRESS_RUN_S and not waited)",
         "progress = True",
         "failures without progress are counted",
     ),

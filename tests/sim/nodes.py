@@ -107,6 +107,7 @@ class Node:
     astray: bool = False
     unlinkable: bool = False
     apart: bool = False
+    apart_from: set[str] = field(default_factory=set)
     silent_at: float = 1e9
     deaf: bool = False
     drained_at: float | None = None

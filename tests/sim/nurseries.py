@@ -79,13 +79,15 @@ class Nurseries(Network):
 
     def between(self, one: Node, other: Node) -> bool:
         """Tell whether the way between two machines is closed, though both may reach the store."""
-        return one is not other and (one.apart or other.apart)
+        pair = one.name in other.apart_from or other.name in one.apart_from
+        return one is not other and (one.apart or other.apart or pair)
 
     def apart(self, generation: Generation) -> list[Node]:
-        """Who of a world is cut from its other machines."""
+        """Who of a world is cut from another one of its machines."""
         if not self.split or len(generation.members) == 1:
             return []
-        return [self.nodes[place.node] for place in generation.members if self.nodes[place.node].apart]
+        nodes = [self.nodes[place.node] for place in generation.members]
+        return [one for one in nodes if any(self.between(one, other) for other in nodes)]
 
     def watch_split(self, node: Node) -> None:
         """From now on the shell of a node looks whom it reaches while its workers wait."""
@@ -94,10 +96,14 @@ class Nurseries(Network):
             self._look_around(node, node.workers)
 
     def _look_around(self, node: Node, workers: WorkerSet) -> None:
-        if node.workers is not workers or (workers.stopping and not workers.asked):
+        generation, waited = workers.generation, workers.stalled_at
+        if node.workers is not workers:
+            return
+        if workers.stopping and not workers.asked:
+            if waited is not None:  # What they say while they are stopped may be heard still.
+                self.feed(node, Unreached(generation.g, ()))
             return
         self.after(1.0, lambda: self._look_around(node, workers))
-        generation, waited = workers.generation, workers.stalled_at
         if not self.apart(generation):
             if waited is not None:
                 workers.stalled_at = None
@@ -110,7 +116,7 @@ class Nurseries(Network):
         nodes = tuple(sorted(one.name for one in others if not one.alive or one.cut or self.between(node, one)))
         if not node.hears or self.now < waited + REACH_S / 2:
             return
-        slots, late = node.core.facts.me.member.slots, self.now >= waited + REACH_S
+        slots, late = node.core.facts.me.member.slots, bool(nodes) and self.now >= waited + REACH_S
         first = (generation.index(node.name) or 0) * slots
         exits = [WorkerExit(rank=first + n, code=-15, words="waited for others", infra=SPLIT) for n in range(slots)]
         self.counts["a node gave up on others"] += late

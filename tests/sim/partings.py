@@ -6,11 +6,12 @@ from elastic.keys import View
 from elastic.model import Generation, Go, Why
 from elastic.proposals import Transaction
 from tests.sim import calm
-from tests.sim.accidents import apart_for, thaw
-from tests.sim.calm import Calm, Expected, inside, went
+from tests.sim.accidents import apart_for, pairs_apart, thaw
+from tests.sim.calm import STOP_S, Calm, Expected, inside, went
 from tests.sim.meetings import SOON_S, WhenFormed, comes, members_of
 from tests.sim.nodes import Node, Observer
 from tests.sim.nurseries import REACH_S
+from tests.sim.storefaults import leases_ended_early
 from tests.sim.world import World
 
 
@@ -226,6 +227,29 @@ def split_and_all_needed(world: World, watch: Calm, node: Node, old: Generation)
     )
 
 
+def split_and_a_spare(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A machine is cut from the others, also the first one; all are needed, and a spare is there for its place."""
+    out = node if world.seed % 2 else members_of(world, old)[0]
+    apart_for(world, out, 6 * REACH_S)
+
+    done = lambda view: went(view) > old.g and out.name not in inside(view)  # noqa: E731
+    text = f"{out.name} is cut from the others, and no spare takes its place"
+    watch.expect(world, Expected("a split network", text, world.now + 2 * REACH_S + 3.0 + 3 * STOP_S, done))
+
+
+def split_of_pairs(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """Of two machines that do not reach each other the later one goes; and one that does not reach two goes alone."""
+    members = members_of(world, old)
+    others = members[2:4] if world.seed % 2 else members[3:4]
+    out = node if world.seed % 2 else members[3]
+    pairs_apart(world, node, others)
+    rest = {one.name for one in members} - {out.name}
+
+    done = lambda view: went(view) > old.g and inside(view) == rest  # noqa: E731
+    text = f"{node.name} is cut from {[one.name for one in others]}, and the others do not go on without {out.name}"
+    watch.expect(world, Expected("a split network", text, world.now + 2 * REACH_S + 3.0 + 3 * STOP_S, done))
+
+
 def split_in_a_planned_stop(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """A node drains as a machine is cut from the others: who waits to save with it does not wait for long."""
     apart_for(world, members_of(world, old)[-1], 6 * REACH_S)
@@ -237,6 +261,29 @@ def split_in_a_planned_stop(world: World, watch: Calm, node: Node, old: Generati
     done = lambda view: went(view) > old.g and node.name not in inside(view)  # noqa: E731
     text = f"{node.name} drains in a split network, and the others wait for long"
     watch.expect(world, Expected("a split network", text, world.now + 2 * REACH_S + 12.0, done, went=free))
+
+
+def leases_ended_in_a_planned_stop(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A node drains, and while all save the store ends leases that were refreshed in time: nobody is killed."""
+    leaves = members_of(world, old)[-1]
+    world.drain(leaves)
+    world.after(0.6, lambda: leases_ended_early(world, world.random))
+    over = world.now + 3 * world.spec.lease_ttl_s
+
+    def formed(generation: Generation) -> str:
+        return f"{leaves.name} drains, and is in {generation.g}" if generation.index(leaves.name) is not None else ""
+
+    text = "nothing happens after a drain"
+    watch.expect(world, Expected("5", text, over + 1.0, lambda _: world.now > over, formed))
+
+    def look() -> None:
+        for one in members_of(world, old):
+            if one.workers is not None and one.workers.generation.g == old.g and one.workers.overdue:
+                world.fail("7", f"the workers of {one.name} are killed while they save")
+        if world.now < over:
+            world.after(0.1, look)
+
+    look()
 
 
 def more_wanted_at_the_gate(world: World, watch: Calm, node: Node, old: Generation) -> None:

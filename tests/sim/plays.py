@@ -110,6 +110,11 @@ PLAYS: Final[Mapping[str, Play]] = {
     "twins": Play(races.twins, nodes=3, high=5),
     "late_to_a_roster": Play(races.late_to_a_roster, roster=True, work_s=80.0),
     "drain_of_a_roster": Play(races.drain_of_a_roster, roster=True, work_s=80.0),
+    "split_and_a_spare": Play(partings.split_and_a_spare, nodes=4, low=3, high=3),
+    "split_of_pairs": Play(partings.split_of_pairs, nodes=5),
+    "leases_ended_in_a_planned_stop": Play(
+        partings.leases_ended_in_a_planned_stop, nodes=4, links=True, listens=True, spec={"lease_ttl_s": 2.0}
+    ),
     "deaf_and_taken_away": Play(races.deaf_and_taken_away, roster=True, work_s=80.0),
 }
 """Every play, by its name."""

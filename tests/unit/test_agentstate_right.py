@@ -14,7 +14,7 @@ from elastic.agentevents import (
 from elastic.agentfacts import Phase
 from elastic.agentlinks import vouch_s
 from elastic.decisions import Reason
-from elastic.model import Before, Status, Why
+from elastic.model import Before, MemberState, Status, Why
 from elastic.observing import GONE_MAX
 from elastic.right import margin_s
 from elastic.store.base import Put, Range
@@ -53,6 +53,28 @@ def test_without_a_refresh_the_workers_are_killed_at_the_end_of_the_right() -> N
     assert bench.stops == [(1, 0.0)]
     bench.gone()
     assert bench.outcomes[1].forced
+
+
+def test_whose_lease_ends_while_its_workers_save_registers_again_and_who_drains_still_drains() -> None:
+    for told_to_leave in (False, True):
+        bench = running()
+        if told_to_leave:
+            bench.drain()
+        bench.world(2, "a" if told_to_leave else "a b c", why=Why.DRAIN if told_to_leave else Why.GROWTH, before=BOTH)
+        assert bench.phase is Phase.STOPPING
+        bench.now = 1.0
+        bench.expire()
+        assert run_untils(bench)[-1] == 1.0 + OWN_S
+        state = MemberState.DRAINING if told_to_leave else MemberState.READY
+        assert bench.shelf.view.members["b"].value.state is state
+
+
+def test_whose_workers_are_stopped_because_of_a_loss_registers_again_when_they_are_gone() -> None:
+    bench = stopping()
+    bench.expire()
+    assert not bench.registered
+    bench.gone()
+    assert bench.registered
 
 
 def test_a_lease_that_ends_before_its_time_has_given_the_right_for_its_time_and_there_is_a_next_one() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from elastic.model import Generation, Place, Why
+from elastic.split import OTHERS_MAX, looked_at
 from launcher.neighbours import beside
-from launcher.splits import OTHERS_MAX, looked_at
 
 
 def world(names: str) -> Generation:
@@ -41,11 +41,11 @@ def test_together_they_look_at_every_way_to_the_first_and_round_the_ring_in_both
 
 
 def test_while_workers_wait_a_node_looks_at_all_others_of_a_small_world() -> None:
-    assert looked_at(world("abcd"), "c") == ("d", "a", "b")
-    assert looked_at(world("a"), "a") == looked_at(world("ab"), "z") == ()
+    assert looked_at("abcd", "c") == ("d", "a", "b")
+    assert looked_at("a", "a") == looked_at("ab", "z") == ()
 
 
 def test_in_a_large_world_it_looks_at_the_first_and_at_those_that_come_after_it() -> None:
     names = "".join(chr(ord("A") + number) for number in range(40))
-    assert looked_at(world(names), "B") == (*names[2 : 2 + OTHERS_MAX], "A")
-    assert looked_at(world(names), "A") == tuple(names[1 : 1 + OTHERS_MAX])
+    assert looked_at(names, "B") == (*names[2 : 2 + OTHERS_MAX], "A")
+    assert looked_at(names, "A") == tuple(names[1 : 1 + OTHERS_MAX])

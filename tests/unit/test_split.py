@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from elastic.agentevents import StopWorkers, Unreached
-from elastic.cooldown import APART_MAX, budget_of, noted_apart
+from elastic.budget import PROGRESS_RUN_S
+from elastic.cooldown import APART_MAX, HOSTS_MAX, blame, budget_of, noted_apart, taken_for_linked
 from elastic.decisions import Form, Reason
-from elastic.model import Before, Budget, Cooldown, Ended, Why, WorkerExit
-from elastic.split import SPLIT, apart, not_reached_by
+from elastic.model import Before, Budget, Cooldown, Ended, Go, Outcome, Why, WorkerExit
+from elastic.split import SPLIT, apart, looked_at, not_reached_by
 from tests.unit.bench import Bench
+from tests.unit.documents import KEYS
 from tests.unit.views import Job, nodes_of, worker_exit
 
 # --- who is left out ----------------------------------------------------------------------------------------------
@@ -39,6 +42,35 @@ def test_who_goes_on_reaches_each_other_whatever_is_said() -> None:
     assert "f" in left
 
 
+def far(names: Sequence[str], rack: Collection[str]) -> dict[str, list[str]]:
+    """Whom each of these does not reach if the ways between a rack and all others are closed."""
+    return {
+        name: [other for other in looked_at(names, name) if (other in rack) is not (name in rack)] for name in names
+    }
+
+
+def test_in_a_large_world_a_rack_goes_and_not_the_first_whom_all_of_it_miss() -> None:
+    names = [f"n{number}" for number in range(100)]
+    for rack in ({name for place, name in enumerate(names) if place % 3 == 1}, {*names[20:60]}):
+        assert {*apart(names, far(names, rack))} == rack
+
+
+def test_the_larger_part_goes_on_and_who_is_left_out_is_missed_by_somebody() -> None:
+    names = [f"n{number}" for number in range(100)]
+    out = apart(names, far(names, {*names[40:]}))
+    assert {*out} == {*names[:40]}
+    assert all(out.values())
+
+
+def test_who_is_lost_is_in_no_part() -> None:
+    assert apart("abcd", {"a": "d", "b": "d", "c": "d"}, lost="d") == {}
+    assert apart("abcd", {"a": "cd", "b": "cd"}, lost="b") == {"a": ["c", "d"]}
+
+
+def test_one_that_many_of_a_part_miss_goes_and_not_they() -> None:
+    assert apart("abcdef", {"b": "cde"}) == {"b": ["c", "d", "e"]}
+
+
 def test_what_is_said_of_oneself_or_of_others_than_these_nodes_does_not_count() -> None:
     assert apart("ab", {"a": "a", "b": "x", "x": "a"}) == {}
 
@@ -52,11 +84,13 @@ def test_many_that_do_not_reach_a_machine_are_counted() -> None:
 # --- the gate -----------------------------------------------------------------------------------------------------
 
 
-def split(job: Job, first: str, *, now: float = 1.0, **unreached: str) -> Form:
+def split(
+    job: Job, first: str, *, now: float = 1.0, unreached_by: Mapping[str, Sequence[str]] = {}, **unreached: str
+) -> Form:
     """The workers of `first` were given up; each node of the newest world says whom it did not reach."""
     exits = (worker_exit(code=-15, infra=SPLIT),)
     for place in job.generation.members:
-        how = {"unreached": tuple(unreached.get(place.node, ""))}
+        how = {"unreached": tuple({**unreached_by, **unreached}.get(place.node, ""))}
         if place.node == first:
             job.ended(place.node, Ended.FAILED, exits=exits, **how)
         else:
@@ -129,6 +163,25 @@ def test_a_node_that_was_lost_is_apart_from_nobody() -> None:
     assert job.open(2.0).go.budget.hosts == ()
 
 
+def test_a_rack_is_left_out_at_once_and_counted_and_nobody_of_it_is_a_newcomer_at_the_next_failure() -> None:
+    names = [f"n{number}" for number in range(140)]
+    rack = set(names[-60:])
+    job = running(np="1:200", nodes=" ".join(names))
+    split(job, "n0", unreached_by=far(names, rack))
+    form = job.form(2.0, Reason.KEPT_OUT)
+    assert nodes_of(form) == names[:-60]
+    assert form.reason.endswith("; 56 more are kept out")
+    assert len(form.reason) < 500
+    assert job.open(2.0).go.note == "not charged: 60 hosts are kept out"
+    job.decide(2.0)
+    job.hear(" ".join(names[:-60]))
+    job.failed("n1")
+    job.stopped(" ".join(node for node in nodes_of(form) if node != "n1"))
+    job.form(3.0, Reason.FAILED)
+    job.open(4.0)
+    assert job.wait(70.0, Reason.TRAINING).reason.endswith("; 56 more are kept out")
+
+
 # --- the way back -------------------------------------------------------------------------------------------------
 
 
@@ -168,6 +221,42 @@ def test_a_second_time_it_is_kept_out_for_twice_as_long() -> None:
         job.open(now + left_s)
 
 
+def test_to_wait_for_long_is_no_progress_so_that_it_is_kept_out_for_longer_each_time() -> None:
+    job = running()
+    for now, left_s in ((10.0, 60.0), (100.0, 120.0)):
+        exits = (worker_exit(code=-15, infra=SPLIT),)
+        job.ended("a", Ended.FAILED, exits=exits, unreached=("d",), ran_s=2 * PROGRESS_RUN_S)
+        job.stopped("b c d", ran_s=2 * PROGRESS_RUN_S)
+        job.form(now, Reason.FAILED)
+        job.form(now, Reason.KEPT_OUT)
+        job.open(now)
+        assert [one.left_s for one in budget_of(job.view).hosts] == [left_s]
+        job.decide(now)
+        job.form(now + left_s, Reason.GROWN)
+        job.stopped("a b c")
+        job.open(now + left_s)
+
+
+def test_a_machine_that_has_left_is_not_waited_for() -> None:
+    job = running()
+    split(job, "a", a="d", b="d")
+    job.form(2.0, Reason.KEPT_OUT)
+    job.open(2.0)
+    job.decide(2.0)
+    job.vanish("d")
+    job.hear("a b c")
+    assert job.wait(100.0, Reason.TRAINING).reason == "training with 3 nodes"
+
+
+def test_who_has_no_links_takes_all_for_linked_but_those_that_are_left_out() -> None:
+    job = running()
+    assert taken_for_linked(job.view) == {*"abcd"}
+    split(job, "a", a="d", b="d")
+    assert taken_for_linked(job.view) == {*"abcd"}
+    job.form(2.0, Reason.KEPT_OUT)
+    assert taken_for_linked(job.view) == {*"abc"}
+
+
 def test_who_took_part_in_progress_is_like_any_other_again() -> None:
     job = running()
     split(job, "a", a="d")
@@ -186,9 +275,20 @@ def test_who_took_part_in_progress_is_like_any_other_again() -> None:
 
 def test_hosts_that_are_apart_leave_room_for_the_others_and_are_not_more_than_documents_hold() -> None:
     known = Budget(hosts=tuple(Cooldown(f"old-{number}", failures=1) for number in range(20)))
-    hosts = noted_apart(known, {f"out-{number}": "x" * 300 for number in range(50)}).hosts
-    assert len(hosts) == 16 + APART_MAX
+    hosts = noted_apart(known, {f"out-{number}": "x" * 300 for number in range(1000)}).hosts
+    assert len(hosts) == HOSTS_MAX + APART_MAX <= 512, "what documents hold"
     assert {one.apart for one in hosts if one.host.startswith("out")} == {True}
+
+
+def test_failures_of_others_do_not_have_it_forgotten() -> None:
+    """It would be a newcomer at once, also where it cannot be reached."""
+    out = tuple(Cooldown(f"out-{number}", times=1, left_s=60.0, apart=True) for number in range(APART_MAX))
+    ends = [
+        Outcome(ended=Ended.FAILED, over=True, host=f"host-{number}", exits=(worker_exit(),)) for number in range(40)
+    ]
+    found = blame(out, ends, pays=True).hosts
+    assert len(found) == HOSTS_MAX + APART_MAX
+    assert {one for one in found if one.apart} == {*out}
 
 
 # --- the agent ----------------------------------------------------------------------------------------------------
@@ -237,10 +337,51 @@ def test_where_the_job_needs_them_workers_wait_on_and_it_is_said_once() -> None:
     bench = waiting("3:3")
     bench.tell(Unreached(1, ("c",)), Unreached(1, ("c",), (EXIT,)), Unreached(1, ("c",), (EXIT,)))
     assert bench.stops == []
-    words = "at least 3 nodes must run (--np), so that the workers wait until the way is open"
+    words = "at least 3 nodes must run (--np), so that the workers wait until the way is open, or a spare is there"
     assert [line for line in bench.lines if "reached" in line] == [
         f"workers wait, and c cannot be reached from here; {words}"
     ]
+
+
+def proposing(np: str, nodes: str) -> Bench:
+    """The first of three or more, with workers that wait. Those beyond `np` are spares."""
+    bench = Bench("a", np)
+    for node in nodes.split():
+        bench.others(node)
+    bench.hears = frozenset(nodes.split())
+    bench.look()
+    return bench
+
+
+def test_the_proposer_knows_of_a_spare_that_can_take_the_place() -> None:
+    bench = proposing("3:3", "b c d")
+    assert bench.starts == [1]
+    bench.tell(Unreached(1, ("c",)))
+    assert bench.lines[-1].endswith("if that lasts, the job goes on without the machine that is cut off")
+    bench.tell(Unreached(1, ("c",), (EXIT,)))
+    assert bench.outcomes[1].unreached == ("c",)
+    assert bench.outcomes[1].ended is Ended.FAILED
+
+
+def test_a_proposer_that_reaches_nobody_leaves_its_place_to_a_spare() -> None:
+    bench = proposing("3:3", "b c d")
+    bench.tell(Unreached(1, ("b", "c"), (EXIT,)))
+    assert bench.outcomes[1].ended is Ended.FAILED
+
+
+def test_where_spares_are_too_few_it_waits_on() -> None:
+    bench = proposing("4:4", "b c d e")
+    bench.tell(Unreached(1, ("b", "c"), (EXIT,)))
+    assert bench.stops == []
+
+
+def test_what_workers_say_while_they_are_stopped_does_not_open_a_way() -> None:
+    """Otherwise nobody would be left out, and the failure would be blamed on whoever gave up first."""
+    bench = waiting()
+    bench.tell(Unreached(1, ("c",), (EXIT,)), Unreached(1, ()))
+    assert "every node of this world can be reached" not in bench.lines[-1]
+    bench.gone()
+    assert bench.outcomes[1].unreached == ("c",)
 
 
 def test_without_a_cooldown_workers_wait_on() -> None:
@@ -256,6 +397,22 @@ def test_workers_that_are_to_save_together_are_not_waited_for_either() -> None:
     bench.tell(Unreached(1, ("c",), (EXIT,)))
     assert [stop.planned for stop in bench.every(StopWorkers)] == [True, False]
     assert bench.outcomes[1].ended is Ended.FAILED
+
+
+def left_out(np: str, *, left_s: float) -> Bench:
+    """Node b is registered, and generation 2 runs without it: the others did not reach its host."""
+    bench = Bench("b", np, after="a")
+    budget = Budget(hosts=(Cooldown("host-b", times=1, g=1, left_s=left_s, words="a does not reach it", apart=True),))
+    bench.shelf.put(KEYS.go, Go(g=2, tag="", master="host-a:7000", budget=budget))
+    bench.world(2, "a c", why=Why.KEPT_OUT)
+    return bench
+
+
+def test_a_node_that_is_left_out_is_told_until_when_and_that_the_way_must_be_open() -> None:
+    assert left_out("1:3", left_s=60.0).lines[-1].endswith(" UTC: a does not reach it; it comes back by itself")
+    told = "kept out until it can be reached: a does not reach it; it comes back by itself"
+    assert left_out("1:3", left_s=0.0).lines[-1] == told
+    assert left_out("1:2", left_s=0.0).lines[-1].startswith("spare: "), "there is no room for it in any case"
 
 
 def test_what_is_said_of_another_generation_does_not_count() -> None:

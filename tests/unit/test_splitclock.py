@@ -124,6 +124,16 @@ def test_a_machine_that_was_never_reached_counts_while_the_group_does_not_form()
     assert looks(waits(known=()), 20.0, 25.0).given_up(40.0) == [0]
 
 
+def test_once_a_group_stood_a_machine_that_agents_never_reach_counts_later_in_the_next_world_too() -> None:
+    met: set[str] = set()
+    SplitClock(LIMIT_S, ("b", "c"), set(), met).formed(0, 0.0)
+    clock = SplitClock(LIMIT_S, ("b", "c", "d"), set(), met)
+    clock.waits(0, 0.0)
+    assert looks(clock, 20.0, 25.0).given_up(LIMIT_S) == [], "a firewall, and a slow start"
+    late = NEVER_REACHED * LIMIT_S
+    assert looks(clock, late, late + 5.0, late + 20.0).given_up(late + 20.0) == [0]
+
+
 def test_the_limit_0_switches_the_clock_off() -> None:
     clock = SplitClock(0.0, B)
     clock.waits(0, 0.0)

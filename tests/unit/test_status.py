@@ -344,3 +344,14 @@ def test_a_node_whose_host_is_kept_out_is_shown_with_the_reason_and_the_longest_
     status = describe(view("a-1", "b-1", "c-1", newest=newest), "j")
     why = "for 60 s (or less): its workers failed 2 times in a row (exit 1); it comes back by itself"
     assert cells(status.nodes[2]) == ("-", "c-1", "c", "-", "kept out", why)
+
+
+def test_a_host_that_others_do_not_reach_is_kept_out_for_longer_than_its_time_if_the_way_is_not_open() -> None:
+    out = Cooldown("c", times=1, g=4, left_s=60.0, words="a does not reach it", apart=True)
+    for left_s, until in ((60.0, "for 60 s (or less) and until it can be reached"), (0.0, "until it can be reached")):
+        budget = Budget(hosts=(msgspec.structs.replace(out, left_s=left_s),))
+        newest = msgspec.structs.replace(generation(5, "a-1", "b-1", why=Why.KEPT_OUT), budget=budget)
+        status = describe(view("a-1", "b-1", "c-1", newest=newest), "j")
+        why = f"{until}: a does not reach it; it comes back by itself"
+        assert cells(status.nodes[2]) == ("-", "c-1", "c", "-", "kept out", why)
+        assert "c-1 joins" not in status.now

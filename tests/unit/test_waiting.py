@@ -7,10 +7,12 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from elastic.agentfacts import DrainAsked, Phase
 from elastic.decisions import Reason, Wait
+from elastic.model import Budget, Cooldown, Go, Why
 from elastic.store.memory_store import MemoryStore
 from launcher import waiting
 from launcher.console import Console
@@ -139,3 +141,31 @@ def test_a_node_whose_workers_are_gone_does_not_repeat_that_the_world_trains(
 
     asyncio.run(main())
     assert said == ["1 of 2 nodes done; waiting for the others"]
+
+
+def test_a_node_that_others_do_not_reach_does_not_say_for_ever_that_it_joins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "FIRST_S", 0.0)
+    said: list[str] = []
+    heard = asyncio.Event()
+    bench = spare()
+    budget = Budget(hosts=(Cooldown("host-b", times=1, g=1, words="a does not reach it", apart=True),))
+    bench.shelf.put(KEYS.go, Go(g=2, tag="", master="host-a:7000", budget=budget))
+    bench.world(2, "a", why=Why.KEPT_OUT)
+    listens = msgspec.structs.replace(bench.shelf.view.members["b"].value, link=9000)
+    bench.shelf.put(KEYS.member("b"), listens, leased=True)
+
+    def hear(text: str) -> None:
+        said.append(text)
+        heard.set()
+
+    lines = lines_of(bench, tmp_path, hear, lambda: 100.0)
+
+    async def main() -> None:
+        running = asyncio.create_task(lines.run())
+        await heard.wait()
+        running.cancel()
+
+    asyncio.run(main())
+    assert said == ["spare: training with 1 node, 1 spare; host-b is kept out until it can be reached"]

@@ -1,0 +1,225 @@
+"""The shell that looks whom a node reaches while its workers wait: over real sockets and a store in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic import splitclock
+from elastic.channel import Formed, Joining, Progress, Restored, Said
+from elastic.keys import JobKeys, encode
+from elastic.model import Generation, Member, Place, Why
+from elastic.store import lookup
+from elastic.store.base import Listing, Put, Range
+from elastic.store.memory import MemoryCore
+from elastic.store.memory_store import MemoryStore
+from launcher import splits
+from launcher.console import Console
+from launcher.hello import Hello
+from launcher.logs import Level, Narrator
+from launcher.splits import SplitWatch
+from launcher.talk import Heard, WorkerTalk
+
+KEYS = JobKeys("j1")
+LIMIT_S = 0.2
+STORY_LIMIT_S = 30.0
+WAITS = Joining("rank 1")
+
+
+class SlowStore(MemoryStore):
+    """A store that answers a listing once it may."""
+
+    def __init__(self, core: MemoryCore) -> None:
+        super().__init__(core, time.monotonic)
+        self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
+        self.may_answer.set()
+
+    async def list(self, range: Range, **how: Any) -> Listing:  # noqa: A002
+        """List, later."""
+        self.asked.set()
+        await self.may_answer.wait()
+        return await super().list(range, **how)
+
+
+class Watched:
+    """Node a with one worker. What its watch tells is put into `told`: the generation, and who is not reached."""
+
+    def __init__(self, folder: Path) -> None:
+        narrator = Narrator("a", Console(2), level=Level.QUIET)
+        self.talk = WorkerTalk(folder / "talk", narrator)
+        self.store = SlowStore(MemoryCore())
+        self.told: asyncio.Queue[tuple[int, tuple[str, ...]]] = asyncio.Queue()
+        self.watch = SplitWatch(
+            self.talk,
+            self.store,
+            KEYS,
+            "a",
+            LIMIT_S,
+            linked=frozenset,
+            tell=lambda g, nodes, late: self.told.put_nowait((g, nodes)),
+            unformed=lambda g, late: None,
+        )
+        self.g = 0
+
+    async def member(self, node: str, *, host: str = "127.0.0.1", port: int | None = None) -> None:
+        """A node registers; at the port that is taken for it nobody listens, unless one is given."""
+        value = Member(host=host, slots=1, masters=(7000,), ports=(8000,), link=closed() if port is None else port)
+        await self.store.txn([], [Put(KEYS.member(node), encode(value))])
+
+    def begin(self, nodes: str) -> None:
+        """The next generation has these nodes, and its worker here waits."""
+        self.g += 1
+        places = tuple(Place(node, f"host-{node}", (7000,), (8000,)) for node in nodes)
+        self.watch.begin(Generation(g=self.g, run=1, tag="", why=Why.FIRST, reason="", members=places, slots=1))
+        self.says(WAITS)
+
+    def says(self, message: Said) -> None:
+        """The worker says something. Its connection is not looked at."""
+        heard = Heard(0, 0)
+        for follower in self.talk.followers:
+            follower(heard, message)
+
+
+def closed() -> int:
+    """A port of this machine at which nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
+
+
+def played(folder: Path, story: Callable[[Watched], Coroutine[Any, Any, None]]) -> None:
+    """Play a story while the watch runs."""
+
+    async def main() -> None:
+        async with asyncio.timeout(STORY_LIMIT_S):
+            watched = Watched(folder)
+            running = asyncio.create_task(watched.watch.run())
+            await story(watched)
+            running.cancel()
+
+    asyncio.run(main())
+
+
+def test_what_a_worker_says_while_it_is_stopped_is_not_that_the_way_is_open(tmp_path: Path) -> None:
+    async def story(watched: Watched) -> None:
+        await watched.member("b")
+        watched.begin("ab")
+        assert await watched.told.get() == (1, ("b",))
+        watched.watch.end()
+        while not watched.told.empty():  # It was given up meanwhile.
+            watched.told.get_nowait()
+        watched.says(WAITS)
+        assert watched.told.empty()
+
+    played(tmp_path, story)
+
+
+def test_a_way_that_is_open_again_is_told(tmp_path: Path) -> None:
+    async def story(watched: Watched) -> None:
+        await watched.member("b")
+        watched.begin("ab")
+        assert await watched.told.get() == (1, ("b",))
+        watched.says(Formed())
+        while (told := await watched.told.get()) != (1, ()):
+            assert told == (1, ("b",))
+
+    played(tmp_path, story)
+
+
+def test_what_was_read_for_an_older_generation_is_not_looked_at_in_the_next(tmp_path: Path) -> None:
+    async def story(watched: Watched) -> None:
+        await watched.member("b")
+        await watched.member("c")
+        watched.store.may_answer.clear()
+        watched.begin("ab")
+        await watched.store.asked.wait()
+        watched.watch.end()
+        watched.begin("ac")
+        watched.store.may_answer.set()
+        assert await watched.told.get() == (2, ("c",)), "and not b, which is not in it"
+
+    played(tmp_path, story)
+
+
+def test_a_name_that_no_resolver_answers_for_says_nothing_of_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = asyncio.Event()
+
+    async def resolved(host: str) -> tuple[str, ...]:
+        if host == "a-name":
+            await never.wait()
+        return (host,)
+
+    monkeypatch.setattr(splits, "resolved", resolved)
+    monkeypatch.setattr(splits, "CONNECT_LIMIT_S", 0.05)
+
+    async def story(watched: Watched) -> None:
+        await watched.member("b")
+        await watched.member("c", host="a-name")
+        watched.begin("abc")
+        assert await watched.told.get() == (1, ("b",))
+
+    played(tmp_path, story)
+
+
+def test_an_agent_without_a_descriptor_left_takes_nobody_for_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, full = lookup.connected, closed()
+
+    async def connected(host: str, port: int) -> Any:
+        if port == full:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await real(host, port)
+
+    monkeypatch.setattr(splits, "connected", connected)
+
+    async def story(watched: Watched) -> None:
+        await watched.member("b")
+        await watched.member("c", port=full)
+        watched.begin("abc")
+        assert await watched.told.get() == (1, ("b",))
+
+    played(tmp_path, story)
+
+
+def test_a_name_with_several_addresses_is_reached_at_any_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in ("127.0.0.9", "127.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *words, **more: known)
+
+    async def story(watched: Watched) -> None:
+        listener = await Hello.listen("127.0.0.1", "j1", "c")
+        await watched.member("b")
+        await watched.member("c", host="a-name", port=listener.port)
+        watched.begin("abc")
+        assert await watched.told.get() == (1, ("b",))
+        await listener.close()
+
+    played(tmp_path, story)
+
+
+def test_who_is_awaited_for_less_long_than_before_is_looked_for_sooner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first step may take long, and the second one is there in a moment."""
+    monkeypatch.setattr(splitclock, "FIRST_STEP", 1e6)
+
+    async def story(watched: Watched) -> None:
+        await watched.member("b")
+        watched.begin("ab")
+        watched.says(Restored(1))
+        await asyncio.sleep(0)  # The watch has seen it.
+        watched.says(Progress(2, 2, {}))
+        assert await watched.told.get() == (1, ("b",))
+
+    played(tmp_path, story)
