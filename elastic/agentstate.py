@@ -261,7 +261,7 @@ def _say_verdict(f: Facts) -> None:
 
 
 def _say_refusal(f: Facts) -> None:
-    f.act(Say(f.refusal))
+    f.act(Say(f.refusal, warn=True))
     f.exit_code = 3
     _close(f)
 
@@ -275,7 +275,8 @@ def _leave_by_signal(f: Facts) -> None:
 
 
 def _leave_by_timeout(f: Facts) -> None:
-    f.act(Say(f"no world came together in {f.limits.elastic_timeout_s:g} s (--elastic_timeout); leaving"))
+    words = f"no world came together in {f.limits.elastic_timeout_s:g} s (--elastic_timeout); leaving"
+    f.act(Say(words, warn=True))
     f.exit_code = 4
     if f.phase is Phase.JOINING:
         _close(f)
@@ -354,7 +355,8 @@ def _start(f: Facts) -> None:
 
 def _stop_overdue(f: Facts) -> None:
     f.forced = True
-    f.act(Say("the right to run ended (no word from the store): stopping this node's workers"))
+    why = "the lease was not refreshed in time, or its key is gone"
+    f.act(Say(f"the right to run ended ({why}): stopping this node's workers"))
     f.act(StopWorkers(f.workers_g, 0.0, "because the right to run ended"))
 
 

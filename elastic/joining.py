@@ -66,7 +66,7 @@ def join(
     been is not sent away by what cannot be read: it waits.
     """
     if view.schema is not None:
-        return JoinPlan(refusal=_other_version(view.schema))
+        return _of_other_version(view.schema, fresh=fresh)
     for key in (keys.spec, keys.incarnation):
         if key in view.damaged and not fresh:
             return JoinPlan(lines=(f"{key} in etcd cannot be read; waiting until somebody has put it right",))
@@ -82,7 +82,7 @@ def join(
     if stored is None:
         return JoinPlan(_register(keys, view, me, incarnation, lease, me.spec))
     if stored.schema != SCHEMA:
-        return JoinPlan(refusal=_other_version(stored.schema))
+        return _of_other_version(stored.schema, fresh=fresh)
     if view.incarnation is None:
         return JoinPlan()  # The view is put together range by range: the key comes, unless somebody deleted it.
     mine: Spec = msgspec.structs.replace(me.spec, run=stored.run)
@@ -165,11 +165,12 @@ def _warnings(others: tuple[Difference, ...]) -> tuple[str, ...]:
     return (f"this node joins although {values}{allowed}; {others[0].mend}",)
 
 
-def _other_version(schema: int) -> str:
-    return (
-        f"the job was started by another version of elastic-launch (schema {schema}, this one has {SCHEMA}); "
-        "use the same version on every node"
-    )
+def _of_other_version(schema: int, *, fresh: bool) -> JoinPlan:
+    """A node that comes is refused. One that was in the job waits: somebody has written what stands there by now."""
+    text = f"the job was started by another version of elastic-launch (schema {schema}, this one has {SCHEMA}); "
+    if fresh:
+        return JoinPlan(refusal=f"{text}use the same version on every node")
+    return JoinPlan(lines=(f"{text}this node was in it, and waits until somebody has put that right",))
 
 
 def _becomes(changes: list[tuple[str, object, object]]) -> str:

@@ -62,7 +62,8 @@ def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Deci
     if view.incarnation is None and view.spec is not None:
         return Wait(Reason.UNREADABLE, "the key incarnation of this job was deleted; put it back"), memory
     if view.spec is None:
-        return Wait(Reason.NO_SPEC, "the job has no spec yet"), memory
+        gone = "the key spec of this job was deleted; a node that joins writes it anew"
+        return Wait(Reason.NO_SPEC, "the job has no spec yet" if view.generation is None else gone), memory
     memory = observe(view, memory, policy, now)
     decision, memory = _answer(Question(view, view.spec.value, memory, policy, now))
     if isinstance(decision, Wait) and memory.seen_since:  # Who cannot be linked is taken without a link in the end.

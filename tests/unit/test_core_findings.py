@@ -83,6 +83,6 @@ def test_a_deleted_incarnation_is_said_and_not_taken_for_another_store() -> None
 def test_a_spec_of_another_version_and_shape_is_refused_with_both_versions() -> None:
     shelf = joins.a_job("a")
     shelf.core.txn((), (Put(KEYS.spec, b'{"schema":99,"np":"1:4","slots":2}'),))
-    refusal = joins.plan(shelf, joins.me(), True).refusal
+    refusal = joins.plan(shelf, joins.me(), True, fresh=True).refusal
     assert "schema 99" in refusal
     assert f"this one has {SCHEMA}" in refusal

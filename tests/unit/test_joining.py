@@ -10,6 +10,7 @@ import pytest
 
 from elastic.agentfacts import Me
 from elastic.joining import SPEC_FLAGS, JoinPlan, join
+from elastic.keys import encode
 from elastic.model import SCHEMA, Mode, Roles, Spec, Status, Verdict
 from elastic.store.base import Put
 from launcher.values import np as read_np
@@ -318,12 +319,23 @@ def test_another_run_has_the_versions_of_the_node_that_begins_it() -> None:
 
 @pytest.mark.parametrize("somebody_lives", [None, False, True])
 def test_a_job_of_another_schema_is_refused_with_both_versions_whoever_lives(somebody_lives: bool | None) -> None:
-    decided = plan(a_job("a", spec=msgspec.structs.replace(STORED, schema=SCHEMA + 1)), me(), somebody_lives)
+    shelf = a_job("a", spec=msgspec.structs.replace(STORED, schema=SCHEMA + 1))
+    decided = plan(shelf, me(), somebody_lives, fresh=True)
     assert decided.transaction is None
     assert decided.refusal == (
         f"the job was started by another version of elastic-launch (schema {SCHEMA + 1}, this one has {SCHEMA}); "
         "use the same version on every node"
     )
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_node_of_a_running_job_is_not_sent_away_by_a_spec_of_another_schema_and_waits(readable: bool) -> None:
+    shelf = a_job("a")
+    spec = encode(msgspec.structs.replace(STORED, schema=SCHEMA + 1)) if readable else b'{"schema":999}'
+    shelf.core.txn((), (Put(KEYS.spec, spec),))
+    decided = plan(shelf, me(), True)
+    assert (decided.transaction, decided.refusal) == (None, "")
+    assert decided.lines[0].endswith("this node was in it, and waits until somebody has put that right")
 
 
 def test_a_spec_that_cannot_be_read_is_named_and_not_written_over() -> None:
@@ -400,7 +412,7 @@ def test_another_run_does_not_begin_when_somebody_registered_in_the_meantime() -
 def test_another_run_of_a_job_of_another_schema_is_refused() -> None:
     shelf = a_job(spec=msgspec.structs.replace(STORED, schema=SCHEMA + 1))
     shelf.put(KEYS.verdict, VERDICT)
-    assert f"schema {SCHEMA + 1}" in plan(shelf, me(rerun=True), False, again=True).refusal
+    assert f"schema {SCHEMA + 1}" in plan(shelf, me(rerun=True), False, again=True, fresh=True).refusal
 
 
 def test_a_new_node_waits_for_a_stranger_of_its_own_name_to_leave() -> None:

@@ -260,10 +260,14 @@ def test_a_member_that_must_still_stop_after_the_verdict_is_stopping() -> None:
 # What the store can hold
 
 
+GONE = "the key spec of this job was deleted"
+
+
 def test_a_job_without_a_spec_is_described() -> None:
     status = describe(view("a-1", spec=None, newest=generation(1, "a-1"), go=1), "j")
-    assert (status.np, status.run, status.now) == (None, None, "the job has no spec yet")
+    assert (status.np, status.run, status.now) == (None, None, f"{GONE}; a node that joins writes it anew")
     assert states(status) == {"a-1": "running"}
+    assert describe(view("a-1", spec=None), "j").now == "the job has no spec yet"
 
 
 def test_a_document_that_cannot_be_read_is_named() -> None:
