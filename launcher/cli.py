@@ -52,9 +52,8 @@ def _told(work: Callable[[], int], say: Callable[[str], object]) -> int:
 
 
 def _refused(error: ElasticError, say: Callable[[str], object]) -> int:
-    """Say in one line what is wrong; the exit code. What a server or its certificate says may have any signs in it."""
-    text = "".join(sign if sign.isprintable() else " " for sign in str(error))
-    say(f"error: {' '.join(text.split())}")
+    """Say what is wrong; the exit code."""
+    say(f"error: {error}")
     return error.exit_code
 
 

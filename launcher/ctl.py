@@ -27,7 +27,7 @@ from elastic.keys import JobKeys, View, ViewReader
 from elastic.store.base import Store
 from launcher import __version__, access, history, shortage, status
 from launcher.commandline import named_values
-from launcher.descriptors import drop, open_standard
+from launcher.descriptors import drop, let_go_of_unsaid, open_standard, say
 from launcher.doctor import command as doctor
 from launcher.flags import BY_NAME
 from launcher.status import NodeState
@@ -37,6 +37,7 @@ JOB_FLAGS: Final = (*access.FLAGS, "job_id", "key_prefix")
 """The flags of `elastic-launch` that name a job; every subcommand has them."""
 
 NO_SUCH_JOB = 1
+WHO = "elastic-ctl"
 INTERRUPTED = 128 + signal.SIGINT
 NOBODY_READS = 128 + signal.SIGPIPE
 
@@ -99,14 +100,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         shortage.check(0)
         return asyncio.run(_run(asked, os.environ))
     except ElasticError as error:
-        text = "".join(sign if sign.isprintable() else " " for sign in str(error))
-        sys.stderr.write(f"elastic-ctl: error: {' '.join(text.split())}\n")
+        say(f"error: {error}", WHO)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         drop(sys.stdout)
         return NOBODY_READS
+    finally:
+        let_go_of_unsaid()
 
 
 async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -117,7 +119,7 @@ async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
     servers, job_id, key_prefix = named_job(vars(asked), environ)
     way, warnings = access.access(named_values(vars(asked), environ, JOB_FLAGS), environ)
     for line in warnings:
-        sys.stderr.write(f"elastic-ctl: warning: {line}\n")
+        say(f"warning: {line}", WHO)
     store = way.open()
     try:
         return await command.run(Job(job_id, JobKeys(job_id, key_prefix), store, servers.endpoints), asked)

@@ -32,10 +32,14 @@ def open_standard() -> None:
         sys.stderr = open(2, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
-def say(text: str) -> bool:
-    """Write a line of the launcher's to stderr; whether it is taken. If not, nothing else changes."""
+def say(text: str, who: str = "elastic-launch") -> bool:
+    """Write one line of `who` to stderr; whether it is taken. If not, nothing else changes.
+
+    What a server or its certificate says may have any signs in it: those that no terminal shows become spaces.
+    """
+    shown = "".join(sign if sign.isprintable() else " " for sign in text)
     try:
-        sys.stderr.write(f"elastic-launch: {text}\n")
+        sys.stderr.write(f"{who}: {' '.join(shown.split())}\n")
         sys.stderr.flush()
     except OSError:
         return False

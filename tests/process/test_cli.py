@@ -160,15 +160,16 @@ def test_closed_standard_descriptors_are_no_crash(folder: Path, closed: str) -> 
 
 
 @pytest.mark.parametrize("taken_by", ["nobody", "a full disk"])
-def test_the_exit_code_is_the_same_where_the_line_is_not_taken(folder: Path, taken_by: str) -> None:
+@pytest.mark.parametrize("command", ["launcher nothing.py", "launcher.ctl status --elastic_server :"])
+def test_the_exit_code_is_the_same_where_the_line_is_not_taken(folder: Path, command: str, taken_by: str) -> None:
     """1 would say that training has failed."""
     if taken_by == "nobody":
         reader, stderr = os.pipe()
         os.close(reader)
     else:
         stderr = os.open("/dev/full", os.O_WRONLY)
-    command = [sys.executable, "-m", "launcher", "nothing.py"]
-    ran = subprocess.run(command, cwd=folder, stderr=stderr, timeout=LIMIT_S, check=False)
+    words = [sys.executable, "-m", *command.split()]
+    ran = subprocess.run(words, cwd=folder, stderr=stderr, timeout=LIMIT_S, check=False)
     os.close(stderr)
     assert ran.returncode == 2
 
