@@ -236,6 +236,16 @@ class Lease(Struct, frozen=True):
     ttl_s: float
 
 
+class Refresh(Struct, frozen=True):
+    """What a refresh of a lease found: the seconds that it has now, 0.0 when it is lost.
+
+    `revision` is the store's before the refresh, as the server that answered has it: it may be a little behind.
+    """
+
+    ttl_s: float
+    revision: int
+
+
 class Status(Struct, frozen=True):
     """One endpoint, for people: its address, version, revision, and whether it leads."""
 
@@ -288,8 +298,8 @@ class Store(Protocol):
         """Make a lease of at least `ttl_s` seconds (whole seconds in etcd). Never raises `OutcomeUnknown`."""
         ...
 
-    async def refresh(self, lease_id: int) -> float:
-        """Prolong a lease; the seconds it has now, 0.0 when it is lost."""
+    async def refresh(self, lease_id: int) -> Refresh:
+        """Prolong a lease."""
         ...
 
     async def revoke(self, lease_id: int) -> None:

@@ -17,6 +17,7 @@ from elastic.store.base import (
     Operation,
     Otherwise,
     Range,
+    Refresh,
     Status,
     TxnResult,
     merged,
@@ -148,9 +149,10 @@ class MemoryStore:
         """See `Store.grant`."""
         return self._arrive().grant(ttl_s, self._clock())
 
-    async def refresh(self, lease_id: int) -> float:
+    async def refresh(self, lease_id: int) -> Refresh:
         """See `Store.refresh`."""
-        return self._arrive().refresh(lease_id, self._clock())
+        core = self._arrive()
+        return Refresh(core.refresh(lease_id, self._clock()), core.revision)
 
     async def revoke(self, lease_id: int) -> None:
         """See `Store.revoke`."""

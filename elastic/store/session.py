@@ -64,6 +64,8 @@ class Session:
         self._store = store
         self._lease = lease
         self._key = key
+        self._key_revision = 0
+        self._read_at = -1
         self._clock = clock
         self._on_event = on_event
         self._random = random_source or random.Random()
@@ -77,28 +79,31 @@ class Session:
         first of them. Errors that are not the store's are raised.
 
         A lease that lives says nothing of its key: somebody may have deleted it, and a watch may be deaf. So the key is
-        read after each refresh, and a refresh without an answer to that counts as failed.
+        read after a refresh if anything was written since it was read last, and a refresh without an answer to that
+        counts as failed.
         """
         silent = False
         await asyncio.sleep(self._random.uniform(0, self._lease.ttl_s / REFRESHES_PER_TTL))
         while True:
             sent_at = self._clock()
             try:
-                ttl_s = await self._store.refresh(self._lease.id)
-                key_revision = await self._key_revision() if ttl_s > 0 else 0
+                kept = await self._store.refresh(self._lease.id)
+                if kept.ttl_s > 0 and kept.revision != self._read_at:
+                    await self._read()
             except StoreError as error:
                 if not silent:
                     silent = True
                     self._on_event(Silent(error))
                 await asyncio.sleep(self._random.uniform(*PAUSE_S))
                 continue
-            if ttl_s <= 0:
+            if kept.ttl_s <= 0:
                 self._on_event(Lost(f"the store no longer has lease {self._lease.id:x}: it ended or was revoked"))
                 return
             silent = False
-            self._on_event(Refreshed(sent_at, ttl_s, key_revision))
-            await asyncio.sleep(max(0.0, sent_at + ttl_s / REFRESHES_PER_TTL - self._clock()))
+            self._on_event(Refreshed(sent_at, kept.ttl_s, self._key_revision))
+            await asyncio.sleep(max(0.0, sent_at + kept.ttl_s / REFRESHES_PER_TTL - self._clock()))
 
-    async def _key_revision(self) -> int:
+    async def _read(self) -> None:
         listing = await self._store.list(Range.key(self._key), keys_only=True)
-        return next((entry.mod_revision for entry in listing.entries if entry.lease == self._lease.id), 0)
+        self._key_revision = next((one.mod_revision for one in listing.entries if one.lease == self._lease.id), 0)
+        self._read_at = listing.revision

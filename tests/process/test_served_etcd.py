@@ -76,7 +76,7 @@ def test_who_has_the_secret_does_everything_and_nobody_else_does_anything() -> N
             await store.txn((), [Put("/elastic/j/a", b"1")])
             assert len((await store.list(Range.prefix("/elastic/"))).entries) == 1
             lease = await store.grant(30)
-            assert await store.refresh(lease.id) == 30
+            assert (await store.refresh(lease.id)).ttl_s == 30
             assert [one.endpoint for one in await store.statuses()] == [served.endpoint]
             await store.close()
             for secret, said in (

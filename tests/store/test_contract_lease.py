@@ -28,7 +28,7 @@ def test_a_lease_that_is_not_refreshed_ends_and_takes_its_keys_along(bench: Benc
         gone = await until_gone(store, mine, put.revision + 1)
         assert gone - began >= lease.ttl_s - 0.05
         assert [entry.key for entry in (await store.list(Range.prefix(bench.prefix))).entries] == [other]
-        assert await store.refresh(lease.id) == 0.0
+        assert (await store.refresh(lease.id)).ttl_s == 0.0
 
     on(bench, story)
 
@@ -40,7 +40,7 @@ def test_a_refresh_gives_the_full_time_again(bench: Bench) -> None:
         put = await store.txn((), [Put(key, b"", lease.id)])
         await asyncio.sleep(lease.ttl_s / 2)
         refreshed = time.monotonic()
-        assert await store.refresh(lease.id) == lease.ttl_s
+        assert (await store.refresh(lease.id)).ttl_s == lease.ttl_s
         assert await until_gone(store, key, put.revision + 1) - refreshed >= lease.ttl_s - 0.05
 
     on(bench, story)
@@ -48,7 +48,7 @@ def test_a_refresh_gives_the_full_time_again(bench: Bench) -> None:
 
 def test_a_lease_that_never_was_is_lost(bench: Bench) -> None:
     async def story(store: Store) -> None:
-        assert await store.refresh(987654321) == 0.0
+        assert (await store.refresh(987654321)).ttl_s == 0.0
 
     on(bench, story)
 
@@ -63,7 +63,7 @@ def test_revoking_deletes_the_keys_in_one_revision_and_twice_is_no_error(bench: 
         await store.revoke(lease.id)
         listing = await store.list(Range.prefix(bench.prefix))
         assert (listing.entries, listing.revision) == ((), put.revision + 1)
-        assert await store.refresh(lease.id) == 0.0
+        assert (await store.refresh(lease.id)).ttl_s == 0.0
 
     on(bench, story)
 

@@ -265,7 +265,7 @@ def test_reads_are_answered_by_the_next_server_when_one_is_not_there(server: Ser
             assert (await store.list(Range.prefix("/j/"))).revision >= 1
             assert (await store.txn((), [Put("/j/a", b"")])).succeeded
             lease = await store.grant(5)
-            assert await store.refresh(lease.id) == 5
+            assert (await store.refresh(lease.id)).ttl_s == 5
             assert store.endpoint == server.endpoint
             assert [status.endpoint for status in await store.statuses()] == [server.endpoint]
             await store.close()

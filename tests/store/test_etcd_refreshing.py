@@ -32,8 +32,8 @@ def test_many_refreshes_open_one_stream(server: Server) -> None:
         store = EtcdStore([server.endpoint])
         lease, other = await store.grant(30), await store.grant(40)
         for _ in range(5):
-            assert await store.refresh(lease.id) == 30
-            assert await store.refresh(other.id) == 40
+            assert (await store.refresh(lease.id)).ttl_s == 30
+            assert (await store.refresh(other.id)).ttl_s == 40
         assert opened(server) == 1
         await store.close()
 
@@ -46,7 +46,7 @@ def test_refreshes_of_two_leases_at_the_same_time_each_get_their_own_answer(serv
         leases = [await store.grant(30), await store.grant(40)]
         for _ in range(3):
             answers = await asyncio.gather(*(store.refresh(lease.id) for lease in leases), store.refresh(1))
-            assert answers == [30, 40, 0]
+            assert [answer.ttl_s for answer in answers] == [30, 40, 0]
         await store.close()
 
     asyncio.run(run())
@@ -56,11 +56,11 @@ def test_a_server_that_was_started_again_since_the_last_refresh_gives_no_failed_
     async def run() -> None:
         store = EtcdStore([server.endpoint])
         lease = await store.grant(30)
-        assert await store.refresh(lease.id) == 30
+        assert (await store.refresh(lease.id)).ttl_s == 30
         server.kill()
         await asyncio.to_thread(server.start)
         await store.statuses()  # grpc is connected again
-        assert await store.refresh(lease.id) == 30
+        assert (await store.refresh(lease.id)).ttl_s == 30
         await store.close()
 
     asyncio.run(run())
@@ -70,13 +70,13 @@ def test_a_late_answer_is_not_taken_for_that_of_the_next_refresh(server: Server)
     async def run() -> None:
         store = EtcdStore([server.endpoint])
         lease = await store.grant(30)
-        assert await store.refresh(lease.id) == 30
+        assert (await store.refresh(lease.id)).ttl_s == 30
         server.freeze()
         with pytest.raises(StoreUnavailable):
             await store.refresh(lease.id)
         server.thaw()
-        assert await store.refresh(1) == 0
-        assert await store.refresh(lease.id) == 30
+        assert (await store.refresh(1)).ttl_s == 0
+        assert (await store.refresh(lease.id)).ttl_s == 30
         await store.close()
 
     asyncio.run(run())

@@ -38,7 +38,7 @@ def test_a_user_with_rights_on_the_prefix_can_do_everything_there(guarded_server
             lease = await store.grant(30)
             await store.txn((), [Put("/elastic/j/a", b"", lease.id)])
             await watched.until(lambda: set(watched.values) == {"/elastic/j/a"})
-            assert await store.refresh(lease.id) == 30
+            assert (await store.refresh(lease.id)).ttl_s == 30
             await store.revoke(lease.id)
             await watched.until(lambda: not watched.values)
             assert len(await store.statuses()) == 1
@@ -82,7 +82,7 @@ def test_a_token_that_is_no_longer_good_is_replaced(guarded_server: Server) -> N
             assert store._servers.token not in ("", "spoiled")
         lease = await store.grant(30)
         store._servers.token = "spoiled"
-        assert await store.refresh(lease.id) == 30
+        assert (await store.refresh(lease.id)).ttl_s == 30
         await store.close()
 
     asyncio.run(run())
@@ -138,7 +138,7 @@ def test_users_that_etcd_knows_since_a_moment_ago_are_no_obstacle_to_a_refresh(t
         lease = await store.grant(30)
         await add_users(server.endpoint)
         store._servers.forget("")
-        assert await store.refresh(lease.id) == 30
+        assert (await store.refresh(lease.id)).ttl_s == 30
         assert store._servers.token
         await store.close()
 

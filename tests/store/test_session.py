@@ -7,8 +7,10 @@ import time
 from itertools import pairwise
 from typing import Any
 
+import msgspec
+
 from elastic.errors import StoreUnavailable
-from elastic.store.base import Listing, Put
+from elastic.store.base import Listing, Put, Refresh
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
 from elastic.store.session import Lost, Refreshed, Session, SessionEvent, Silent
@@ -22,7 +24,7 @@ class SilentStore(MemoryStore):
 
     silent = False
 
-    async def refresh(self, lease_id: int) -> float:
+    async def refresh(self, lease_id: int) -> Refresh:
         if self.silent:
             raise StoreUnavailable("nobody is there")
         return await super().refresh(lease_id)
@@ -119,6 +121,39 @@ def test_a_refresh_tells_which_key_hangs_on_the_lease_as_the_store_has_it(bench:
         await asyncio.wait([running])
         await store.close()
         await other.close()
+
+    asyncio.run(run())
+
+
+def test_the_key_is_read_once_while_nothing_is_written() -> None:
+    class Counting(MemoryStore):
+        """It counts what is read, and says that its leases are short."""
+
+        reads = 0
+
+        async def refresh(self, lease_id: int) -> Refresh:
+            return msgspec.structs.replace(await super().refresh(lease_id), ttl_s=0.02)
+
+        async def list(self, *arguments: Any, **options: Any) -> Listing:
+            self.reads += 1
+            return await super().list(*arguments, **options)
+
+    async def run() -> None:
+        store = Counting(MemoryCore(), time.monotonic)
+        lease = msgspec.structs.replace(await store.grant(60), ttl_s=0.02)
+        events: asyncio.Queue[SessionEvent] = asyncio.Queue()
+        running = asyncio.create_task(
+            Session(store, lease, KEY, clock=time.monotonic, on_event=events.put_nowait).run()
+        )
+        for reads in (1, 2):
+            await store.txn((), (Put("/other", b"", 0),))
+            while store.reads < reads:
+                assert isinstance(await events.get(), Refreshed)
+            for _ in range(5):
+                assert isinstance(await events.get(), Refreshed)
+            assert store.reads == reads
+        running.cancel()
+        await asyncio.wait([running])
 
     asyncio.run(run())
 

@@ -29,6 +29,7 @@ from elastic.store.base import (
     Otherwise,
     Range,
     Read,
+    Refresh,
     Status,
     TxnResult,
     check_txn,
@@ -166,7 +167,7 @@ class EtcdStore:
         request = rpc.LeaseRevokeRequest(ID=lease_id)
         await self._servers.ask(lambda endpoint: endpoint.lease.LeaseRevoke, request, gone_is_fine=True)
 
-    async def refresh(self, lease_id: int) -> float:
+    async def refresh(self, lease_id: int) -> Refresh:
         """See `Store.refresh`. One round: the current server, after a moment also the next; the first answer counts.
 
         Takes at most `hedge_after_s + refresh_try_s`. The server that does not answer in time is left, with all that
@@ -175,7 +176,7 @@ class EtcdStore:
         await self._servers.authenticated()
         self._servers.usable()
         error: StoreError | None = None
-        pending: set[asyncio.Task[float | StoreError]] = set()
+        pending: set[asyncio.Task[Refresh | StoreError]] = set()
         servers = list(self._servers.rotation.two())
         while servers or pending:
             limit_s = None
@@ -204,7 +205,7 @@ class EtcdStore:
         """See `Store.close`. Every later call raises `StoreUnavailable`."""
         await self._servers.close()
 
-    async def _refresh_at(self, endpoint: Endpoint, lease_id: int) -> float | StoreError:
+    async def _refresh_at(self, endpoint: Endpoint, lease_id: int) -> Refresh | StoreError:
         """One try of a refresh at one server. Errors are returned, for the other server may still answer."""
         token, limit_s = self._servers.token, self._servers.options.refresh_try_s
         try:
@@ -222,7 +223,7 @@ class EtcdStore:
                 raise
             return StoreUnavailable(f"the connection to {endpoint} was given up")
         endpoint.answered()
-        return float(answer.TTL)
+        return Refresh(float(answer.TTL), answer.header.revision)
 
     async def _status(self, endpoint: Endpoint) -> Status | None:
         """What one server says of itself, also one without a leader; None if it says nothing."""
