@@ -174,6 +174,7 @@ class Network(Clockwork):
                 if node.ranges != ranges or node.scope != scope:
                     return
                 if number == node.store_number and revision < node.revision:
+                    self.relist(node)  # The watch has brought more meanwhile. A mirror puts the two together.
                     return
                 node.entries, node.revision, node.store_number = entries, revision, number
                 node.listed_at, node.graves, node.listed = revision, {}, True
