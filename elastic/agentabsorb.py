@@ -177,8 +177,9 @@ def _view(f: Facts, event: ViewChanged) -> None:
     if not f.first_revision:
         f.first_revision = max(event.view.revision, 1)
     incarnation = event.view.incarnation.value if event.view.incarnation is not None else None
-    # A key that a person damaged or deleted is not another store; one that is empty has no spec either.
-    known = f.keys.incarnation not in event.view.damaged and (incarnation is not None or event.view.spec is None)
+    # A key that a person damaged or deleted is not another store; one that is empty has nothing else either.
+    empty = event.view.spec is None and event.view.generation is None
+    known = f.keys.incarnation not in event.view.damaged and (incarnation is not None or empty)
     if known and f.incarnation is not None and incarnation != f.incarnation:
         f.floor = 0
         f.lease, f.refreshed = None, None

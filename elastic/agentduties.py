@@ -172,9 +172,9 @@ def keep_right(f: Facts) -> None:
 def _to_register(f: Facts) -> bool:
     """Tell whether this node is to be registered, and is not.
 
-    Whose workers save before they leave needs its right to run for that.
+    Whose workers save before they leave needs its right to run for that. A job that has ended takes nobody.
     """
-    saves = f.phase is Phase.STOPPING and f.planned and not f.hurried
+    saves = f.phase is Phase.STOPPING and f.planned and not f.hurried and f.view.verdict is None
     return f.registered is None and (f.phase in (Phase.JOINING, Phase.RUNNING) or saves)
 
 
@@ -226,7 +226,7 @@ def _write(f: Facts) -> None:
     if f.view.revision == 0:
         return
     wanted = f.outcome_wanted
-    readable = f.keys.incarnation not in f.view.damaged  # Every transaction compares it.
+    readable = f.view.incarnation is not None  # Nobody knows otherwise whether this store is that of the workers.
     says = wanted is not None and (wanted != f.outcome_written or f.now >= _record_again_at(f))
     if wanted is not None and says and not f.another_store and readable:
         _send(f, record(f.keys, f.view, f.me.node, *wanted))

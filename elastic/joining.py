@@ -80,6 +80,8 @@ def join(
         return JoinPlan(lines=(f"another node is registered as {me.node}; waiting for its lease to end",))
     stored = view.spec.value if view.spec is not None else None
     if stored is None:
+        if view.incarnation is None and view.generation is not None:
+            return JoinPlan()  # Somebody deleted both, and workers may run: this is not where a job begins.
         return JoinPlan(_register(keys, view, me, incarnation, lease, me.spec))
     if stored.schema != SCHEMA:
         return _of_other_version(stored.schema, fresh=fresh)

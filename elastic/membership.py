@@ -59,7 +59,7 @@ def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Deci
         return Wait(Reason.ENDED, f"the job has ended: {view.verdict.value.reason}"), memory
     if view.unreadable:
         return Wait(Reason.UNREADABLE, f"{view.unreadable[0]} cannot be read; put it right"), memory
-    if view.incarnation is None and view.spec is not None:
+    if view.incarnation is None and (view.spec is not None or view.generation is not None):
         return Wait(Reason.UNREADABLE, "the key incarnation of this job was deleted; put it back"), memory
     if view.spec is None:
         gone = "the key spec of this job was deleted; a node that joins writes it anew"

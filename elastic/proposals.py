@@ -77,6 +77,8 @@ def propose(
         )
         for old in decision.forget[: min(FORGET_MAX, (room - len(at_work)) // 2)]:
             then = (*then, Delete(Range.key(keys.outcome(g, old))), Delete(keys.later_outcomes(g, old)))
+        if not generation.rev and any(written == generation.g for written, _ in view.outcomes):
+            then = (*then, Delete(Range.prefix(keys.outcome(generation.g, ""))))  # Of one that somebody deleted.
         if decision.go is not None:
             then = (*then, Put(keys.go, encode(msgspec.structs.replace(decision.go, tag=tag))))
         elif view.go is not None and view.go.value.g >= generation.g and not generation.rev:
@@ -133,6 +135,7 @@ def register(
     if spec is not None:
         then.append(Put(keys.spec, encode(spec)))
     if view.incarnation is None:
+        compares.append(Compare.absent(keys.generation))
         then.append(Put(keys.incarnation, encode(incarnation)))
     if secret and (view.incarnation is None or (spec is not None and view.secret is None)):
         then.append(Put(keys.secret, encode(secret)))

@@ -88,9 +88,30 @@ MUTATIONS: Final = (
     Mutation(
         "incarnation deleted",
         MEMBERSHIP,
-        "if view.incarnation is None and view.spec is not None:",
+        "if view.incarnation is None and (view.spec is not None or view.generation is not None):",
         "if False:",
         "nothing is decided without the incarnation",
+    ),
+    Mutation(
+        "incarnation and spec deleted",
+        ABSORB,
+        "empty = event.view.spec is None and event.view.generation is None",
+        "empty = event.view.spec is None",
+        "a store in which a generation stands is no empty one",
+    ),
+    Mutation(
+        "record: no incarnation",
+        DUTIES,
+        "readable = f.view.incarnation is not None",
+        "readable = f.keys.incarnation not in f.view.damaged",
+        "nothing is recorded while nobody knows whether it is the store of those workers",
+    ),
+    Mutation(
+        "form: left over",
+        PROPOSALS,
+        "        if not generation.rev and any(written == generation.g for written, _ in view.outcomes):\n",
+        "        if False:\n",
+        "a generation begins without a word about it",
     ),
     Mutation("no spec", MEMBERSHIP, "if view.spec is None:\n", "if False:\n", "nothing is decided without a spec"),
     Mutation(
@@ -1038,6 +1059,9 @@ OF_ROSTERS: Final = tuple(
 """Those that only a parameter-server job meets."""
 
 OPEN: Final[dict[str, str]] = {
+    "incarnation and spec deleted": "no job begins where a generation stands, so that who forgets the store waits there",
+    "record: no incarnation": "what is left over of a generation's number is deleted when that generation is formed",
+    "form: left over": "nobody writes it; that somebody deletes the key of a generation is not simulated",
     "right: without its key": "a refresh that does not find the key gives none either; what is left is one lease",
     "row running: ok": "the row for workers that are gone takes it then, and what is recorded is the same",
     "a go left over": "the first generation is written with its go, which takes the place of one that is left over",

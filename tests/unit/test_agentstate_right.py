@@ -14,11 +14,11 @@ from elastic.agentevents import (
 from elastic.agentfacts import Phase
 from elastic.agentlinks import vouch_s
 from elastic.decisions import Reason
-from elastic.model import Before, MemberState, Status, Why
+from elastic.model import Before, Ended, MemberState, Status, Why
 from elastic.observing import GONE_MAX
 from elastic.right import margin_s
 from elastic.store.base import Put, Range
-from tests.unit.bench import Bench, gated, running, spare, stopping
+from tests.unit.bench import Bench, gated, running, serving, spare, stopping
 from tests.unit.documents import KEYS
 
 TTL_S = 5.0
@@ -376,3 +376,34 @@ def test_a_refresh_while_nothing_is_due_only_prolongs_the_right() -> None:
     assert [type(action) for action in bench.asked[asked:]] == [RunUntil]
     assert (bench.facts.decided, bench.core.wake_at) == (decided, bench.facts.wake_at)
     assert bench.core.wake_at is not None
+
+
+def test_whose_lease_ends_while_its_workers_save_does_not_register_in_a_job_that_has_ended() -> None:
+    bench = serving()
+    bench.roster(1, "a b", leaving=True)
+    bench.verdict(Status.FAILED)
+    bench.expire()
+    bench.look()
+    assert (bench.phase, bench.registered, bench.facts.lease) == (Phase.STOPPING, False, None)
+
+
+def test_nobody_says_how_its_workers_ended_in_a_store_whose_incarnation_is_gone() -> None:
+    bench = running()
+    stood = bench.shelf.entry(KEYS.incarnation)
+    assert stood is not None
+    bench.shelf.delete(KEYS.incarnation)
+    bench.look()
+    bench.exits(0)
+    assert bench.outcomes == {}
+    bench.shelf.core.txn((), (Put(KEYS.incarnation, stood.value),))
+    bench.look()
+    assert bench.outcomes[1].ended is Ended.OK
+
+
+def test_a_store_without_spec_and_incarnation_in_which_a_generation_stands_is_no_empty_one() -> None:
+    bench = running()
+    for key in (KEYS.spec, KEYS.incarnation, KEYS.member("b")):
+        bench.shelf.delete(key)
+    bench.look()
+    assert (bench.phase, bench.registered, bench.stops) == (Phase.RUNNING, False, [])
+    assert bench.shelf.entry(KEYS.incarnation) is None

@@ -234,6 +234,15 @@ def test_a_first_generation_deletes_what_an_older_run_left() -> None:
     assert shelf.view.outcomes == {}
 
 
+def test_a_generation_deletes_what_was_said_of_one_with_its_number_that_somebody_deleted() -> None:
+    shelf = a_running_job()
+    for key in (KEYS.generation, KEYS.go):
+        shelf.delete(key)
+    shelf.put(KEYS.outcome(1, "x"), OK)
+    assert shelf.send(proposal(shelf, shelf.view, Form(Reason.FORMED, "", generation(1, "a"))))
+    assert shelf.view.outcomes.keys().isdisjoint({(1, "x")})
+
+
 @pytest.mark.parametrize("outcome", [OK, FIRST_WORD], ids=["ok", "failing"])
 def test_a_planned_change_fails_when_any_member_has_recorded_an_outcome(outcome: Outcome) -> None:
     shelf = a_running_job()
