@@ -1059,7 +1059,7 @@ OF_ROSTERS: Final = tuple(
 """Those that only a parameter-server job meets."""
 
 OPEN: Final[dict[str, str]] = {
-    "incarnation and spec deleted": "no job begins where a generation stands, so that who forgets the store waits there",
+    "incarnation and spec deleted": "no job begins where a generation stands: who forgets the store waits there",
     "record: no incarnation": "what is left over of a generation's number is deleted when that generation is formed",
     "form: left over": "nobody writes it; that somebody deletes the key of a generation is not simulated",
     "right: without its key": "a refresh that does not find the key gives none either; what is left is one lease",
