@@ -606,7 +606,8 @@ def split(world: World, calm: Calm, node: Node, old: Generation) -> None:
         return
     world.job.work_s += 70.0  # So that there is still work when it comes back.
     charged, failures = view.go.value.budget.charged, world.job.failures
-    out = node.name if len(old.members) > 2 else old.members[-1].node  # Of two the first goes on.
+    # Of two the first goes on; if somebody has joined by then, whoever is cut off goes.
+    out = {node.name, old.members[-1].node} if len(old.members) == 2 else {node.name}
     longer = world.seed % 64 == 60  # Than it is kept out.
     apart_for(world, node, 110.0 if longer else REACH_S + world.random.uniform(10.0, 40.0))
 
@@ -620,16 +621,16 @@ def split(world: World, calm: Calm, node: Node, old: Generation) -> None:
         return "" if go.budget.charged <= charged + own else f"{go.budget} after {charged} and a split network"
 
     until = world.now + 2 * REACH_S + 3.0 + 3 * STOP_S  # A worker may fail besides: then they wait a second time.
-    text = f"{node.name} is cut from the others, and they do not go on without {out}"
-    done: Callable[[View], bool] = lambda view: went(view) > old.g and out not in inside(view)  # noqa: E731
+    text = f"{node.name} is cut from the others, and they do not go on without {' or '.join(sorted(out))}"
+    done: Callable[[View], bool] = lambda view: went(view) > old.g and not out <= inside(view)  # noqa: E731
     calm.expect(world, Expected("a split network", text, until, done, formed, free))
-    if longer and world.links and out == node.name:
+    if longer and world.links and len(old.members) > 2:
 
         def joins(generation: Generation) -> str:
             before = generation.before.nodes if generation.before is not None else ()
-            fresh = generation.index(out) is not None and out not in before
+            fresh = generation.index(node.name) is not None and node.name not in before
             back = node.apart and generation.why is Why.GROWTH and fresh
-            return f"{out} joins while nobody reaches it" if back else ""
+            return f"{node.name} joins while nobody reaches it" if back else ""
 
         text = f"{node.name} is cut from the others for ever"
         calm.expect(world, Expected("a split network", text, world.now + 200.0, lambda _: not node.apart, joins))
