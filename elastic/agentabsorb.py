@@ -181,7 +181,7 @@ def _view(f: Facts, event: ViewChanged) -> None:
     empty = event.view.spec is None and event.view.generation is None
     known = f.keys.incarnation not in event.view.damaged and (incarnation is not None or empty)
     if known and f.incarnation is not None and incarnation != f.incarnation:
-        f.floor = 0
+        f.floor = f.registered_at_revision = 0  # It counts its revisions anew.
         f.lease, f.refreshed = None, None
         f.right = f.right.lost()
         f.unregister()

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from elastic.agentevents import AskLinks, AskVouch, LinkTarget, WatchLinks
 from elastic.agentfacts import Facts, Phase
 from elastic.decisions import Reason
+from elastic.model import Ended
 
 ASKS_PER_TTL = 4
 """While something is wrong, questions are as frequent as refreshes of the lease."""
@@ -91,8 +92,10 @@ def wakes(f: Facts) -> list[float]:
     times: list[float] = []
     if f.links_up and _doubts(f):
         times.append(_ask_again_at(f))
-    if f.phase is Phase.RUNNING and not f.seats:
-        times.append(f.vouch_asked_at + _interval_s(f) if _needs_word(f) else _silent_at(f) + 1e-3)
+    if _needs_word(f):
+        times.append(f.vouch_asked_at + _interval_s(f))
+    elif (f.phase is Phase.RUNNING or _is_first(f)) and not f.seats and f.now <= _silent_at(f):
+        times.append(_silent_at(f) + 1e-3)
     times += [last + 2 * _interval_s(f) for _, last in f.yielding.values()]
     return times
 
@@ -100,7 +103,7 @@ def wakes(f: Facts) -> list[float]:
 def hold(f: Facts) -> None:
     """The first of a generation keeps its right to run while it hears every other member, whatever the store does."""
     generation = f.generation
-    if f.phase is not Phase.RUNNING or generation is None or generation.g != f.workers_g or f.seats:
+    if not _in_world(f) or generation is None or generation.g != f.workers_g or f.seats:
         return  # Seats are given anew as soon as a lease has ended, so that nobody runs longer than that.
     if generation.index(f.me.node) != 0 or f.now < _silent_at(f):
         return
@@ -116,7 +119,7 @@ def vouch_s(f: Facts, node: str, g: int, now: float) -> float:
     The first of the generation grants, and whoever proposes while that one does not reach the store.
     """
     generation = f.generation
-    if generation is None or generation.g != g or f.workers_g != g or f.phase is not Phase.RUNNING or f.seats:
+    if generation is None or generation.g != g or f.workers_g != g or not _in_world(f) or f.seats:
         return 0.0
     index = generation.index(f.me.node)
     if generation.index(node) is None or index is None or not (index == 0 or f.following == (True, None)):
@@ -151,6 +154,17 @@ def astray(f: Facts) -> frozenset[str]:
     return frozenset(node for node, (_, last) in f.yielding.items() if f.now < last + 2 * _interval_s(f))
 
 
+def _in_world(f: Facts) -> bool:
+    """Tell whether this node's workers run, or have all ended well: the others may need its word until theirs have."""
+    wanted = f.outcome_wanted
+    ended = wanted is not None and wanted[0] == f.workers_g and wanted[1].ended is Ended.OK
+    return f.phase is Phase.RUNNING or (f.phase is Phase.DONE and ended)
+
+
+def _is_first(f: Facts) -> bool:
+    return _in_world(f) and f.generation is not None and f.generation.index(f.me.node) == 0
+
+
 def _interval_s(f: Facts) -> float:
     return (f.right.ttl_s or f.me.spec.lease_ttl_s) / ASKS_PER_TTL
 
@@ -177,8 +191,7 @@ def _doubts(f: Facts) -> bool:
         return False
     if f.following == (True, None) and any(node in f.links_up for node in f.memory.absent_since):
         return True
-    first = f.phase is Phase.RUNNING and generation.index(f.me.node) == 0
-    return first and (f.registered is None or f.now > _silent_at(f))
+    return _is_first(f) and (f.registered is None or f.now > _silent_at(f))
 
 
 def _ask_again_at(f: Facts) -> float:

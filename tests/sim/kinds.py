@@ -83,6 +83,7 @@ PLAYS: Final = (
     "split_of_pairs",
     "leases_ended_in_a_planned_stop",
     "deaf_and_taken_away",
+    "done_in_an_outage",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -284,6 +284,25 @@ def outage(world: World, watch: Calm, node: Node, old: Generation) -> None:
     seconds = world.random.uniform(1.0, world.spec.store_outage_limit_s * 0.8)
     still = None if world.seed % 2 else lambda: world.random.uniform(0.0, RECONNECT_S)
     world.away_for(seconds, then=lambda: watch.store_is_back(world), still=still)
+
+
+def done_in_an_outage(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """The workers of the first node end well while the store is away; the others take longer, and are not stopped."""
+    first, *others = members_of(world, old)
+
+    def end(nodes: Sequence[Node]) -> None:
+        for one in nodes:
+            if one.workers is not None:
+                world.end_worker(one, one.workers, 0)
+
+    def back() -> None:
+        watch.store_is_back(world)
+        world.after(3.0, lambda: end(others))
+
+    world.job.done_s = world.job.work_s
+    world.after(0.5, lambda: end([first]))
+    watch.expect_nothing(world)
+    world.away_for(0.8 * world.spec.store_outage_limit_s, then=back)
 
 
 def astray(world: World, watch: Calm, node: Node, old: Generation) -> None:

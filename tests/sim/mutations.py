@@ -537,6 +537,13 @@ MUTATIONS: Final = (
         "a member that was heard and is not any more has none",
     ),
     Mutation(
+        "vouch: at work only",
+        LINKS,
+        "return f.phase is Phase.RUNNING or (f.phase is Phase.DONE and ended)",
+        "return f.phase is Phase.RUNNING",
+        "whose workers have ended well gives its word until those of the others have",
+    ),
+    Mutation(
         "right: deaf",
         ABSORB,
         "if event.key_revision == (own.mod_revision if own is not None else f.registered):",

@@ -116,6 +116,9 @@ PLAYS: Final[Mapping[str, Play]] = {
         partings.leases_ended_in_a_planned_stop, nodes=4, links=True, listens=True, spec={"lease_ttl_s": 2.0}
     ),
     "deaf_and_taken_away": Play(races.deaf_and_taken_away, roster=True, work_s=80.0),
+    "done_in_an_outage": Play(
+        meetings.done_in_an_outage, nodes=3, links=True, spec={"lease_ttl_s": 2.0, "store_outage_limit_s": 30.0}
+    ),
 }
 """Every play, by its name."""
 

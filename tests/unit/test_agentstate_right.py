@@ -9,11 +9,13 @@ from elastic.agentevents import (
     Revoke,
     RunUntil,
     SessionLost,
+    ViewChanged,
     Vouched,
 )
 from elastic.agentfacts import Phase
 from elastic.agentlinks import vouch_s
 from elastic.decisions import Reason
+from elastic.keys import Stored, View
 from elastic.model import Before, Ended, MemberState, Status, Why
 from elastic.observing import GONE_MAX
 from elastic.right import margin_s
@@ -407,3 +409,12 @@ def test_a_store_without_spec_and_incarnation_in_which_a_generation_stands_is_no
     bench.look()
     assert (bench.phase, bench.registered, bench.stops) == (Phase.RUNNING, False, [])
     assert bench.shelf.entry(KEYS.incarnation) is None
+
+
+def test_a_key_that_is_gone_from_another_store_is_missed_although_that_one_has_fewer_revisions() -> None:
+    bench = running()
+    assert bench.facts.registered_at_revision > 1
+    bench.offline = True
+    other = View(revision=1, incarnation=Stored("i2", 1, 1), spec=Stored(bench.spec, 1, 1))
+    bench.tell(ViewChanged(other, 99))
+    assert bench.facts.registered_at_revision == 0
