@@ -250,7 +250,8 @@ def crash(world: World, calm: Calm, node: Node, old: Generation) -> None:
             return ""  # A worker that failed by itself asks no question.
         if generation.index(node.name) is not None:
             return f"{generation.g} still has {node.name}, which died"
-        return "" if generation.why is Why.LOSS else f"{generation.why} after the loss of {node.name}"
+        later = generation.g > old.g + 1  # At the gate: a spare that was not linked yet joins, too.
+        return "" if generation.why is Why.LOSS or later else f"{generation.why} after the loss of {node.name}"
 
     calm.expect(
         world,
