@@ -200,7 +200,9 @@ def hanging(
 
 def unreached(rank: int, log: str, lines: Sequence[str], limit_s: float, names: Sequence[str]) -> WorkerExit:
     """What is recorded of a worker that waited while these nodes could not be reached; it is stopped for that."""
-    words = f"it waited for {limit_s:g} s (--reach_timeout), and {', '.join(names)} cannot be reached from here"
+    words = (
+        f"it waited for longer than {limit_s:g} s (--reach_timeout), and {', '.join(names)} cannot be reached from here"
+    )
     return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=last_lines(lines), infra=SPLIT)
 
 

@@ -88,7 +88,8 @@ class TestDescribe:
 
     def test_workers_that_wait_for_machines_out_of_reach_and_for_a_group_are_told_of_with_their_limits(self) -> None:
         apart = unreached(0, "workerlog.0", ["started"], 30.0, ["b-1f2e", "c-77aa"])
-        assert apart.words == "it waited for 30 s (--reach_timeout), and b-1f2e, c-77aa cannot be reached from here"
+        said = "it waited for longer than 30 s (--reach_timeout), and b-1f2e, c-77aa cannot be reached from here"
+        assert apart.words == said
         assert (apart.code, apart.tail, apart.consequence, apart.infra) == (-15, ("started",), False, SPLIT)
         late = unformed(1, "workerlog.1", [], 300.0)
         assert late.words.startswith(
