@@ -32,7 +32,7 @@ class Ends(Observer):
         self._at = 0.0
         self._unwell: dict[str, float] = {}
         self._without: dict[str, float] = {}
-        self._since: dict[tuple[str, str], float] = {}
+        self._since: dict[tuple[str, str], tuple[float, int]] = {}
         self._ended_at: float | None = None
 
     def after_event(self, world: World) -> None:
@@ -83,8 +83,14 @@ class Ends(Observer):
         }
         for words, holds in found.items():
             key = (node.name, words)
-            since = self._since.setdefault(key, world.now) if holds else self._since.pop(key, None)
-            if holds and since is not None and world.now > max(since, unwell, node.thawed_at) + STUCK_S:
+            if not holds:
+                self._since.pop(key, None)
+                continue
+            since, of = self._since.get(key, (world.now, facts.workers_g))
+            if of != facts.workers_g:  # Between two looks that state was over, and is there again.
+                since = world.now
+            self._since[key] = since, facts.workers_g
+            if world.now > max(since, unwell, node.thawed_at) + STUCK_S:
                 world.fail("3", f"{node.name} is well for {STUCK_S} s: {words}")
 
     def _drained(self, world: World, node: Node, since: float) -> None:
