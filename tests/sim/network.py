@@ -206,17 +206,17 @@ class Network(Clockwork):
     def _send(self, node: Node, transaction: Transaction) -> None:
         compares = [c for c in transaction.compares if not self._left_out(c.range.start, c.target.value)]
         facts = node.core.facts
-        node.sent_view, node.sent_memory, node.sent_at = facts.view, facts.memory, self.now
-        seen = facts.view
+        seen, remembered, sent_at = facts.view, facts.memory, self.now
 
         def call() -> Callable[[], None]:
+            # Only now: a request that lingers arrives after others that were sent later.
+            node.sent_view, node.sent_memory, node.sent_at = seen, remembered, sent_at
             before = self.store.revision
             try:
                 result = self.store.txn(compares, transaction.then, transaction.otherwise)
             except StoreError:
                 return lambda: self.feed(node, Answered(transaction, False, self.store.revision))
             if result.revision > before:
-                node.wrote_on = seen
                 self.log(f"store {result.revision}: {transaction.kind} of {node.name}")
                 for observer in self.observers:
                     observer.after_commit(self.whole, node, transaction)

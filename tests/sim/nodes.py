@@ -141,11 +141,9 @@ class Node:
     wake_planned: float = NEVER
     deadline_planned: float = NEVER
     last_decision: Decision | None = None
-    # what it knew when it sent its last transaction, and the one that was carried out last; who told it that it does
-    # not reach the store
+    # what it knew when it sent the transaction that reached the store last; who told it that it does not reach the store
     sent_view: View | None = None
     sent_memory: Memory = field(default_factory=Memory)
-    wrote_on: View | None = None
     sent_at: float = 0.0
     heard_astray: dict[str, float] = field(default_factory=dict)
 

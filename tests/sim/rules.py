@@ -78,14 +78,14 @@ class Rules(Observer):
     @staticmethod
     def _same_store(world: World, view: View, node: Node, transaction: Transaction) -> None:
         """Nobody writes into a store that is another than the one it has looked at."""
-        seen = node.wrote_on.incarnation if node.wrote_on is not None else None
+        seen = node.sent_view.incarnation if node.sent_view is not None else None
         if transaction.kind != "leave" and seen and view.incarnation and seen.value != view.incarnation.value:
             world.fail("1", f"{node.name} wrote {transaction.kind} into a store that it does not know")
 
     @staticmethod
     def _settings(world: World, view: View, node: Node, transaction: Transaction) -> None:
         """Who registers has seen the settings that stand, or writes its own when nobody else lives."""
-        seen = node.wrote_on.spec if node.wrote_on is not None else None
+        seen = node.sent_view.spec if node.sent_view is not None else None
         writes = any(isinstance(one, Put) and one.key == KEYS.spec for one in transaction.then)
         others = sorted(set(view.members) - {node.name})
         if view.spec is None or seen is None or node.core.facts.me.rerun:
@@ -153,7 +153,7 @@ class Rules(Observer):
             return
         if old.why not in PLANNED or generation.why in PLANNED:
             world.fail("5", f"generation {generation.g} is the same as {old.g}: {generation.reason}")
-        seen, before = node.wrote_on, old.before
+        seen, before = node.sent_view, old.before
         if seen is None or before is None:
             return
         over = {name for (g, name), stored in seen.outcomes.items() if g == before.g and stored.value.over}
