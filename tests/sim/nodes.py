@@ -141,7 +141,7 @@ class Node:
     wake_planned: float = NEVER
     deadline_planned: float = NEVER
     last_decision: Decision | None = None
-    # what it knew when it sent the transaction that reached the store last; who told it that it does not reach the store
+    # what it knew when it sent the transaction that reached the store last; who told it that it does not reach it
     sent_view: View | None = None
     sent_memory: Memory = field(default_factory=Memory)
     sent_at: float = 0.0
