@@ -21,7 +21,7 @@ from elastic.cooldown import (
     noted_apart,
 )
 from elastic.keys import Stored
-from elastic.model import Before, Budget, Cause, Ended, FailedToo, Mode, Outcome, Role, Spec, Why, WorkerExit
+from elastic.model import Before, Budget, Cause, Cooldown, Ended, FailedToo, Mode, Outcome, Role, Spec, Why, WorkerExit
 from elastic.split import SPLIT, apart, not_reached_by
 
 PROGRESS_RUN_S = 60.0
@@ -31,7 +31,7 @@ HEALTHY_S = 3600.0
 CRASH_LOOP_MAX = 10
 """So many failures in a row without progress end the job, whatever the budget."""
 CANNOT_START = "cannot start "
-"""How a failure of the machine begins that kept the worker's program from being started at all."""
+"""How a failure of the machine begins that keeps the worker's program from being started at all."""
 INFRA_MAX = 3
 """So many failures of the machine in a row without progress are free."""
 BACKOFF_MAX_S = 60.0
@@ -80,10 +80,8 @@ def judge(
     hosts = after_progress(budget.hosts, ends) if progress else budget.hosts
     kept = Budget(charged, fruitless, max(step, budget.step), infra, hosts)
 
-    if out := kept_out_by(budget, before.g):  # It was judged, and left a host out.
-        named = ", ".join(out) if len(out) <= NAMED_MAX else f"{len(out)} hosts"
-        note = f"not charged: {named} {'is' if len(out) == 1 else 'are'} kept out"
-        return Judgement(budget, cause=cause_of(before, outcomes, spec), note=note)
+    if judged := kept_out_by(budget, before.g):  # And a host was left out then.
+        return _judged_before(judged, budget, cause_of(before, outcomes, spec), spec)
     failures = [
         outcome.value for outcome in outcomes.values() if outcome.value.ended is Ended.FAILED and outcome.value.exits
     ]
@@ -98,7 +96,7 @@ def judge(
     hopeless = next((worker for worker in own if worker.hopeless), None)
     if hopeless is not None:
         return Judgement(kept, cause=cause, fatal=f"no restart would mend this: {hopeless.hopeless}")
-    if spec.mode is Mode.COLLECTIVE and (nowhere := _startable_nowhere(ends)):
+    if spec.mode is Mode.COLLECTIVE and not lost and (nowhere := _startable_nowhere(ends)):
         return Judgement(kept, cause=cause, fatal=f"no restart would mend this: {nowhere}")
     split = apart(before.nodes, {node: stored.value.unreached for node, stored in outcomes.items()}, lost)
     if split and all(worker.infra == SPLIT for worker in own):
@@ -165,11 +163,27 @@ def _charged(
     if free:
         return replace(judgement, note=f"not charged: {own[0].infra}, {infra} of {INFRA_MAX}")
     if charged > spec.restarts_max:
-        return replace(judgement, budget=kept, fatal=f"no restart is left (--max_restarts {spec.restarts_max})")
+        return replace(judgement, budget=kept, fatal=_no_restart(spec))
     if fruitless >= CRASH_LOOP_MAX:
         return replace(judgement, fatal=f"crash loop: {fruitless} failures in a row without progress")
     pause_s = min(2.0 ** (fruitless - 2), BACKOFF_MAX_S) if fruitless > 1 else 0.0
     return replace(judgement, pause_s=pause_s, note=f"restart {charged} of {spec.restarts_max}")
+
+
+def _judged_before(out: Sequence[Cooldown], budget: Budget, cause: Cause | None, spec: Spec) -> Judgement:
+    """These hosts were left out for the failure. Where one was taken back, the failure has its price after all."""
+    if any(one.charged for one in out):
+        if budget.charged > spec.restarts_max:
+            return Judgement(budget, cause=cause, fatal=_no_restart(spec))
+        return Judgement(budget, cause=cause, note=f"restart {budget.charged} of {spec.restarts_max}")
+    named = ", ".join(one.host for one in out) if len(out) <= NAMED_MAX else f"{len(out)} hosts"
+    still = any(one.left_s > 0 for one in out)
+    verb = ("is" if still else "was") if len(out) == 1 else ("are" if still else "were")
+    return Judgement(budget, cause=cause, note=f"not charged: {named} {verb} kept out")
+
+
+def _no_restart(spec: Spec) -> str:
+    return f"no restart is left (--max_restarts {spec.restarts_max})"
 
 
 def _startable_nowhere(ends: Sequence[Outcome]) -> str:

@@ -128,9 +128,9 @@ def noted_apart(budget: Budget, out: Mapping[str, str]) -> Budget:
     return replace(budget, hosts=_few([*known.values(), *new]))
 
 
-def kept_out_by(budget: Budget, g: int) -> list[str]:
-    """The hosts that are kept out because of generation `g`, which has been judged then."""
-    return [one.host for one in budget.hosts if one.g == g]
+def kept_out_by(budget: Budget, g: int) -> list[Cooldown]:
+    """The hosts that were kept out because of generation `g`, which has been judged then."""
+    return [one for one in budget.hosts if one.g == g]
 
 
 def budget_of(view: View) -> Budget:
@@ -152,14 +152,20 @@ def noted(view: View, cooling: Cooling, now: float) -> Cooling:
 
 
 def count_down(budget: Budget, cooling: Cooling, now: float, inside: Collection[str] = ()) -> Budget:
-    """The budget with what is left of each cooldown by now; a host with a member inside is not kept out any more."""
+    """The budget with what is left of each cooldown by now; a host with a member inside is not kept out any more.
+
+    If the job takes a host back before its time, because it could not run without it, its row has to be paid after all.
+    """
     if not budget.hosts:
         return budget
-    hosts = []
+    hosts, owed = [], 0
     for one in budget.hosts:
-        left_s = cooling.get((one.host, one.g), now + one.left_s) - now if one.left_s > 0 else 0.0
-        hosts.append(replace(one, left_s=0.0 if one.host in inside else round(max(left_s, 0.0), 3)))
-    return replace(budget, hosts=tuple(hosts))
+        left_s = round(max(cooling.get((one.host, one.g), now + one.left_s) - now, 0.0), 3) if one.left_s > 0 else 0.0
+        if left_s and one.host in inside:
+            owed += one.spared
+            one, left_s = replace(one, charged=one.charged + one.spared, spared=0), 0.0
+        hosts.append(replace(one, left_s=left_s))
+    return replace(budget, charged=budget.charged + owed, hosts=tuple(hosts))
 
 
 def words(one: Cooldown) -> str:

@@ -62,7 +62,8 @@ class Form(Struct, frozen=True):
 
     `planned`: nothing is broken, and no outcome may be there yet. `lost`: these must not have recorded one. For a
     revision of a roster: `forget` are nodes whose outcomes are of starts that are over, `unfinished` those that must
-    not have recorded one. `go` is given with a generation that has no gate to wait at.
+    not have recorded one, `gone` those whose seats are free because they have not been registered for so long. `go` is
+    given with a generation that has no gate to wait at.
     """
 
     code: Reason
@@ -72,6 +73,7 @@ class Form(Struct, frozen=True):
     lost: tuple[str, ...] = ()
     forget: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
     go: Go | None = None
 
 

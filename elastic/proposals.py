@@ -68,6 +68,10 @@ def propose(
             if lost not in view.members:
                 compares.append(_nothing_readable(view, keys.member(lost)))
         room = OPERATIONS_MAX - len(compares) - WRITTEN_MAX
+        gone = [one for one in decision.gone if one not in view.members]
+        # A watch can miss that one is registered again, and its processes run.
+        compares += [_nothing_readable(view, keys.member(one)) for one in gone[: min(LOST_COMPARED_MAX, room // 2)]]
+        room = OPERATIONS_MAX - len(compares) - WRITTEN_MAX
         at_work = decision.unfinished[: min(UNFINISHED_MAX, room // 2)]
         compares += [_nothing_readable(view, keys.outcome(g, one, since.get(one, 0))) for one in at_work]
         oldest = generation.before.g if generation.before is not None else generation.g

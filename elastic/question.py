@@ -198,8 +198,10 @@ class Question:
         )
 
     def settled_at(self, nodes: Iterable[str]) -> float:
-        """When the settling window of these arrivals ends."""
-        times = [self.memory.ready_since[node] for node in nodes]
+        """When the settling window of those ends that arrived; who is in the generation has settled."""
+        times = [self.memory.ready_since[node] for node in nodes if node in self.memory.ready_since]
+        if not times:
+            return self.now
         return min(max(times) + self.spec.settle_s, min(times) + SETTLE_MAX_S)
 
 

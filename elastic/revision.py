@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -46,10 +46,10 @@ def ended_as(ends: Mapping[str, Outcome], place: Place, how: Ended) -> bool:
     return end is not None and end.ended is how
 
 
-def candidates_outside(q: Question, inside: frozenset[str]) -> list[Candidate]:
-    """Registered nodes outside the roster that are ready, the oldest first."""
+def candidates_outside(q: Question, inside: frozenset[str], stay: Collection[str] = ()) -> list[Candidate]:
+    """Registered nodes outside the roster that are ready, and those of it that `stay`, the oldest first."""
     found = []
-    for node in q.memory.ready_since:
+    for node in (*q.memory.ready_since, *stay):
         stored = q.member(node)
         if stored is not None and node not in inside:
             found.append((stored.create_revision, node, stored.value))
@@ -261,13 +261,15 @@ class Change:
         forget += sorted(said - inside)  # Said late, or did not fit into the revision that took the node out.
         planned = bool(self.told.joined or self.told.draining or self.told.surplus)
         at_work = [place.node for place in old.members if works(place) and place.node not in self.ends]
+        lost = [place.node for place in self.told.lost]
         return Form(
             code,
             reason,
             generation,
-            lost=tuple(place.node for place in self.told.lost if place.node not in self.ends),
+            lost=tuple(node for node in lost if node not in self.ends),
             forget=tuple(forget),
             unfinished=tuple(node for node in at_work if here(q, node)) if planned else (),
+            gone=(*(place.node for place in self.told.freed), *(node for node in lost if node in self.ends)),
         )
 
     def _wait(self) -> Wait:

@@ -20,6 +20,8 @@ that shows a death ends that node's lease, and frees no seat, because it can be 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from elastic.decisions import Decision, Form, Memory, Reason, Wait
 from elastic.keys import View
 from elastic.model import (
@@ -118,16 +120,19 @@ def too_few(q: Question, roles: Roles, generation: Generation) -> bool:
 
 def reform(q: Question, roles: Roles, generation: Generation) -> Decision:
     """A roster that waits at the gate does not do any more: everybody of it left, or more workers are wanted."""
+    stay = {place.node for place in generation.members if here(q, place.node) and not q.draining(place.node)}
     if standing(q, generation):
         gone = f"workers on {q.spec.np.low} nodes were wanted before the start"
     else:
         gone = f"{named([place.node for place in generation.members])} left before the start"
-    return _assemble(q, roles, q.spec.np.low, Reason.REFORMED, Why.REFORMED, gone)
+    return _assemble(q, roles, q.spec.np.low, Reason.REFORMED, Why.REFORMED, gone, stay)
 
 
-def _assemble(q: Question, roles: Roles, need: int, code: Reason, why: Why, gone: str) -> Decision:
-    """A generation of whoever is here, if that is enough."""
-    candidates = candidates_outside(q, frozenset())
+def _assemble(
+    q: Question, roles: Roles, need: int, code: Reason, why: Why, gone: str, stay: Collection[str] = ()
+) -> Decision:
+    """A generation of whoever is here, if that is enough: nodes that are in none, and those that `stay`."""
+    candidates = candidates_outside(q, frozenset(), stay)
     places = give(roles, (), candidates, q.spec.np.high if roles.apart else UNLIMITED, 0)
     vacant = vacant_servers(roles, places)
     if vacant:

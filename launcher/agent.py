@@ -500,6 +500,8 @@ class Agent:
             self._keys.member(self._node),
             clock=boottime,
             on_event=lambda event: self._session_event(lease.id, event),
+            # A seat is given away as soon as the right to it has ended: there is no gate that waits for anybody's word.
+            read_every=session.READ_EVERY if self._config.run_mode == "collective" else 0.0,
         )
         self._session = self._group.create_task(kept.run())
 

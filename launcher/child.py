@@ -17,6 +17,20 @@ from launcher.wire import Start
 CANNOT_START = 127
 """Exit code of a worker whose program could not be executed, as shells have it."""
 
+LASTING = frozenset(
+    {
+        errno.EACCES,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOEXEC,
+        errno.ENOTDIR,
+        errno.EPERM,
+    }
+)
+"""Errors that a second try does not mend. Others pass: no memory, a file that is being written, a dead server."""
+
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -74,7 +88,9 @@ def complaint(start: Start, error: OSError | ValueError) -> bytes:
             why = "the interpreter that its first line names is not there"
         elif error.errno == errno.ENOEXEC:
             why = f"{error.strerror}; does its first line say what runs it, such as #!/bin/sh?"
-    return os.fsencode(f"elastic-launch: cannot start {program}: {why}\n")  # `exits.CANNOT_START`
+    lasts = isinstance(error, ValueError) or error.errno in LASTING
+    verb = "cannot" if lasts else "could not"
+    return os.fsencode(f"elastic-launch: {verb} start {program}: {why}\n")  # `exits.NOT_STARTED`
 
 
 def _become(start: Start, out: int, err: int, run: Callable[[Start], None], nursery: int) -> None:

@@ -57,8 +57,8 @@ _LOST_PEER = re.compile(
     """,
     re.VERBOSE,
 )
-CANNOT_START = "elastic-launch: cannot start "
-"""How the line begins that a process writes which could not become the worker's program (`launcher.child`)."""
+NOT_STARTED = ("elastic-launch: cannot start ", "elastic-launch: could not start ")
+"""How the line begins that a process writes which did not become the worker's program (`launcher.child`)."""
 _MACHINE = (
     ("disk full", re.compile(r"No space left on device|Disk quota exceeded")),
     ("no CUDA device", re.compile(r"no CUDA-capable device is detected|CUDA-capable device\(s\) is/are busy")),
@@ -106,7 +106,7 @@ def infra(tail: Sequence[str]) -> str:
     if any(_IN_USE.search(line) for line in lines):
         return "address in use"
     last = lines[-1] if lines else ""
-    if last.startswith(CANNOT_START):
+    if last.startswith(NOT_STARTED):
         return last.removeprefix("elastic-launch: ")
     return next((what for what, sign in _MACHINE if any(sign.search(line) for line in lines)), "")
 

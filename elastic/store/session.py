@@ -18,6 +18,9 @@ REFRESHES_PER_TTL = 4
 """So that three refreshes in a row may fail before the lease ends."""
 PAUSE_S = (0.1, 0.3)
 """After a refresh that failed: a random time between these."""
+READ_EVERY = 0.5
+"""Of the TTL: a read of the key stands for no longer than this, also if nothing seems to have been written since. The
+server that answers may lag behind: then it neither knows of a write nor shows it to the watch."""
 
 
 class Refreshed(Struct, frozen=True):
@@ -58,14 +61,20 @@ class Session:
         *,
         clock: Callable[[], float],
         on_event: Callable[[SessionEvent], None],
+        read_every: float = READ_EVERY,
         random_source: random.Random | None = None,
     ) -> None:
-        """`clock` gives the times of the events; it must go on while the machine sleeps (CLOCK_BOOTTIME)."""
+        """`clock` gives the times of the events; it must go on while the machine sleeps (CLOCK_BOOTTIME).
+
+        `read_every`: after this part of the TTL the next refresh reads the key in any case; 0 reads it each time.
+        """
         self._store = store
         self._lease = lease
         self._key = key
         self._key_revision = 0
-        self._read_at = -1
+        self._read_every_s = read_every * lease.ttl_s
+        self._read_revision = -1
+        self._read_at = float("-inf")
         self._clock = clock
         self._on_event = on_event
         self._random = random_source or random.Random()
@@ -79,8 +88,8 @@ class Session:
         first of them. Errors that are not the store's are raised.
 
         A lease that lives says nothing of its key: somebody may have deleted it, and a watch may be deaf. So the key is
-        read after a refresh if anything was written since it was read last, and a refresh without an answer to that
-        counts as failed.
+        read after a refresh if anything was written since it was read last, or that is long ago, and a refresh without
+        an answer to that counts as failed.
         """
         silent = False
         await asyncio.sleep(self._random.uniform(0, self._lease.ttl_s / REFRESHES_PER_TTL))
@@ -88,8 +97,8 @@ class Session:
             sent_at = self._clock()
             try:
                 kept = await self._store.refresh(self._lease.id)
-                if kept.ttl_s > 0 and kept.revision != self._read_at:
-                    await self._read()
+                if kept.ttl_s > 0 and not self._knows(kept.revision, sent_at):
+                    await self._read(sent_at)
             except StoreError as error:
                 if not silent:
                     silent = True
@@ -103,7 +112,10 @@ class Session:
             self._on_event(Refreshed(sent_at, kept.ttl_s, self._key_revision))
             await asyncio.sleep(max(0.0, sent_at + kept.ttl_s / REFRESHES_PER_TTL - self._clock()))
 
-    async def _read(self) -> None:
+    def _knows(self, revision: int, now: float) -> bool:
+        return revision == self._read_revision and now < self._read_at + self._read_every_s
+
+    async def _read(self, now: float) -> None:
         listing = await self._store.list(Range.key(self._key), keys_only=True)
         self._key_revision = next((one.mod_revision for one in listing.entries if one.lease == self._lease.id), 0)
-        self._read_at = listing.revision
+        self._read_revision, self._read_at = listing.revision, now

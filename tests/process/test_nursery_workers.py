@@ -62,6 +62,7 @@ class TestStarting:
             (("./bare",), "cannot start ./bare: Exec format error; does its first line say what runs it, such as #!"),
             (("./closed",), "cannot start ./closed: Permission denied"),
             (("a\0b",), "cannot start a\0b: "),
+            (("./busy",), "could not start ./busy: Text file busy"),
         ],
     )
     def test_a_program_that_cannot_start_is_exit_127_and_its_log_says_why(
@@ -72,12 +73,14 @@ class TestStarting:
         (tmp_path / "bare").write_text("echo\n")
         (tmp_path / "bare").chmod(0o755)
         (tmp_path / "closed").write_text("#!/bin/sh\n")
+        (tmp_path / "busy").touch(0o755)
 
         async def main() -> None:
             async with nest(tmp_path) as it:
-                it.workers.spawn(1, [it.program(*argv), it.spec("", rank=1)])
-                await it.spawned()
-                codes = {(event := await it.exited()).local_rank: event.code for _ in range(2)}
+                with (tmp_path / "busy").open("wb"):
+                    it.workers.spawn(1, [it.program(*argv), it.spec("", rank=1)])
+                    await it.spawned()
+                    codes = {(event := await it.exited()).local_rank: event.code for _ in range(2)}
                 assert codes == {0: 127, 1: 0}
                 await it.gone()
                 assert why in it.log().read_text()

@@ -8,9 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
+import pytest
 
 from elastic.errors import StoreUnavailable
-from elastic.store.base import Listing, Put, Refresh
+from elastic.store.base import Delete, Lease, Listing, Put, Range, Refresh
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
 from elastic.store.session import Lost, Refreshed, Session, SessionEvent, Silent
@@ -125,33 +126,76 @@ def test_a_refresh_tells_which_key_hangs_on_the_lease_as_the_store_has_it(bench:
     asyncio.run(run())
 
 
-def test_the_key_is_read_once_while_nothing_is_written() -> None:
-    class Counting(MemoryStore):
-        """It counts what is read, and says that its leases are short."""
+TTL_S = 0.02
 
-        reads = 0
 
-        async def refresh(self, lease_id: int) -> Refresh:
-            return msgspec.structs.replace(await super().refresh(lease_id), ttl_s=0.02)
+class Lagging(MemoryStore):
+    """A refresh waits until it may, and takes a quarter of `TTL_S`; with `lags` it shows no later revision."""
 
-        async def list(self, *arguments: Any, **options: Any) -> Listing:
-            self.reads += 1
-            return await super().list(*arguments, **options)
+    lags: int | None = None
+    reads = 0
+    now = 0.0
 
+    def __init__(self) -> None:
+        super().__init__(MemoryCore(), time.monotonic)
+        self.may = asyncio.Semaphore(0)
+
+    async def refresh(self, lease_id: int) -> Refresh:
+        await self.may.acquire()
+        kept = msgspec.structs.replace(await super().refresh(lease_id), ttl_s=TTL_S)
+        self.now += TTL_S / 4
+        return kept if self.lags is None else msgspec.structs.replace(kept, revision=self.lags)
+
+    async def leased(self) -> Lease:
+        return msgspec.structs.replace(await self.grant(60), ttl_s=TTL_S)
+
+    async def list(self, *arguments: Any, **options: Any) -> Listing:
+        self.reads += 1
+        return await super().list(*arguments, **options)
+
+
+async def refreshes(store: Lagging, events: asyncio.Queue[SessionEvent], count: int) -> list[int]:
+    """The revisions of the key that so many refreshes tell."""
+    for _ in range(count):
+        store.may.release()
+    seen = [await events.get() for _ in range(count)]
+    return [event.key_revision for event in seen if isinstance(event, Refreshed)]
+
+
+def test_the_key_is_read_when_something_was_written_and_else_with_every_second_refresh() -> None:
     async def run() -> None:
-        store = Counting(MemoryCore(), time.monotonic)
-        lease = msgspec.structs.replace(await store.grant(60), ttl_s=0.02)
+        store = Lagging()
+        lease = await store.leased()
         events: asyncio.Queue[SessionEvent] = asyncio.Queue()
-        running = asyncio.create_task(
-            Session(store, lease, KEY, clock=time.monotonic, on_event=events.put_nowait).run()
-        )
-        for reads in (1, 2):
-            await store.txn((), (Put("/other", b"", 0),))
-            while store.reads < reads:
-                assert isinstance(await events.get(), Refreshed)
-            for _ in range(5):
-                assert isinstance(await events.get(), Refreshed)
-            assert store.reads == reads
+        session = Session(store, lease, KEY, clock=lambda: store.now, on_event=events.put_nowait)
+        running = asyncio.create_task(session.run())
+        written = await store.txn((), (Put(KEY, b"", lease.id),))
+        assert await refreshes(store, events, 8) == [written.revision] * 8
+        assert store.reads == 4
+        await store.txn((), (Put("/other", b"", 0),))
+        await refreshes(store, events, 1)
+        await store.txn((), (Put("/other", b"", 0),))
+        await refreshes(store, events, 1)
+        assert store.reads == 6
+        running.cancel()
+        await asyncio.wait([running])
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("read_every", "late"), [(0.5, 1), (0.0, 0)])
+def test_a_key_that_is_deleted_is_missed_also_where_the_server_lags_behind(read_every: float, late: int) -> None:
+    async def run() -> None:
+        store = Lagging()
+        lease = await store.leased()
+        written = await store.txn((), (Put(KEY, b"", lease.id),))
+        store.lags = written.revision
+        events: asyncio.Queue[SessionEvent] = asyncio.Queue()
+        session = Session(store, lease, KEY, clock=lambda: store.now, on_event=events.put_nowait, read_every=read_every)
+        running = asyncio.create_task(session.run())
+        assert await refreshes(store, events, 1) == [written.revision]
+        await store.txn((), (Delete(Range.key(KEY)),))
+        assert await refreshes(store, events, 1 + late) == [written.revision] * late + [0]
         running.cancel()
         await asyncio.wait([running])
 
@@ -167,7 +211,7 @@ def test_a_refresh_whose_key_cannot_be_read_is_none() -> None:
 
     async def run() -> None:
         store = Mute(MemoryCore(), time.monotonic)
-        lease = await store.grant(60)
+        lease = msgspec.structs.replace(await store.grant(60), ttl_s=TTL_S)
         events: asyncio.Queue[SessionEvent] = asyncio.Queue()
         running = asyncio.create_task(
             Session(store, lease, KEY, clock=time.monotonic, on_event=events.put_nowait).run()

@@ -196,6 +196,9 @@ def test_a_program_that_no_host_can_start_fails_the_job_at_once() -> None:
     fatal = "no restart would mend this: cannot start ./train: No such file or directory"
     assert (judged(cannot).fatal, judged(cannot, cannot).fatal) == (fatal, fatal)
     assert judged(cannot, stopped()).note == ("not charged: cannot start ./train: No such file or directory, 1 of 3")
+    assert (judged(cannot, None).fatal, judged(cannot, None).note) == ("", "not charged: b was lost")
+    could_not = failed(worker_exit(infra="could not start ./train: Text file busy"))
+    assert judged(could_not).note == "not charged: could not start ./train: Text file busy, 1 of 3"
 
 
 def test_progress_lets_the_machine_fail_again_for_free() -> None:

@@ -38,6 +38,15 @@ class Story(Job):
         self.form(self.now, Reason.FAILED)
         return self.gate()
 
+    def fail_and_leave_out(self, failing: str) -> None:
+        """They fail, and a generation without them waits at its gate."""
+        self.now += 1
+        members = [place.node for place in self.generation.members]
+        self.failed(failing)
+        self.stopped(" ".join(node for node in members if node not in failing.split()))
+        self.form(self.now, Reason.FAILED)
+        self.form(self.now, Reason.KEPT_OUT, Reason.BACKOFF)
+
     def gate(self) -> Form | Open | None:
         """Let the gate decide, after its pause, and write it; after a host was left out, open that gate, too."""
         decision = self.decide(self.now)
@@ -342,3 +351,34 @@ def test_a_host_without_a_readable_name_is_not_blamed() -> None:
 def test_times_are_told_in_words() -> None:
     assert [length(seconds) for seconds in (0.2, 60, 119, 120, 1800)] == ["1 s", "60 s", "119 s", "2 min", "30 min"]
     assert clock_time(86_400 * 20_000 + 45_296.7) == "12:34:56"
+
+
+def test_a_host_that_the_job_cannot_do_without_after_all_pays_for_its_failures() -> None:
+    """Another node is lost before the generation that leaves it out has started."""
+    story = Story(np="2:3")
+    story.fail("c")
+    story.fail_and_leave_out("c")
+    story.vanish("b")
+    assert nodes_of(story.form(story.now, Reason.GATE_LOST)) == ["a", "c"]
+    opened = story.open(story.now)
+    assert opened.go.note == "restart 2 of 3"
+    assert (opened.go.budget.charged, opened.go.budget.hosts[0].left_s) == (2, 0.0)
+
+
+def test_a_row_that_is_paid_after_all_may_be_more_than_the_job_has() -> None:
+    story = Story(np="2:3", restarts_max=1)
+    story.fail("c")
+    story.fail_and_leave_out("c")
+    story.vanish("b")
+    story.form(story.now, Reason.GATE_LOST)
+    assert story.conclude(story.now, Reason.EXHAUSTED).reason == "no restart is left (--max_restarts 1)"
+
+
+def test_a_cooldown_that_ends_at_the_gate_excuses_the_failure_all_the_same() -> None:
+    story = Story()
+    story.fail("c")
+    story.fail_and_leave_out("c")
+    story.decide(story.now)
+    story.vanish("b")
+    story.form(story.now + COOLDOWN_S + 1, Reason.GATE_LOST)
+    assert story.open(story.now + COOLDOWN_S + 2).go.note == "not charged: host-c was kept out"

@@ -135,9 +135,12 @@ class TestSigns:
     def test_so_is_a_disk_that_is_full_and_a_card_that_is_gone(self, line: str, what: str) -> None:
         assert infra(["Traceback (most recent call last):", line]) == what
 
-    def test_so_is_a_program_that_cannot_be_started_if_that_is_the_last_word(self) -> None:
-        line = "elastic-launch: cannot start ./train: No such file or directory"
-        assert infra([line]) == "cannot start ./train: No such file or directory"
+    @pytest.mark.parametrize(
+        "words", ["cannot start ./train: No such file or directory", "could not start ./train: Text file busy"]
+    )
+    def test_so_is_a_program_that_is_not_started_if_that_is_the_last_word(self, words: str) -> None:
+        line = f"elastic-launch: {words}"
+        assert infra([line]) == words
         assert infra([line, "ValueError: no"]) == ""
 
     def test_an_error_that_was_overcome_long_ago_is_no_sign(self) -> None:

@@ -291,7 +291,8 @@ def test_a_proposal_fits_into_a_transaction_however_many_are_lost(count: int) ->
     shelf = a_running_job()
     for decision in (
         Form(Reason.LOST, "", FORM.generation, lost=lost),
-        Form(Reason.LOST, "", FORM.generation, lost=lost, forget=lost, unfinished=lost),
+        Form(Reason.LOST, "", FORM.generation, lost=lost, forget=lost, unfinished=lost, gone=lost),
+        Form(Reason.LOST, "", FORM.generation, gone=lost),
         Form(Reason.LOST, "", FORM.generation, lost=("x",), forget=lost, unfinished=lost),
         Open(Reason.OPENED, "", OPEN.go, absent=lost),
     ):

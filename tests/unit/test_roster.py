@@ -607,6 +607,35 @@ def test_a_planned_change_does_not_hold_if_a_worker_ended_well_meanwhile() -> No
     assert KEYS.go not in {getattr(op, "key", "") for op in made.then}
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_seats_are_not_free_for_others_if_their_node_is_registered_again(ended: bool) -> None:
+    """The proposer's watch may not show it; with `ended` its workers had ended well, and its servers run on."""
+    lists = started(LISTS, "3", "a b c")
+    if ended:
+        lists.ended("b", Ended.OK, over=False)
+    lists.vanish("b")
+    lists.decide(1.0)
+    if not ended:
+        lists.form(1.0, Reason.LOST)
+    form = lists.decide(2.0 + FREE_S)
+    assert isinstance(form, Form)
+    assert (form.gone, form.lost) == (("b",), ())
+    made = propose(KEYS, lists.view, "a", 2, form, "tag", 0.0)
+    assert Compare.absent(KEYS.member("b")) in made.compares
+
+
+def test_a_roster_that_waits_at_the_gate_starts_with_those_who_come_when_more_workers_are_wanted() -> None:
+    apart = started(APART, "1:2", "a b c")
+    apart.vanish("a b c")
+    apart.join("d e")
+    apart.form(1.0, Reason.REFORMED, Reason.SETTLING)
+    apart.scale("2:3")
+    assert "waiting for 1 more" in apart.wait(5.0, Reason.MISSING).reason
+    apart.join("f")
+    form = apart.form(9.0, Reason.REFORMED, Reason.SETTLING)
+    assert [place.node for place in form.generation.members] == ["d", "e", "f"]
+
+
 def test_a_member_without_a_seat_makes_the_proposer_stumble_over_nothing() -> None:
     apart = started(APART, "1", "a b")
     bare = msgspec.structs.replace(apart.generation.members[1], seats=(), ports=(1,) * 4)
