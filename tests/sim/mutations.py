@@ -593,6 +593,20 @@ MUTATIONS: Final = (
         "if not roster.standing(q, generation):",
         "a roster at the gate is formed anew when more workers are wanted",
     ),
+    Mutation(
+        "roster: nobody stays",
+        ROSTER,
+        "{place.node for place in generation.members if here(q, place.node) and not q.draining(place.node)}",
+        "set[str]()",
+        "a roster that is formed anew at the gate has those who wait there, too",
+    ),
+    Mutation(
+        "roster: gone unwatched",
+        PROPOSALS,
+        "gone = [one for one in decision.gone if one not in view.members]",
+        "gone: list[str] = []",
+        "the transaction compares that who loses its seats is not registered",
+    ),
     # a split network
     Mutation(
         "split: the first goes",
@@ -1031,8 +1045,8 @@ MUTATIONS: Final = (
     Mutation(
         "budget: kept out is charged",
         BUDGET,
-        "    if out := kept_out_by(budget, before.g):",
-        "    if out := ():",
+        "    if judged := kept_out_by(budget, before.g):",
+        "    if judged := ():",
         "the budget does not pay for a host that is kept out",
     ),
     Mutation(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from elastic.keys import View
 from elastic.model import Generation, Go, Why
 from elastic.proposals import Transaction
+from elastic.seats import works
 from tests.sim import calm
 from tests.sim.accidents import apart_for, pairs_apart, thaw
 from tests.sim.calm import STOP_S, Calm, Expected, inside, went
@@ -297,9 +298,16 @@ def more_wanted_at_the_gate(world: World, watch: Calm, node: Node, old: Generati
         comes(world, f"h{number}")
 
     def formed(generation: Generation) -> None:
-        low = len(generation.members) + 1
+        low = sum(map(works, generation.members)) + 1
         world.scale_to(low, low=low)
-        for number in range(3):
-            world.after(0.5, lambda number=number: comes(world, f"more{number}"))  # type: ignore[misc]
+        comes(world, "more")
+        apart = world.spec.roles is not None and world.spec.roles.apart  # Else one node has all, and np counts nobody.
+
+        def look() -> None:
+            now = watch.view(world)
+            if apart and now.verdict is None and went(now) <= generation.g:
+                world.fail("6", f"{low} nodes with workers are wanted, and here, and they do not start together")
+
+        world.after(10 * SOON_S, look)
 
     world.observe(WhenFormed(formed))
