@@ -29,11 +29,13 @@ __all__ = [
     "Address",
     "advertised",
     "candidates",
+    "followed",
     "interface",
     "interface_among",
     "interface_of",
     "is_loopback",
     "join_host_port",
+    "known_by",
     "nic_address",
     "only_here",
     "own",
@@ -99,12 +101,34 @@ def interface(host: str) -> str | None:
 
 
 def owned_by(interface: str | None) -> frozenset[Address]:
-    """Every address of this network interface now."""
+    """Every address of this network interface now; "eth0:1" is a second address of eth0."""
     return frozenset(
         ipaddress.ip_address(address.address.partition("%")[0])
-        for address in psutil.net_if_addrs().get(interface or "", ())
-        if address.family in (socket.AF_INET, socket.AF_INET6)
+        for name, owned in psutil.net_if_addrs().items()
+        for address in owned
+        if interface in (name, name.partition(":")[0]) and address.family in (socket.AF_INET, socket.AF_INET6)
     )
+
+
+def known_by(interface: str | None) -> frozenset[Address]:
+    """The addresses that tell this network interface from others, also when it has another name.
+
+    Those of IPv6's own link (fe80::) do not: they are made of the card's MAC, which a VLAN or a bridge on the card has,
+    too. IPv4's (169.254.0.0/16) do only where there is nothing else.
+    """
+    found = owned_by(interface)
+    return frozenset(one for one in found if not one.is_link_local) or frozenset(
+        one for one in found if one.version == 4
+    )
+
+
+def followed(interface: str | None, known: Collection[Address]) -> str | None:
+    """Where the interface with the addresses `known` is now.
+
+    It is the one of that name as long as that has one of them, and then the one that has come by one; if nobody has,
+    it is still `interface`.
+    """
+    return interface if owned_by(interface).intersection(known) else interface_of(known) or interface
 
 
 def interface_of(found: Iterable[Address]) -> str | None:

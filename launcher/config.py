@@ -287,7 +287,7 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
         script=script,
         job_id=job_id,
         serves=serves,
-        local_nodes=1 if serves else config.local_nodes,
+        local_nodes=config.local_nodes or int(serves),
         login=who,
         checkpoint_dir=os.path.abspath(config.checkpoint_dir or Path("checkpoints", job_id)),
         resume_from=_resume_from(config),

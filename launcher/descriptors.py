@@ -32,14 +32,16 @@ def open_standard() -> None:
         sys.stderr = open(2, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
-def say(text: str, who: str = "elastic-launch") -> bool:
+def say(text: str, who: str = "elastic-launch", command: str = "") -> bool:
     """Write one line of `who` to stderr; whether it is taken. If not, nothing else changes.
 
-    What a server or its certificate says may have any signs in it: those that no terminal shows become spaces.
+    What a server or its certificate says may have any signs in it: those that no terminal shows become spaces, and many
+    spaces one. `command` comes after it as it is: people paste it into a shell.
     """
     shown = "".join(sign if sign.isprintable() else " " for sign in text)
+    line = " ".join([*shown.split(), *filter(None, [command])])
     try:
-        sys.stderr.write(f"{who}: {' '.join(shown.split())}\n")
+        sys.stderr.write(f"{who}: {line}\n")
         sys.stderr.flush()
     except OSError:
         return False

@@ -1,6 +1,6 @@
 """Several nodes on this machine: an etcd of our own, K agents as children, and nothing left behind.
 
-So it is also on the host that serves etcd for a list of hosts (`launcher.serving`), where K is 1.
+So it is also on a host that serves etcd for others (`launcher.serving`); for a list of hosts K is 1.
 
 The parent holds no policy: the agents are ordinary agents. They run in sessions of their own, so that Ctrl-C in a
 terminal reaches the parent alone, which passes it on once. If the parent is killed, the kernel kills the agents and
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -23,28 +22,10 @@ from elastic.errors import StoreError
 from elastic.keys import JobKeys
 from elastic.store.base import Range, Store
 from launcher import serving
-from launcher.addresses import LOOPBACK
-from launcher.cards import share, spare_cards
 from launcher.config import Config
-from launcher.endpoints import parse_endpoint
-from launcher.login import SECRET
+from launcher.nodecommand import joiner_line, node_argv, node_environments, withheld
 from launcher.outputs import Outputs
-from launcher.roles import listed_hosts, static_hosts
 from launcher.signals import HEARD
-
-REPLACED: Final = frozenset(
-    {"local_nodes", "elastic_server", "serve", "job_id", "np", "nproc_per_node", "gpus", "log_overwrite"}
-)
-"""Flags whose value the parent decides for its children."""
-
-NOT_FOR_NODES: Final = frozenset({"ELASTIC_LOCAL_NODES", "ELASTIC_GPUS", "ELASTIC_LOG_OVERWRITE", "ELASTIC_SERVE"})
-"""Variables of the parent that its nodes must not read: what they say is done already."""
-
-NOT_FOR_JOINERS: Final = frozenset({"rerun", "force", "host", "ctrl_port"})
-"""Flags that a further node in another terminal does not repeat."""
-
-FROM_THE_LIST: Final = frozenset({"ips", "host", "serve_port"})
-"""Flags that give way to what was found out about a list of hosts."""
 
 CODES_BY_WEIGHT: Final = (1, 2, 3, 4)
 """Which exit code says most, when no node saw the job complete."""
@@ -72,86 +53,6 @@ def exit_code(codes: Sequence[int]) -> int:
         if code in codes:
             return code
     return max(128 - code if code < 0 else code for code in codes)
-
-
-def node_argv(config: Config, server: str) -> tuple[str, ...]:
-    """The arguments of `elastic-launch` for one node of this machine."""
-    if config.host in static_hosts(config):
-        ips = (f"--ips={','.join(config.ips)}",) if config.ips else ()
-        flags = _flags(config, server, _np(config), REPLACED | FROM_THE_LIST)
-        return (*flags, *ips, "--host", config.host, *_script(config))
-    named = config.servers or config.nic or any(name == "host" for name, _ in config.given)
-    host = () if named else ("--host", _host(config))
-    return (*_flags(config, server, _np(config), REPLACED), *host, *_script(config))
-
-
-def _host(config: Config) -> str:
-    """What a node here is called while its etcd is here, too."""
-    if config.serve:
-        return parse_endpoint(config.serve)[0]
-    return config.host if config.roles is not None and config.host in listed_hosts(config.roles) else LOOPBACK
-
-
-def _np(config: Config) -> str:
-    """The value of --np for a node; "" where np would take the servers apart from the workers."""
-    return "" if config.roles is not None and not config.roles.apart else str(config.np)
-
-
-def joiner_line(config: Config, server: str, environ: Mapping[str, str]) -> str:
-    """The command, for a shell, that starts a further node in another terminal of this machine.
-
-    Where the user named no np, the further node makes the job one node larger; otherwise it would only stand by.
-    """
-    np, force = (str(config.np), ()) if config.np_given else (str(config.np.high + 1), ("--force",))
-    command = ("elastic-launch", *_flags(config, server, np, REPLACED | NOT_FOR_JOINERS), *force, *_script(config))
-    if config.serve:
-        # Before the command, and not in it: other users of the machine see every command line.
-        known = f"{SECRET}={config.login.secret} " if config.login.made else ""
-        return known + shlex.join(command)
-    if config.gpus and config.cards:
-        spare = spare_cards(config.cards, environ)[: config.slots]
-        if len(spare) == config.slots:
-            return shlex.join((command[0], "--gpus", ",".join(spare), *command[1:]))
-        return f"CUDA_VISIBLE_DEVICES= {shlex.join(command)}"  # No card is left for it.
-    if config.local_nodes > 1 and config.cards:
-        spare = config.cards[config.local_nodes * config.slots :][: config.slots]
-        return f"CUDA_VISIBLE_DEVICES={shlex.quote(','.join(spare))} {shlex.join(command)}"
-    return shlex.join(command)
-
-
-def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[str, str], ...]:
-    """The environment of each node's agent: this one, with the named cards, or all, shared out among the nodes.
-
-    When there are fewer cards than workers no node gets any: two workers on one card cannot talk over NCCL.
-    """
-    base = {name: text for name, text in environ.items() if name not in NOT_FOR_NODES}
-    if config.login.made:
-        base[SECRET] = config.login.secret
-    if config.gpus and not config.cards and "CUDA_VISIBLE_DEVICES" in base:  # There is no driver.
-        base["CUDA_VISIBLE_DEVICES"] = ""
-    if not config.cards or (config.local_nodes == 1 and not config.gpus):
-        return tuple(dict(base) for _ in range(config.local_nodes))
-    base["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    shares = share(config.cards, config.local_nodes, config.slots) or ((),) * config.local_nodes
-    return tuple({**base, "CUDA_VISIBLE_DEVICES": ",".join(own)} for own in shares)
-
-
-def _flags(config: Config, server: str, np: str, without: frozenset[str]) -> tuple[str, ...]:
-    made = ["--elastic_server", server, "--job_id", config.job_id]
-    if np:
-        made += ["--np", np]
-    many = config.slots != 1 or config.slots_word != "auto" or config.local_nodes > 1 or config.gpus
-    if many and config.roles is None:
-        made += ["--nproc_per_node", str(config.slots)]
-    for name, text in config.given:
-        if name not in without:
-            made.append(f"--{name}" if not text else f"--{name}={text}")
-    return tuple(made)
-
-
-def _script(config: Config) -> tuple[str, ...]:
-    mark = ("-m",) if config.module else ("--",) if config.script.startswith("-") else ()
-    return (*mark, config.script, *config.script_args)
 
 
 class _Parent:
@@ -182,7 +83,7 @@ class _Parent:
         try:
             server = await etcd.start()
             tending = asyncio.create_task(etcd.tend(self._say))
-            nodes = asyncio.create_task(self._run_nodes(server))
+            nodes = asyncio.create_task(self._run_nodes(server, everywhere=etcd.everywhere))
             await asyncio.wait({tending, nodes}, return_when=asyncio.FIRST_COMPLETED)
             if tending.done():
                 self._send(signal.SIGTERM)
@@ -216,14 +117,14 @@ class _Parent:
             if child.returncode is None:  # Not reaped yet, so the number is still this child's.
                 child.send_signal(number)
 
-    async def _run_nodes(self, server: str) -> int:
+    async def _run_nodes(self, server: str, *, everywhere: bool = False) -> int:
         if self._signal is not None:
             return 128 + self._signal
         environments = node_environments(self._config, os.environ)
         if self._config.serves and not self._config.login.secret and not serving.stays_here(self._config):
             self._say(f"warning: {serving.open_door(serving.served(self._config))}")
         if not self._config.quiet:
-            self._introduce(server, environments)
+            self._introduce(server, environments, everywhere=everywhere)
         self._start(server, environments)
         async with asyncio.TaskGroup() as group:
             for child in self._children:
@@ -248,7 +149,7 @@ class _Parent:
                 )
             )
 
-    def _introduce(self, server: str, environments: Sequence[Mapping[str, str]]) -> None:
+    def _introduce(self, server: str, environments: Sequence[Mapping[str, str]], *, everywhere: bool) -> None:
         config = self._config
         if config.local_nodes > 1 and config.cards and not environments[0]["CUDA_VISIBLE_DEVICES"]:
             self._say(
@@ -258,13 +159,17 @@ class _Parent:
         one_machine = config.roles is not None and not config.roles.apart
         if config.serves:
             self._say(serving.introduction(serving.served(config), config.job_id))
+        if everywhere:
+            self._say(serving.wide_open(serving.served(config)))
+        same = f", with the same {withheld(config)}" if withheld(config) else ""
         if config.serve:
-            same = "" if config.login.made or config.job_secret_file else f", with the same {SECRET}"
-            self._say(f"one more node, on another machine{same}: {joiner_line(config, config.serve, os.environ)}")
+            command = joiner_line(config, config.serve, os.environ)
+            self._outputs.say(f"one more node, on another machine{same}:", command)
         elif config.serves:
             pass
         elif not config.servers and not one_machine and not config.ips:
-            self._say(f"one more node, in another terminal of this machine: {joiner_line(config, server, os.environ)}")
+            command = joiner_line(config, server, os.environ)
+            self._outputs.say(f"one more node, in another terminal of this machine{same}:", command)
 
     async def _outlast_others(self, server: str) -> None:
         """Wait until no node is registered: etcd ends with this process. A signal ends the wait."""

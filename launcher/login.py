@@ -85,6 +85,11 @@ def new_secret() -> Login:
     return Login(secret=secrets.token_hex(16), made=True)
 
 
+def is_fleeting(file: str) -> bool:
+    """Tell whether a process that starts later finds something else at this path, or nothing: a pipe, /dev/stdin."""
+    return bool(file) and (not os.path.isfile(file) or os.path.abspath(file).startswith(("/dev/", "/proc/")))
+
+
 def _warnings(flag: str, file: str) -> tuple[str, ...]:
     line = readable_by_others(file) if file else ""
     return (f"{flag} {line}",) if line else ()

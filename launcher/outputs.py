@@ -91,11 +91,11 @@ class Outputs:
             self._consoles[first] = Console(first, self.give_back)
         return self._consoles[first]
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, command: str = "") -> None:
         """Write a line to stderr before there is a console, or after it. It may wait for a terminal."""
-        if not say(text) and self._pid:  # Nobody reads the pipe: the process that writes was killed.
+        if not say(text, command=command) and self._pid:  # Nobody reads the pipe: the process that writes was killed.
             self.give_back()
-            say(text)
+            say(text, command=command)
 
     def given(self, fd: int) -> int | None:
         """What a child that has a process of its own for it is to have as `fd`; None: what this process has."""

@@ -82,6 +82,16 @@ def served(config: Config) -> str:
     return join_host_port(config.host, config.serve_port)
 
 
+def check_known(host: str) -> None:
+    """Raise `ConfigError` unless the name of --serve has an address."""
+    if not addresses.resolves(host):
+        found = ", ".join(addresses.candidates()) or "one that the other machines reach"
+        raise ConfigError(
+            f"--serve {host}: this machine finds no address for that name; check it, or name an address of this "
+            f"machine: {found}"
+        )
+
+
 def check_port(where: Listening, port: int, *, flag: str = "--serve_port") -> None:
     """Raise `ConfigError` unless the port is free at every address; `flag` named it."""
     for host in where.hosts:
@@ -103,6 +113,15 @@ def introduction(server: str, job_id: str) -> str:
     return (
         f"this host serves the etcd of job {job_id} for the others, on {server}, and must not be "
         "lost: without it the job stops until it is back (with --elastic_server any host may be lost)"
+    )
+
+
+def wide_open(server: str) -> str:
+    """What to say where the etcd listens everywhere."""
+    host, port = parse_endpoint(server)
+    return (
+        f"none of this machine's addresses that others reach is that of {host}: the etcd listens at all of them, on "
+        f"port {port}"
     )
 
 

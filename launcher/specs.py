@@ -44,7 +44,7 @@ class Specs:
         self._private = folder
         self._roster_file = roster_file
         self._interface = config.nic or addresses.interface_among(host, static_hosts(config))
-        self._owned = addresses.owned_by(self._interface)
+        self._known = addresses.known_by(self._interface)
         self._cwd = os.getcwd()
 
     def make(self, action: StartWorkers, learned: Learned) -> dict[int, WorkerSpec]:
@@ -53,7 +53,7 @@ class Specs:
         with suppress(OSError):  # It was deleted. One of that name may be there again; if not, the worker says so.
             self._cwd = os.getcwd()
         if not self._config.nic:  # A card that was taken out and put back may have another name.
-            self._interface = addresses.interface_of(self._owned) or self._interface
+            self._interface = addresses.followed(self._interface, self._known)
         if seats := generation.members[action.m_id].seats:
             return {at: self._seat(action, learned, at) for at in range(len(seats))}
         told = self._told(action, learned, os.environ, action.go.master, action.go.budget.charged)

@@ -9,6 +9,12 @@ import socket
 import threading
 from contextlib import suppress
 from ssl import SSLContext
+from typing import Final
+
+TRIES_LIMIT_S: Final = 0.5
+"""So long all addresses of a name but the last may take together to answer: the shortest limit of a caller is 1 s."""
+TRY_LIMIT_MIN_S: Final = 0.25
+"""And so long each may take in any case: there and back around the world."""
 
 
 async def resolved(host: str) -> tuple[str, ...]:
@@ -50,16 +56,37 @@ async def resolved(host: str) -> tuple[str, ...]:
 async def connected(
     host: str, port: int, context: SSLContext | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to the first address of a host that takes one, over TLS with a context. Raises `OSError`."""
+    """A connection to the first address of a host that takes one, over TLS with a context. Raises `OSError`.
+
+    An address that cannot be reached, or that does not answer soon, gives way to the next one; what the last one does
+    is the answer. What TLS says counts at once: this server was reached.
+    """
     try:
         found = await resolved(host)
     except UnicodeError as error:
         raise OSError(str(error)) from error
-    name = host if context is not None else None
+    limit_s = max(TRY_LIMIT_MIN_S, TRIES_LIMIT_S / max(1, len(found) - 1))
     for address in found[:-1]:
-        with suppress(ConnectionRefusedError):
-            return await asyncio.open_connection(address, port, ssl=context, server_hostname=name)
-    return await asyncio.open_connection(found[-1], port, ssl=context, server_hostname=name)
+        with suppress(OSError):  # `TimeoutError` is one, too.
+            async with asyncio.timeout(limit_s):
+                there = await _reached(address, port)
+            break
+    else:
+        there = await _reached(found[-1], port)
+    # From here on asyncio closes the socket, whatever happens.
+    return await asyncio.open_connection(sock=there, ssl=context, server_hostname=host if context is not None else None)
+
+
+async def _reached(address: str, port: int) -> socket.socket:
+    """A socket that is connected to the address. Raises `OSError`."""
+    there = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        there.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(there, (address, port))
+    except BaseException:  # Also when it is cancelled: nobody else knows of this socket.
+        there.close()
+        raise
+    return there
 
 
 def _is_address(host: str) -> bool:

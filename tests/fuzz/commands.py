@@ -7,7 +7,7 @@ import io
 
 from elastic import environ as worker_environ
 from elastic.errors import ConfigError, ElasticError
-from launcher import access, ctl, local, values
+from launcher import access, ctl, nodecommand, values
 from launcher.commandline import named_values
 from launcher.config import Config, parse, worker_argv
 from launcher.flags import FLAGS as ALL
@@ -50,8 +50,8 @@ def flags(data: bytes) -> None:
         return
     assert isinstance(config, Config)
     worker_argv(config)
-    local.node_argv(config, "127.0.0.1:2379")
-    local.joiner_line(config, "127.0.0.1:2379", environ)
+    nodecommand.node_argv(config, "127.0.0.1:2379")
+    nodecommand.joiner_line(config, "127.0.0.1:2379", environ)
 
 
 def operator(data: bytes) -> None:

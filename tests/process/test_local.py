@@ -17,15 +17,21 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from elastic.errors import OutcomeUnknown, StoreUnavailable
 from elastic.keys import JobKeys
 from elastic.store.base import Delete, Put, Range
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdStore
+from launcher import shellwords
 from launcher.config import check, parse
-from launcher.local import exit_code, joiner_line, node_argv, node_environments
+from launcher.environment import without
+from launcher.local import exit_code
+from launcher.nodecommand import joiner_line, node_argv, node_environments, withheld
 from launcher.ownetcd import STARTS_MAX, tend
+from tests.store.servers import free_ports
 from tests.unit.test_cards import LISTED, smi
 
 LIMIT_S = 30.0
@@ -67,18 +73,25 @@ EmbeddedEtcd.start_again = start_again
 
 @contextmanager
 def parent(
-    tmp_path: Path, behaviour: str, nodes: int = 2, before: tuple[str, ...] = (), more: str = ""
+    tmp_path: Path,
+    behaviour: str,
+    nodes: int = 2,
+    before: tuple[str, ...] = (),
+    more: str = "",
+    flags: tuple[str, ...] = (),
+    words: tuple[str, ...] = (),
 ) -> Iterator[subprocess.Popen[str]]:
     """`elastic-launch --local_nodes`, whose agents are stand-ins with this behaviour, run by the command `before`.
 
-    `more` is run before anything else in each process.
+    `more` is run before anything else in each process; `flags` are further ones, `words` the script's arguments.
     """
     (tmp_path / "sitecustomize.py").write_text(STAND_IN + more)
     (tmp_path / "train.py").write_text("")
     path = os.pathsep.join((str(tmp_path), *filter(None, (os.environ.get("PYTHONPATH"),))))
     environ = {**os.environ, "PYTHONPATH": path, "STAND_IN": behaviour, "CUDA_VISIBLE_DEVICES": ""}
     environ["TMPDIR"] = str(tmp_path)  # A parent that is killed cannot remove etcd's folder.
-    argv = [*before, sys.executable, "-P", "-m", "launcher", "--local_nodes", str(nodes), "train.py"]
+    argv = [*before, sys.executable, "-P", "-m", "launcher", "--local_nodes", str(nodes), *flags]
+    argv += ["train.py", *words]
     process = subprocess.Popen(
         argv,
         cwd=tmp_path,
@@ -123,14 +136,33 @@ def test_the_parent_ends_with_the_code_of_its_nodes(tmp_path: Path) -> None:
         assert process.wait(LIMIT_S) == 3
 
 
-def test_the_parent_tells_how_to_start_a_further_node(tmp_path: Path) -> None:
-    with parent(tmp_path, "0") as process:
+def test_the_parent_tells_how_to_start_a_further_node_with_the_scripts_arguments_as_they_are(tmp_path: Path) -> None:
+    with parent(tmp_path, "0", words=("a  b", "c\nd")) as process:
         started = said(process, 2)
         _, text = process.communicate(timeout=LIMIT_S)
     (server,) = started[0]["servers"]
     job_id = started[0]["job_id"]
-    line = f"elastic-launch --elastic_server {server} --job_id {job_id} --np 3 --nproc_per_node 1 --force train.py\n"
-    assert line in text
+    line = f"elastic-launch --elastic_server {server} --job_id {job_id} --np 3 --nproc_per_node 1 --force train.py"
+    assert f"{line} 'a  b' $'c\\nd'\n" in text
+
+
+def test_several_nodes_here_are_served_with_those_of_other_machines(tmp_path: Path) -> None:
+    """The address is that of a machine in front of this one."""
+    (port,) = free_ports(1)
+    server = f"203.0.113.7:{port}"
+    with parent(tmp_path, "0", flags=("--serve", server, "--np", "2")) as process:
+        started = said(process, 2)
+        _, text = process.communicate(timeout=LIMIT_S)
+    assert [one["servers"] for one in started] == [[f"127.0.0.1:{port}"]] * 2
+    assert f" is that of 203.0.113.7: the etcd listens at all of them, on port {port}\n" in text
+    assert re.search(rf"one more node, on another machine: .* --elastic_server {server} .* --np 2 ", text)
+
+
+def test_a_name_without_an_address_is_not_served(tmp_path: Path) -> None:
+    with parent(tmp_path, "0", flags=("--serve", "nosuch.invalid")) as process:
+        _, text = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 2
+    assert re.fullmatch(r"elastic-launch: error: --serve nosuch\.invalid: .* no address .* name an address .*\n", text)
 
 
 def test_one_ctrl_c_reaches_every_node_once(tmp_path: Path) -> None:
@@ -288,6 +320,71 @@ def test_a_node_gets_the_users_other_flags_and_the_script() -> None:
     assert "--np 1:3 " in line
     assert "--force" not in line
     assert len(environments) == 3
+
+
+@contextmanager
+def pipe(text: str) -> Iterator[str]:
+    """The path of a pipe with this text, as the shell's `<(echo text)` gives it."""
+    reader, writer = os.pipe()
+    os.write(writer, text.encode())
+    os.close(writer)
+    try:
+        yield f"/dev/fd/{reader}"
+    finally:
+        os.close(reader)
+
+
+SECRET_TEXT = "0123456789abcdef"
+CLOSED = ("job_secret_file", "ELASTIC_JOB_SECRET")
+KNOWN = ("etcd_password_file", "ELASTIC_ETCD_PASSWORD")
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+@pytest.mark.parametrize(("flag", "variable"), [CLOSED, KNOWN])
+def test_what_a_pipe_said_once_is_known_to_every_node_and_on_no_command_line(
+    flag: str, variable: str, by_variable: bool
+) -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "", "ELASTIC_JOB_ID": "j"}
+    server = ("--elastic_server=127.0.0.1:1234", "--etcd_user=u") if flag == KNOWN[0] else ()
+    with pipe(f"{SECRET_TEXT}\n") as name:
+        if by_variable:
+            environ[f"ELASTIC_{flag.upper()}"] = name
+        flags = () if by_variable else (f"--{flag}={name}",)
+        config = check(parse(("--local_nodes=2", *server, *flags, "-m", "json.tool"), environ), environ)
+    argv, environments = node_argv(config, "127.0.0.1:1234"), node_environments(config, environ)
+    for environment in environments:
+        who = check(parse(argv, environment), environment).login
+        assert SECRET_TEXT in (who.secret, who.password)
+        assert not without(environment, ()).keys() & {variable, f"ELASTIC_{flag.upper()}"}, "a worker's"
+    line = joiner_line(config, "127.0.0.1:1234", environ)
+    assert not [word for word in (*argv, line) if flag in word or SECRET_TEXT in word]
+    assert withheld(config) == variable
+
+
+def test_a_file_is_named_to_nodes_and_read_by_each_of_them(tmp_path: Path) -> None:
+    """What is written into it later counts, too."""
+    file = tmp_path / "secret"
+    file.write_text(SECRET_TEXT)
+    environ = {"CUDA_VISIBLE_DEVICES": ""}
+    config = check(parse((f"--job_secret_file={file}", "-m", "json.tool"), environ), environ)
+    assert f"--job_secret_file={file}" in node_argv(config, "127.0.0.1:1")
+    assert node_environments(config, environ) == (environ,)
+    assert withheld(config) == ""
+    named = {**environ, "ELASTIC_JOB_SECRET_FILE": str(file)}
+    config = check(parse(("-m", "json.tool"), named), named)
+    assert node_environments(config, named) == (named,)
+    assert withheld(config) == "ELASTIC_JOB_SECRET", "another terminal has no such variable"
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))))
+@settings(max_examples=20)
+@example(["a  b", "c\nd", "it's", "\t\\\r\x1b[0m", "", "\u00a0é\u2028!", os.fsdecode(b"\xff'"), "$HOME `date`"])
+def test_a_shell_reads_a_command_on_one_line_as_it_was(words: list[str]) -> None:
+    line = shellwords.joined(words)
+    assert line.isprintable()
+    command = os.fsencode(f"printf '%s\\0' {line}")
+    told = subprocess.run(["bash", "-c", command], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"})
+    assert told.stdout == b"".join(os.fsencode(word) + b"\0" for word in words or [""])
 
 
 def test_a_node_on_an_interface_that_the_user_names_is_not_sent_to_the_loopback() -> None:

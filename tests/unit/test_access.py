@@ -11,8 +11,8 @@ from elastic.errors import ConfigError
 from elastic.store.certificates import Certificates
 from launcher import access
 from launcher.config import Config, check, parse
-from launcher.local import joiner_line, node_argv, node_environments
 from launcher.login import SECRET
+from launcher.nodecommand import joiner_line, node_argv, node_environments
 from launcher.values import Servers
 from tests.store.authority import Authority, authority
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,14 +19,14 @@ from launcher.addresses import (
     _route,
     advertised,
     candidates,
+    followed,
     interface,
     interface_among,
-    interface_of,
     is_loopback,
+    known_by,
     nic_address,
     only_here,
     own,
-    owned_by,
     same,
 )
 from launcher.endpoints import join_host_port, parse_endpoint
@@ -227,11 +228,16 @@ CARDS = {
 @pytest.fixture
 def interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with these network interfaces."""
-    owned = {
-        name: [SimpleNamespace(family=socket.AF_INET6 if ":" in text else socket.AF_INET, address=text) for text in one]
-        for name, one in CARDS.items()
-    }
+    owned = made(CARDS)
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: owned)
+
+
+def made(cards: Mapping[str, Sequence[str]]) -> dict[str, list[SimpleNamespace]]:
+    """These interfaces with their addresses, as psutil tells them."""
+    return {
+        name: [SimpleNamespace(family=socket.AF_INET6 if ":" in text else socket.AF_INET, address=text) for text in one]
+        for name, one in cards.items()
+    }
 
 
 @pytest.mark.usefixtures("interfaces")
@@ -245,13 +251,50 @@ def test_the_address_of_an_interface_is_its_ipv4_one_unless_the_servers_speak_ip
 def test_an_interface_that_came_back_under_another_name_is_found_by_its_addresses(
     interfaces: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    owned, cards = owned_by("eth0"), dict(psutil.net_if_addrs())
-    assert interface_of(owned) == "eth0"
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth1": cards.pop("eth0")} | cards)
-    assert interface_of(owned) == "eth1"
+    known, cards = known_by("eth0"), dict(psutil.net_if_addrs())
+    assert followed("eth0", known) == "eth0"
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth1": cards["eth0"]})
+    assert followed("eth0", known) == "eth1"
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": cards["ib0"], "eth1": cards["eth0"]})
+    assert followed("eth0", known) == "eth1", "another card has its name"
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"lo": cards["lo"]})
+    assert followed("eth0", known) == "eth0", "nobody has its addresses"
+    assert followed(None, known_by(None)) is None
+
+
+def test_an_interface_is_not_taken_for_another_one_on_the_same_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A VLAN, or a bridge, has the MAC of its card, and with it the same address of the link."""
+    cards = made({"eth0": ("192.168.1.5", "fe80::a%eth0"), "eth0.100": ("10.0.0.5", "fe80::a%eth0.100")})
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: cards)
-    assert interface_of(owned) is None
-    assert owned_by("eth0") == owned_by(None) == frozenset()
+    known = known_by("eth0.100")
+    assert followed("eth0.100", known) == "eth0.100"
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": cards["eth0"], "eth2.100": cards["eth0.100"]})
+    assert followed("eth0.100", known) == "eth2.100"
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": cards["eth0"]})
+    assert followed("eth0.100", known) == "eth0.100", "what is gone is not the card below"
+
+
+def test_an_interface_keeps_its_name_where_another_one_has_its_address_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = made({"lo": ("127.0.0.1", "10.0.0.5"), "eth0": ("10.0.0.5", "10.0.0.6")})
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: cards)
+    assert followed("eth0", known_by("eth0")) == "eth0"
+
+
+def test_an_interface_with_nothing_but_a_link_local_ipv4_address_is_found_by_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cards = made({"usb0": ("169.254.3.1", "fe80::a%usb0"), "eth0": ("10.0.0.5", "169.254.3.2", "fe80::b%eth0")})
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: cards)
+    assert {str(one) for one in known_by("usb0")} == {"169.254.3.1"}
+    assert {str(one) for one in known_by("eth0")} == {"10.0.0.5"}
+
+
+def test_a_second_address_with_a_label_is_one_of_its_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = made({"eth0": ("192.168.1.5",), "eth0:1": ("10.0.0.5",)})
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: cards)
+    assert {str(one) for one in known_by(interface("10.0.0.5"))} == {"192.168.1.5", "10.0.0.5"}
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0:1": cards["eth0:1"]})
+    assert followed("eth0", known_by("eth0")) == "eth0"
 
 
 @pytest.mark.usefixtures("interfaces")

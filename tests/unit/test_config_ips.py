@@ -11,7 +11,7 @@ from elastic.keys import JOB_ID
 from elastic.model import Np
 from launcher import serving
 from launcher.config import check, parse
-from launcher.local import node_argv
+from launcher.nodecommand import node_argv
 from tests.unit.test_config import refusal
 
 TWO = ("--ips", "10.0.0.2,10.0.0.10")

@@ -1,0 +1,136 @@
+"""The commands that start nodes: those of this machine, as children of this process, and a further one.
+
+Neither a secret nor a password stands on a command line, which other users of the machine see. Where it came from a
+pipe, which can be read once, the children get it in their environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from launcher.addresses import LOOPBACK
+from launcher.cards import share, spare_cards
+from launcher.config import Config
+from launcher.endpoints import parse_endpoint
+from launcher.login import PASSWORD, SECRET, is_fleeting
+from launcher.roles import listed_hosts, static_hosts
+from launcher.shellwords import joined, quoted
+
+REPLACED: Final = frozenset(
+    {"local_nodes", "elastic_server", "serve", "job_id", "np", "nproc_per_node", "gpus", "log_overwrite"}
+)
+"""Flags whose value the parent decides for its children."""
+
+NOT_FOR_NODES: Final = frozenset({"ELASTIC_LOCAL_NODES", "ELASTIC_GPUS", "ELASTIC_LOG_OVERWRITE", "ELASTIC_SERVE"})
+"""Variables of the parent that its nodes must not read: what they say is done already."""
+
+NOT_FOR_JOINERS: Final = frozenset({"rerun", "force", "host", "ctrl_port"})
+"""Flags that a further node in another terminal does not repeat."""
+
+FROM_THE_LIST: Final = frozenset({"ips", "host", "serve_port"})
+"""Flags that give way to what was found out about a list of hosts."""
+
+
+def node_argv(config: Config, server: str) -> tuple[str, ...]:
+    """The arguments of `elastic-launch` for one node of this machine."""
+    if config.host in static_hosts(config):
+        ips = (f"--ips={','.join(config.ips)}",) if config.ips else ()
+        flags = _flags(config, server, _np(config), REPLACED | FROM_THE_LIST)
+        return (*flags, *ips, "--host", config.host, *_script(config))
+    named = config.servers or config.nic or any(name == "host" for name, _ in config.given)
+    host = () if named else ("--host", _host(config))
+    return (*_flags(config, server, _np(config), REPLACED), *host, *_script(config))
+
+
+def _host(config: Config) -> str:
+    """What a node here is called while its etcd is here, too."""
+    if config.serve:
+        return parse_endpoint(config.serve)[0]
+    return config.host if config.roles is not None and config.host in listed_hosts(config.roles) else LOOPBACK
+
+
+def _np(config: Config) -> str:
+    """The value of --np for a node; "" where np would take the servers apart from the workers."""
+    return "" if config.roles is not None and not config.roles.apart else str(config.np)
+
+
+def joiner_line(config: Config, server: str, environ: Mapping[str, str]) -> str:
+    """The command, for a shell, that starts a further node in another terminal of this machine.
+
+    Where the user named no np, the further node makes the job one node larger; otherwise it would only stand by.
+    """
+    np, force = (str(config.np), ()) if config.np_given else (str(config.np.high + 1), ("--force",))
+    command = ("elastic-launch", *_flags(config, server, np, REPLACED | NOT_FOR_JOINERS), *force, *_script(config))
+    if config.serve:
+        # Before the command, and not in it: other users of the machine see every command line.
+        known = f"{SECRET}={config.login.secret} " if config.login.made else ""
+        return known + joined(command)
+    if config.gpus and config.cards:
+        spare = spare_cards(config.cards, environ)[: config.slots]
+        if len(spare) == config.slots:
+            return joined((command[0], "--gpus", ",".join(spare), *command[1:]))
+        return f"CUDA_VISIBLE_DEVICES= {joined(command)}"  # No card is left for it.
+    if config.local_nodes > 1 and config.cards:
+        spare = config.cards[config.local_nodes * config.slots :][: config.slots]
+        return f"CUDA_VISIBLE_DEVICES={quoted(','.join(spare))} {joined(command)}"
+    return joined(command)
+
+
+def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[str, str], ...]:
+    """The environment of each node's agent: this one, with the named cards, or all, shared out among the nodes.
+
+    It has the secret or password that a node cannot read where this process did. When there are fewer cards than
+    workers no node gets any: two workers on one card cannot talk over NCCL.
+    """
+    base = {name: text for name, text in environ.items() if name not in NOT_FOR_NODES}
+    for name, (variable, known) in _passed_on(config).items():
+        base.pop(f"ELASTIC_{name.upper()}", None)
+        base[variable] = known
+    if config.gpus and not config.cards and "CUDA_VISIBLE_DEVICES" in base:  # There is no driver.
+        base["CUDA_VISIBLE_DEVICES"] = ""
+    if not config.cards or (config.local_nodes == 1 and not config.gpus):
+        return tuple(dict(base) for _ in range(config.local_nodes))
+    base["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    shares = share(config.cards, config.local_nodes, config.slots) or ((),) * config.local_nodes
+    return tuple({**base, "CUDA_VISIBLE_DEVICES": ",".join(own)} for own in shares)
+
+
+def _flags(config: Config, server: str, np: str, without: frozenset[str]) -> tuple[str, ...]:
+    made = ["--elastic_server", server, "--job_id", config.job_id]
+    if np:
+        made += ["--np", np]
+    many = config.slots != 1 or config.slots_word != "auto" or config.local_nodes > 1 or config.gpus
+    if many and config.roles is None:
+        made += ["--nproc_per_node", str(config.slots)]
+    left_out = without | _passed_on(config).keys()
+    for name, text in config.given:
+        if name not in left_out:
+            made.append(f"--{name}" if not text else f"--{name}={text}")
+    return tuple(made)
+
+
+def withheld(config: Config) -> str:
+    """The variable that a further node needs besides the line for it, "" if the line has everything."""
+    login = config.login
+    if login.made or not (login.secret or login.password):
+        return ""
+    file, variable = ("job_secret_file", SECRET) if login.secret else ("etcd_password_file", PASSWORD)
+    in_the_line = file not in _passed_on(config) and any(name == file for name, _ in config.given)
+    return "" if in_the_line else variable
+
+
+def _passed_on(config: Config) -> dict[str, tuple[str, str]]:
+    """What nodes get in their environment: by the flag that gives way, the variable and its value."""
+    login = config.login
+    passed = {}
+    if login.secret and (login.made or is_fleeting(config.job_secret_file)):
+        passed["job_secret_file"] = (SECRET, login.secret)
+    if login.password and is_fleeting(config.etcd_password_file):
+        passed["etcd_password_file"] = (PASSWORD, login.password)
+    return passed
+
+
+def _script(config: Config) -> tuple[str, ...]:
+    mark = ("-m",) if config.module else ("--",) if config.script.startswith("-") else ()
+    return (*mark, config.script, *config.script_args)
