@@ -236,8 +236,9 @@ class Workers:
                     worker.asked_to_leave(note)
 
     def log(self, local_rank: int) -> StartLog | None:
-        """The log of a worker that runs, None if nothing does."""
-        return self._running.workers[local_rank].log if self._running is not None else None
+        """The log of a worker of the generation that runs, None if there is none."""
+        worker = self._running.workers.get(local_rank) if self._running is not None else None
+        return worker.log if worker is not None else None
 
     def kill(self, note: str = "") -> None:
         """SIGKILL to everything now. Nothing running is no error. `note` is a line for the logs that says why."""
