@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elastic.errors import ConfigError, ElasticError
-from launcher import commandline, loading, shortage, variables
+from launcher import commandline, loading, variables
 from launcher.config import Config, build, check
-from launcher.descriptors import drop, let_go_of_unsaid, open_standard, say
+from launcher.descriptors import let_go_of_unsaid, open_standard, say
 from launcher.endpoints import as_ip, parse_endpoint
+from launcher.telling import answer, told
 
 if TYPE_CHECKING:
     from launcher.outputs import Outputs
-
-INTERRUPTED = 130
-"""The exit code of a process that Ctrl-C ended: 128 + SIGINT."""
-NOBODY_READS = 141
-"""The same for a pipe whose reader has gone: 128 + SIGPIPE."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,41 +27,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     open_standard()
     try:
-        return _told(partial(_start, sys.argv[1:] if argv is None else argv), say)
+        return told(partial(_start, sys.argv[1:] if argv is None else argv), say)
     finally:
         let_go_of_unsaid()
-
-
-def _told(work: Callable[[], int], say: Callable[[str], object]) -> int:
-    """What `work` returns, or the exit code of the error that ends it, which is said."""
-    try:
-        return work()
-    except ElasticError as error:
-        return _refused(error, say)
-    except (OSError, RuntimeError) as error:
-        if (lack := shortage.of(error)) is None:
-            raise
-        return _refused(lack, say)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-
-
-def _refused(error: ElasticError, say: Callable[[str], object]) -> int:
-    """Say what is wrong; the exit code."""
-    say(f"error: {error}")
-    return error.exit_code
 
 
 def _start(argv: Sequence[str]) -> int:
     """Read and check what is asked for, and do it. What runs is imported only here: a mistake is told at once."""
     line = commandline.cut(argv)
     if line.asks:
-        return _write(_answer(line.asks))
+        answer(_answer(line.asks))
+        return 0
     config = check(build(line, os.environ), os.environ)
     with loading.kept():
         from launcher.outputs import Outputs
     with Outputs() as outputs:
-        return _told(partial(_run, config, outputs), outputs.say)
+        return told(partial(_run, config, outputs), outputs.say)
 
 
 def _run(config: Config, outputs: Outputs) -> int:
@@ -104,20 +80,6 @@ def _job(config: Config) -> str:
     host, port = parse_endpoint(config.servers[0])
     address = as_ip(host)
     return f"{config.job_id}@{port}" if address is not None and address.is_loopback else config.job_id
-
-
-def _write(text: str) -> int:
-    """Write an answer to stdout; the exit code. A reader that has enough (`| head`) is no mistake."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        drop(sys.stdout)
-        return NOBODY_READS
-    except OSError as error:
-        drop(sys.stdout)
-        raise ConfigError(f"the answer cannot be written ({error.strerror}); see where stdout goes") from error
-    return 0
 
 
 def _answer(asked: str) -> str:

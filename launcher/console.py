@@ -22,6 +22,8 @@ import stat
 import time
 from collections.abc import Callable
 
+from launcher import descriptors
+
 BUFFER_BYTES = 1 << 20
 """What waits for a blocked console; more is left out."""
 
@@ -221,7 +223,7 @@ class Console:
         if self._socket is not None:
             self._socket.close()
         elif self._fd is not None:
-            os.close(self._fd)
+            descriptors.close(self._fd)  # What a disk may tell only now has nobody left to be told to.
         self._fd = self._socket = None
 
 

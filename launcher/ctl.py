@@ -3,21 +3,20 @@
 Every subcommand is a row of `COMMANDS`. The flags that name the job are those of `elastic-launch`, with their
 environment variables.
 
-Exit codes: 0 done, 1 there is no such job or, of doctor, a check failed, 2 wrong command line, 3 the store says no,
-4 the store does not answer.
+Exit codes: 0 done, 1 there is no such job or, of doctor, a check failed, 2 wrong command line, or stdout takes nothing,
+3 the store says no, 4 the store does not answer.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import io
 import os
-import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NoReturn
 
 import msgspec
@@ -27,10 +26,11 @@ from elastic.keys import JobKeys, View, ViewReader
 from elastic.store.base import Store
 from launcher import __version__, access, history, shortage, status
 from launcher.commandline import named_values
-from launcher.descriptors import drop, let_go_of_unsaid, open_standard, say
+from launcher.descriptors import let_go_of_unsaid, open_standard, say
 from launcher.doctor import command as doctor
 from launcher.flags import BY_NAME
 from launcher.status import NodeState
+from launcher.telling import answer, told
 from launcher.values import Servers
 
 JOB_FLAGS: Final = (*access.FLAGS, "job_id", "key_prefix")
@@ -38,8 +38,6 @@ JOB_FLAGS: Final = (*access.FLAGS, "job_id", "key_prefix")
 
 NO_SUCH_JOB = 1
 WHO = "elastic-ctl"
-INTERRUPTED = 128 + signal.SIGINT
-NOBODY_READS = 128 + signal.SIGPIPE
 
 STYLES: Final = {
     NodeState.RUNNING: "green",
@@ -96,19 +94,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     open_standard()
     try:
-        asked = _parser().parse_args([_underscored(word) for word in (sys.argv[1:] if argv is None else argv)])
-        shortage.check(0)
-        return asyncio.run(_run(asked, os.environ))
-    except ElasticError as error:
-        say(f"error: {error}", WHO)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        drop(sys.stdout)
-        return NOBODY_READS
+        return told(partial(_start, sys.argv[1:] if argv is None else argv), partial(say, who=WHO))
     finally:
         let_go_of_unsaid()
+
+
+def _start(argv: Sequence[str]) -> int:
+    asked = _parser().parse_args([_underscored(word) for word in argv])
+    shortage.check(0)
+    return asyncio.run(_run(asked, os.environ))
 
 
 async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -149,6 +143,10 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; {self.prog} --help lists all")
+
+    def _print_message(self, message: str, file: object = None) -> None:
+        """Write help and version; argparse itself says nothing where they cannot be written."""
+        answer(message)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -225,15 +223,15 @@ def _draw(described: status.JobStatus) -> None:
     table = Table(*status.COLUMNS, box=box.SIMPLE_HEAD)
     for node in described.nodes:
         table.add_row(*map(Text, status.cells(node)), style=STYLES.get(node.state, ""))
-    Console().print(table)
+    console = Console()
+    with console.capture() as drawn:  # It would end the process by itself where nobody reads.
+        console.print(table)
+    answer(drawn.get())
 
 
 def _write(lines: Iterable[str]) -> None:
-    """Write lines to stdout; a sign that its encoding does not have is escaped."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    sys.stdout.flush()
+    """Write lines to stdout."""
+    answer("".join(f"{line}\n" for line in lines))
 
 
 COMMANDS: Final[tuple[Command, ...]] = (

@@ -62,6 +62,19 @@ def let_go_of_unsaid() -> None:
             drop(stream)
 
 
+def close(fd: int) -> OSError | None:
+    """Close a descriptor. What its disk tells only now, None if that is nothing; it is closed in any case.
+
+    A disk with a quota, or one on the network, tells at the end what it did not take (EDQUOT, ENOSPC, EIO). Who wrote
+    there says so; who only read, or held a lock, has lost nothing.
+    """
+    try:
+        os.close(fd)
+    except OSError as error:
+        return error
+    return None
+
+
 def keep_only(kept: Collection[int]) -> None:
     """Let go of all but these, in a process that was forked; 0, 1 and 2 become /dev/null.
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from elastic.unreadable import UNREADABLE
+from launcher import descriptors
 from launcher.logs import clean
 
 BYTES_MAX = 1 << 20
@@ -65,4 +66,4 @@ def _bytes(path: Path) -> bytes:
     except OSError:
         return b""
     finally:
-        os.close(fd)
+        descriptors.close(fd)

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from elastic.errors import ConfigError
+from launcher import descriptors
 from launcher.logs import check_log_dir
 
 LOCK = ".agents.lock"
@@ -71,7 +72,7 @@ class LogFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Let go of the locks."""
-        os.close(self._fd)
+        descriptors.close(self._fd)
         if self._of_job is not None:
             _let_go(*self._of_job)
 
@@ -120,9 +121,9 @@ def _hold(path: Path) -> tuple[Path, int]:
                 if os.path.samestat(os.fstat(fd), os.stat(path)):
                     return path, fd
         except OSError:
-            os.close(fd)
+            descriptors.close(fd)
             raise
-        os.close(fd)
+        descriptors.close(fd)
 
 
 def _let_go(path: Path, fd: int) -> None:
@@ -130,7 +131,7 @@ def _let_go(path: Path, fd: int) -> None:
     with contextlib.suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink()
-    os.close(fd)
+    descriptors.close(fd)
 
 
 def _another(folder: Path, job: str) -> str:
@@ -147,5 +148,5 @@ def _another(folder: Path, job: str) -> str:
             except BlockingIOError:
                 return match[1].partition("@")[0]
             finally:
-                os.close(fd)
+                descriptors.close(fd)
     return ""

@@ -104,16 +104,21 @@ class HangWatch:
             for local, heard in self._talk.workers.items()
             if heard.connection is not None and is_frozen(heard.connection.pid)
         }
-        shown = await self._stacks(frozen)
+        shown = await self._stacks(clock, frozen)
+        if self._clock is not clock:
+            return  # The workers are gone, or are being stopped for another reason; others may run by now.
         self._talk.catch_up()
         late = clock.late(time.monotonic())  # One that has gone on in the meantime is only slow.
-        if late and self._clock is clock:  # Otherwise the workers are being stopped for another reason.
+        if late:
             self.end()
             self._hung(g, [Hanging(local, step, local in shown, local in frozen) for local, step in late])
 
-    async def _stacks(self, frozen: Collection[int]) -> set[int]:
-        """Have every worker of the node write its stacks; those that said something. Who is frozen cannot."""
-        before = self._sizes()
+    async def _stacks(self, clock: HangClock, frozen: Collection[int]) -> set[int]:
+        """Have every worker of the node write its stacks; those that said something. Who is frozen cannot.
+
+        Nobody is looked at any more when another `clock` counts: then these workers are not those that run.
+        """
+        before = self._sizes(self._talk.workers)
         asked = {
             local
             for local, heard in self._talk.workers.items()
@@ -122,12 +127,13 @@ class HangWatch:
         sizes, until = before, time.monotonic() + STACKS_LIMIT_S
         while asked and time.monotonic() < until:
             await asyncio.sleep(STACKS_LOOK_S)
-            now = self._sizes()
+            if self._clock is not clock:
+                return set()
+            now = self._sizes(asked)
             if now == sizes and all(now[local] > before[local] for local in asked):
                 break
             sizes = now
-        now = self._sizes()
-        return {local for local in asked if now[local] > before[local]}
+        return {local for local in asked if sizes[local] > before[local]}
 
-    def _sizes(self) -> dict[int, int]:
-        return {local: self._said(local) for local in self._talk.workers}
+    def _sizes(self, local_ranks: Collection[int]) -> dict[int, int]:
+        return {local: self._said(local) for local in local_ranks}

@@ -17,6 +17,7 @@ import os
 import stat
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,15 +71,9 @@ def held(job_id: str, base: Path | None = None) -> tuple[str, ...]:
     """The nodes of a job of which something runs on this machine, in the order of their names."""
     found = []
     for path in (folder() if base is None else base).glob(f"{job_id}.*.lock"):
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            continue
-        try:
+        with contextlib.suppress(OSError), _opened(path) as fd:  # It is gone, or nothing can be locked there.
             if not _free(fd):
                 found.append(path.name[len(job_id) + 1 : -len(".lock")])
-        finally:
-            os.close(fd)
     return tuple(sorted(found))
 
 
@@ -103,11 +98,18 @@ def hold(path: Path) -> Lock:
 def proven_dead(path: Path) -> bool:
     """True only if the file is there, this boot of this machine wrote it, and nobody holds its lock."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with _opened(path) as fd:
+            return os.read(fd, 256) == _boot() and _free(fd)
     except OSError:
-        return False  # Missing or unreadable: no proof.
+        return False  # Missing or unreadable, or nothing can be locked there: no proof.
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """The file of a lock, to look at."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        return os.read(fd, 256) == _boot() and _free(fd)
+        yield fd
     finally:
         os.close(fd)
 

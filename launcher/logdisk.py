@@ -62,7 +62,7 @@ ORDER_BYTES: Final = 512
 
 
 class Sink(Protocol):
-    """Has orders done, in their order."""
+    """Has orders done, in their order. What a disk refuses is told to people, and never raised here."""
 
     @property
     def full(self) -> bool:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, NoReturn, Self
 
+from launcher import descriptors
 from launcher.console import Console
 from launcher.descriptors import say
 from launcher.forking import fork
@@ -79,8 +80,10 @@ class Outputs:
         _flush()
         self.give_back()
         self._wait()
-        for fd in self._given.values():
-            os.close(fd)
+        for fd, given in self._given.items():
+            if (error := descriptors.close(given)) is not None:  # It does not change how this process ends.
+                name = "stdout" if fd == 1 else "stderr"
+                say(f"the file that is {name} cannot be written ({error.strerror}); a part of it may be missing")
 
     def console(self, fd: int) -> Console:
         """The console that 1 or 2 is; one for both if both are one file, which has what is said in its order."""

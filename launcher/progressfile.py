@@ -10,6 +10,8 @@ import os
 import stat
 from pathlib import Path
 
+from launcher import descriptors
+
 BYTES_MAX = 64
 STEP_MAX = 2**62
 """As in the documents of the store; no training makes more."""
@@ -27,5 +29,5 @@ def step(path: str | os.PathLike[str]) -> int:
     except (OSError, ValueError):
         return -1
     finally:
-        os.close(fd)
+        descriptors.close(fd)
     return found if -1 <= found <= STEP_MAX else -1

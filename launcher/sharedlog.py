@@ -27,24 +27,23 @@ class SharedLog:
     def append(self, line: bytes) -> None:
         """Append one line, with its end.
 
-        Raises `OSError`; the file is then as it was, or has a part of the line, which the next one ends.
+        Raises `OSError`; the file is then as it was, or has a part of the line, which the next one ends. A disk that
+        tells only when the file is closed that it has no room may have lost all of it.
         """
-        fd = self._open()
-        try:
+        with contextlib.ExitStack() as opened:  # Whatever one of them raises when it is closed, all are closed.
+            fd = self._open(opened)
             if os.fstat(fd).st_size > BYTES_MAX and self._set_aside(fd):
-                new = self._open()
-                os.close(fd)
-                fd = new
+                fd = self._open(opened)
             rest = self._torn + line
             while rest:
                 wrote = os.write(fd, rest)  # All of it, but on a disk that gets full meanwhile.
                 rest = rest[wrote:]
                 self._torn = b"\n" if rest else b""
-        finally:
-            os.close(fd)
 
-    def _open(self) -> int:
-        return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    def _open(self, opened: contextlib.ExitStack) -> int:
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        opened.callback(os.close, fd)
+        return fd
 
     def _set_aside(self, fd: int) -> bool:
         """Rename the full file, unless another agent is about to; whether it is renamed, by whomever.

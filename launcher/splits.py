@@ -139,24 +139,23 @@ class SplitWatch:
         await self._learn()
         if clock is not self._clock:
             return  # The workers are being stopped, or others run by now.
-        names = [name for name, member in self._members.items() if member.link]
-        found = dict(zip(names, await asyncio.gather(*map(self._reached, names)), strict=True))
+        tried = {name: member for name, member in self._members.items() if member.link}
+        found = dict(zip(tried, await asyncio.gather(*map(self._reached, tried.values())), strict=True))
         self._talk.catch_up()
         if clock is not self._clock:
             return
         now = time.monotonic()
-        clock.looked([one for one in names if found[one]], [one for one in names if found[one] is False], now)
+        clock.looked([one for one in tried if found[one]], [one for one in tried if found[one] is False], now)
         late = clock.given_up(now)
         if late or clock.unreached != self._told:
             self._say(clock.unreached, late)
 
-    async def _reached(self, name: str) -> bool | None:
-        """Tell whether a connection to this node's agent stands; None where it cannot be tried.
+    async def _reached(self, member: Member) -> bool | None:
+        """Tell whether a connection to this member's agent stands; None where it cannot be tried.
 
         A name that is not known here, or a resolver that does not answer, says nothing of the way; nor does it that
         this process has no descriptor left.
         """
-        member = self._members[name]
         try:
             async with asyncio.timeout(CONNECT_LIMIT_S):
                 addresses = await resolved(member.host)

@@ -168,9 +168,11 @@ class Worker:
 
     def close(self) -> None:
         """Let go of pipes and log; nothing writes any more."""
-        for tap in self._taps:
-            tap.close()
-        self._log.close()
+        try:
+            for tap in self._taps:
+                tap.close()
+        finally:
+            self._log.close()
 
     def _drain(self) -> None:
         for tap in self._taps:

@@ -14,6 +14,8 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from launcher import descriptors
+
 HEAD_BYTES = 64 << 10
 """So much of the beginning of a start is in each of its files."""
 CARRY_BYTES = 256 << 10
@@ -24,7 +26,7 @@ class WorkerLog:
     """One start of one worker in its log. Everything is appended at once; nothing is kept in memory.
 
     What cannot be written (a full disk, a limit of the file's size) is lost and not the worker: `complain` hears of it
-    once, and a line in the log says how much is missing once it can be written again.
+    once, and a line in the log says how much is missing once it can be written again. Nothing here raises `OSError`.
     """
 
     def __init__(self, path: Path, header: str, complain: Callable[[str], None], bytes_max: int | None = None) -> None:
@@ -33,31 +35,29 @@ class WorkerLog:
         self._header = header
         self._complain = complain
         self._complained = False
-        self._half = None if bytes_max is None else bytes_max // 2
+        self._half: int | None = None
         self._missing = 0
         self._why = ""
         self._own = 0
+        self._fd = -1
+        """The file; -1 where there is none, which takes nothing."""
+        self.begins = 0
+        """Where this start's own text begins, in bytes."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = _open(path)
+            if bytes_max is not None and stat.S_ISREG(os.fstat(self._fd).st_mode):  # A device, a pipe has no size.
+                self._half = bytes_max // 2
+            self.line(header)
+            self.begins = _size(self._fd)
         except OSError as error:
             self._fail(error)
-            self._fd = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-            self._half = None  # A device, a pipe: it has no size.
-        self.line(header)
-        self.begins = self.size
-        """Where this start's own text begins, in bytes."""
-
-    @property
-    def size(self) -> int:
-        """Bytes in the file."""
-        return _size(self._fd)
+            self._go_over_to(-1)
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes of the worker as they are."""
         try:
-            if self._half is not None and self.size + len(data) > self._half:
+            if self._half is not None and _size(self._fd) + len(data) > self._half:
                 self._begin_next(self._half)
             self._say_missing()
             while data:
@@ -87,13 +87,18 @@ class WorkerLog:
             self._say_missing()
         except OSError as error:
             self._fail(error)
-        finally:
-            os.close(self._fd)
+        self._go_over_to(-1)
+
+    def _go_over_to(self, fd: int) -> None:
+        """Write into this file from now on, and close the one before: its disk may tell only now what it lost."""
+        before, self._fd = self._fd, fd
+        if before >= 0 and (error := descriptors.close(before)) is not None:
+            self._fail(error)
 
     def _begin_next(self, half: int) -> None:
         """Set the file aside and go on in a new one. Raises `OSError`; then the old one is still there."""
         aside = self.path.with_name(f"{self.path.name}.1")
-        begins, end = self.begins, self.size
+        begins, end = self.begins, _size(self._fd)
         head_bytes, carry_bytes = min(HEAD_BYTES, half // 8), min(CARRY_BYTES, half // 4)
         if end - begins <= head_bytes + carry_bytes:
             head, carried = os.pread(self._fd, end - begins, begins), b""
@@ -111,8 +116,7 @@ class WorkerLog:
             if mine:
                 os.replace(aside, self.path)
             raise
-        os.close(self._fd)
-        self._fd = new
+        self._go_over_to(new)
         self.begins = len(self._header.encode(errors="surrogateescape")) + 1
         _put(new, own_line(new, self._header) + head)
         if carried:

@@ -208,7 +208,7 @@ class Workers:
         self._running = None
         for local_rank, worker in running.workers.items():
             worker.ended(running.g, exits.describe(-signal.SIGKILL, stopped=True), running.note)
-            worker.close()
+            self._close_log(worker)
             at_s = wire.boottime_s()
             exited = Exited(running.g, local_rank, -signal.SIGKILL, at_s, True, *_said(worker))
             self._loop.call_soon(self._on_event, exited)
@@ -236,8 +236,9 @@ class Workers:
                     worker.asked_to_leave(note)
 
     def log(self, local_rank: int) -> StartLog | None:
-        """The log of a worker that runs, None if nothing does."""
-        return self._running.workers[local_rank].log if self._running is not None else None
+        """The log of a worker of the generation that runs, None if there is none."""
+        worker = self._running.workers.get(local_rank) if self._running is not None else None
+        return worker.log if worker is not None else None
 
     def kill(self, note: str = "") -> None:
         """SIGKILL to everything now. Nothing running is no error. `note` is a line for the logs that says why."""
@@ -359,10 +360,17 @@ class Workers:
         self._let_start()
 
     def _let_go(self, running: _Running) -> None:
-        for worker in running.workers.values():
-            worker.close()
+        """They are gone, and whoever waits for that is told next, whatever becomes of their logs."""
         self._running = None
         self._unmind_clock()
+        for worker in running.workers.values():
+            self._close_log(worker)
+
+    def _close_log(self, worker: Worker) -> None:
+        try:
+            worker.close()
+        except OSError as error:
+            self._complain(f"{worker.spec.log} cannot be closed ({error.strerror}); its end may be missing")
 
     # The nursery's end, and its clock.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -19,6 +18,7 @@ from launcher.doctor.etcd import etcd_checks
 from launcher.doctor.job import job_checks
 from launcher.doctor.machine import Asked, machine_checks
 from launcher.flags import BY_NAME
+from launcher.telling import answer
 from launcher.values import Servers
 
 FLAGS: Final = ("host", "nic", "port_range", "log_dir", "checkpoint_dir")
@@ -43,17 +43,14 @@ async def run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """
     values = named_values(vars(asked), environ, (*JOB_FLAGS, *FLAGS))
     found: list[Check] = []
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # A sign that its encoding does not have is escaped.
     colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     async for check in _checks(values, environ):
         found.append(check)
         if not asked.json:
-            sys.stdout.write("".join(f"{line}\n" for line in lines(check, colours=colours)))
-            sys.stdout.flush()
+            answer("".join(f"{line}\n" for line in lines(check, colours=colours)))
     failed = any(check.level is Level.FAIL for check in found)
     if asked.json:
-        sys.stdout.write(msgspec.json.encode({"ok": not failed, "checks": found}).decode() + "\n")
+        answer(msgspec.json.encode({"ok": not failed, "checks": found}).decode() + "\n")
     return SOMETHING_FAILED if failed else 0
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from launcher import wire
 from launcher.console import Console
+from launcher.logdisk import Sink
 from launcher.warm import Recipe
 from launcher.workers import Exited, Gone, Prepared, Spawned, WorkerEvent, Workers, WorkerSpec
 
@@ -120,6 +121,7 @@ async def nest(
     stdout: Console | None = None,
     stderr: Console | None = None,
     recipe: Recipe | None = None,
+    sink: Sink | None = None,
 ) -> AsyncIterator[Nest]:
     """A started nursery with a minute to run; closed at the end. With a recipe it is warm."""
     events: asyncio.Queue[WorkerEvent] = asyncio.Queue()
@@ -131,6 +133,7 @@ async def nest(
         stdout=stdout or null(),
         stderr=stderr or null(),
         complain=complaints.append,
+        sink=sink,
     )
     await workers.start()
     made = Nest(workers, events, folder, complaints)

@@ -23,7 +23,7 @@ from elastic.model import Generation, Go, Member, Np, Place, Spec, Why
 from elastic.store.base import Put
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
-from launcher import ctl
+from launcher import ctl, telling
 from tests.process import lighttorch
 from tests.store.servers import free_ports, one_server
 
@@ -195,7 +195,23 @@ def test_a_reader_that_goes_away_is_no_stack_trace(server: str) -> None:
         check=False,
     )
     os.close(writer)
-    assert (ran.returncode, ran.stderr) == (ctl.NOBODY_READS, b"")
+    assert (ran.returncode, ran.stderr) == (telling.NOBODY_READS, b"")
+
+
+@pytest.mark.parametrize("words", ["--help", "status --help", "--version", "status", "events --json", "doctor"])
+def test_an_answer_that_a_full_disk_does_not_take_is_one_line_and_exit_2(server: str, words: str) -> None:
+    job = () if words.startswith("-") or "--help" in words else ("--elastic_server", server, "--job_id", "j1")
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "launcher.ctl", *words.split(), *job],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=LIMIT_S,
+            text=True,
+            check=False,
+        )
+    said = "elastic-ctl: error: the answer cannot be written (No space left on device); see where stdout goes\n"
+    assert (ran.returncode, ran.stderr) == (2, said)
 
 
 def test_a_real_job_is_shown_while_it_runs(tmp_path: Path) -> None:

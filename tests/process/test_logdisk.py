@@ -17,11 +17,14 @@ import psutil
 import pytest
 
 from elastic.errors import ConfigError
+from launcher import sharedlog
 from launcher.folder import LogFolder
 from launcher.logdisk import KEEP_BYTES, LogDisk
 from launcher.logorders import Append, path_bytes
 from launcher.logs import STORY, tail
+from launcher.sharedlog import SharedLog
 from launcher.startlog import StartLog
+from tests import closing
 from tests.process.happenings import LIMIT_S
 
 HEADER = "==== rank 0 ===="
@@ -290,6 +293,41 @@ def test_a_line_that_a_full_disk_takes_a_part_of_is_told_and_does_not_tear_the_n
     )
     assert ran.stdout == "File too large\n" * 2
     assert path.read_text() == "whole\na pa\nwhole again\n"
+
+
+def test_a_disk_that_says_at_the_end_that_it_has_no_room_costs_a_line_for_each_start_and_the_logs_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "close", closing.refuses("log."))
+
+    async def main() -> list[str]:
+        async with desk(tmp_path) as it:
+            for text in (b"one\n", b"two\n"):
+                log = it.start()
+                log.write(text)
+                log.close()
+                it.disk.put(Append(path_bytes(it.disk.path / "log.jsonl"), text), "log.jsonl")
+        return it.told
+
+    told = asyncio.run(main())
+    lost = f"{tmp_path}/workerlog.0 cannot be written ({closing.WORDS}); what its worker says is not kept"
+    assert told == [lost, f"{tmp_path}/log.jsonl cannot be written ({closing.WORDS}); it is not complete", lost]
+    assert (tmp_path / "workerlog.0").read_text() == f"{HEADER}\none\n{HEADER}\ntwo\n"
+    assert (tmp_path / "log.jsonl").read_text() == "one\ntwo\n"
+
+
+def test_a_line_is_written_and_no_file_stays_open_when_a_disk_refuses_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharedlog, "BYTES_MAX", 5)
+    before, path = os.listdir("/proc/self/fd"), tmp_path / STORY
+    log = SharedLog(path)
+    log.append(b"the first\n")
+    monkeypatch.setattr(os, "close", closing.refuses("launcher."))
+    with pytest.raises(OSError, match=closing.WORDS):
+        log.append(b"the next\n")
+    assert path.read_text() == "the next\n"
+    assert os.listdir("/proc/self/fd") == before
 
 
 @pytest.mark.parametrize("name", ["file", "file/below"])

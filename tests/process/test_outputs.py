@@ -14,6 +14,7 @@ import pytest
 
 from launcher.logdisk import KEEP_BYTES
 from launcher.outputfile import Flow
+from tests import closing
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import Job, story
 
@@ -73,6 +74,16 @@ def test_two_files_have_their_own(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text().splitlines() == [f"out {number}" for number in range(LINES)]
     others = [f"{who} {number}" for number in range(LINES) for who in WHO[1:]]
     assert (tmp_path / "err").read_text().splitlines() == others
+
+
+def test_a_file_whose_disk_says_at_the_end_that_it_has_no_room_costs_a_line_and_not_the_exit_code(
+    tmp_path: Path,
+) -> None:
+    refuse = "from tests import closing\nos.close = closing.refuses('/console')\n"
+    ran = shell('exec "$@" > console', SPEAKER.replace(BEGIN, BEGIN + refuse), tmp_path)
+    assert ran.returncode == 7
+    said = f"elastic-launch: the file that is stdout cannot be written ({closing.WORDS}); a part of it may be missing"
+    assert ran.stderr.splitlines()[-1] == said
 
 
 def test_a_pipe_and_a_device_are_written_without_a_process_for_it(tmp_path: Path) -> None:

@@ -95,12 +95,12 @@ def closed() -> int:
 
 
 def played(folder: Path, story: Callable[[Watched], Coroutine[Any, Any, None]]) -> None:
-    """Play a story while the watch runs."""
+    """Play a story while the watch runs; it fails when the watch does."""
 
     async def main() -> None:
-        async with asyncio.timeout(STORY_LIMIT_S):
-            watched = Watched(folder)
-            running = asyncio.create_task(watched.watch.run())
+        watched = Watched(folder)
+        async with asyncio.timeout(STORY_LIMIT_S), asyncio.TaskGroup() as group:
+            running = group.create_task(watched.watch.run())
             await story(watched)
             running.cancel()
 
@@ -144,6 +144,25 @@ def test_what_was_read_for_an_older_generation_is_not_looked_at_in_the_next(tmp_
         watched.begin("ac")
         watched.store.may_answer.set()
         assert await watched.told.get() == (2, ("c",)), "and not b, which is not in it"
+
+    played(tmp_path, story)
+
+
+def test_another_generation_may_begin_at_any_moment_of_a_look(tmp_path: Path) -> None:
+    async def story(watched: Watched) -> None:
+        await watched.member("b")
+        await watched.member("c")
+        for turns in range(8):
+            watched.store.asked.clear()
+            watched.store.may_answer.clear()
+            watched.begin("ab")
+            await watched.store.asked.wait()
+            watched.store.may_answer.set()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            watched.begin("ac")
+            while await watched.told.get() != (watched.g, ("c",)):
+                continue
 
     played(tmp_path, story)
 

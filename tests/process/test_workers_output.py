@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from launcher.console import Console
+from launcher.logorders import AnyOrder, End
 from launcher.logs import tail
+from launcher.logwriter import Directly
 from launcher.workers import Exited, Gone
+from tests import closing
 from tests.process.nest import LIMIT_S, nest
 
 ENDLESS = "import os\nwhile True: os.write(1, os.urandom(4096))"
@@ -215,6 +219,39 @@ class TestOutputOfAnyKind:
                 assert it.complaints == [
                     f"{it.log()} cannot be written (No space left on device); what its worker says is not kept"
                 ]
+
+        asyncio.run(main())
+
+    def test_a_disk_that_says_at_the_end_that_it_has_no_room_does_not_keep_it_back_that_they_are_gone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "close", closing.refuses("/workerlog."))
+
+        async def main() -> None:
+            async with nest(tmp_path) as it:
+                it.workers.spawn(1, [it.program("true", rank=rank) for rank in (0, 1)])
+                await it.spawned()
+                assert [(await it.exited()).code for _ in range(2)] == [0, 0]
+                await it.gone()
+                end = f"cannot be written ({closing.WORDS}); what its worker says is not kept"
+                assert it.complaints == [f"{it.log(0)} {end}", f"{it.log(1)} {end}"]
+
+        asyncio.run(main())
+
+    def test_logs_that_cannot_be_closed_do_not_keep_it_back_that_they_are_gone(self, tmp_path: Path) -> None:
+        class Broken(Directly):
+            def put(self, order: AnyOrder, of: str, data: bytes = b"") -> bool:
+                if isinstance(order, End):
+                    raise OSError(errno.EIO, "broken")
+                return super().put(order, of, data)
+
+        async def main() -> None:
+            async with nest(tmp_path, sink=Broken(lambda text, quietly: None)) as it:
+                it.workers.spawn(1, [it.program("true")])
+                await it.spawned()
+                assert (await it.exited()).code == 0
+                await it.gone()
+                assert it.complaints == [f"{it.log()} cannot be closed (broken); its end may be missing"]
 
         asyncio.run(main())
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.multiprocessing.errors.error_handler import ErrorHandler
 
-from launcher import errorfile
+from launcher import errorfile, progressfile
+from tests import closing
 
 
 def test_what_torch_writes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,3 +71,13 @@ def test_a_long_traceback_keeps_its_end() -> None:
     found = errorfile.said(json.dumps(document).encode())
     assert len(found) <= errorfile.LINES_MAX + 1
     assert found[-1] == "Error: x"
+
+
+def test_a_disk_that_refuses_to_close_what_was_read_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error, progress = tmp_path / "error", tmp_path / "progress"
+    error.write_text('{"message": "words"}')
+    progress.write_text("7")
+    monkeypatch.setattr(os, "close", closing.refuses(str(tmp_path)))
+    assert (errorfile.lines(error), progressfile.step(progress)) == (("words",), 7)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from elastic.errors import ConfigError
 from launcher.folder import LogFolder
+from tests import closing
 
 OURS = (
     *("workerlog.0", "workerlog.12", "serverlog.1", "heterlog.0", "envlog.3", "envlog.server.0", "endpoints.log"),
@@ -98,3 +100,10 @@ def test_the_lock_of_a_job_that_was_killed_keeps_nobody_out(tmp_path: Path) -> N
     with LogFolder(tmp_path, job="j1", below="j1") as folder:
         assert folder.path == tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == [".agents.lock"]
+
+
+def test_a_disk_that_refuses_to_close_locks_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "close", closing.refuses("/.agents."))
+    with LogFolder(tmp_path, job="j1@2379", below="j1"), LogFolder(tmp_path, job="j2@2379", below="j2") as second:
+        assert second.path == tmp_path / "j2"
+        assert second.moved.startswith("another job (j1) writes its logs")

@@ -89,3 +89,7 @@ def test_the_nodes_of_a_job_that_run_here_are_those_whose_lock_is_held(tmp_path:
     assert locks.held("j", tmp_path) == ()
     for one in held:
         os.close(one.fd)
+
+
+def test_what_cannot_be_read_proves_nothing(tmp_path: Path) -> None:
+    assert not locks.proven_dead(tmp_path), "a folder in the place of the file"

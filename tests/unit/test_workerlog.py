@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 from pathlib import Path
 
 import pytest
 
 from launcher.workerlog import HEAD_BYTES, WorkerLog
+from tests import closing
 
 CLOSING = b"==== rank 0 gen 1 ended: exit 0 ====\n"
 HEADER = "==== elastic-launch job j gen 1 rank 0 ===="
@@ -158,3 +161,43 @@ def test_what_never_came_is_counted_in_front_of_the_next_line_and_at_the_end(tmp
         *(HEADER, "one", "tw", "==== 7 bytes are missing here: the disk stood still ====", "four"),
         "==== 3 bytes are missing here: the disk stood still ====",
     ]
+
+
+def test_a_disk_that_says_at_the_end_that_it_has_no_room_is_told_once_and_no_other_file_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of a file that was closed may be another one's by then."""
+    monkeypatch.setattr(os, "close", closing.refuses("/workerlog."))
+    told: list[str] = []
+    path = tmp_path / "workerlog.0"
+    before = os.listdir("/proc/self/fd")
+    log = WorkerLog(path, HEADER, told.append, BOUND)
+    for count in range(0, 100_000, 1000):
+        log.write(b"".join(map(number, range(count, count + 1000))))
+        assert path.read_bytes().endswith(number(count + 999)), "it goes on in the file that was begun"
+    log.close()
+    log.close()
+    log.write(b"late")
+    assert os.listdir("/proc/self/fd") == before
+    assert told == [f"{path} cannot be written ({closing.WORDS}); what its worker says is not kept"]
+
+
+def test_a_disk_that_does_not_know_its_file_any_more_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a network disk answers when its server came back with others."""
+
+    def stale(fd: int) -> os.stat_result:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    told: list[str] = []
+    path = tmp_path / "workerlog.0"
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(os, "fstat", stale)
+    log = WorkerLog(path, HEADER, told.append, BOUND)
+    log.write(b"text")
+    log.line("a line")
+    log.close()
+    monkeypatch.undo()
+    assert os.listdir("/proc/self/fd") == before
+    assert told == [f"{path} cannot be written ({os.strerror(errno.ESTALE)}); what its worker says is not kept"]

@@ -1,0 +1,62 @@
+"""What a command tells whoever started it: an answer on stdout, one line about an error, and its exit code."""
+
+from __future__ import annotations
+
+import io
+import signal
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from elastic.errors import ConfigError, ElasticError
+from launcher import shortage
+from launcher.descriptors import drop
+
+INTERRUPTED: Final = 128 + signal.SIGINT
+"""The exit code of a process that Ctrl-C ended."""
+NOBODY_READS: Final = 128 + signal.SIGPIPE
+"""The same for a pipe whose reader has gone."""
+
+
+class NobodyReads(Exception):
+    """Whoever read stdout has enough (`| head`): this is no mistake, and there is nothing to say about it."""
+
+
+def answer(text: str) -> None:
+    """Write to stdout; a sign that its encoding does not have is escaped.
+
+    Raises `NobodyReads`, and `ConfigError` if it cannot be written. What comes after that goes nowhere.
+    """
+    try:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        drop(sys.stdout)
+        raise NobodyReads from error
+    except OSError as error:
+        drop(sys.stdout)
+        raise ConfigError(f"the answer cannot be written ({error.strerror}); see where stdout goes") from error
+
+
+def told(work: Callable[[], int], say: Callable[[str], object]) -> int:
+    """What `work` returns, or the exit code of the error that ends it, which is said."""
+    try:
+        return work()
+    except NobodyReads:
+        return NOBODY_READS
+    except ElasticError as error:
+        return _refused(error, say)
+    except (OSError, RuntimeError) as error:
+        if (lack := shortage.of(error)) is None:
+            raise
+        return _refused(lack, say)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _refused(error: ElasticError, say: Callable[[str], object]) -> int:
+    """Say what is wrong; the exit code."""
+    say(f"error: {error}")
+    return error.exit_code

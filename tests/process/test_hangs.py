@@ -1,0 +1,97 @@
+"""The shell that looks for workers that hang, over a real channel: this process plays the workers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic.channel import Hello, Progress, WorkerEnd
+from launcher import hangs
+from launcher.console import Console
+from launcher.hangs import Hanging, HangWatch
+from launcher.logs import Level, Narrator
+from launcher.talk import WorkerTalk
+
+LIMIT_S = 0.1
+STORY_LIMIT_S = 30.0
+
+
+class Watched:
+    """A node. `asked` is set when its workers are to show their stacks, `told` gets who hangs, by generation."""
+
+    def __init__(self, folder: Path) -> None:
+        self.talk = WorkerTalk(folder / "talk", Narrator("a", Console(2), level=Level.QUIET))
+        self.said: Counter[int] = Counter()
+        self.asked = asyncio.Event()
+        self.told: asyncio.Queue[tuple[int, list[int]]] = asyncio.Queue()
+        self.watch = HangWatch(self.talk, LIMIT_S, self._hung, self.said.__getitem__)
+        self._ends: list[WorkerEnd] = []
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self.asked.set)
+        self.talk.start()
+
+    def begin(self, g: int, count: int) -> None:
+        """The next generation has so many workers here; each of them makes one step, and no other."""
+        self.talk.begin(g, {local: local for local in range(count)})
+        self.watch.begin(g)
+        for local in range(count):
+            end = WorkerEnd(self.talk.path, Hello(local, local, os.getpid(), g, signal.SIGUSR2))
+            end.send(Progress(1, count, {}))
+            self._ends.append(end)
+
+    def end(self) -> None:
+        """The workers are gone."""
+        self.talk.end()
+        self.watch.end()
+
+    def close(self) -> None:
+        self.talk.close()
+        for end in self._ends:
+            end.close()
+
+    def _hung(self, g: int, late: Sequence[Hanging]) -> None:
+        self.told.put_nowait((g, [one.local_rank for one in late if one.shown]))
+
+
+def played(folder: Path, story: Callable[[Watched], Coroutine[Any, Any, None]]) -> None:
+    """Play a story while the watch runs; it fails when the watch does."""
+
+    async def main() -> None:
+        watched = Watched(folder)
+        try:
+            async with asyncio.timeout(STORY_LIMIT_S), asyncio.TaskGroup() as group:
+                running = group.create_task(watched.watch.run())
+                await story(watched)
+                running.cancel()
+        finally:
+            watched.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("looks", [0, 4])
+def test_workers_that_are_gone_while_their_stacks_are_awaited_are_no_hang_and_the_next_are_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """They were stopped because others failed; it is looked so often before those of the next generation run."""
+    monkeypatch.setattr(hangs, "STACKS_LIMIT_S", STORY_LIMIT_S)
+
+    async def story(watched: Watched) -> None:
+        watched.begin(1, 2)
+        await watched.asked.wait()
+        watched.end()
+        await asyncio.sleep(looks * hangs.STACKS_LOOK_S)
+        watched.asked.clear()
+        watched.begin(2, 1)
+        await watched.asked.wait()
+        assert watched.told.empty(), "generation 1 is over"
+        watched.said[0] += 1
+        assert await watched.told.get() == (2, [0])
+
+    played(tmp_path, story)
