@@ -160,10 +160,10 @@ def _charged(
     row = Budget(charged, fruitless, kept.step, kept.infra, found.hosts)
     without = keep_out(row, suspects, g, spec.host_cooldown_s)
     judgement = Judgement(spent, cause=cause, suspects=suspects, without=without)
+    if charged > spec.restarts_max:  # Also if this one is free: those that are owed after all are not.
+        return replace(judgement, budget=kept, fatal=f"no restart is left (--max_restarts {spec.restarts_max})")
     if free:
         return replace(judgement, note=f"not charged: {own[0].infra}, {infra} of {INFRA_MAX}")
-    if charged > spec.restarts_max:
-        return replace(judgement, budget=kept, fatal=_no_restart(spec))
     if fruitless >= CRASH_LOOP_MAX:
         return replace(judgement, fatal=f"crash loop: {fruitless} failures in a row without progress")
     pause_s = min(2.0 ** (fruitless - 2), BACKOFF_MAX_S) if fruitless > 1 else 0.0
@@ -173,17 +173,11 @@ def _charged(
 def _judged_before(out: Sequence[Cooldown], budget: Budget, cause: Cause | None, spec: Spec) -> Judgement:
     """These hosts were left out for the failure. Where one was taken back, the failure has its price after all."""
     if any(one.charged for one in out):
-        if budget.charged > spec.restarts_max:
-            return Judgement(budget, cause=cause, fatal=_no_restart(spec))
         return Judgement(budget, cause=cause, note=f"restart {budget.charged} of {spec.restarts_max}")
     named = ", ".join(one.host for one in out) if len(out) <= NAMED_MAX else f"{len(out)} hosts"
     still = any(one.left_s > 0 for one in out)
     verb = ("is" if still else "was") if len(out) == 1 else ("are" if still else "were")
     return Judgement(budget, cause=cause, note=f"not charged: {named} {verb} kept out")
-
-
-def _no_restart(spec: Spec) -> str:
-    return f"no restart is left (--max_restarts {spec.restarts_max})"
 
 
 def _startable_nowhere(ends: Sequence[Outcome]) -> str:

@@ -151,10 +151,13 @@ def noted(view: View, cooling: Cooling, now: float) -> Cooling:
     return {(one.host, one.g): cooling.get((one.host, one.g), now + one.left_s) for one in hosts if one.left_s > 0}
 
 
-def count_down(budget: Budget, cooling: Cooling, now: float, inside: Collection[str] = ()) -> Budget:
+def count_down(
+    budget: Budget, cooling: Cooling, now: float, inside: Collection[str] = (), restarts_max: int = 0
+) -> Budget:
     """The budget with what is left of each cooldown by now; a host with a member inside is not kept out any more.
 
-    If the job takes a host back before its time, because it could not run without it, its row has to be paid after all.
+    If the job takes a host back before its time, because it could not run without it, its row has to be paid after all,
+    as far as there are restarts: that another node was lost ends no job.
     """
     if not budget.hosts:
         return budget
@@ -165,7 +168,8 @@ def count_down(budget: Budget, cooling: Cooling, now: float, inside: Collection[
             owed += one.spared
             one, left_s = replace(one, charged=one.charged + one.spared, spared=0), 0.0
         hosts.append(replace(one, left_s=left_s))
-    return replace(budget, charged=budget.charged + owed, hosts=tuple(hosts))
+    charged = max(min(budget.charged + owed, restarts_max), budget.charged)
+    return replace(budget, charged=charged, hosts=tuple(hosts))
 
 
 def words(one: Cooldown) -> str:

@@ -178,7 +178,9 @@ class Question:
             inside = {place.host for place in members}
             before, budget = (
                 newest.before,
-                cooldown.count_down(budget_of(self.view), self.memory.cooling, self.now, inside),
+                cooldown.count_down(
+                    budget_of(self.view), self.memory.cooling, self.now, inside, self.spec.restarts_max
+                ),
             )
             go = self.view.go.value if self.view.go is not None else None
             if go is not None and go.g == newest.g:

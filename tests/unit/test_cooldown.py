@@ -365,13 +365,15 @@ def test_a_host_that_the_job_cannot_do_without_after_all_pays_for_its_failures()
     assert (opened.go.budget.charged, opened.go.budget.hosts[0].left_s) == (2, 0.0)
 
 
-def test_a_row_that_is_paid_after_all_may_be_more_than_the_job_has() -> None:
+def test_a_row_that_is_paid_after_all_costs_no_more_than_the_job_has() -> None:
+    """What ended the wait was a loss, and that never ends a job."""
     story = Story(np="2:3", restarts_max=1)
     story.fail("c")
     story.fail_and_leave_out("c")
     story.vanish("b")
     story.form(story.now, Reason.GATE_LOST)
-    assert story.conclude(story.now, Reason.EXHAUSTED).reason == "no restart is left (--max_restarts 1)"
+    opened = story.open(story.now)
+    assert (opened.go.note, opened.go.budget.charged) == ("restart 1 of 1", 1)
 
 
 def test_a_cooldown_that_ends_at_the_gate_excuses_the_failure_all_the_same() -> None:
@@ -382,3 +384,15 @@ def test_a_cooldown_that_ends_at_the_gate_excuses_the_failure_all_the_same() -> 
     story.vanish("b")
     story.form(story.now + COOLDOWN_S + 1, Reason.GATE_LOST)
     assert story.open(story.now + COOLDOWN_S + 2).go.note == "not charged: host-c was kept out"
+
+
+def test_failures_that_are_owed_after_all_end_a_job_without_restarts_also_with_one_that_is_free() -> None:
+    story = Story("a b c d e f", "1:6", restarts_max=2)
+    story.fail("a", step=5)
+    story.fail("c", step=5)
+    kept_out = story.fail("c", step=5)
+    assert isinstance(kept_out, Form)
+    assert story.charged == 1
+    assert story.fail("d", step=5, infra="address in use") is None
+    assert story.view.verdict is not None
+    assert story.view.verdict.value.reason == "no restart is left (--max_restarts 2)"
