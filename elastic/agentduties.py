@@ -29,7 +29,7 @@ from elastic.cooldown import budget_of
 from elastic.joining import join
 from elastic.membership import Wait, decide
 from elastic.model import Ended, Member, MemberState, Outcome
-from elastic.proposals import Transaction, leave, propose, record, say
+from elastic.proposals import Transaction, leave, propose, record, say, unless_others_went
 
 
 def announce(f: Facts) -> None:
@@ -279,7 +279,7 @@ def _join(f: Facts) -> None:
             f.refusal = plan.refusal
     elif plan.transaction is not None:
         if f.prepared:  # A node that is in a generation starts its workers at once.
-            _send(f, plan.transaction)
+            _send(f, plan.transaction if f.workers_gone else unless_others_went(f.keys, f.view, plan.transaction))
     elif f.older_asked is None and f.now >= f.ask_again_at:
         f.ask_again_at = f.now + ASK_AGAIN_S
         f.older_asked = 0

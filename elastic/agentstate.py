@@ -218,10 +218,15 @@ def _drain_unheard(f: Facts) -> bool:
 
 
 def _unplanned_now(f: Facts) -> bool:
-    """A loss or a failure came while workers were being stopped for a planned change."""
-    generation = f.generation
-    newer = generation is not None and generation.g > f.workers_g + 1 and generation.why not in PLANNED
-    return newer and not f.hurried and not f.workers_gone
+    """What workers are stopped for is no planned change any more.
+
+    A loss or a failure came meanwhile, or the others have gone on and meet nobody of this world again.
+    """
+    generation, go = f.generation, f.view.go
+    if generation is None or f.hurried or f.workers_gone:
+        return False
+    went = go is not None and go.value.g > f.workers_g
+    return went or (generation.g > f.workers_g + 1 and generation.why not in PLANNED)
 
 
 def _failed_in_plan(f: Facts) -> bool:

@@ -6,7 +6,7 @@ still the member it was, nothing it looked at has changed, the store is the same
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -144,6 +144,15 @@ def register(
     if secret and (view.incarnation is None or (spec is not None and view.secret is None)):
         then.append(Put(keys.secret, encode(secret)))
     return Transaction("register", tuple(compares), tuple(then), lease, otherwise)
+
+
+def unless_others_went(keys: JobKeys, view: View, transaction: Transaction) -> Transaction:
+    """The same for a node whose workers run, or are being stopped: only if no world has started since.
+
+    Nobody has waited for its workers then, and nobody is to take it for a newcomer while they are there.
+    """
+    at = view.go.mod_revision if view.go is not None else view.damaged_at.get(keys.go, 0)
+    return replace(transaction, compares=(*transaction.compares, Compare.modified(keys.go, at)))
 
 
 def registered_before(keys: JobKeys, transaction: Transaction, result: TxnResult) -> Entry | None:

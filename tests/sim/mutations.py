@@ -107,6 +107,20 @@ MUTATIONS: Final = (
         "nothing is recorded while nobody knows whether it is the store of those workers",
     ),
     Mutation(
+        "stopping: others went",
+        AGENT,
+        "went = go is not None and go.value.g > f.workers_g",
+        "went = False",
+        "workers that save are stopped when the others have gone on without them",
+    ),
+    Mutation(
+        "register: others went",
+        DUTIES,
+        "plan.transaction if f.workers_gone else unless_others_went(f.keys, f.view, plan.transaction)",
+        "plan.transaction",
+        "the transaction of a node with workers compares that no world has started meanwhile",
+    ),
+    Mutation(
         "form: left over",
         PROPOSALS,
         "        if not generation.rev and any(written == generation.g for written, _ in view.outcomes):\n",

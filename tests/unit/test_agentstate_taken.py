@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from elastic.agentevents import ViewChanged
+from elastic.agentevents import StopWorkers, ViewChanged
 from elastic.agentfacts import Phase
+from elastic.model import Before, Why
 from elastic.store.base import Put
 from tests.unit.bench import Bench, done, running, serving
 from tests.unit.documents import KEYS
 
 JUNK = b"\xff{"
+BOTH = Before(1, ("a", "b"), Why.SHRINK)
 
 
 def junk(bench: Bench, key: str) -> None:
@@ -107,3 +109,18 @@ def test_who_begins_to_propose_once_more_forgets_since_when_others_were_away() -
         assert bench.facts.memory.absent_since["a"] == now
         bench.shelf.put(KEYS.member("a"), held, leased=True)
         bench.look()
+
+
+def test_whose_workers_save_while_the_others_go_on_stops_them_and_is_no_newcomer_until_they_are_gone() -> None:
+    """They cannot meet the others any more; and a world with this node would wait for them."""
+    bench = running()
+    bench.world(2, "a", why=Why.SHRINK, before=BOTH)
+    bench.unregister()
+    assert bench.registered
+    assert [stop.planned for stop in bench.every(StopWorkers)] == [True]
+    bench.go(2)
+    assert [stop.planned for stop in bench.every(StopWorkers)] == [True, False]
+    bench.unregister()
+    assert (bench.phase, bench.registered) == (Phase.STOPPING, False)
+    bench.gone()
+    assert (bench.phase, bench.registered) == (Phase.SPARE, True)

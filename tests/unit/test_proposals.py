@@ -36,6 +36,7 @@ from elastic.proposals import (
     registered_before,
     run_again,
     say,
+    unless_others_went,
 )
 from elastic.store.base import OPERATIONS_MAX, Entry
 from tests.unit.documents import KEYS
@@ -563,3 +564,13 @@ def test_a_member_that_was_registered_anew_is_not_taken_away_by_an_older_word() 
     register_again(shelf)
     assert not shelf.send(transaction)
     assert "a" in shelf.view.members
+
+
+@pytest.mark.parametrize("went", [False, True])
+def test_a_node_with_workers_does_not_register_once_others_have_gone_on_without_them(went: bool) -> None:
+    shelf = a_running_job()
+    lease = shelf.core.grant(5.0, 0.0).id
+    transaction = unless_others_went(KEYS, shelf.view, register(KEYS, shelf.view, "x", member("x"), lease))
+    if went:
+        shelf.put(KEYS.go, go(5))
+    assert shelf.send(transaction) is not went
