@@ -84,6 +84,7 @@ PLAYS: Final = (
     "leases_ended_in_a_planned_stop",
     "deaf_and_taken_away",
     "done_in_an_outage",
+    "passed_over_while_it_saves",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

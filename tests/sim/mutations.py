@@ -1101,6 +1101,7 @@ OPEN: Final[dict[str, str]] = {
     "row running: ok": "the row for workers that are gone takes it then, and what is recorded is the same",
     "a go left over": "the first generation is written with its go, which takes the place of one that is left over",
     "register: store": "its lease is not one of another store, which therefore refuses it in any case",
+    "register: others went": "whoever sees the go stops its workers at once: what is left is a race of milliseconds",
     "roster: nobody left": "the roster gets a revision with those who come, in the place of a next generation",
     "roster: gate open": "the seats of a registered node are not free either, so that it is waited for all the same",
     "roster: late to join": "whoever would only work is turned away a second time when the seats are given",

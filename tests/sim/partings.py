@@ -311,3 +311,24 @@ def more_wanted_at_the_gate(world: World, watch: Calm, node: Node, old: Generati
         world.after(10 * SOON_S, look)
 
     world.observe(WhenFormed(formed))
+
+
+def passed_over_while_it_saves(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """One is left out while its workers save, and the others go on while it is away; then it is wanted again.
+
+    Its workers save in vain: those of the others had not said yet that they listen.
+    """
+    *others, last = members_of(world, old)
+    for one in others:
+        if one.workers is not None:
+            one.workers.listening = False
+    world.scale_to(len(others))
+
+    def away() -> None:
+        if last.lease is not None:
+            world.store.revoke(last.lease)
+            world.deliver()
+        world.astray_for(last, world.random.uniform(1.0, 3.0))
+        world.after(3.1, lambda: world.scale_to(len(old.members)))
+
+    world.after(6.0, away)

@@ -119,6 +119,14 @@ PLAYS: Final[Mapping[str, Play]] = {
     "done_in_an_outage": Play(
         meetings.done_in_an_outage, nodes=3, links=True, spec={"lease_ttl_s": 2.0, "store_outage_limit_s": 30.0}
     ),
+    "passed_over_while_it_saves": Play(
+        partings.passed_over_while_it_saves,
+        nodes=3,
+        links=False,
+        listens=True,
+        work_s=90.0,
+        spec={"lease_ttl_s": 5.0, "settle_s": 0.2, "grow_every_s": 1.0},
+    ),
 }
 """Every play, by its name."""
 
