@@ -552,7 +552,8 @@ def long_astray(world: World, calm: Calm, node: Node, old: Generation) -> None:
     began = world.now
 
     def formed(generation: Generation) -> str:
-        soon = world.now < began + 0.9 * world.spec.store_outage_limit_s
+        # A planned change may begin before anybody knows of it; at its gate nobody is waited for so long.
+        soon = world.now < began + 0.9 * world.spec.store_outage_limit_s and generation.g == old.g + 1
         without = generation.index(node.name) is None
         return f"{node.name} does not reach the store, works on, and is left out" if soon and without else ""
 
