@@ -18,7 +18,7 @@ REFRESHES_PER_TTL = 4
 """So that three refreshes in a row may fail before the lease ends."""
 PAUSE_S = (0.1, 0.3)
 """After a refresh that failed: a random time between these."""
-READ_EVERY = 0.5
+READ_EVERY = 0.75
 """Of the TTL: a read of the key stands for no longer than this, also if nothing seems to have been written since. The
 server that answers may lag behind: then it neither knows of a write nor shows it to the watch."""
 
