@@ -20,6 +20,8 @@ from tests.sim.world import World
 SLACK = 0.96
 """Clocks run 2 % wrong, so a time that is waited for may be that much shorter, on both sides."""
 PAUSE_MAX_S = 60.0
+RAN_LONG_S = 60.0
+"""Who ran for so long made progress, if nobody has said a step."""
 GOES_ON = (Why.LOSS, Why.FAILURE, Why.STOPPED, Why.JOINED)
 """These have members of the world before."""
 REFUSED_MAX = 4
@@ -241,7 +243,10 @@ class Rules(Observer):
             world.fail("10", f"go for {generation.g} although no restart is left: {go.budget}")
         charged = go.budget.charged - generation.budget.charged
         lost = [name for name in before.nodes if name not in outcomes]
-        progress = max((o.step for o in outcomes.values()), default=-1) > generation.budget.step
+        step = max((o.step for o in outcomes.values()), default=-1)
+        waited_for = any(worker.infra == SPLIT for o in outcomes.values() for worker in o.exits)
+        ran_long = step < 0 and not waited_for and max((o.ran_s for o in outcomes.values()), default=0.0) >= RAN_LONG_S
+        progress = step > generation.budget.step or ran_long
         asked = progress and bool(own) and all(worker.code == RESTART_ASKED for worker in own)
         machine = bool(own) and all(worker.infra for worker in own)
         earlier = 0 if progress else generation.budget.infra
