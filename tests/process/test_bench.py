@@ -43,7 +43,7 @@ def test_the_start_benchmark_measures_the_first_step(tmp_path: Path) -> None:
 
 def test_the_idle_benchmark_measures_memory_processor_and_messages_and_all_is_drawn(tmp_path: Path) -> None:
     figures = run("idle", tmp_path, "--nodes", "1", "--seconds", "5")
-    assert len(figures) == 4
+    assert len(figures) == 5
     assert all(one.value > 0 for one in figures.values())
     for name, chart in charts.charts(tmp_path).items():
         chart(tmp_path / f"{name}.png")
