@@ -1106,4 +1106,4 @@ OPEN: Final[dict[str, str]] = {
     "roster: gate open": "the seats of a registered node are not free either, so that it is waited for all the same",
     "roster: late to join": "whoever would only work is turned away a second time when the seats are given",
 }
-"""Mutations that no seed finds, and why: the rule is kept twice."""
+"""Mutations that no seed finds, and why: the rule is kept twice, or nearly."""
