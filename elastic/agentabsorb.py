@@ -91,8 +91,7 @@ def absorb(f: Facts, event: Event) -> None:
         case Prepared():
             f.prepared = True
         case Drain():
-            if f.drain is None:
-                f.drain = DrainAsked(f.now, event.signal, event.reason)
+            _drain(f, event)
         case Linked():
             f.links_up = event.nodes
             f.silent &= event.nodes
@@ -113,6 +112,24 @@ def absorb(f: Facts, event: Event) -> None:
             f.memory = replace(f.memory, dead=f.memory.dead | {event.node})
         case Tick():
             pass
+
+
+def _told_to_leave(f: Facts) -> None:
+    """An operator tells this node to leave. What was said to another node of this name is none of its business."""
+    stored = f.view.leaves.get(f.me.node)
+    if stored is None or f.registered is None or stored.mod_revision <= f.told_at_revision:
+        return
+    f.told_at_revision = stored.mod_revision
+    deadline = None if stored.value.within_s is None else f.now + stored.value.within_s
+    _drain(f, Drain(0, stored.value.reason, deadline))
+
+
+def _drain(f: Facts, event: Drain) -> None:
+    """The first drain counts; one that comes after it can only leave less time."""
+    if f.drain is None:
+        f.drain = DrainAsked(f.now, event.exit_code, event.reason, event.deadline)
+    elif event.deadline is not None and (f.drain.deadline is None or event.deadline < f.drain.deadline):
+        f.drain = replace(f.drain, deadline=event.deadline)
 
 
 def _unreached(f: Facts, event: Unreached) -> None:
@@ -175,13 +192,13 @@ def _view(f: Facts, event: ViewChanged) -> None:
         f.relist_wanted = False
     f.listing = event.listing
     if not f.first_revision:
-        f.first_revision = max(event.view.revision, 1)
+        f.told_at_revision = f.first_revision = max(event.view.revision, 1)
     incarnation = event.view.incarnation.value if event.view.incarnation is not None else None
     # A key that a person damaged or deleted is not another store; one that is empty has nothing else either.
     empty = event.view.spec is None and event.view.generation is None
     known = f.keys.incarnation not in event.view.damaged and (incarnation is not None or empty)
     if known and f.incarnation is not None and incarnation != f.incarnation:
-        f.floor = f.registered_at_revision = 0  # It counts its revisions anew.
+        f.floor = f.registered_at_revision = f.told_at_revision = 0  # It counts its revisions anew.
         f.lease, f.refreshed = None, None
         f.right = f.right.lost()
         f.unregister()
@@ -192,6 +209,7 @@ def _view(f: Facts, event: ViewChanged) -> None:
     if known and (incarnation is not None or f.workers_gone):
         f.incarnation = incarnation
     _own_key(f)
+    _told_to_leave(f)
     f.memory = remember(f.view, f.memory, f.me.node, f.now)
     _distrust(f)
 

@@ -84,7 +84,9 @@ def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
     if f.phase is Phase.RUNNING:
         times.append(f.right.until())
         if f.drain is not None:
-            times.append(f.drain.at + drain_patience_s)
+            times.append(f.drain.unheard_at(drain_patience_s))
+    if f.phase is Phase.STOPPING and f.drain is not None:
+        times.append(f.drain.workers_until)
     if f.phase is Phase.LEAVING or (f.phase in (Phase.JOINING, Phase.DONE) and f.drain is not None):
         times.append(f.entered_at + record_patience_s)
     if f.phase in (Phase.JOINING, Phase.SPARE, Phase.GATED) and f.limits.elastic_timeout_s is not None:

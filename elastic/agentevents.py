@@ -128,10 +128,15 @@ class Prepared(Struct, frozen=True):
 
 
 class Drain(Struct, frozen=True):
-    """This agent is to leave, because of a signal."""
+    """This agent is to leave, and ends with `exit_code`; `reason` says in words who or what asks for it.
 
-    signal: int
+    `deadline`: the time of our clock at which this node may be gone, None if nobody has named one. Its workers get
+    until `agentfacts.DEADLINE_SPARE_S` before that.
+    """
+
+    exit_code: int
     reason: str
+    deadline: float | None = None
 
 
 class Linked(Struct, frozen=True):

@@ -19,6 +19,9 @@ from elastic.proposals import Transaction
 from elastic.right import Right
 from elastic.store.base import Compare, Entry
 
+DEADLINE_SPARE_S = 3.0
+"""So long before the deadline of a drain the workers are gone: their end is recorded, and the node leaves."""
+
 Stamp = tuple[int, int]
 """One start of a node's processes: the generation, and the revision of its roster that gave the node its seats."""
 
@@ -145,6 +148,7 @@ class Facts:
     workers_gone: bool = True
     forced: bool = False
     hurried: bool = False
+    cut_short: bool = False
     planned: bool = False
     hung: bool = False
     unreached: tuple[str, ...] = ()
@@ -163,6 +167,7 @@ class Facts:
     # leaving
     drain: DrainAsked | None = None
     drain_said: bool = False
+    told_at_revision: int = 0
     idle_since: float = 0.0
     exit_code: int = 0
     reported: Stamp = (0, 0)
@@ -244,5 +249,15 @@ class DrainAsked(Struct, frozen=True):
     """A drain, and when it was asked for."""
 
     at: float
-    signal: int
+    exit_code: int
     reason: str
+    deadline: float | None = None
+
+    @property
+    def workers_until(self) -> float:
+        """When the workers are to be gone at the latest."""
+        return float("inf") if self.deadline is None else self.deadline - DEADLINE_SPARE_S
+
+    def unheard_at(self, patience_s: float) -> float:
+        """When the node stops its workers by itself if nobody reacts: they need some of the time that is left."""
+        return self.at + min(patience_s, max((self.workers_until - self.at) / 2, 0.0))

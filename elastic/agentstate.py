@@ -49,6 +49,8 @@ DRAIN_PATIENCE_S = 5.0
 RECORD_PATIENCE_S = 5.0
 """A leaving node tries for this long to record its outcome and to take back its registration."""
 
+ENDED = "because the job has ended"
+
 Guard = Callable[[Facts], bool]
 Effect = Callable[[Facts], None]
 
@@ -214,19 +216,34 @@ def _vanished(f: Facts) -> bool:
 
 
 def _drain_unheard(f: Facts) -> bool:
-    return f.drain is not None and f.now >= f.drain.at + DRAIN_PATIENCE_S
+    return f.drain is not None and f.now >= f.drain.unheard_at(DRAIN_PATIENCE_S)
+
+
+def _out_of_time(f: Facts) -> bool:
+    """The workers have had the time that the drain's deadline leaves them, and some are still there."""
+    return f.drain is not None and f.now >= f.drain.workers_until and not f.workers_gone and not f.cut_short
 
 
 def _unplanned_now(f: Facts) -> bool:
     """What workers are stopped for is no planned change any more.
 
-    A loss or a failure came meanwhile, or the others have gone on and meet nobody of this world again.
+    A loss or a failure came meanwhile, an operator does not wait any longer, or the others have gone on and meet nobody
+    of this world again.
     """
     generation, go = f.generation, f.view.go
-    if generation is None or f.hurried or f.workers_gone:
+    if f.hurried or f.workers_gone:
+        return False
+    if _stopped_now(f):
+        return True
+    if generation is None:
         return False
     went = go is not None and go.value.g > f.workers_g
     return went or (generation.g > f.workers_g + 1 and generation.why not in PLANNED)
+
+
+def _stopped_now(f: Facts) -> bool:
+    """An operator has ended the job without waiting for what the workers save."""
+    return _verdict(f) and f.view.verdict is not None and f.view.verdict.value.status is Status.STOPPED
 
 
 def _failed_in_plan(f: Facts) -> bool:
@@ -260,7 +277,7 @@ def _say_verdict(f: Facts) -> None:
     assert f.view.verdict is not None
     verdict = f.view.verdict.value
     f.act(ReportVerdict(verdict, late=f.joined_at is None))
-    f.exit_code = 0 if verdict.status is Status.COMPLETED else 1
+    f.exit_code = 1 if verdict.status is Status.FAILED else 0
     if f.phase is Phase.JOINING:
         _close(f)
 
@@ -271,11 +288,12 @@ def _say_refusal(f: Facts) -> None:
     _close(f)
 
 
-def _leave_by_signal(f: Facts) -> None:
+def _leave_as_asked(f: Facts) -> None:
     assert f.drain is not None
-    f.exit_code = 128 + f.drain.signal
+    f.exit_code = f.drain.exit_code
     if f.phase is Phase.JOINING:
-        f.act(Say(f"{f.drain.reason}: leaving, the job stays open"))
+        comes = f.joined_at is None and f.drain.deadline is not None
+        f.act(Say(f"{f.drain.reason}: {'this node does not join' if comes else 'leaving'}, the job stays open"))
         _close(f)
 
 
@@ -294,8 +312,11 @@ def _close(f: Facts) -> None:
 
 
 def _ended(f: Facts) -> None:
-    if f.drain is not None and f.exit_code >= 128:
-        f.act(Say("left; the job stays open"))
+    drain = f.drain
+    if drain is not None and f.exit_code == drain.exit_code and not _verdict(f):
+        named = drain.deadline is not None or drain.exit_code < 128  # Of a signal its sender knows.
+        because = f" ({drain.reason})" if named else ""
+        f.act(Say(f"left{because}; the job stays open"))
     _close(f)
 
 
@@ -350,7 +371,7 @@ def _start(f: Facts) -> None:
     f.roster_rev = generation.rev
     f.workers_gone = False
     f.own_exits, f.also_exits = [], []
-    f.forced = f.hurried = f.planned = f.hung = False
+    f.forced = f.hurried = f.planned = f.hung = f.cut_short = False
     f.unreached = ()
     f.step = -1
     f.started_at = f.now
@@ -377,8 +398,13 @@ def _stop_superseded(f: Facts) -> None:
         planned = generation.why in PLANNED and generation.g == f.workers_g + 1
     f.planned, f.hurried = planned, not planned
     f.act(Say(f"{generation.reason}: stopping this node's workers"))
-    grace_s = f.limits.grace_s if planned else f.limits.loss_grace_s
+    grace_s = _grace_s(f) if planned else f.limits.loss_grace_s
     f.act(StopWorkers(f.workers_g, grace_s, _stopped(generation), planned=planned))
+
+
+def _grace_s(f: Facts) -> float:
+    """How long workers have after SIGTERM when nothing is broken."""
+    return f.limits.grace_s if f.drain is None else max(min(f.limits.grace_s, f.drain.workers_until - f.now), 0.0)
 
 
 def _stopped(generation: Generation) -> str:
@@ -387,13 +413,15 @@ def _stopped(generation: Generation) -> str:
 
 
 def _stop_faster(f: Facts) -> None:
-    assert f.generation is not None
+    assert f.generation is not None or _stopped_now(f)
     f.hurried = True
-    f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, _stopped(f.generation)))
+    why = ENDED if f.generation is None or _stopped_now(f) else _stopped(f.generation)
+    f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, why))
 
 
 def _stop_verdict(f: Facts) -> None:
-    f.act(StopWorkers(f.workers_g, f.limits.grace_s, "because the job has ended"))
+    f.hurried = _stopped_now(f)
+    f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s if f.hurried else f.limits.grace_s, ENDED))
 
 
 def _stop_failed(f: Facts) -> None:
@@ -413,8 +441,17 @@ def _say_workers_done(f: Facts) -> None:
 
 def _stop_drained(f: Facts) -> None:
     f.forced = f.planned = True
-    f.act(Say("nobody took notice of the drain: stopping this node's workers"))
-    f.act(StopWorkers(f.workers_g, f.limits.grace_s, "for a planned change: this node drains", planned=True))
+    assert f.drain is not None
+    if f.now < f.drain.workers_until:
+        f.act(Say("nobody took notice of the drain: stopping this node's workers"))
+    f.act(StopWorkers(f.workers_g, _grace_s(f), "for a planned change: this node drains", planned=True))
+
+
+def _stop_out_of_time(f: Facts) -> None:
+    assert f.drain is not None
+    f.forced = f.hurried = f.cut_short = True
+    f.act(Say(f"no time is left ({f.drain.reason}): ending this node's workers", warn=True))
+    f.act(StopWorkers(f.workers_g, 0.0, f"because no time is left: {f.drain.reason}"))
 
 
 def _finish_killed(f: Facts) -> None:
@@ -454,16 +491,16 @@ def _outcome(f: Facts, *, over: bool) -> Outcome:
 TABLE: tuple[Row, ...] = (
     Row("joining: the job has ended", Phase.JOINING, _verdict, _say_verdict, Phase.ENDED),
     Row("joining: refused", Phase.JOINING, _refused, _say_refusal, Phase.ENDED),
-    Row("joining: drain", Phase.JOINING, _drain_recorded, _leave_by_signal, Phase.ENDED),
+    Row("joining: drain", Phase.JOINING, _drain_recorded, _leave_as_asked, Phase.ENDED),
     Row("joining: gave up", Phase.JOINING, _gave_up, _leave_by_timeout, Phase.ENDED),
     Row("joining: registered", Phase.JOINING, _registered, _say_joined, Phase.SPARE),
     Row("spare: verdict", Phase.SPARE, _verdict, _say_verdict, Phase.LEAVING),
-    Row("spare: drain", Phase.SPARE, _drain, _leave_by_signal, Phase.LEAVING),
+    Row("spare: drain", Phase.SPARE, _drain, _leave_as_asked, Phase.LEAVING),
     Row("spare: registration lost", Phase.SPARE, _lost_registration, _nothing, Phase.JOINING),
     Row("spare: chosen", Phase.SPARE, _chosen, _target, Phase.GATED),
     Row("spare: gave up", Phase.SPARE, _gave_up, _leave_by_timeout, Phase.LEAVING),
     Row("gated: verdict", Phase.GATED, _verdict, _say_verdict, Phase.LEAVING),
-    Row("gated: drain", Phase.GATED, _drain, _leave_by_signal, Phase.LEAVING),
+    Row("gated: drain", Phase.GATED, _drain, _leave_as_asked, Phase.LEAVING),
     Row("gated: registration lost", Phase.GATED, _lost_registration, _nothing, Phase.JOINING),
     Row("gated: passed over", Phase.GATED, _passed_over, _nothing, Phase.SPARE),
     Row("gated: newer generation", Phase.GATED, _newer_target, _target, Phase.GATED),
@@ -477,11 +514,12 @@ TABLE: tuple[Row, ...] = (
     Row("running: verdict", Phase.RUNNING, _verdict, _stop_verdict, Phase.STOPPING),
     Row("running: killed", Phase.RUNNING, _vanished, _finish_killed, Phase.DONE),
     Row("running: drain unheard", Phase.RUNNING, _drain_unheard, _stop_drained, Phase.STOPPING),
+    Row("stopping: out of time", Phase.STOPPING, _out_of_time, _stop_out_of_time, Phase.STOPPING),
     Row("stopping: a loss", Phase.STOPPING, _unplanned_now, _stop_faster, Phase.STOPPING),
     Row("stopping: failed", Phase.STOPPING, _failed_in_plan, _stop_failed, Phase.STOPPING),
     Row("stopping: gone", Phase.STOPPING, _workers_gone, _finish, Phase.DONE),
     Row("done: verdict", Phase.DONE, _verdict, _say_verdict, Phase.LEAVING),
-    Row("done: drained", Phase.DONE, _drain_recorded, _leave_by_signal, Phase.LEAVING),
+    Row("done: drained", Phase.DONE, _drain_recorded, _leave_as_asked, Phase.LEAVING),
     Row("done: registration lost", Phase.DONE, _lost_registration, _nothing, Phase.JOINING),
     Row("done: chosen", Phase.DONE, _chosen, _target, Phase.GATED),
     Row("done: passed over", Phase.DONE, _passed_over, _nothing, Phase.SPARE),

@@ -98,7 +98,10 @@ class Standing(msgspec.Struct, frozen=True, tag="standing"):
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """A step was made, at `at`. `metrics` has the loss under "loss"; None: it was not finite, which JSON cannot say."""
+    """A step was made, at `at`. `metrics` has the loss under "loss"; None: it was not finite, which JSON cannot say.
+
+    `total` is how many steps there will be in all, as far as is known; 0: nobody said so.
+    """
 
     step: Number
     world: Number
@@ -106,6 +109,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
         dict[Annotated[str, msgspec.Meta(max_length=64)], float | None], msgspec.Meta(max_length=METRICS_MAX)
     ]
     at: Moment = 0.0
+    total: Number = 0
 
 
 class Saved(msgspec.Struct, frozen=True, tag="saved"):

@@ -37,6 +37,7 @@ class Reason(StrEnum):
     TRAINING = "training"
     GATE_LOST = "a member was lost before the start"
     GATE_FAILED = "a worker failed in a planned stop"
+    GATE_STOPPED = "a member had to end its workers in a planned stop"
     GATE_DRAINED = "a member drains before the start"
     GATE_JOINED = "newcomers before the start"
     BELOW_MIN = "below the minimum"
@@ -47,6 +48,7 @@ class Reason(StrEnum):
     OPENED = "everybody is ready"
     EXHAUSTED = "no restart is left"
     VACANT = "a seat of the roster is free"
+    HALTED = "an operator stops the job"
 
 
 class Wait(Struct, frozen=True):

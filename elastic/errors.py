@@ -5,6 +5,7 @@ Each class says whose fault it is and what to do about it::
     ElasticError
     ├── ConfigError            the command line or this machine: mend it (exit 2)
     │   └── ScriptMistake      the same in a script that calls us: said on stderr, ends the script with 2
+    ├── MachineTaken           the cloud takes this machine back: another one can go on (exit 4)
     ├── Refused                the job does not take this node: see the text (exit 3)
     ├── StoreError
     │   ├── StoreUnavailable   nobody answered: try again later (exit 4)
@@ -57,6 +58,12 @@ class ScriptMistake(ConfigError, SystemExit):
         """Remember the text, and the code for python's own exit."""
         super().__init__(text)
         self.code = self.exit_code
+
+
+class MachineTaken(ElasticError):
+    """The cloud takes this machine back, and this node had not joined yet."""
+
+    exit_code = 4
 
 
 class Refused(ElasticError):

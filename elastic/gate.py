@@ -16,7 +16,18 @@ from elastic.budget import HEALTHY_S, Judgement, judge
 from elastic.decisions import Conclude, Decision, Form, Memory, Open, Reason, Wait
 from elastic.forming import failure_words, form, lost_words, reform
 from elastic.model import PLANNED, Before, Ended, Generation, Go, Outcome, Place, Status, Verdict, Why
-from elastic.question import BATCH_S, Question, completed, counted, earliest, join_endpoint, named, node_count, told
+from elastic.question import (
+    BATCH_S,
+    Question,
+    completed,
+    counted,
+    drains,
+    earliest,
+    join_endpoint,
+    named,
+    node_count,
+    told,
+)
 from elastic.right import CLOCK_ERROR
 
 
@@ -38,7 +49,7 @@ def at_gate(q: Question, generation: Generation) -> tuple[Decision, Memory]:
     if before is not None and (aborted := _aborted(q, generation, before, staying)) is not None:
         return aborted, q.memory
     if draining:
-        return form(q, Reason.GATE_DRAINED, Why.DRAIN, told(draining, "drain"), staying), q.memory
+        return form(q, Reason.GATE_DRAINED, Why.DRAIN, drains(q, draining), staying), q.memory
     if newcomers:
         until = max(q.memory.ready_since[node] for node in newcomers) + BATCH_S
         if q.now >= until or _not_dead(q, before, newcomers):
@@ -63,9 +74,10 @@ def _not_dead(q: Question, before: Before | None, newcomers: list[str]) -> bool:
 
 
 def _aborted(q: Question, generation: Generation, before: Before, staying: list[Place]) -> Form | None:
-    """A planned stop in which a node was lost or a worker failed is no plan any more: the others need not wait.
+    """A planned stop in which a node was lost or ended its workers, or a worker failed, is no plan any more.
 
-    Whoever still tries to finish a step in the broken group is stopped by a generation that is not planned.
+    The others need not wait: whoever still tries to finish a step in the broken group is stopped by a generation that
+    is not planned.
     """
     if generation.why not in PLANNED:
         return None
@@ -79,6 +91,10 @@ def _aborted(q: Question, generation: Generation, before: Before, staying: list[
     failed = [node for node, outcome in outcomes.items() if outcome is not None and outcome.ended is Ended.FAILED]
     if failed:
         return form(q, Reason.GATE_FAILED, Why.FAILURE, failure_words(q, before.g, failed), staying)
+    ended = [node for node, outcome in outcomes.items() if outcome is not None and outcome.over and outcome.forced]
+    if ended:
+        text = f"{named(ended)} had to end its workers before all had saved"
+        return form(q, Reason.GATE_STOPPED, Why.STOPPED, text, staying)
     return None
 
 

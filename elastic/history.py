@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import msgspec
 
 from elastic.keys import JobKeys, decode
-from elastic.model import Cause, Generation, Go, Verdict
+from elastic.model import Cause, Generation, Go, Role, Status, Verdict, Why
 from elastic.naming import failed_words
 from elastic.proposals import Transaction
 from elastic.recovery import Recovery
@@ -27,10 +27,20 @@ KEPT: Final = 200
 """Events that are kept; older ones are deleted."""
 TEXT_MAX: Final = 1000
 PHASES_MAX: Final = 32
+NODES_MAX: Final = 64
+"""Nodes of a generation that its event names; of the others it says how many there are."""
+TAIL_MAX: Final = 20
+LINE_MAX: Final = 400
+"""Lines, and characters of a line, of the log of a process that failed."""
+LOG_MAX: Final = 4096
 AT_MAX: Final = 253_402_300_799
 """The last second of the year 9999, the last that a calendar can name."""
 _DIGITS: Final = 14
 """Of the milliseconds in a key, so that keys sort by time."""
+
+
+LAST_MS: Final = 10**_DIGITS - 10**6
+"""After the last milliseconds that fit there would be no room for further events."""
 
 
 class What(StrEnum):
@@ -42,23 +52,74 @@ class What(StrEnum):
     START = "start"
     RECOVERY = "recovery"
     SEATS = "seats"
+    ORDER = "order"
+
+
+At = Annotated[float, msgspec.Meta(ge=0, le=AT_MAX)]
+"""A wall clock, seconds since the epoch."""
+Steps = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
+Text = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]
+Name = Annotated[str, msgspec.Meta(max_length=300)]
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """The first failure of generation `g`: the process of that role and rank ended on `node`, with `code`.
+
+    `words` say how, `log` is the path of its log there, `tail` has the log's last lines.
+    """
+
+    g: int
+    host: Name
+    node: Name
+    rank: int
+    code: int
+    role: Role = Role.WORKER
+    words: Text = ""
+    log: Annotated[str, msgspec.Meta(max_length=LOG_MAX)] = ""
+    tail: Annotated[tuple[Text, ...], msgspec.Meta(max_length=TAIL_MAX)] = ()
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One event: `node` wrote it, `at` is that node's wall clock (seconds since the epoch), `text` says why.
+    """One event: `node` wrote it, `at` is that node's wall clock, `text` says everything in one sentence for people.
 
-    `phases` are those of a start or a recovery, in seconds, in their order. `rev` is the revision of the roster in
-    which seats start, and `of` the node that starts them, where another one writes.
+    The other fields say it for programs. An event of an older version has none of them.
+
+    ===================== =========================================================================================
+    generation            `run`, `why`, `reason`, `nodes` (by M_id, at most `NODES_MAX`), `more` (further ones),
+                          `world` (workers in all), `rev` (of a roster), `failure` (which a roster's revision mends)
+    go                    `charged` (restarts so far), `reason`, `failure` (of the generation before it)
+    verdict               `run`, `status`, `reason`, `failure`
+    start, recovery       `why`, `reason`, `before` (the generation that ended; 0 of a start), `began`, `phases`
+                          (seconds, in their order), `complete`, `between_steps`, `last_step` and `restored_step`
+                          (None: nobody told it), `last_at` (when that last step was made), `rev`
+    seats                 `phases`, `rev` in which the seats start, `of`: the node that starts them
+    ===================== =========================================================================================
     """
 
-    at: Annotated[float, msgspec.Meta(ge=0, le=AT_MAX)]
-    node: Annotated[str, msgspec.Meta(max_length=300)]
+    at: At
+    node: Name
     what: What
     g: int
-    text: Annotated[str, msgspec.Meta(max_length=TEXT_MAX)] = ""
+    text: Text = ""
     phases: Annotated[Mapping[str, float], msgspec.Meta(max_length=PHASES_MAX)] = msgspec.field(default_factory=dict)
     rev: int = 0
-    of: Annotated[str, msgspec.Meta(max_length=300)] = ""
+    of: Name = ""
+    run: int | None = None
+    why: Why | None = None
+    reason: Text = ""
+    nodes: Annotated[tuple[Name, ...], msgspec.Meta(max_length=NODES_MAX)] = ()
+    more: Annotated[int, msgspec.Meta(ge=0)] = 0
+    world: int | None = None
+    charged: int | None = None
+    status: Status | None = None
+    failure: Failure | None = None
+    before: int | None = None
+    began: At | None = None
+    complete: bool | None = None
+    between_steps: bool | None = None
+    last_step: Steps | None = None
+    last_at: At | None = None
+    restored_step: Steps | None = None
 
 
 def events_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> list[Event]:
@@ -70,30 +131,43 @@ def events_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> 
         document = decode(keys, operation.key, operation.value)
         match document:
             case Generation():
-                count = len(document.members)
-                text = f"{count} node{'' if count == 1 else 's'}, world size {document.world_size}: {document.reason}"
-                found.append(_event(What.GENERATION, document.g, text, node, at))
+                found.append(_of_generation(document, node, at))
             case Go():
                 parts = [*_words(document.cause), document.note, f"{document.budget.charged} restarts charged"]
-                found.append(_event(What.GO, document.g, "; ".join(part for part in parts if part), node, at))
+                event = _event(What.GO, document.g, "; ".join(part for part in parts if part), node, at)
+                fields = {"charged": document.budget.charged, "reason": document.note[:TEXT_MAX]}
+                found.append(msgspec.structs.replace(event, **fields, failure=_failure(document.cause)))
             case Verdict():
                 text = "; ".join([f"{document.status}: {document.reason}", *_words(document.cause)])
-                found.append(_event(What.VERDICT, document.g, text, node, at))
+                event = _event(What.VERDICT, document.g, text, node, at)
+                fields = {"run": document.run, "status": document.status, "reason": document.reason[:TEXT_MAX]}
+                found.append(msgspec.structs.replace(event, **fields, failure=_failure(document.cause)))
     return found
 
 
-def of_recovery(found: Recovery, node: str, at: float) -> Event:
-    """The event of a recovery, or of a first start."""
-    lengths = {str(name): round(length, 4) for name, length in found.phases}
+def of_recovery(found: Recovery, node: str, at: float, now: float) -> Event:
+    """The event of a recovery, or of a first start, at `at`, which is `now` on the clock of the recovery."""
     what = What.START if found.start else What.RECOVERY
-    return msgspec.structs.replace(_event(what, found.g, found.line, node, at), phases=lengths, rev=found.rev)
+    return msgspec.structs.replace(
+        _event(what, found.g, found.line, node, at),
+        phases=_lengths(found.phases),
+        rev=found.rev,
+        why=found.why,
+        reason=found.text[:TEXT_MAX],
+        before=found.before,
+        began=_wall(found.began, at, now),
+        complete=found.complete,
+        between_steps=found.between_steps,
+        last_step=found.last_step,
+        last_at=_wall(found.last_at, at, now) if found.last_at is not None else None,
+        restored_step=found.restored_step,
+    )
 
 
 def of_beginning(found: Beginning, node: str, at: float) -> Event:
     """The event of seats that start on another node than `node`, which proposed it."""
-    lengths = {str(name): round(length, 4) for name, length in found.phases}
     event = _event(What.SEATS, found.g, found.text, node, at)
-    return msgspec.structs.replace(event, phases=lengths, rev=found.rev, of=found.node)
+    return msgspec.structs.replace(event, phases=_lengths(found.phases), rev=found.rev, of=found.node)
 
 
 def beginning(events: Iterable[Event], found: Recovery, node: str) -> Event | None:
@@ -106,15 +180,22 @@ def remember(keys: JobKeys, event: Event, present: Sequence[str]) -> tuple[Opera
     """What to write for an event when these keys of events are there, in order: itself, and away with the oldest.
 
     Keys keep the order in which things happened: where a clock is behind that of an earlier writer, the event is put
-    right after the newest.
+    right after the newest. What stands there for a time after which no key has room is none.
     """
     at_ms = int(event.at * 1000)
-    newest = max((ms for key in present if (ms := _milliseconds(keys, key)) is not None), default=-1)
+    found = (ms for key in present if (ms := _milliseconds(keys, key)) is not None)
+    newest = max((ms for ms in found if ms < LAST_MS), default=-1)
     key = f"{keys.events}{max(at_ms, newest + 1, 0):0{_DIGITS}d}-{event.node}"
     put = Put(key, msgspec.json.encode(event))
     if len(present) < KEPT:
         return (put,)
     return put, Delete(Range(keys.events, sorted(present)[-(KEPT - 1)]))
+
+
+def written_at(keys: JobKeys, key: str) -> float | None:
+    """When the event under a key was written, about: seconds since the epoch. None if it is no event's key."""
+    at_ms = _milliseconds(keys, key)
+    return at_ms / 1000 if at_ms is not None else None
 
 
 def read(keys: JobKeys, entries: Iterable[Entry]) -> list[Event]:
@@ -127,6 +208,48 @@ def read(keys: JobKeys, entries: Iterable[Entry]) -> list[Event]:
             except UNREADABLE:
                 continue
     return found
+
+
+def _of_generation(document: Generation, node: str, at: float) -> Event:
+    count = len(document.members)
+    text = f"{count} node{'' if count == 1 else 's'}, world size {document.world_size}: {document.reason}"
+    return msgspec.structs.replace(
+        _event(What.GENERATION, document.g, text, node, at),
+        rev=document.rev,
+        run=document.run,
+        why=document.why,
+        reason=document.reason[:TEXT_MAX],
+        nodes=tuple(place.node for place in document.members[:NODES_MAX]),
+        more=max(count - NODES_MAX, 0),
+        world=document.world_size,
+        failure=_failure(document.cause),
+    )
+
+
+def _failure(cause: Cause | None) -> Failure | None:
+    if cause is None:
+        return None
+    first = cause.first
+    return Failure(
+        g=cause.g,
+        host=cause.host,
+        node=cause.node,
+        rank=first.rank,
+        code=first.code,
+        role=first.role,
+        words=first.words[:TEXT_MAX],
+        log=first.log[:LOG_MAX],
+        tail=tuple(line[:LINE_MAX] for line in first.tail[-TAIL_MAX:]),
+    )
+
+
+def _lengths(phases: Iterable[tuple[str, float]]) -> dict[str, float]:
+    return {str(name): round(length, 4) for name, length in phases}
+
+
+def _wall(moment: float, at: float, now: float) -> float:
+    """A moment of the clock that shows `now`, as a wall clock that shows `at`."""
+    return min(max(round(at - (now - moment), 3), 0.0), AT_MAX)
 
 
 def _event(what: What, g: int, text: str, node: str, at: float) -> Event:

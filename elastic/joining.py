@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from elastic.keys import JobKeys, View
-from elastic.model import SCHEMA, Roles, Spec
+from elastic.model import SCHEMA, Mode, Roles, Spec
 from elastic.proposals import Transaction, register, run_again
 from elastic.versions import Difference, differences
 
@@ -120,6 +120,12 @@ def join(
 
 def _misfit(keys: JobKeys, me: Me, stored: Spec, mine: Spec) -> str:
     """Say why this node does not fit into the world that the job's nodes have agreed on; "" if it does."""
+    if stored.mode is not mine.mode and Mode.TORCHRUN in (stored.mode, mine.mode):
+        there, here = ("torchrun" if mode is Mode.TORCHRUN else "elastic-launch" for mode in (stored.mode, mine.mode))
+        return (
+            f"job {keys.job_id} runs under {there}, and this node under {here}; use one of them on every node, or "
+            "another job id"
+        )
     if stored.mode is not mine.mode:
         return (
             f"job {keys.job_id} runs with --run_mode {stored.mode}, this node has {mine.mode}; use the same everywhere"

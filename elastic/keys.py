@@ -3,16 +3,19 @@
 ::
 
     <prefix>/<job>/arrived              model.Arrival; each node that registers reads it and writes its own
+    <prefix>/<job>/halt                 model.Halt, from an operator: the run is to end
     <prefix>/<job>/incarnation          random, created once; compared in every transaction
     <prefix>/<job>/secret               text; agents prove with it that they belong to the job (`elastic.linkwire`)
     <prefix>/<job>/spec                 model.Spec
+    <prefix>/<job>/leave/<node>         model.Leave, from an operator: that node is to leave
     <prefix>/<job>/members/<node>       model.Member, under the node's lease
     <prefix>/<job>/generation           model.Generation, the one document that the proposer writes (`elastic.compact`)
     <prefix>/<job>/go                   model.Go
     <prefix>/<job>/outcomes/<g>/<node>  model.Outcome; g with ten digits, so that keys sort by it. Of a later start in
                                         the same generation (a roster's revision) the node is <node>/<since>
     <prefix>/<job>/verdict              model.Verdict
-    <prefix>/<job>/events/<at>-<tag>    one line for people
+    <prefix>/<job>/events/<at>-<tag>    history.Event, for people
+    <prefix>/<job>/course               course.Course, for people: step, loss and rate as training went on
     <prefix>/<job>/probe                probe.Probe, under the asker's lease: everybody is to try to reach everybody
     <prefix>/<job>/saved                model.Saved, the newest committed checkpoint; nothing is decided by it
     <prefix>/<job>/answers/<id>/<node>  probe.Answer to that probe, under the node's lease; nobody mirrors it
@@ -31,7 +34,20 @@ import msgspec
 
 from elastic import compact
 from elastic.errors import DocumentError
-from elastic.model import SCHEMA, Arrival, Generation, Go, Member, Outcome, Saved, Spec, Verdict, contradiction
+from elastic.model import (
+    SCHEMA,
+    Arrival,
+    Generation,
+    Go,
+    Halt,
+    Leave,
+    Member,
+    Outcome,
+    Saved,
+    Spec,
+    Verdict,
+    contradiction,
+)
 from elastic.store.base import Entry, Range
 from elastic.unreadable import UNREADABLE
 
@@ -42,7 +58,7 @@ DOCUMENT_BYTES_MAX = 1_400_000
 
 T = TypeVar("T")
 
-Document = str | Arrival | Spec | Member | Generation | Go | Outcome | Verdict | Saved
+Document = str | Arrival | Spec | Member | Generation | Go | Outcome | Verdict | Saved | Halt | Leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +89,8 @@ class View:
     go: Stored[Go] | None = None
     verdict: Stored[Verdict] | None = None
     saved: Stored[Saved] | None = None
+    halt: Stored[Halt] | None = None
+    leaves: Mapping[str, Stored[Leave]] = field(default_factory=dict)
     members: Mapping[str, Stored[Member]] = field(default_factory=dict)
     outcomes: Mapping[tuple[int, str], Stored[Outcome]] = field(default_factory=dict)
     complete: bool = False
@@ -96,12 +114,15 @@ class JobKeys:
         self.incarnation: Final = self.root + "incarnation"
         self.secret: Final = self.root + "secret"
         self.spec: Final = self.root + "spec"
+        self.halt: Final = self.root + "halt"
+        self.leaves: Final = self.root + "leave/"
         self.members: Final = self.root + "members/"
         self.generation: Final = self.root + "generation"
         self.go: Final = self.root + "go"
         self.outcomes: Final = self.root + "outcomes/"
         self.verdict: Final = self.root + "verdict"
         self.events: Final = self.root + "events/"
+        self.course: Final = self.root + "course"
         self.probe: Final = self.root + "probe"
         self.saved: Final = self.root + "saved"
         self.answers: Final = self.root + "answers/"
@@ -109,6 +130,10 @@ class JobKeys:
     def member(self, node: str) -> str:
         """The key of a member."""
         return self.members + node
+
+    def leave(self, node: str) -> str:
+        """The key under which a node is told to leave."""
+        return self.leaves + node
 
     def outcome(self, g: int, node: str, since: int = 0) -> str:
         """The key of a node's outcome of generation g, of the start that revision `since` asked for."""
@@ -128,16 +153,16 @@ class JobKeys:
 
     def known(self, key: str) -> bool:
         """Tell whether this version has a document at that key."""
-        return key.startswith((self.members, self.outcomes)) or key[len(self.root) :] in _SINGLE
+        return key.startswith((self.members, self.outcomes, self.leaves)) or key[len(self.root) :] in _SINGLE
 
     @property
     def bearable(self) -> tuple[str, ...]:
         """How the keys begin whose documents one node, or nobody, stands on: the job goes on if they are damaged."""
-        return (self.members, self.outcomes, self.saved, self.secret)
+        return (self.members, self.outcomes, self.saved, self.secret, self.halt, self.leaves)
 
     @property
     def everything(self) -> tuple[Range, ...]:
-        """What the proposer follows: everything but what sorts first: the history for people, answers, who arrived."""
+        """What the proposer follows: all but what sorts first: history and course for people, answers, who arrived."""
         return (Range(self.generation, self._end),)
 
     def followed(self, *members: str) -> tuple[Range, ...]:
@@ -163,6 +188,7 @@ class ViewReader:
         members_at, outcomes_at = len(keys.members), len(keys.outcomes)
         decoded: dict[str, tuple[Entry, Stored[Any] | None]] = {}
         members: dict[str, Stored[Member]] = {}
+        leaves: dict[str, Stored[Leave]] = {}
         outcomes: dict[tuple[int, str], Stored[Outcome]] = {}
         damaged: list[str] = []
         single: dict[str, Stored[Any]] = {}
@@ -180,6 +206,8 @@ class ViewReader:
                 schema = _schema(entry.value) if key == keys.spec else schema
             elif key.startswith(keys.members):
                 members[key[members_at:]] = stored
+            elif key.startswith(keys.leaves):
+                leaves[key[len(keys.leaves) :]] = stored
             elif key.startswith(keys.outcomes):
                 g, _, start = key[outcomes_at:].partition("/")
                 at = (int(g), start.partition("/")[0])
@@ -198,6 +226,8 @@ class ViewReader:
             go=single.get(keys.go),
             verdict=single.get(keys.verdict),
             saved=single.get(keys.saved),
+            halt=single.get(keys.halt),
+            leaves=leaves,
             members=members,
             outcomes=outcomes,
             complete=complete,
@@ -235,6 +265,8 @@ def _read(keys: JobKeys, key: str, value: bytes) -> Any:
     try:
         if key.startswith(keys.members):
             return _MEMBER.decode(value)
+        if key.startswith(keys.leaves):
+            return _LEAVE.decode(value)
         if key.startswith(keys.outcomes):
             if not _OUTCOME_KEY.fullmatch(key[len(keys.outcomes) :]):
                 raise DocumentError(f"{key}: not the key of an outcome")
@@ -263,6 +295,7 @@ class _Versioned(msgspec.Struct, frozen=True):
 _VERSIONED = msgspec.json.Decoder(_Versioned)
 _ENCODER = msgspec.json.Encoder()
 _MEMBER = msgspec.json.Decoder(Member)
+_LEAVE = msgspec.json.Decoder(Leave)
 _OUTCOME = msgspec.json.Decoder(Outcome)
 _OUTCOME_KEY = re.compile(r"\d{10}/.+")
 _SINGLE: Final[Mapping[str, Callable[[bytes], Any]]] = {
@@ -274,4 +307,5 @@ _SINGLE: Final[Mapping[str, Callable[[bytes], Any]]] = {
     "go": msgspec.json.Decoder(Go).decode,
     "verdict": msgspec.json.Decoder(Verdict).decode,
     "saved": msgspec.json.Decoder(Saved).decode,
+    "halt": msgspec.json.Decoder(Halt).decode,
 }

@@ -18,6 +18,7 @@ SWITCHES: Final = frozenset(
         "check_nan",
         "force",
         "log_overwrite",
+        "no_live",
         "no_warm",
         "one_card_per_worker",
         "quiet",

@@ -6,6 +6,8 @@
     Proven                                  ──►            that the listener knows it too: the link is up
     Pong, Vouch, Bye                        ◄─►  Ping, Granted
 
+Instead of `Prove` an operator's command says `Look`, and goes on as `elastic.askwire` has it.
+
 Both proofs are HMAC-SHA256 over the role, the job, both node ids and both nonces: a proof that was recorded, or sent
 back to the one who made it, proves nothing. What is said afterwards is not signed: who can write into a TCP connection
 of two agents can also close it, and that costs one needless restart at most.
@@ -98,7 +100,14 @@ class Bye(msgspec.Struct, frozen=True, tag="bye"):
     """This end closes in order: it is no sign of a death."""
 
 
-Message = Prove | Proven | Ping | Pong | Vouch | Granted | Bye
+class Look(msgspec.Struct, frozen=True, tag="look"):
+    """The first words of somebody who makes no link, and asks how this node stands (`elastic.askwire`)."""
+
+    nonce: Nonce
+    mac: Mac
+
+
+Message = Prove | Proven | Ping | Pong | Vouch | Granted | Bye | Look
 
 _ENCODER = msgspec.json.Encoder()
 _MESSAGES = msgspec.json.Decoder(Message)
@@ -145,17 +154,17 @@ def read_greeting(line: bytes) -> Greeting:
 
 def prove(secret: str, listener: Greeting, dialler: str, nonce: str) -> Prove:
     """What `dialler`, with its fresh `nonce`, answers to this greeting, which has one."""
-    return Prove(dialler, nonce, _mac(secret, "dialler", listener, dialler, nonce))
+    return Prove(dialler, nonce, mac(secret, "dialler", listener, dialler, nonce))
 
 
 def proves(secret: str, listener: Greeting, said: Prove) -> bool:
     """Tell whether the dialler that said this, to this greeting of ours, knows the secret."""
-    return hmac.compare_digest(_mac(secret, "dialler", listener, said.node, said.nonce), said.mac)
+    return hmac.compare_digest(mac(secret, "dialler", listener, said.node, said.nonce), said.mac)
 
 
 def proven(secret: str, listener: Greeting, said: Prove) -> Proven:
     """What the listener answers to a good `Prove`."""
-    return Proven(_mac(secret, "listener", listener, said.node, said.nonce))
+    return Proven(mac(secret, "listener", listener, said.node, said.nonce))
 
 
 def answers(secret: str, listener: Greeting, said: Prove, answer: Proven) -> bool:
@@ -163,7 +172,8 @@ def answers(secret: str, listener: Greeting, said: Prove, answer: Proven) -> boo
     return hmac.compare_digest(proven(secret, listener, said).mac, answer.mac)
 
 
-def _mac(secret: str, role: str, listener: Greeting, dialler: str, nonce: str) -> str:
+def mac(secret: str, role: str, listener: Greeting, dialler: str, nonce: str) -> str:
+    """The proof of somebody in this role who knows the secret, for one greeting and one nonce."""
     words = _ENCODER.encode([role, listener.job_id, dialler, listener.node, nonce, listener.nonce])
     return hmac.new(secret.encode(), words, hashlib.sha256).hexdigest()
 

@@ -5,7 +5,8 @@ sentence. The proposer calls it after every change and at the time it asked for;
 
 The rules, in the order they are asked:
 
-1. A verdict ends everything. A document that cannot be read stops everything until a person has looked.
+1. A verdict ends everything. A document that cannot be read stops everything until a person has looked. Where an
+   operator stops the job, nothing else is asked (`elastic.halting`).
 2. No generation yet: wait for the first nodes, then for the settling window, then form, with the go: nobody ran before.
    With a list of hosts (`--ips`) members stand in its order, and each host has one place (`elastic.hostlist`).
 3. The newest generation has its go: complete it, or replace it because of a loss, a failure, workers that had to be
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from elastic import hostlist, roster
+from elastic import halting, hostlist, roster
 from elastic.cooldown import length, listed
 from elastic.decisions import Conclude, Decision, Form, Memory, Open, Policy, Reason, Wait
 from elastic.forming import failure_words, form, is_echo, lost_words, reform
@@ -36,6 +37,7 @@ from elastic.question import (
     Question,
     completed,
     counted,
+    drains,
     earliest,
     named,
     node_count,
@@ -75,6 +77,9 @@ def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Deci
 
 
 def _answer(q: Question) -> tuple[Decision, Memory]:
+    halt = halting.asked(q)
+    if halt is not None:
+        return halting.answer(q, halt), q.memory
     roles = roster.roles_of(q.spec)
     if roles is not None:
         return _of_roster(q, roles)
@@ -164,8 +169,8 @@ def _planned(q: Question, generation: Generation, nodes: list[str]) -> Decision:
     if draining:
         until = min(q.memory.draining_since[node] for node in draining) + BATCH_S
         if q.now < until:
-            return Wait(Reason.DRAIN_BATCH, told(draining, "drain"), until)
-        return form(q, Reason.DRAINED, Why.DRAIN, told(draining, "drain"), q.staying(generation), planned=True)
+            return Wait(Reason.DRAIN_BATCH, drains(q, draining), until)
+        return form(q, Reason.DRAINED, Why.DRAIN, drains(q, draining), q.staying(generation), planned=True)
     high = q.spec.np.high
     newcomers = q.newcomers()[: max(0, high - len(nodes))]
     out_of_reach = [node for node in nodes if q.member(node) is None or node in q.memory.astray]

@@ -20,6 +20,8 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=31 * 86_400)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=9_999_999_999)]
 """A generation, or a run; ten digits, as in the keys of outcomes."""
 Amount = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+Words = Annotated[str, msgspec.Meta(max_length=300)]
+"""A reason, for people."""
 Step = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
 Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%-]+$", max_length=253)]
 Master = Annotated[str, msgspec.Meta(pattern=r"^(\[[0-9A-Fa-f.:%a-z]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}$", max_length=300)]
@@ -33,7 +35,7 @@ Versions = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=32)], Annota
                      msgspec.Meta(max_length=16)]  # fmt: skip
 """What runs on a node, by name: python, torch, nccl, launcher, script (a digest)."""
 
-SCHEMA = 4
+SCHEMA = 5
 """Version of every document below. An agent refuses to join a job of another schema."""
 
 
@@ -57,6 +59,7 @@ class Status(StrEnum):
 
     COMPLETED = "completed"
     FAILED = "failed"
+    STOPPED = "stopped"
 
 
 class Why(StrEnum):
@@ -72,9 +75,10 @@ class Why(StrEnum):
     JOINED = "joined"
     KEPT_OUT = "kept out"
     SHRINK = "shrink"
+    STOP = "stop"
 
 
-PLANNED: Final = (Why.DRAIN, Why.GROWTH, Why.SHRINK)
+PLANNED: Final = (Why.DRAIN, Why.GROWTH, Why.SHRINK, Why.STOP)
 """Nothing is broken by these: workers get time to save and to end."""
 
 
@@ -84,6 +88,8 @@ class Mode(StrEnum):
     COLLECTIVE = "collective"
     PS = "ps"
     PS_HETER = "ps-heter"
+    TORCHRUN = "torchrun"
+    """Collective, and torch's agents have the workers: our plugin only says who is in which world."""
 
 
 class Role(StrEnum):
@@ -410,6 +416,26 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     tag: str
     at: float
     cause: Cause | None = None
+
+
+class Halt(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator stops the run: workers save and leave, then the verdict is written. `at` is for people only."""
+
+    run: Number
+    reason: Words
+    at: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
+class Leave(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator tells one node to leave.
+
+    `within_s`: the node may be gone so long after it has heard of it, and its workers get a little less (as in any
+    drain with a deadline); None: nobody is in a hurry. `at` is for people only.
+    """
+
+    reason: Words
+    within_s: Seconds | None = None
+    at: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):

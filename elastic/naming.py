@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from elastic.model import Role, WorkerExit
@@ -16,6 +16,25 @@ NAMED_MAX = 64
 def process_name(role: Role, index: int) -> str:
     """One process in a sentence: "rank 3", "server 1"."""
     return f"{_NAMES[role]} {index}"
+
+
+def processes_name(processes: Iterable[tuple[Role, int]]) -> str:
+    """Several processes in a few words: "rank 3", "ranks 0-7", "ranks 0,2-3 and server 1"."""
+    of: dict[Role, list[int]] = {}
+    for role, index in sorted(processes, key=lambda one: (list(_NAMES).index(one[0]), one[1])):
+        of.setdefault(role, []).append(index)
+    return " and ".join(f"{_NAMES[role]}{'s' if len(ids) > 1 else ''} {spans(ids)}" for role, ids in of.items())
+
+
+def spans(indexes: Sequence[int]) -> str:
+    """Indexes in their order, with what is between two of them left out: "0,2-5"."""
+    found: list[tuple[int, int]] = []
+    for index in indexes:
+        if found and index == found[-1][1] + 1:
+            found[-1] = (found[-1][0], index)
+        else:
+            found.append((index, index))
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
 
 
 def log_name(role: Role, index: int) -> str:
@@ -33,11 +52,13 @@ def listed(indexes: Iterable[int]) -> str:
 def failed_words(exits: Iterable[WorkerExit], host: str) -> str:
     """Which processes failed, where, and in which log that stands: "rank=[4] failed on host h, see workerlog.4".
 
-    Those that only lost a peer are named if there is no other, and then it says so: the cause is elsewhere.
+    Those that only lost a peer are named if there is no other, and then it says so: the cause is elsewhere. Under
+    torchrun nobody knows which it was; there a log is not a path, but words that say where to look.
     """
     found = list(exits)
     own = [worker for worker in found if not worker.consequence]
-    what = "failed" if own else "lost a peer"
+    elsewhere = next((worker.log for worker in own or found if worker.log and "/" not in worker.log), "")
+    what = "failed" if own else "failed or lost a peer" if elsewhere else "lost a peer"
     named: dict[Role, list[int]] = {}
     for worker in own or found:
         named.setdefault(worker.role, []).append(worker.rank)
@@ -45,4 +66,4 @@ def failed_words(exits: Iterable[WorkerExit], host: str) -> str:
         return f"a worker failed on host {host}"
     who = " and ".join(f"{_NAMES[role].replace(' ', '_')}={listed(sorted(set(ids)))}" for role, ids in named.items())
     first = (own or found)[0]
-    return f"{who} {what} on host {host}, see {log_name(first.role, first.rank)}"
+    return f"{who} {what} on host {host}, see {elsewhere or log_name(first.role, first.rank)}"

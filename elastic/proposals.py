@@ -55,6 +55,7 @@ def propose(
         Compare.modified(keys.generation, view.generation.mod_revision if view.generation else 0),
         Compare.modified(keys.go, view.go.mod_revision if view.go else 0),
         Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),
+        Compare.modified(keys.halt, view.halt.mod_revision if view.halt else view.damaged_at.get(keys.halt, 0)),
         Compare.absent(keys.verdict),
     ]
     if isinstance(decision, Form):
@@ -188,6 +189,8 @@ def run_again(keys: JobKeys, view: View, node: str, member: Member, lease: int, 
         Delete(Range.key(keys.verdict)),
         Put(keys.spec, encode(spec)),
         Delete(Range.prefix(keys.outcomes)),
+        Delete(Range.key(keys.halt)),
+        Delete(Range.prefix(keys.leaves)),
         Put(keys.member(node), encode(member), lease),
     )
     if view.verdict is not None and view.verdict.value.status is Status.COMPLETED:
@@ -212,9 +215,10 @@ def record(keys: JobKeys, view: View, node: str, g: int, outcome: Outcome) -> Tr
 
 
 def leave(keys: JobKeys, node: str, created: int) -> Transaction:
-    """Take the member away, if it is still the one that was registered."""
+    """Take the member away, if it is still the one that was registered, and what told it to leave."""
     key = keys.member(node)
-    return Transaction("leave", (Compare.created(key, created),), (Delete(Range.key(key)),))
+    then = (Delete(Range.key(key)), Delete(Range.key(keys.leave(node))))
+    return Transaction("leave", (Compare.created(key, created),), then)
 
 
 def _nothing_readable(view: View, key: str) -> Compare:

@@ -34,6 +34,10 @@ DISTRUSTED_MAX = 64
 """Hosts that a generation names as distrusted; those beyond may cost one needless restart with another proposer."""
 RETURN_S = 1.0
 """A node whose lease has ended before its time is registered again within this time."""
+DRAIN_REASON_MAX = 120
+"""Characters of a reason to drain that others repeat."""
+REASONS_MAX = 2
+"""Different reasons to drain that a sentence has."""
 LINK_PATIENCE_S = 3.0
 """A registered node whose agent cannot be linked is taken all the same after this time; its lease tells of its loss."""
 
@@ -250,6 +254,20 @@ def named(nodes: Iterable[str]) -> str:
 def told(nodes: list[str], verb: str) -> str:
     """Nodes and what they do: "a joins", "a, b join"."""
     return f"{named(nodes)} {verb}{'s' if len(nodes) == 1 else ''}"
+
+
+def drains(q: Question, nodes: list[str]) -> str:
+    """Nodes that drain, and why if they have said so: "a drains: SIGTERM"."""
+    why = drain_reasons(q, nodes)
+    return told(nodes, "drain") + (f": {why}" if why else "")
+
+
+def drain_reasons(q: Question, nodes: list[str]) -> str:
+    """Why these nodes drain, as they have said themselves."""
+    members = [q.view.members[node].value for node in nodes if node in q.view.members]
+    reasons = list(dict.fromkeys(one.drain_reason[:DRAIN_REASON_MAX] for one in members if one.drain_reason))
+    more = f" and {len(reasons) - REASONS_MAX} more" if len(reasons) > REASONS_MAX else ""
+    return "; ".join(reasons[:REASONS_MAX]) + more
 
 
 def node_count(count: int) -> str:

@@ -91,9 +91,9 @@ class Recovery:
 
     `before` is the generation that was lost, 0 of a first start, `g` the one that came of it. `text` says what
     happened, in words. `began` is on the clock of the node that tells it. `between_steps`: it is counted from the last
-    step. `last_step` and `restored_step` are None where nobody told them. In a parameter-server job `rev` is the
-    revision that started the seats; `foreign` says that another node proposed it and knows how it began, and
-    `asked_at` is when this node heard of it.
+    step. `last_step`, which was made at `last_at`, and `restored_step` are None where nobody told them. In a
+    parameter-server job `rev` is the revision that started the seats; `foreign` says that another node proposed it and
+    knows how it began, and `asked_at` is when this node heard of it.
     """
 
     why: Why
@@ -106,6 +106,7 @@ class Recovery:
     start: bool = False
     last_step: int | None = None
     restored_step: int | None = None
+    last_at: float | None = None
     rev: int = 0
     foreign: bool = False
     asked_at: float = 0.0
@@ -182,10 +183,11 @@ def begun(found: Recovery, text: str, lengths: Mapping[str, float]) -> Recovery:
     before, after = _cut(found, found.asked_at)
     marks = [mark for mark, _ in before]
     if Mark.STOPPED not in marks:
+        began = found.asked_at - _total(known)
         if {mark for mark, _ in known} & {mark for mark, _ in after} or (after[:1] and after[0][0] is Mark.EARLIER):
             more = [length for mark, length in after if mark is Mark.EARLIER]
             known, after = [(Mark.EARLIER, _total(known) + sum(more))], after[len(more) :]
-        return replace(found, text=text or found.text, phases=(*known, *after), start=False)
+        return replace(found, text=text or found.text, began=began, phases=(*known, *after), start=False)
     last = [(mark, length) for mark, length in known if mark in (Mark.DECIDED, Mark.PUBLISHED)]
     at = marks.index(Mark.SEATED) if Mark.SEATED in marks else -1
     if at < 0 or before[at][1] < _total(last):

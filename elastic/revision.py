@@ -9,7 +9,7 @@ import msgspec
 
 from elastic.decisions import Conclude, Decision, Form, Reason, Wait
 from elastic.model import Cause, Ended, Generation, Outcome, Place, Role, Roles, Status, Verdict, Why
-from elastic.question import BATCH_S, Question, earliest, lean
+from elastic.question import BATCH_S, Question, drain_reasons, earliest, lean
 from elastic.restarts import WHEN_A_SERVER_IS_BACK, Restart, restart
 from elastic.right import CLOCK_ERROR
 from elastic.seats import Candidate, fixed_seats, give, in_order, serves, vacant_servers, without_servers, works
@@ -166,6 +166,7 @@ class Change:
                     self.until.append(until)
                 else:
                     self._ask_to_leave(at, self.told.draining)
+                    self.told.reason(drain_reasons(q, [place.node]))
         if self.roles.apart:
             at_work = [at for at, place in enumerate(self.places) if works(place) and not place.leaving]
             for at in at_work[q.spec.np.high :]:
@@ -310,6 +311,11 @@ class Told:
     joined: list[Place] = field(default_factory=list)
     again: list[Place] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def reason(self, text: str) -> None:
+        """Note once why somebody drains, if that was said."""
+        if text and text not in self.notes:
+            self.notes.append(text)
 
     def summary(self) -> tuple[Reason, Why, str]:
         """The weightiest change gives the kind; the sentence names all."""

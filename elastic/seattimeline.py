@@ -90,6 +90,7 @@ class SeatTimeline:
         self._speak: set[Seat] = set()
         self._due_at: float | None = None
         self._over: list[Recovery] = []
+        self._own: list[Recovery] = []
 
     # --- what the agent does --------------------------------------------------------------------------------------
 
@@ -191,9 +192,9 @@ class SeatTimeline:
     def end(self) -> Recovery | None:
         """The one that is on its way, whether it is over or not: this agent ends."""
         start, self._open, self._due_at = self._open, None, None
-        if start is None or Mark.SPAWNED not in start.marks or not start.tells:
+        if start is None or Mark.SPAWNED not in start.marks:
             return None
-        return Recovery(
+        found = Recovery(
             why=start.generation.why,
             text=start.text,
             before=0 if start.start else start.generation.g if start.since else start.generation.g - 1,
@@ -206,6 +207,14 @@ class SeatTimeline:
             foreign=start.foreign,
             asked_at=start.asked_at,
         )
+        self._own.append(found)
+        return found if start.tells else None
+
+    @property
+    def own(self) -> list[Recovery]:
+        """The recoveries that are over on this node, whoever tells of them; they are given once."""
+        found, self._own = self._own, []
+        return found
 
     def _plan(self, now: float) -> None:
         """Work out when this start can be told: at once, or when nothing more is heard of it."""

@@ -9,6 +9,7 @@ the time in which it can have happened.
 
 A recovery is told at the first step of the new world. A script that never reports a step is followed to its process
 group, or only until its workers run: how far was learned from the start before, or after `PATIENCE_S` without a word.
+Where the next change comes before that is known, it is told as far as it is known: its workers did run.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ class Timeline:
         self._level: Mark | None = None
         self._groups = False
         self._due_at: float | None = None
-        self._over: Recovery | None = None
+        self._over: list[Recovery] = []
+        self._own: list[Recovery] = []
 
     # --- what the agent does --------------------------------------------------------------------------------------
 
@@ -176,13 +178,12 @@ class Timeline:
     @property
     def due_at(self) -> float | None:
         """When `take` is to be called, None while nothing can be told."""
-        return self._due_at if self._over is None else 0.0
+        return self._due_at if not self._over else 0.0
 
     def take(self, now: float) -> Recovery | None:
         """The recovery, if it is over and this node is the one to tell it. Its notes are closed."""
-        if self._over is not None:
-            over, self._over = self._over, None
-            return over
+        if self._over:
+            return self._over.pop(0)
         record = self._open
         if record is None or record.reached is None or self._due_at is None or now < self._due_at:
             return None
@@ -195,7 +196,14 @@ class Timeline:
         record, self._open, self._due_at = self._open, None, None
         if record is None or record.reached is None:
             return None
-        return self._recovery(record) if record.tells else None
+        self._own.append(found := self._recovery(record))
+        return found if record.tells else None
+
+    @property
+    def own(self) -> list[Recovery]:
+        """The recoveries that are over on this node, whoever tells of them; they are given once."""
+        found, self._own = self._own, []
+        return found
 
     def _plan(self, now: float) -> None:
         """Work out when this recovery can be told."""
@@ -205,15 +213,17 @@ class Timeline:
             self._due_at = None
         elif reached is Mark.STEPPED or reached is self._level:
             self._due_at = now + LINGER_S if self._due_at is None else min(self._due_at, now + LINGER_S)
-        elif self._comes_further(reached) or Mark.RESTORED in record.marks:
-            self._due_at = None  # A script that keeps its state commits its steps.
+        elif self._comes_further(record, reached):
+            self._due_at = None
         else:
             early = record.start or reached is Mark.SPAWNED
             self._due_at = now + (START_PATIENCE_S if early else PATIENCE_S)
 
-    def _comes_further(self, reached: Mark) -> bool:
-        """Whether a start before this one came further, so that this one will."""
+    def _comes_further(self, record: _Record, reached: Mark) -> bool:
+        """Whether this one is known to come further, as a start before it did, or because it keeps its state."""
         known = Mark.GROUPED if self._groups and self._level is None else self._level
+        if reached is not Mark.STEPPED and Mark.RESTORED in record.marks:
+            return True  # A script that keeps its state commits its steps.
         return known is not None and ORDER[reached] < ORDER[known]
 
     def _recovery(self, record: _Record) -> Recovery:
@@ -228,6 +238,7 @@ class Timeline:
             start=record.start,
             last_step=record.last[0] if record.last is not None else None,
             restored_step=record.restored_step,
+            last_at=record.last[1] if record.last is not None else None,
         )
 
     # --- the generation that answers the signs -----------------------------------------------------------------------
@@ -239,8 +250,9 @@ class Timeline:
             return
         known, self._seen = self._seen, (generation.run, generation.g)
         old = self._open
-        if old is not None and old.reached is not None and (old.start or old.reached in (Mark.STEPPED, self._level)):
-            self._over = self.end()
+        if old is not None and old.reached is not None and (old.start or not self._comes_further(old, old.reached)):
+            told = self.end()
+            self._over += [told] if told is not None else []
         mine = self._proposing.of(generation)
         record = self._record(facts, generation, arrived, mine)
         if record is not None:

@@ -74,6 +74,6 @@ for _ in elastic.epochs(state, args.steps):  # An epoch has at least one step.
         loss = cross_entropy(model(x.to(here.device)).flatten(0, 1), y.to(here.device).flatten())
         batch.weigh(loss).backward()
         optimizer.step()
-        state.commit(every=50, memory_every=1, loss=loss)
+        state.commit(every=50, memory_every=1, loss=loss, total=args.steps)
         if here.rank == 0 and state.step % 10 == 0:
             print(f"step {state.step}  loss {loss.item():.3f}  world {here.world_size}", flush=True)

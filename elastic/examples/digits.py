@@ -66,7 +66,7 @@ for _ in elastic.epochs(state, args.epochs if args.steps is None else args.steps
                 file.write(f"{time.time():.3f} {place} step={step}\n")
         if here.rank == 0 and (step % args.print_every == 0 or step == args.steps):
             print(f"step {step}  loss {loss.item():.4f}  world {here.world_size}", flush=True)
-        state.commit(every=args.checkpoint_every, memory_every=args.memory_every, loss=loss)
+        state.commit(every=args.checkpoint_every, memory_every=args.memory_every, loss=loss, total=args.steps)
 
 if here.rank == 0:
     with torch.no_grad():

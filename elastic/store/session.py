@@ -78,6 +78,8 @@ class Session:
         self._clock = clock
         self._on_event = on_event
         self._random = random_source or random.Random()
+        self.on_failure: Callable[[StoreError], None] = lambda error: None
+        """Hears of each refresh that fails; `Silent` tells of the first of a row alone."""
 
     async def run(self) -> None:
         """Refresh every quarter of the TTL, until the lease is lost or this task is cancelled.
@@ -100,6 +102,7 @@ class Session:
                 if kept.ttl_s > 0 and not self._knows(kept.revision, sent_at):
                     await self._read(sent_at)
             except StoreError as error:
+                self.on_failure(error)
                 if not silent:
                     silent = True
                     self._on_event(Silent(error))

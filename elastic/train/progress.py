@@ -40,6 +40,7 @@ class Reporter:
         self._world = 1
         self._preparing = False
         self._loss: Any = None
+        self._total: Any = 0
         self._metrics: dict[str, Any] = {}
         """What was reported too early for its turn: it goes with the next message."""
 
@@ -48,8 +49,10 @@ class Reporter:
         """The channel, connected."""
         return self._channel()
 
-    def report(self, step: Any, loss: Any, metrics: Mapping[str, Any]) -> None:
-        """Remember the step, and send it with the rest if one is due."""
+    def report(self, step: Any, loss: Any, metrics: Mapping[str, Any], total: Any = None) -> None:
+        """Remember the step, and send it with the rest if one is due. A `total` that can be called is asked then."""
+        if total is not None:
+            self._total = total
         try:
             self._step = self._step + 1 if step is None else step
         except UNREADABLE:
@@ -106,7 +109,8 @@ class Reporter:
             number = one_number(value)
             if number is not None and len(found) < METRICS_MAX:
                 found[fitting(str(name), NAME_MAX)] = number if math.isfinite(number) else None
-        if end.send(Progress(step, self._world, found, self._at)):
+        total = self._total() if callable(self._total) else self._total
+        if end.send(Progress(step, self._world, found, self._at, _whole(total) or 0)):
             self._sent = step
 
     def _channel(self) -> WorkerEnd | None:
@@ -161,15 +165,21 @@ def end() -> WorkerEnd | None:
     return _reporter.end
 
 
-def report(step: int | None = None, loss: Any = None, **metrics: Any) -> None:
+def reported(step: int, loss: Any, total: int | Callable[[], int]) -> None:
+    """The same of a step that was committed; a `total` that can be called is asked when the report is sent."""
+    _reporter.report(step, loss, {}, total)
+
+
+def report(step: int | None = None, loss: Any = None, *, total: int | None = None, **metrics: Any) -> None:
     """Tell how training goes: for the line on the console, and as a sign of life (--hang_timeout).
 
     Call it in every step, from any rank; rank 0's numbers are shown. `step` counts up by itself if it is left out.
     `loss` and the metrics are numbers or tensors of one element; tensors are looked at only when a report is sent, at
     most twice a second, so that a card is not waited for in each step; what comes in between goes with the next.
+    `total` is how many steps there will be in all, for a bar of progress; it is enough to say it once.
     What is not one number is left out. Never waits for the agent, never raises.
     """
-    _reporter.report(step, loss, metrics)
+    _reporter.report(step, loss, metrics, total)
 
 
 def preparing(what: str) -> None:

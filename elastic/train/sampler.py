@@ -87,6 +87,18 @@ class ElasticSampler(InEpoch[Iteration], Sampler[Any]):
         """Whether nothing of this epoch is left."""
         return self.consumed >= self.length
 
+    def steps_left(self, epochs: int) -> int | None:
+        """The steps that are left of so many epochs if the world stays as it is; None before the first batch."""
+        if (loop := self._loop) is None:
+            return None
+        plan = loop.plan
+        try:
+            left = plan.steps - plan.steps_in(loop.taken)
+        except ConfigError:  # Nobody can know.
+            return None
+        further = max(epochs - self._epoch - 1, 0)
+        return left + further * Plan(plan.length, 0, plan.world, plan.rule).steps
+
     def at_next_loop(self, call: Callable[[], None]) -> None:
         """Call this once when the next loop of this epoch begins, after its DataLoader has drawn its random seed."""
         self._begun = call

@@ -24,7 +24,7 @@ import os
 import re
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from elastic.channel import Committed, Restored, WorkerEnd, clock
 from elastic.errors import CheckpointError, ConfigError, RestoreHopeless, RestoreRefused
@@ -42,6 +42,14 @@ _restored: weakref.WeakValueDictionary[str, State] = weakref.WeakValueDictionary
 _folders: dict[str, str] = {}
 """How the names of a state's memory begin, by its folder, in the order in which a script restored them: it is the same
 in every world."""
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A sampler that knows what is left."""
+
+    def steps_left(self, epochs: int) -> int | None:
+        """The steps until so many epochs are done, None while that is not known."""
 
 
 class State:
@@ -72,6 +80,7 @@ class State:
         self._parts = made
         self._where = ""
         self._looped = False
+        self._epochs = 0
         self._speaks = False
         """Whether it is this one of several that hears the word of a planned stop, and tells the agent its steps."""
 
@@ -137,11 +146,19 @@ class State:
             self._end.send(Restored(self._step if restored else -1, clock()))
         return restored
 
-    def commit(self, *, every: int | None = None, memory_every: int | None = None, loss: Any = None) -> None:
+    def commit(
+        self,
+        *,
+        every: int | None = None,
+        memory_every: int | None = None,
+        loss: Any = None,
+        total: int | None = None,
+    ) -> None:
         """Count a step that is done; save it when that is due. Every rank calls it after each step.
 
         `every`: each so many steps a checkpoint goes to disk, in the background. `memory_every`: each so many steps a
         copy goes to memory of the node that outlives the worker. `loss` is for the progress line and for --check_nan.
+        `total` is how many steps there will be in all, where that is not what `elastic.epochs` makes of its sampler.
         When a planned stop was asked for, all ranks stop at a common step here: it is saved, and the worker leaves
         with exit code 143.
 
@@ -168,7 +185,7 @@ class State:
         if end is not None and self._speaks:
             if first:
                 end.send(Committed(clock()))
-            progress.report(step, loss)
+            progress.reported(step, loss, self._total if total is None else total)
             word = end.stop_asked()
         disk = bool(every) and step % every == 0  # type: ignore[operator]  # mypy does not see the None go.
         memory = bool(memory_every) and step % memory_every == 0  # type: ignore[operator]
@@ -193,6 +210,15 @@ class State:
         """Save the last step if it is not saved yet, and wait for it. `elastic.epochs` calls it at its end."""
         if self._keeper is not None:
             self._keeper.finish(self._step)
+
+    def _total(self) -> int:
+        """How many steps there will be in all, 0 if that is not known: in this world, with what is left of epochs."""
+        if not self._looped:
+            return 0
+        for thing in self._things.values():
+            if isinstance(thing, Foreseeing) and (left := thing.steps_left(self._epochs)) is not None:
+                return self._step + left
+        return 0
 
     def _speak_up(self) -> None:
         """Speak for the job from now on, unless another state does; the one in the job's own folder always does."""
@@ -292,7 +318,7 @@ def epochs(state: State, total: int) -> Iterator[int]:
                 "write range() for the inner loop"
             )
         return
-    state._looped = True
+    state._looped, state._epochs = True, total
     try:
         while state._epoch < total:
             state._keeper.enter(state._epoch)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from elastic.budget import INFRA_MAX
 from elastic.keys import View
-from elastic.model import Ended, Generation, Status, Why
+from elastic.model import Ended, Generation, Status, Verdict, Why
 from elastic.proposals import Transaction
 from elastic.store.base import Put
 from tests.sim.nodes import KEYS, KILL_S, Node, Observer, SharedReader, WorkerSet
 from tests.sim.world import World
 
-PLANNED = (Why.DRAIN, Why.GROWTH, Why.SHRINK)
+PLANNED = (Why.DRAIN, Why.GROWTH, Why.SHRINK, Why.STOP)
 THAW_S = 0.5
 """A node that was frozen as a whole may need this long until its nursery has looked at the clock."""
 LATE_S = KILL_S * 1.1 + 0.01
@@ -24,6 +24,12 @@ OPERATOR = "operator"
 def chargeable(world: World) -> int:
     """How many restarts may have been charged at most."""
     return world.job.failures + max(0, world.job.machine_failures - INFRA_MAX)
+
+
+def by_operator(view: View, verdict: Verdict) -> bool:
+    """Whether an operator wrote the verdict, or asked for it."""
+    halted = view.halt is not None and view.halt.value.run == verdict.run
+    return verdict.tag == OPERATOR or (verdict.status is Status.STOPPED and halted)
 
 
 class Promises(Observer):
@@ -168,7 +174,7 @@ class Promises(Observer):
             missing = {place.node for place in generation.members} - self._ok.get((incarnation, verdict.g), set())
             if missing:
                 world.fail("4", f"completed, but {sorted(missing)} did not end well in {verdict.g}")
-        elif (verdict.cause is None or chargeable(world) == 0) and verdict.tag != OPERATOR:
+        elif (verdict.cause is None or chargeable(world) == 0) and not by_operator(view, verdict):
             world.fail("4", f"failed without a failure: {verdict.reason}")
 
     def _recorded(self, world: World, node: Node, transaction: Transaction) -> None:

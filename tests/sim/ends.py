@@ -56,6 +56,8 @@ class Ends(Observer):
         facts = node.core.facts
         if node.drained_at is not None:
             told_at = max(node.drained_at, node.thawed_at)
+            if node.workers is not None and world.now > max(node.goes_at, told_at + SLACK_S):
+                world.fail("deadline", f"the machine of {node.name} is taken back, and its workers are there")
             if facts.phase is Phase.RUNNING and world.now > told_at + DRAIN_PATIENCE_S + STUCK_S:
                 world.fail("drain", f"{node.name} was told to leave, nobody takes notice, and it goes on")
             self._drained(world, node, max(node.drained_at, node.thawed_at))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 
 from elastic.keys import encode
 from elastic.model import Status, Verdict
@@ -25,6 +26,9 @@ from tests.sim.accidents import (
 from tests.sim.checks import OPERATOR, Promises
 from tests.sim.nodes import HOPELESS, KEYS, KILL_S, Node
 from tests.sim.world import World
+
+DEADLINES_S = (1.0, 3.2, 4.0, 6.0, 10.0, 30.0)
+"""Some drains leave a node no more time than one of these."""
 
 
 def crash_agent(world: World, rng: random.Random) -> None:
@@ -117,16 +121,16 @@ def leave_and_join(world: World, rng: random.Random) -> None:
     """One node drains, another comes."""
     node = pick(world, rng)
     if node is not None:
-        world.drain(node)
+        world.drain(node, _time_left(world))
         start(world, "new")
 
 
 def drain(world: World, rng: random.Random) -> None:
-    """SIGTERM to one agent, or to all at once."""
+    """SIGTERM to one agent, or to all at once; or their machines are taken back."""
     nodes = alive(world)
     for node in nodes if rng.random() < 0.1 else nodes[:1] if rng.random() < 0.3 else [rng.choice(nodes or [None])]:
         if node is not None:
-            world.drain(node)
+            world.drain(node, _time_left(world))
 
 
 def false_proof(world: World, rng: random.Random) -> None:
@@ -265,7 +269,13 @@ def drain_while_astray(world: World, rng: random.Random) -> None:
     node = pick(world, rng)
     if node is not None and not node.astray:
         world.astray_for(node, rng.uniform(20, 60))
-        world.after(rng.uniform(0.0, 3.0), lambda: world.drain(node))
+        world.after(rng.uniform(0.0, 3.0), lambda: world.drain(node, _time_left(world)))
+
+
+def _time_left(world: World) -> float | None:
+    """In how many seconds a machine goes; None: it stays. It takes no randomness from what else happens."""
+    part = zlib.crc32(f"{world.seed} {world.steps}".encode()) % 24
+    return None if part >= len(DEADLINES_S) else DEADLINES_S[part]
 
 
 def hold(world: World, rng: random.Random) -> None:

@@ -85,6 +85,16 @@ PLAYS: Final = (
     "deaf_and_taken_away",
     "done_in_an_outage",
     "passed_over_while_it_saves",
+    "stopped",
+    "stopped_and_lost",
+    "stopped_and_fails",
+    "stopped_at_the_gate",
+    "stopped_now",
+    "stopped_and_joined",
+    "stopped_and_done",
+    "told_to_leave",
+    "stopped_roster",
+    "stopped_as_leases_ended",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

@@ -34,6 +34,7 @@ ABSORB: Final = "elastic/agentabsorb.py"
 LINKS: Final = "elastic/agentlinks.py"
 SPLIT: Final = "elastic/split.py"
 DUTIES: Final = "elastic/agentduties.py"
+HALTING: Final = "elastic/halting.py"
 
 
 def _row(row: str, phase: str, guard: str) -> Mutation:
@@ -68,6 +69,7 @@ ROWS: Final = (
     ("running: verdict", "RUNNING", "_verdict"),
     ("running: killed", "RUNNING", "_vanished"),
     ("running: drain unheard", "RUNNING", "_drain_unheard"),
+    ("stopping: out of time", "STOPPING", "_out_of_time"),
     ("stopping: a loss", "STOPPING", "_unplanned_now"),
     ("stopping: failed", "STOPPING", "_failed_in_plan"),
     ("stopping: gone", "STOPPING", "_workers_gone"),
@@ -770,21 +772,60 @@ MUTATIONS: Final = (
         "",
         "nobody else gave the go",
     ),
+    Mutation("halt: away", HALTING, "    if away and None", "    if False and None", "who returns is waited for"),
+    Mutation("halt: waits", HALTING, "if not waited or (broken", "if True or (broken", "workers save before the end"),
+    Mutation(
+        "halt: lost meanwhile",
+        HALTING,
+        "broken = len(waited) < len(busy) or _broken",
+        "broken = _broken",
+        "a loss ends the plan",
+    ),
+    Mutation(
+        "halt: failed meanwhile",
+        HALTING,
+        "any(one.ended is Ended.FAILED or one.forced for one in outcomes.values())",
+        "False",
+        "a failure ends the plan",
+    ),
+    Mutation(
+        "halt: completed",
+        HALTING,
+        "    if _all_ok(outcomes, before.nodes):\n        return completed(q, before.g)\n",
+        "",
+        "who ended well has completed the job",
+    ),
+    Mutation("halt: at once", AGENT, "    if _stopped_now(f):\n        return True\n", "", "who waits no longer"),
+    Mutation(
+        "halt: asked",
+        MEMBERSHIP,
+        "    if halt is not None:\n        return halting.answer(q, halt), q.memory\n",
+        "",
+        "an operator can stop a job",
+    ),
+    Mutation("told to leave", ABSORB, "    _told_to_leave(f)\n", "", "an operator can tell a node to leave"),
     Mutation(
         "compare: spec",
         PROPOSALS,
         "        Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),\n"
-        "        Compare.absent(keys.verdict),\n    ]",
-        "        Compare.absent(keys.verdict),\n    ]",
+        "        Compare.modified(keys.halt,",
+        "        Compare.modified(keys.halt,",
         "np is what it was",
+    ),
+    Mutation(
+        "compare: halt",
+        PROPOSALS,
+        "        Compare.modified(keys.halt, view.halt.mod_revision if view.halt else "
+        "view.damaged_at.get(keys.halt, 0)),\n",
+        "",
+        "nobody has stopped the job",
     ),
     Mutation(
         "compare: verdict",
         PROPOSALS,
-        "        Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),\n"
-        "        Compare.absent(keys.verdict),\n    ]",
-        "        Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),\n    ]",
-        "no verdict is there",
+        "view.damaged_at.get(keys.halt, 0)),\n        Compare.absent(keys.verdict),\n    ]",
+        "view.damaged_at.get(keys.halt, 0)),\n    ]",
+        "the job has not ended",
     ),
     Mutation(
         "compare: nothing recorded",
@@ -896,8 +937,8 @@ MUTATIONS: Final = (
     Mutation(
         "leave: registered",
         PROPOSALS,
-        "(Compare.created(key, created),), (Delete(",
-        "(), (Delete(",
+        'Transaction("leave", (Compare.created(key, created),), then)',
+        'Transaction("leave", (), then)',
         "a node takes back its own registration only",
     ),
     # parameter-server jobs

@@ -111,6 +111,8 @@ class Node:
     silent_at: float = 1e9
     deaf: bool = False
     drained_at: float | None = None
+    goes_at: float = NEVER
+    """When its machine is taken back."""
     slow_until: float = -1e9
     inbox: list[Event] = field(default_factory=list)
     exit_code: int | None = None

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from elastic.model import Generation, Np
-from tests.sim import calm, kinds, meetings, partings, races
+from tests.sim import calm, kinds, meetings, operators, partings, races
 from tests.sim.calm import Calm
 from tests.sim.checks import Promises
 from tests.sim.ends import Ends
@@ -127,6 +127,16 @@ PLAYS: Final[Mapping[str, Play]] = {
         work_s=90.0,
         spec={"lease_ttl_s": 5.0, "settle_s": 0.2, "grow_every_s": 1.0},
     ),
+    "stopped": Play(operators.stopped, nodes=4, listens=True),
+    "stopped_and_lost": Play(operators.stopped_and_lost, nodes=4, listens=True),
+    "stopped_and_fails": Play(operators.stopped_and_fails, nodes=4, listens=True),
+    "stopped_at_the_gate": Play(operators.stopped_at_the_gate, nodes=4),
+    "stopped_now": Play(operators.stopped_now, nodes=4, listens=True),
+    "stopped_and_joined": Play(operators.stopped_and_joined, nodes=3, high=5),
+    "stopped_and_done": Play(operators.stopped_and_done, nodes=3),
+    "told_to_leave": Play(operators.told_to_leave, nodes=4),
+    "stopped_roster": Play(operators.stopped_roster, roster=True, work_s=80.0),
+    "stopped_as_leases_ended": Play(operators.stopped_as_leases_ended, links=False, nodes=4, listens=True),
 }
 """Every play, by its name."""
 

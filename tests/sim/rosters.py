@@ -18,7 +18,7 @@ from elastic.model import Ended, Generation, Member, Mode, Np, Place, Role, Role
 from elastic.proposals import Transaction
 from elastic.seats import servers_wanted, serves, vacant_servers, works
 from tests.sim.accidents import alive, cut_for, start
-from tests.sim.checks import OPERATOR, Promises, chargeable
+from tests.sim.checks import Promises, by_operator, chargeable
 from tests.sim.faults import scale
 from tests.sim.life import CHAOS_S, HEALED_S, chaos, heal, over
 from tests.sim.nodes import Node, WorkerSet
@@ -267,7 +267,7 @@ class RosterPromises(Promises):
         assert view.verdict is not None
         verdict = view.verdict.value
         if verdict.status is not Status.COMPLETED:
-            if (verdict.cause is None or chargeable(world) == 0) and verdict.tag != OPERATOR:
+            if (verdict.cause is None or chargeable(world) == 0) and not by_operator(view, verdict):
                 world.fail("4", f"failed without a failure: {verdict.reason}")
             return
         generation = self._generations[world.store_number, verdict.g]

@@ -374,12 +374,18 @@ class World(Nurseries):
                 self.counts["a word was given"] += 1
                 self._later(node, 2 * self.latency(), Vouched(g, asked_at + granted))
 
-    def drain(self, node: Node) -> None:
-        """SIGTERM to an agent."""
-        self.log(f"{node.name}: SIGTERM")
+    def drain(self, node: Node, deadline_s: float | None = None) -> None:
+        """SIGTERM to an agent, or the word that its machine goes in so many seconds."""
         if node.drained_at is None and node.hears:
             node.drained_at = self.now
-        self.feed(node, Drain(15, "SIGTERM"))
+        if deadline_s is None:
+            self.log(f"{node.name}: SIGTERM")
+            self.feed(node, Drain(143, "SIGTERM"))
+        else:
+            self.log(f"{node.name}: its machine goes in {deadline_s:.1f} s")
+            if node.hears:
+                node.goes_at = min(node.goes_at, self.now + deadline_s)
+            self.feed(node, Drain(4, "its machine goes", self.local(node) + deadline_s * node.rate))
 
     def replace_store(self) -> None:
         """The store comes back empty."""

@@ -51,14 +51,20 @@ class Barrier(Generic[G]):
 
         `MessageError` for a worker that runs ahead without waiting for its steps.
         """
-        if step < self.step or worker in self._given.get(step, ()):
+        if step < self.step:
+            return False
+        if worker in self._given.get(step, ()):  # It came back, and its process before it had given to this step, too.
+            self._is_done(worker, step)
             return False
         if sum(worker in given for given in self._given.values()) >= HELD_MAX:
             raise MessageError(f"worker {worker} has given to {HELD_MAX} steps that are not complete")
         self._given.setdefault(step, {})[worker] = gradients
+        self._is_done(worker, step)
+        return True
+
+    def _is_done(self, worker: int, step: int) -> None:
         if worker in self._due:
             self._due[worker] = max(self._due[worker], step + 1)
-        return True
 
     def take(self) -> list[G]:
         """The gradients of the step, in the order of the workers, if it is complete; the next step begins.

@@ -1,0 +1,131 @@
+"""The course of training, for people: a few hundred points of step, loss and rate, over all generations (pure).
+
+It has a bound however long a job trains: points that follow each other in less than `spacing_s` are one, and when
+there are too many every second one goes and the spacing doubles. So they stay evenly spread, and the newest is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Annotated, Final
+
+import msgspec
+
+from elastic.unreadable import UNREADABLE
+
+POINTS_MAX: Final = 256
+NAMES_MAX: Final = 4
+"""Metrics beside the loss: the first that are reported."""
+NAME_MAX: Final = 64
+SPACING_S: Final = 1.0
+"""Between the points of a job that has just begun."""
+NEAR: Final = 0.9
+"""A point that comes a little early keeps its place."""
+AT_MAX: Final = 253_402_300_799
+
+_Steps = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+_At = Annotated[float, msgspec.Meta(ge=0, le=AT_MAX)]
+
+
+class Point(msgspec.Struct, frozen=True, array_like=True):
+    """Step `step` was made in generation `g`, heard at `at`, the wall clock of the node with rank 0.
+
+    `loss` and `rate` (steps per second) are None where they are not known, or the loss is not finite. `metrics` are the
+    values of `Course.names`; it can be shorter.
+    """
+
+    step: _Steps
+    at: _At
+    g: int
+    loss: float | None = None
+    rate: float | None = None
+    metrics: Annotated[tuple[float | None, ...], msgspec.Meta(max_length=NAMES_MAX)] = ()
+
+
+class Course(msgspec.Struct, frozen=True, kw_only=True):
+    """The points of a job so far, in the order of its generations; `names` are those of their metrics."""
+
+    spacing_s: Annotated[float, msgspec.Meta(gt=0, le=1e12)] = SPACING_S
+    names: Annotated[
+        tuple[Annotated[str, msgspec.Meta(max_length=NAME_MAX)], ...], msgspec.Meta(max_length=NAMES_MAX)
+    ] = ()
+    points: Annotated[tuple[Point, ...], msgspec.Meta(max_length=2 * POINTS_MAX)] = ()
+
+
+def add(course: Course, point: Point, metrics: Mapping[str, float | None]) -> Course:
+    """The course with another point, whose metrics are these; one that was too near to the one before it goes.
+
+    Its rate is that since the newest point of its generation that is not too near. After the wall clock has gone back
+    it is not known until there are two points by the new time.
+    """
+    names = _joined(course.names, metrics)
+    values = tuple(metrics.get(name) for name in names)
+    point = msgspec.structs.replace(point, metrics=values, rate=_rate(course, point))
+    points = course.points
+    if len(points) > 1:
+        before, last = points[-2:]
+        near = 0 <= last.at - before.at < NEAR * course.spacing_s  # A wall clock can go back.
+        if before.g == last.g == point.g and near:
+            points = points[:-1]
+    return _fitted(course.spacing_s, names, (*points, point))
+
+
+def merge(one: Course, other: Course) -> Course:
+    """What two writers know together, in the order of generations and times."""
+    names = _joined(one.names, other.names)
+    points = {*_renamed(one, names), *_renamed(other, names)}
+    return _fitted(
+        max(one.spacing_s, other.spacing_s), names, sorted(points, key=lambda point: (point.g, point.at, point.step))
+    )
+
+
+def write(course: Course) -> bytes:
+    """The document of a course."""
+    return _ENCODER.encode(course)
+
+
+def read(document: bytes) -> Course | None:
+    """The course of a document, None if it cannot be read."""
+    try:
+        return _DECODER.decode(document)
+    except UNREADABLE:
+        return None
+
+
+def _rate(course: Course, point: Point) -> float | None:
+    rate = None
+    for base in reversed(course.points):
+        if base.g != point.g or base.step >= point.step or base.at >= point.at:
+            break
+        rate = float(f"{(point.step - base.step) / (point.at - base.at):.4g}")
+        if point.at - base.at >= course.spacing_s / 2:
+            break
+    return rate
+
+
+def _joined(names: Sequence[str], more: Iterable[str]) -> tuple[str, ...]:
+    new = (name for name in more if name not in names and name != "loss" and len(name) <= NAME_MAX)
+    return (*names, *islice(new, NAMES_MAX - len(names)))
+
+
+def _renamed(course: Course, names: Sequence[str]) -> list[Point]:
+    """The points of a course with the metrics of these names, in their order."""
+    if course.names == names[: len(course.names)]:
+        return list(course.points)
+    found = []
+    for point in course.points:
+        values = dict(zip(course.names, point.metrics, strict=False))
+        found.append(msgspec.structs.replace(point, metrics=tuple(values.get(name) for name in names)))
+    return found
+
+
+def _fitted(spacing_s: float, names: tuple[str, ...], points: Sequence[Point]) -> Course:
+    while len(points) > POINTS_MAX:
+        points = (*points[:-1:2], points[-1])
+        spacing_s = min(2 * spacing_s, 1e12)
+    return Course(spacing_s=spacing_s, names=names, points=tuple(points))
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(Course)

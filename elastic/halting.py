@@ -1,0 +1,94 @@
+"""How a job ends because an operator stops it: workers save and leave, then the verdict is written (pure).
+
+An operator writes `model.Halt`, and nothing else is decided from then on. Where workers run, an empty generation asks
+all of them to finish a common step and to save, as in any planned change. When every member has recorded its outcome,
+the verdict follows. Where that cannot be hoped for, because a member was lost or a worker ended meanwhile, it comes at
+once, and who still has workers stops them fast. A job whose workers all ended well in that moment has completed.
+"""
+
+from __future__ import annotations
+
+from elastic import roster
+from elastic.decisions import Conclude, Decision, Form, Reason, Wait
+from elastic.model import Before, Ended, Generation, Halt, Outcome, Status, Verdict, Why
+from elastic.question import Question, completed, named
+
+
+def asked(q: Question) -> Halt | None:
+    """What an operator wrote about this run, None if nothing."""
+    stored = q.view.halt
+    return stored.value if stored is not None and stored.value.run == q.spec.run else None
+
+
+def answer(q: Question, halt: Halt) -> Decision:
+    """What the proposer does for it now."""
+    generation = q.generation
+    if generation is None:
+        return _over(q, halt)
+    if q.view.go is not None and q.view.go.value.g == generation.g:
+        return _running(q, halt, generation)
+    before = generation.before
+    if before is None:
+        return _over(q, halt)
+    return _stopping(q, halt, before)
+
+
+def _running(q: Question, halt: Halt, generation: Generation) -> Decision:
+    roles = roster.roles_of(q.spec)
+    if roles is not None:  # Who has a seat there goes on whatever becomes of others, and can save.
+        decision, _ = roster.running(q, roles, generation)
+        return decision if isinstance(decision, Conclude) else _ask_all(q, halt, generation)
+    nodes = [place.node for place in generation.members]
+    outcomes = {node: outcome for node in nodes if (outcome := q.outcome(generation.g, node)) is not None}
+    if nodes and _all_ok(outcomes, nodes):
+        return completed(q, generation.g)
+    away = {node: q.returns_until(node) for node in nodes if node not in outcomes and not q.working(node)}
+    if away and None not in away.values():
+        until = max(at for at in away.values() if at is not None)
+        return Wait(Reason.RETURNING, f"{halt.reason}; waiting for {named(away)} to register again", until)
+    return _ask_all(q, halt, generation)
+
+
+def _ask_all(q: Question, halt: Halt, generation: Generation) -> Form:
+    """An empty world: it tells everybody to save and to stop. Where some ended well, the others may be about to."""
+    ended = {node for (g, node) in q.view.outcomes if g == generation.g}
+    going = tuple(place.node for place in generation.members if place.node not in ended)
+    empty = q.successor([], Why.STOP, halt.reason)
+    return Form(Reason.HALTED, halt.reason, empty, planned=not ended, unfinished=going)
+
+
+def _stopping(q: Question, halt: Halt, before: Before) -> Decision:
+    """Wait for those who still have workers of the world before, while that is any use."""
+    outcomes = {node: outcome for node in before.nodes if (outcome := _last(q, before, node)) is not None}
+    if _all_ok(outcomes, before.nodes):
+        return completed(q, before.g)
+    busy = [node for node in before.nodes if node not in outcomes or not outcomes[node].over]
+    waited = [node for node in busy if q.here(node)]
+    broken = len(waited) < len(busy) or _broken(outcomes)
+    if not waited or (broken and roster.roles_of(q.spec) is None):
+        return _over(q, halt)
+    absent = [q.memory.absent_since[node] for node in waited if node in q.memory.absent_since]
+    until = min(absent) + 2 * q.spec.lease_ttl_s if absent else None
+    whose = "their" if len(waited) > 1 else "its"
+    return Wait(Reason.STOPPING, f"{halt.reason}; waiting for {named(waited)} to stop {whose} workers", until)
+
+
+def _last(q: Question, before: Before, node: str) -> Outcome | None:
+    """How the last start of a node's workers ended; what earlier starts said does not count."""
+    end, start = q.outcome(before.g, node), before.start(node)
+    return end if end is not None and (before.g, end.since) == start else None
+
+
+def _broken(outcomes: dict[str, Outcome]) -> bool:
+    """A worker failed, or had to be stopped for a reason of its node: those that are left cannot meet any more."""
+    return any(one.ended is Ended.FAILED or one.forced for one in outcomes.values())
+
+
+def _all_ok(outcomes: dict[str, Outcome], nodes: list[str] | tuple[str, ...]) -> bool:
+    return len(outcomes) == len(nodes) and all(one.ended is Ended.OK and one.over for one in outcomes.values())
+
+
+def _over(q: Question, halt: Halt) -> Conclude:
+    g = q.generation.g if q.generation is not None else 0
+    verdict = Verdict(status=Status.STOPPED, reason=halt.reason, run=q.spec.run, g=g, tag="", at=0.0)
+    return Conclude(Reason.HALTED, halt.reason, verdict)

@@ -1,0 +1,173 @@
+"""The pauses of a job, from what its history and the course of its training say (pure).
+
+A pause is that of `elastic.goodput`: it goes from the last step before (or the first sign that something is wrong) to
+the first step after. A recovery tells both. Where nobody lived to tell it, a pause is counted
+
+- from the last step of the generation before that is in the course; otherwise from the new generation
+- until the first step of its generation in the course; without one until its workers got their go, if the script is
+  not known to report steps and another world has followed; otherwise for as long as the generation lasts
+
+and a job without a verdict whose newest step is old is in a pause since then. In a parameter-server job only the first
+start is a pause: a recovery there is that of some seats, and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Final
+
+import msgspec
+
+from elastic.course import Point
+from elastic.goodput import Pause
+from elastic.history import Event, What
+from elastic.model import Why
+from elastic.recovery import Mark
+
+STALE_S: Final = 150.0
+"""The course is written once in 60 s: a newest step that is older than this is the last one."""
+STALE_STEPS: Final = 5.0
+"""And older than so many steps, where a step takes longer."""
+
+
+class Paused(msgspec.Struct, frozen=True, kw_only=True):
+    """A time without a step, before generation `g`: wall clocks, seconds since the epoch.
+
+    `again_s`: so long the `again` steps took that were made again after it. `open`: it has not ended.
+    """
+
+    g: int
+    why: Why | None
+    began: float
+    ended: float
+    again: int = 0
+    again_s: float = 0.0
+    open: bool = False
+
+    @property
+    def pause(self) -> Pause:
+        """As goodput counts it."""
+        return Pause(self.began, self.ended, self.again_s)
+
+
+class Notes:
+    """What is known of one generation: its events, in their order, and its points of the course."""
+
+    def __init__(self, g: int, events: Sequence[Event], points: Sequence[Point]) -> None:
+        """`events` are not empty."""
+        worlds = [event for event in events if event.what is What.GENERATION]
+        told = [event for event in events if event.what in (What.START, What.RECOVERY)]
+        whole = [event for event in told if not event.rev or event.what is What.START]  # The others are of some seats.
+        self.g = g
+        self.points = points
+        self.made = worlds[0] if worlds else None
+        self.world = worlds[-1] if worlds else None
+        self.go = next((event for event in events if event.what is What.GO), None)
+        self.recovery = whole[0] if whole else None
+        self.seats = any(event.rev for event in events)
+        self.first_at = events[0].at
+
+    @property
+    def phases(self) -> Mapping[str, float]:
+        """Those of its recovery, or first start."""
+        return self.recovery.phases if self.recovery is not None else {}
+
+    @property
+    def recovery_s(self) -> float | None:
+        """How long that took."""
+        return sum(self.phases.values()) if self.phases else None
+
+    @property
+    def why(self) -> Why | None:
+        """Why it was made."""
+        told = self.made or self.recovery
+        return told.why if told is not None else None
+
+    @property
+    def reports(self) -> bool:
+        """Whether its script is known to report steps."""
+        return bool(self.points) or Mark.STEPPED in self.phases
+
+    @property
+    def first_step_at(self) -> float | None:
+        """When it made its first step, or came as far as is known of a script that reports none; None: it did not."""
+        recovery = self.recovery
+        if recovery is not None and recovery.complete is not False:
+            return recovery.at if recovery.began is None else recovery.began + (self.recovery_s or 0.0)
+        return self.points[0].at if self.points else None
+
+
+def pauses(notes: Sequence[Notes], until: float, *, ended: bool, here: bool) -> list[Paused]:
+    """The pause before each generation, and the one that still lasts at `until`, if any.
+
+    `ended`: that is the verdict. `here`: a member is registered; without one nobody makes a step.
+    """
+    reports = any(one.reports for one in notes)
+    found: list[Paused] = []
+    before: Notes | None = None
+    for one, after in zip(notes, [*notes[1:], None], strict=True):
+        if before is None or not one.seats:
+            goes_on = after is None and not ended
+            over = one.first_step_at
+            if over is None and not (reports or goes_on or one.recovery is not None) and one.go is not None:
+                over = one.go.at
+            next_at = after.first_at if after is not None else until
+            finish = over if over is not None else next_at
+            again = _again(one, before)
+            found.append(
+                Paused(
+                    g=one.g,
+                    why=one.why,
+                    began=min(_began(one, before), finish),
+                    ended=finish,
+                    again=again,
+                    again_s=round(min(_again_s(again, one, before), max(next_at - finish, 0.0)), 3),
+                    open=over is None and goes_on,
+                )
+            )
+        before = one
+    if notes and not ended and not found[-1].open and (since := _still_since(notes[-1], until, here=here)) is not None:
+        found.append(Paused(g=notes[-1].g + 1, why=None, began=min(since, until), ended=until, open=True))
+    return found
+
+
+def _began(one: Notes, before: Notes | None) -> float:
+    recovery = one.recovery
+    if recovery is None:
+        return before.points[-1].at if before is not None and before.points else one.first_at
+    began = recovery.began if recovery.began is not None else recovery.at - (one.recovery_s or 0.0)
+    return min(began, recovery.last_at) if recovery.last_at is not None else began
+
+
+def _still_since(newest: Notes, now: float, *, here: bool) -> float | None:
+    """Since when a job that goes on makes no steps; None if it does, or if it never told of any."""
+    if not newest.points:
+        return None
+    last = newest.points[-1]
+    rates = _rates(newest)
+    limit_s = max(STALE_S, STALE_STEPS / median(rates)) if rates else STALE_S
+    return None if here and now - last.at <= limit_s else last.at
+
+
+def _again(one: Notes, before: Notes | None) -> int:
+    """Steps of the generation before that were made again, as far as anybody knows."""
+    if before is None:
+        return 0
+    recovery = one.recovery
+    last = [point.step for point in before.points[-1:]]
+    begins = one.points[0].step - 1 if one.points else None
+    if recovery is not None and recovery.last_step is not None:
+        last.append(recovery.last_step)
+    if recovery is not None and recovery.restored_step is not None:
+        begins = recovery.restored_step
+    return max(max(last) - max(begins, 0), 0) if last and begins is not None else 0
+
+
+def _again_s(again: int, one: Notes, before: Notes | None) -> float:
+    rates = _rates(one) + (_rates(before) if before is not None else [])
+    return again / median(rates) if again and rates else 0.0
+
+
+def _rates(one: Notes) -> list[float]:
+    return [point.rate for point in one.points if point.rate is not None and point.rate > 0]

@@ -1,0 +1,247 @@
+"""The story of a job, told from its history and the course of its training: generations, pauses, goodput (pure).
+
+It is the newest run of the job, from its command to its verdict, or to now. Times are the wall clocks of the nodes that
+wrote the events, seconds since the epoch; where they differ, a pause between two nodes is wrong by as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from elastic.course import Course
+from elastic.goodput import Pause, goodput
+from elastic.history import KEPT, Event, Failure, What
+from elastic.model import Status, Verdict, Why
+from elastic.pauses import Notes, Paused, pauses
+
+OF_GENERATIONS: Final = (What.GENERATION, What.GO, What.START, What.RECOVERY)
+"""Events without which there is no generation to tell of."""
+
+
+class Chapter(msgspec.Struct, frozen=True, kw_only=True):
+    """One generation. What nobody told is None, or empty.
+
+    `nodes` by M_id, and `more` further ones; `world` workers in all. `published_at` is when it was agreed, `go_at` when
+    its workers could start, `first_step_at` when the pause before it was over, `ended_at` when the pause after it
+    began, or the verdict came. `phases` are those of its recovery, or first start (`start`), in seconds, in their
+    order, which took `recovery_s`; `complete`: its end is known. `steps` were made in it, up to `last_step`; `again`
+    of them had been made before. `charged` are the restarts that the job had used up by its go. `failure` ended it.
+    """
+
+    g: int
+    why: Why | None = None
+    reason: str = ""
+    nodes: tuple[str, ...] = ()
+    more: int = 0
+    world: int | None = None
+    rev: int = 0
+    published_at: float | None = None
+    go_at: float | None = None
+    first_step_at: float | None = None
+    ended_at: float | None = None
+    start: bool = False
+    phases: Mapping[str, float] = msgspec.field(default_factory=dict)
+    recovery_s: float | None = None
+    complete: bool | None = None
+    text: str = ""
+    restored_step: int | None = None
+    last_step: int | None = None
+    steps: int | None = None
+    again: int | None = None
+    charged: int | None = None
+    note: str = ""
+    failure: Failure | None = None
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """How the job ended."""
+
+    status: Status
+    reason: str
+    at: float
+    g: int
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums: `wall_s` is `productive_s`, `paused_s` and `again_s` together.
+
+    `restarts` counts the generations that ran after another one, by why they were made; `charged` are those that the
+    budget paid for. `step` is the highest that is known; `again` so many steps were made again.
+    """
+
+    wall_s: float = 0.0
+    productive_s: float = 0.0
+    paused_s: float = 0.0
+    again_s: float = 0.0
+    generations: int = 0
+    restarts: Mapping[str, int] = msgspec.field(default_factory=dict)
+    charged: int | None = None
+    step: int | None = None
+    again: int = 0
+
+
+class Story(msgspec.Struct, frozen=True, kw_only=True):
+    """A job from `began` until `until`. None of both: nothing is known of it.
+
+    `since` is set when the beginning is gone, because only the newest events are kept: all that is told, goodput too,
+    counts from there. `first_failure` is the first of the run.
+    """
+
+    run: int | None = None
+    began: float | None = None
+    until: float | None = None
+    since: float | None = None
+    goodput: float | None = None
+    verdict: End | None = None
+    totals: Totals = Totals()
+    generations: tuple[Chapter, ...] = ()
+    pauses: tuple[Paused, ...] = ()
+    first_failure: Failure | None = None
+
+
+def tell(
+    events: Sequence[Event],
+    course: Course | None = None,
+    *,
+    now: float,
+    verdict: Verdict | None = None,
+    here: bool = True,
+) -> Story:
+    """The story of a job's events, oldest first. `here`: a member is registered; without one nobody makes a step."""
+    points = course.points if course is not None else ()
+    told = _newest_run(events)
+    run = next((event.run for event in reversed(told) if event.run is not None), None)
+    end = _end(told, verdict, run)
+    numbers = sorted({event.g for event in told if event.what in OF_GENERATIONS})
+    if not numbers:
+        return Story(run=run, verdict=end)
+    notes = [
+        Notes(
+            g,
+            [event for event in told if event.g == g and event.what in OF_GENERATIONS],
+            [point for point in points if point.g == g],
+        )
+        for g in numbers
+    ]
+    until = end.at if end is not None else max(now, told[-1].at)
+    stops = pauses(notes, until, ended=end is not None, here=here)
+    first = told[0]
+    gone = len(events) >= KEPT and first is events[0] and (first.what is not What.GENERATION or first.g != 1)
+    began = first.at if gone else min(first.at, stops[0].began)
+    chapters = _chapters(notes, stops, told, end)
+    return Story(
+        run=run,
+        began=began,
+        until=until,
+        since=began if gone else None,
+        goodput=goodput(began, until, (stop.pause for stop in stops)),
+        verdict=end,
+        totals=_totals(chapters, stops, began, until),
+        generations=chapters,
+        pauses=tuple(stops),
+        first_failure=next((one.failure for one in chapters if one.failure is not None), None),
+    )
+
+
+def _newest_run(events: Sequence[Event]) -> Sequence[Event]:
+    """What came after the last verdict that another generation has followed."""
+    begins, ended = 0, False
+    for at, event in enumerate(events):
+        if event.what is What.VERDICT:
+            ended = True
+        elif ended and event.what is What.GENERATION:
+            begins, ended = at, False
+    return events[begins:]
+
+
+def _end(events: Sequence[Event], verdict: Verdict | None, run: int | None) -> End | None:
+    """The document is there without its event where whoever wrote it is gone."""
+    if verdict is not None and run in (None, verdict.run):
+        return End(status=verdict.status, reason=verdict.reason, at=verdict.at, g=verdict.g)
+    event = next((event for event in reversed(events) if event.what is What.VERDICT), None)
+    if event is None:
+        return None
+    said = event.status or next((status for status in Status if event.text.startswith(status)), Status.FAILED)
+    return End(status=said, reason=event.reason or event.text.partition(": ")[2], at=event.at, g=event.g)
+
+
+def _chapters(
+    notes: Sequence[Notes], stops: Sequence[Paused], events: Sequence[Event], end: End | None
+) -> tuple[Chapter, ...]:
+    failures = {event.failure.g: event.failure for event in reversed(events) if event.failure is not None}
+    stopped = {stop.g: stop for stop in stops}
+    found = []
+    for one, after in zip(notes, [*notes[1:], None], strict=True):
+        stop = stopped.get(one.g)
+        ended_at = end.at if end is not None else None
+        if after is not None:
+            ended_at = stopped[after.g].began if after.g in stopped else after.first_at
+        chapter = Chapter(
+            g=one.g,
+            why=one.why,
+            published_at=one.made.at if one.made is not None else None,
+            first_step_at=one.first_step_at,
+            ended_at=ended_at,
+            phases=one.phases,
+            recovery_s=one.recovery_s,
+            last_step=_last_step(one, after),
+            again=stop.again if stop is not None else None,
+            failure=failures.get(one.g),
+        )
+        found.append(_with_steps(_with_events(chapter, one), one))
+    return tuple(found)
+
+
+def _with_events(chapter: Chapter, one: Notes) -> Chapter:
+    replace = msgspec.structs.replace
+    if (made := one.world) is not None:
+        chapter = replace(chapter, reason=made.reason, nodes=made.nodes, more=made.more, world=made.world, rev=made.rev)
+    if (go := one.go) is not None:
+        chapter = replace(chapter, go_at=go.at, charged=go.charged, note=go.reason)
+    if (told := one.recovery) is not None:
+        start = told.what is What.START
+        chapter = replace(
+            chapter, start=start, complete=told.complete, text=told.text, restored_step=told.restored_step
+        )
+    return chapter
+
+
+def _with_steps(chapter: Chapter, one: Notes) -> Chapter:
+    """With the steps that were made in it, if it is known where they began."""
+    begins = chapter.restored_step
+    if begins is None and one.points:
+        begins = one.points[0].step - 1
+    if chapter.last_step is None or begins is None:
+        return chapter
+    return msgspec.structs.replace(chapter, steps=max(chapter.last_step - max(begins, 0), 0))
+
+
+def _last_step(one: Notes, after: Notes | None) -> int | None:
+    steps = [point.step for point in one.points[-1:]]
+    if after is not None and after.recovery is not None and after.recovery.last_step is not None:
+        steps.append(after.recovery.last_step)
+    return max(steps, default=None)
+
+
+def _totals(chapters: Sequence[Chapter], stops: Sequence[Paused], began: float, until: float) -> Totals:
+    wall_s = max(until - began, 0.0)
+    running = goodput(began, until, (Pause(stop.began, stop.ended) for stop in stops)) or 0.0
+    productive = goodput(began, until, (stop.pause for stop in stops)) or 0.0
+    restarts: dict[str, int] = {}
+    for one in chapters[1:]:
+        if one.why is not None and (one.go_at is not None or one.phases):
+            restarts[str(one.why)] = restarts.get(str(one.why), 0) + 1
+    return Totals(
+        wall_s=round(wall_s, 3),
+        productive_s=round(wall_s * productive, 3),
+        paused_s=round(wall_s * (1 - running), 3),
+        again_s=round(wall_s * (running - productive), 3),
+        generations=len(chapters),
+        restarts=restarts,
+        charged=next((one.charged for one in reversed(chapters) if one.charged is not None), None),
+        step=max((one.last_step for one in chapters if one.last_step is not None), default=None),
+        again=sum(stop.again for stop in stops),
+    )
