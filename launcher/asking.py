@@ -1,0 +1,213 @@
+"""The asker's side of an agent's window (`elastic.askwire`): connects, proves the job's secret, and asks.
+
+    async with Asking(job_id, secret, node, member) as one:         # within `CONNECT_LIMIT_S`
+        snapshot = await one.now()
+
+What does not come about is `Unasked`, in words that follow "node X at ADDRESS cannot be asked: ".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from elastic.askwire import (
+    ANSWER_MAX,
+    Answer,
+    Log,
+    LogEnd,
+    LogPiece,
+    LogStart,
+    Now,
+    Question,
+    Refusal,
+    Shown,
+    Snapshot,
+    Stacks,
+    StackText,
+    answers,
+    look,
+    question_line,
+    read_answer,
+)
+from elastic.errors import ElasticError
+from elastic.linkwire import LINE_MAX, Greeting, LinkError, encode, read_greeting
+from elastic.model import Member
+from launcher.endpoints import join_host_port
+from launcher.linesocket import watch_by_kernel
+from launcher.reach import reason
+
+CONNECT_LIMIT_S: Final = 3.0
+"""From the first packet until both sides have proven themselves."""
+ANSWER_LIMIT_S: Final = 15.0
+"""So long an answer may take; stacks are looked at for one asker after the other."""
+ELSEWHERE: Final = "run this on a machine that reaches it"
+AT_ONCE: Final = 64
+"""Nodes that are asked at the same time."""
+
+
+class Unasked(ElasticError):
+    """An agent cannot be asked, or does not answer. Use a machine of the job's network, or see what the text names."""
+
+    exit_code = 1
+
+
+class NotNow(Unasked):
+    """What stands in the way passes by itself. Ask again in a while."""
+
+
+class Asking:
+    """One connection to one agent's window."""
+
+    def __init__(
+        self, job_id: str, secret: str | None, node: str, member: Member, limit_s: float = CONNECT_LIMIT_S
+    ) -> None:
+        """`member` is what the node has registered, `secret` what stands in the store."""
+        self._job_id = job_id
+        self._secret = secret
+        self._node = node
+        self._member = member
+        self._limit_s = limit_s
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises `Unasked`."""
+        if not self._member.link or not self._secret:
+            raise self._unasked("it does not listen" if self._secret else "the job has no secret in the store yet")
+        connected = False
+        try:
+            async with asyncio.timeout(self._limit_s):
+                await self._connect(self._secret)
+            connected = True
+        except TimeoutError as error:
+            raise self._unasked(f"no answer within {self._limit_s:g} s; {ELSEWHERE}") from error
+        except (OSError, ValueError) as error:
+            where = f"; {ELSEWHERE}" if isinstance(error, OSError) else ""
+            raise self._unasked(reason(error, self._member.host) + where) from error
+        finally:
+            if not connected:
+                self._hang_up()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Hang up."""
+        self._hang_up()
+
+    async def now(self) -> Snapshot:
+        """How the node stands. Raises `Unasked`."""
+        await self._ask(Now())
+        answer = await self._answer()
+        if not isinstance(answer, Snapshot):
+            raise self._strange()
+        return answer
+
+    async def stacks(self, asked: Stacks) -> StackText:
+        """The stacks of a process. Raises `Unasked`."""
+        await self._ask(asked)
+        answer = await self._answer()
+        if not isinstance(answer, StackText):
+            raise self._strange()
+        return answer
+
+    async def log(self, asked: Log) -> AsyncIterator[LogStart | LogPiece | LogEnd]:
+        """The log of a process, piece by piece; the last one is a `LogEnd`. Raises `Unasked`."""
+        await self._ask(asked)
+        while True:
+            answer = await self._answer(None if asked.follow else ANSWER_LIMIT_S)
+            if not isinstance(answer, LogStart | LogPiece | LogEnd):
+                raise self._strange()
+            yield answer
+            if isinstance(answer, LogEnd):
+                return
+
+    async def _connect(self, secret: str) -> None:
+        self._reader, self._writer = await asyncio.open_connection(
+            self._member.host, self._member.link, limit=ANSWER_MAX
+        )
+        watch_by_kernel(self._writer.get_extra_info("socket"))
+        greeting = read_greeting((await self._line()).removesuffix(b"\n")[:LINE_MAX])
+        if (greeting.job_id, greeting.node) != (self._job_id, self._node):
+            raise LinkError(f"another node answers there ({greeting.node} of job {greeting.job_id})")
+        if greeting.nonce is None:
+            raise LinkError("it has not learned the job's secret yet; try again")
+        me = Greeting(greeting.job_id, greeting.node, greeting.nonce)
+        said = look(secret, me, secrets.token_hex(16))
+        self._writer.write(encode(said))
+        answer = await self._answer(None, "it shows nothing to this job's secret; is it of an older version?")
+        if not isinstance(answer, Shown) or not answers(secret, me, said, answer):
+            raise LinkError("who answers there cannot prove to be it")
+
+    async def _ask(self, question: Question) -> None:
+        assert self._writer is not None
+        self._writer.write(question_line(question))
+
+    async def _answer(self, limit_s: float | None = ANSWER_LIMIT_S, closed: str = "it closed the connection") -> Answer:
+        try:
+            async with asyncio.timeout(limit_s):
+                line = await self._line()
+            if not line:
+                raise self._unasked(closed)
+            answer = read_answer(line.removesuffix(b"\n"))
+        except TimeoutError as error:
+            raise self._unasked(f"no answer within {limit_s:g} s") from error
+        except OSError as error:
+            raise self._unasked(reason(error, self._member.host)) from error
+        except LinkError as error:
+            raise self._strange() from error
+        if isinstance(answer, Refusal):
+            raise (NotNow if answer.later else Unasked)(f"{self._node}: {answer.why}")
+        return answer
+
+    async def _line(self) -> bytes:
+        assert self._reader is not None
+        try:
+            return await self._reader.readline()
+        except ValueError as error:
+            raise LinkError("a line is too long") from error
+
+    def _hang_up(self) -> None:
+        if self._writer is not None:
+            self._writer.transport.abort()
+
+    def _strange(self) -> Unasked:
+        return self._unasked("its answer is not understood; is it of another version?")
+
+    def _unasked(self, why: str) -> Unasked:
+        return Unasked(_words(self._node, self._member, why))
+
+
+async def ask_all(
+    job_id: str, secret: str | None, members: Mapping[str, Member], limit_s: float
+) -> tuple[dict[str, Snapshot], dict[str, str]]:
+    """Ask these members how they stand, all within `limit_s`; and of those that cannot be asked, why."""
+    gate = asyncio.Semaphore(AT_ONCE)
+    snapshots: dict[str, Snapshot] = {}
+    unasked: dict[str, str] = {}
+
+    async def one(node: str, member: Member) -> None:
+        try:
+            async with gate, Asking(job_id, secret, node, member, limit_s) as asking:
+                snapshots[node] = await asking.now()
+        except Unasked as error:
+            unasked[node] = str(error)
+
+    try:
+        async with asyncio.timeout(limit_s), asyncio.TaskGroup() as group:
+            for node, member in members.items():
+                group.create_task(one(node, member))
+    except TimeoutError:
+        for node, member in members.items():
+            if node not in snapshots:
+                unasked.setdefault(node, _words(node, member, f"no answer within {limit_s:g} s; {ELSEWHERE}"))
+    return snapshots, unasked
+
+
+def _words(node: str, member: Member, why: str) -> str:
+    where = f" at {join_host_port(member.host, member.link)}" if member.link else ""
+    return f"node {node}{where} cannot be asked: {why}"

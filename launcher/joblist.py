@@ -1,0 +1,138 @@
+"""The jobs below a key prefix, one line of knowledge for each, at the price of two small requests for each.
+
+All keys are read first, page by page, without what stands there: they say who is registered, and when the newest event
+was written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from elastic.history import written_at
+from elastic.keys import JOB_ID, JobKeys, View, ViewReader
+from elastic.model import Status
+from elastic.store.base import Range, Store
+
+PAGE: Final = 10_000
+"""Keys in a page. For each request etcd counts all that follow, so that many small ones would be slow."""
+AT_ONCE: Final = 16
+"""Jobs that are asked for at the same time."""
+
+
+class JobLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One job. `state` is one of completed, failed, running, starting, waiting, nobody here, unreadable.
+
+    `nodes` are registered, `of` are in the newest generation. `last_event_at` is a wall clock, seconds since the epoch.
+    What is not known, or not there, is None.
+    """
+
+    job_id: str
+    state: str
+    run: int | None = None
+    np: str | None = None
+    nodes: int = 0
+    of: int | None = None
+    generation: int | None = None
+    world_size: int | None = None
+    last_event_at: float | None = None
+    verdict: Status | None = None
+    reason: str = ""
+
+
+@dataclass
+class _Seen:
+    """What the keys of a job say."""
+
+    nodes: int = 0
+    documents: set[str] = field(default_factory=set)
+    newest_event: str = ""
+
+    def see(self, keys: JobKeys, key: str) -> None:
+        """Count one more key."""
+        if key.startswith(keys.members):
+            self.nodes += 1
+        elif key.startswith(keys.events):
+            self.newest_event = key  # They come in order.
+        elif not key.startswith((keys.outcomes, keys.answers)):
+            self.documents.add(key)
+
+    def is_job(self, keys: JobKeys) -> bool:
+        """Tell a job from something else whose keys stand there, and from a history that a late node has left."""
+        return not self.documents.isdisjoint((keys.spec, keys.incarnation, keys.verdict))
+
+
+async def jobs(store: Store, prefix: str) -> list[JobLine]:
+    """Every job below the prefix, by its id. Raises `StoreError`."""
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def look(keys: JobKeys, seen: _Seen) -> JobLine:
+        async with room:
+            return await _look(store, keys, seen)
+
+    found = await _seen(store, prefix)
+    try:
+        async with asyncio.TaskGroup() as group:
+            asking = [group.create_task(look(*one)) for one in found if one[1].is_job(one[0])]
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from failed
+    return sorted((task.result() for task in asking), key=lambda line: line.job_id)
+
+
+async def _seen(store: Store, prefix: str) -> list[tuple[JobKeys, _Seen]]:
+    """The jobs whose keys stand below the prefix."""
+    root = f"{prefix.rstrip('/')}/"
+    found: dict[str, tuple[JobKeys, _Seen]] = {}
+    span = Range.prefix(root)
+    while entries := (await store.list(span, keys_only=True, limit=PAGE)).entries:
+        for entry in entries:
+            name, slash, _ = entry.key.removeprefix(root).partition("/")
+            if not slash or not JOB_ID.fullmatch(name):
+                continue
+            if name not in found:
+                found[name] = (JobKeys(name, prefix), _Seen())
+            keys, seen = found[name]
+            seen.see(keys, entry.key)
+        span = Range(entries[-1].key + "\0", span.end)
+    return list(found.values())
+
+
+async def _look(store: Store, keys: JobKeys, seen: _Seen) -> JobLine:
+    """What is known of one job."""
+    listings = await asyncio.gather(*map(store.list, keys.followed()))
+    entries = {entry.key: entry for listing in listings for entry in listing.entries}
+    view = ViewReader(keys).read(entries, listings[0].revision, complete=False, follows=None)
+    spec = view.spec.value if view.spec is not None else None
+    generation = view.generation.value if view.generation is not None else None
+    if generation is not None and spec is not None and spec.run != generation.run:
+        generation = None
+    verdict = view.verdict.value if view.verdict is not None else None
+    return JobLine(
+        job_id=keys.job_id,
+        state=_state(view, seen.nodes, formed=generation is not None),
+        run=spec.run if spec is not None else None,
+        np=str(spec.np) if spec is not None else None,
+        nodes=seen.nodes,
+        of=len(generation.members) if generation is not None else None,
+        generation=generation.g if generation is not None else None,
+        world_size=generation.world_size if generation is not None else None,
+        last_event_at=written_at(keys, seen.newest_event),
+        verdict=verdict.status if verdict is not None else None,
+        reason=verdict.reason if verdict is not None else generation.reason if generation is not None else "",
+    )
+
+
+def _state(view: View, nodes: int, *, formed: bool) -> str:
+    if view.verdict is not None:
+        return str(view.verdict.value.status)
+    if view.unreadable:
+        return "unreadable"
+    if not nodes:
+        return "nobody here"
+    if not formed or view.generation is None:
+        return "waiting"
+    started = view.go is not None and view.go.value.g == view.generation.value.g
+    return "running" if started else "starting"

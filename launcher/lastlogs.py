@@ -1,0 +1,121 @@
+"""The newest starts of each process of a node as their agent remembers them, to be read from any place on.
+
+Nothing is read from a disk, which may stand still: `launcher.recent` has the newest 256 kB of each start. What is older
+is in the file. A reader holds no bytes, only a place.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from elastic.askwire import PIECE_BYTES
+from launcher.startlog import StartLog
+
+STARTS_KEPT = 2
+"""Of a node: workers that have just started again have said little, and their last words before may be the point."""
+
+Stamp = tuple[int, int]
+"""A start: its generation, and the revision of the roster that asked for it."""
+
+
+class Place(NamedTuple):
+    """Where a reader is: in which start, and behind how many of its bytes."""
+
+    stamp: Stamp
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    stamp: Stamp
+    header: bytes
+    log: StartLog
+
+    @property
+    def size(self) -> int:
+        return len(self.header) + self.log.said
+
+    def kept(self) -> tuple[bytes, int]:
+        """What is remembered of it, and how many bytes are missing between the header and that."""
+        ending = self.log.ending
+        missing = self.log.said - len(ending.data)
+        return (self.header + ending.data if not missing else ending.data), missing
+
+
+class LastLogs:
+    """The starts of one node, by the name of the log's file."""
+
+    def __init__(self) -> None:
+        """There were none yet."""
+        self._starts: dict[str, list[_Start]] = {}
+        self._paths: dict[str, str] = {}
+        self._stamps: deque[Stamp] = deque(maxlen=STARTS_KEPT)
+
+    def begin(self, path: str, name: str, stamp: Stamp, header: str, log: StartLog) -> None:
+        """A process starts; its log is at `path`, under `name`. What is older than the start before is forgotten."""
+        if stamp not in self._stamps:
+            self._stamps.append(stamp)
+            kept = {of: [one for one in starts if one.stamp in self._stamps] for of, starts in self._starts.items()}
+            self._starts = {of: starts for of, starts in kept.items() if starts}
+            self._paths = {of: self._paths[of] for of in self._starts}
+        self._starts.setdefault(name, []).append(_Start(stamp, f"{header}\n".encode(errors="replace"), log))
+        self._paths[name] = path
+
+    def path(self, name: str) -> str:
+        """Where the log is, "" if there was none."""
+        return self._paths.get(name, "")
+
+    def has(self, name: str, stamp: Stamp) -> bool:
+        """Tell whether that start is remembered."""
+        return any(start.stamp == stamp for start in self._starts.get(name, ()))
+
+    def over(self, name: str, after: Stamp) -> Stamp | None:
+        """The newest start after that one if it has ended, None if it runs or there is none."""
+        starts = self._starts.get(name)
+        if not starts or starts[-1].stamp <= after or not starts[-1].log.closed:
+            return None
+        return starts[-1].stamp
+
+    def begins(self, name: str, after: Stamp, lines: int) -> Place | None:
+        """Where the last `lines` lines of the starts after that one begin; None if there is no such start."""
+        starts = [start for start in self._starts.get(name, ()) if start.stamp > after]
+        place = None
+        for start in reversed(starts):
+            data, _ = start.kept()
+            offset, lines = _back(data, lines)
+            place = Place(start.stamp, start.size - len(data) + offset if offset else 0)
+            if offset or not lines:
+                break
+        return place
+
+    def piece(self, name: str, place: Place) -> tuple[bytes, int, Place]:
+        """The next bytes from a place, how many before them are missing, and the place behind them; b"" at the end."""
+        for start in self._starts.get(name, ()):
+            if start.stamp < place.stamp:
+                continue
+            offset = place.offset if start.stamp == place.stamp else 0
+            if offset < start.size:
+                data, missing = start.kept()
+                begins = start.size - len(data)
+                lost = max(begins - max(offset, len(start.header)), 0) if missing else 0
+                if offset < len(start.header):
+                    found, lost, behind = start.header[offset:], 0, len(start.header)
+                else:
+                    at = max(offset, begins)
+                    found = data[at - begins : at - begins + PIECE_BYTES]
+                    behind = at + len(found)
+                return found, lost, Place(start.stamp, behind)
+            place = Place(start.stamp, offset)
+        return b"", 0, place
+
+
+def _back(data: bytes, lines: int) -> tuple[int, int]:
+    """Where the last `lines` lines of some bytes begin, and how many lines more there is room for."""
+    at = len(data)
+    if lines and at and not data.endswith(b"\n"):
+        at, lines = data.rfind(b"\n") + 1, lines - 1
+    while at and lines:
+        at, lines = data.rfind(b"\n", 0, at - 1) + 1, lines - 1
+    return at, lines

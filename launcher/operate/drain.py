@@ -1,0 +1,125 @@
+"""`elastic-ctl drain`: nodes leave in order; their workers save, and the others go on."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from elastic.agentfacts import DEADLINE_SPARE_S
+from elastic.errors import ConfigError
+from elastic.keys import View
+from elastic.proposals import Transaction
+from launcher import values
+from launcher.descriptors import say
+from launcher.logs import clean
+from launcher.operate import orders
+from launcher.operate.job import WHO, Command, Job, reading, write
+from launcher.operate.newest import Newest
+from launcher.operate.ordering import CannotOrder, ended, give, operator
+from launcher.report import of_nodes
+
+DEADLINE_MIN_S: Final = DEADLINE_SPARE_S + 1.0
+"""Of a shorter one nothing would be left for the workers."""
+_M_ID: Final = re.compile(r"[0-9]{1,9}")
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "targets", nargs="+", metavar="NODE|M_id|HOST", help="a node's id, its M_id, or a host with all its nodes"
+    )
+    parser.add_argument(
+        "--deadline",
+        type=reading(values.seconds(DEADLINE_MIN_S)),
+        metavar="SECONDS",
+        help="the machine goes in so many seconds: its workers get until 3 s before (default: --grace, --save_limit)",
+    )
+    parser.add_argument(
+        "--no_wait", action="store_true", help="give the order, and do not wait until it is carried out"
+    )
+
+
+async def _run(job: Job, asked: argparse.Namespace) -> int:
+    line, told = await drain(job, asked.targets, asked.deadline)
+    write([line])
+    return 0 if asked.no_wait or not told else await _wait(job, told)
+
+
+async def drain(job: Job, targets: Sequence[str], deadline_s: float | None) -> tuple[str, list[str]]:
+    """Give the order; the line that says what follows, and the nodes that were told to leave.
+
+    Raises `ConfigError`, and what `give` raises.
+    """
+    view = await job.view()
+    if view.verdict is not None:
+        raise CannotOrder(ended(job, view))
+    nodes = chosen(view, targets)
+    reason = f"elastic-ctl drain by {operator()}"
+    told = []
+    for node in nodes:
+
+        def order(view: View, node: str = node) -> Transaction | None:
+            if view.verdict is not None or node not in view.members:
+                return None
+            return orders.leave(job.keys, view, node, reason, deadline_s, round(time.time(), 3))
+
+        view, written = await give(job, order, lambda _, node=node: f"elastic-ctl drain {node}")  # type: ignore[misc]
+        told += [node] if written else []
+    if not told:
+        return f"{job.job_id}: {', '.join(map(clean, nodes))} left meanwhile", []
+    left = len(set(view.members) - set(told))
+    low = view.spec.value.np.low if view.spec is not None else 1
+    holds = f"; {of_nodes(left)} left, fewer than the {low} that may run: the job holds until others come"
+    whom = f"{', '.join(map(clean, told))} {'is' if len(told) == 1 else 'are'}"
+    return f"{job.job_id}: {whom} told to leave{holds if left < low else ''}", told
+
+
+async def _wait(job: Job, nodes: Sequence[str]) -> int:
+    """Until the nodes have left."""
+    waited, g = list(nodes), 0
+    async with Newest(job, partial(say, who=WHO)) as newest:
+        while True:
+            view = newest.view
+            if view.verdict is not None:
+                write([ended(job, view)])
+                return 0
+            gone = [node for node in waited if node not in view.members]
+            waited = [node for node in waited if node not in gone]
+            write(f"{clean(node)} has left" for node in gone)
+            world = view.generation.value if view.generation is not None else None
+            went = world is not None and view.go is not None and view.go.value.g == world.g
+            if world is not None and went and world.g > g and g:
+                write([f"generation {world.g} runs: {of_nodes(len(world.members))}, world size {world.world_size}"])
+            g = max(g, world.g) if world is not None and went else g
+            if not waited:
+                return 0
+            await newest.changes()
+
+
+def chosen(view: View, targets: Sequence[str]) -> list[str]:
+    """The members that these words name: node ids, M_ids, hosts. Raises `ConfigError` for one that names none."""
+    generation = view.generation.value if view.generation is not None else None
+    found: dict[str, None] = {}
+    for target in targets:
+        hosts = [node for node, stored in view.members.items() if stored.value.host == target]
+        if target in view.members:
+            found[target] = None
+        elif _M_ID.fullmatch(target) and generation is not None and int(target) < len(generation.members):
+            node = generation.members[int(target)].node
+            if node not in view.members:
+                raise ConfigError(f"M_id {target} is {node}, which is not registered any more")
+            found[node] = None
+        elif hosts:
+            found.update(dict.fromkeys(hosts))
+        else:
+            known = ", ".join(view.members) or "none is registered"
+            raise ConfigError(f"{target!r} is no node, M_id or host of this job; its nodes: {known}")
+    return list(found)
+
+
+COMMAND: Final = Command(
+    "drain", "tell nodes to leave: their workers save and end, and the others go on", _arguments, _run
+)

@@ -1,0 +1,142 @@
+"""`elastic-ctl events`: what happened to a job, and with `--follow` what happens."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from elastic import history
+from elastic.errors import StoreError
+from elastic.history import Event, What
+from elastic.keys import JobKeys
+from elastic.store.base import Entry, Range
+from elastic.store.mirror import Mirror
+from launcher.descriptors import say
+from launcher.history import in_words
+from launcher.operate.job import WHO, Command, Job, write
+from launcher.operate.phasebar import bar
+from launcher.story import read_story, story_line
+from launcher.telling import answer
+
+INDENT: Final = "    "
+VERDICT_LIMIT_S: Final = 2.0
+"""So long after the verdict its event is waited for; whoever writes it may be gone."""
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON object per line, for scripts")
+    parser.add_argument("--follow", action="store_true", help="go on with what happens, until the job has ended")
+
+
+async def _run(job: Job, asked: argparse.Namespace) -> int:
+    listing = await job.store.list(Range.prefix(job.keys.events))
+    found = history.read(job.keys, listing.entries)
+    if not found:
+        await job.view()  # Raises if there is no such job; one that has just begun has no events.
+    _show(found, asked.json)
+    if asked.follow:
+        await _Following(job, listing.entries, asked.json).until_the_end()
+    if not asked.json and (asked.follow or sys.stdout.isatty()):
+        line = story_line(await read_story(job.store, job.keys, time.time()))
+        write([line] if line else [])
+    return 0
+
+
+class _Following:
+    """Shows events that come after those that were shown; the store may go away, come back, or come back empty."""
+
+    def __init__(self, job: Job, shown: Iterable[Entry], as_json: bool) -> None:
+        self._keys: JobKeys = job.keys
+        self._shown = {entry.key for entry in shown}
+        self._json = as_json
+        self._changed = asyncio.Event()
+        self._entries: Mapping[str, Entry] = {}
+        self._verdict_told = False
+        self._note(history.read(job.keys, shown))
+        self._mirror = Mirror(job.store, on_change=self._look, on_trouble=_trouble)
+        self._mirror.follow((Range.prefix(job.keys.events), Range.key(job.keys.verdict)))
+
+    async def until_the_end(self) -> None:
+        """Return when the job has its verdict, and that was shown."""
+        following = asyncio.create_task(self._mirror.run(), name="events")
+        following.add_done_callback(lambda _: self._changed.set())
+        try:
+            ended_at: float | None = None
+            while True:
+                limit_s = None if ended_at is None else max(ended_at + VERDICT_LIMIT_S - time.monotonic(), 0.0)
+                try:
+                    await asyncio.wait_for(self._changed.wait(), limit_s)
+                except TimeoutError:
+                    return
+                self._changed.clear()
+                if following.done():
+                    following.result()  # Raises.
+                self._tell()
+                if self._keys.verdict not in self._entries:
+                    ended_at = None
+                elif self._verdict_told:
+                    return
+                else:
+                    ended_at = ended_at or time.monotonic()
+        finally:
+            following.cancel()
+            await asyncio.wait([following])
+
+    def _look(self, mirror: Mirror) -> None:
+        if mirror.listed:
+            self._entries = mirror.entries
+            self._changed.set()
+
+    def _tell(self) -> None:
+        new = [entry for key, entry in self._entries.items() if key not in self._shown and key != self._keys.verdict]
+        self._shown.intersection_update(self._entries)
+        self._shown.update(entry.key for entry in new)
+        events = history.read(self._keys, new)
+        _show(events, self._json)
+        self._note(events)
+
+    def _note(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if event.what in (What.VERDICT, What.GENERATION):  # One after a verdict is another run of the job.
+                self._verdict_told = event.what is What.VERDICT
+
+
+def _trouble(error: StoreError | None) -> None:
+    say(f"etcd does not answer ({error}); it is asked again" if error is not None else "etcd answers again", WHO)
+
+
+def _show(events: Sequence[Event], as_json: bool) -> None:
+    if as_json:
+        write(msgspec.json.encode(event).decode() for event in events)
+    elif events and sys.stdout.isatty():
+        _draw(events)
+    else:
+        write(map(in_words, events))
+
+
+def _draw(events: Iterable[Event]) -> None:
+    """Lines, and below each start and recovery a bar of its phases."""
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    options = console.options
+    with console.capture() as drawn:  # It would end the process by itself where nobody reads.
+        for event in events:
+            console.print(Text(in_words(event)), soft_wrap=True)
+            if event.what in (What.START, What.RECOVERY) and sum(event.phases.values()) > 0:
+                width = options.max_width - len(INDENT) - len(" 100000.00 s")
+                if width > 0:
+                    drawing = bar(event.phases, width, ascii_only=options.ascii_only)
+                    console.print(Padding(drawing, (0, 0, 0, len(INDENT)), expand=False))
+    answer(drawn.get())
+
+
+COMMAND: Final = Command("events", "show what happened to a job, oldest first: who, what, when, why", _arguments, _run)

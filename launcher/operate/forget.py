@@ -1,0 +1,98 @@
+"""`elastic-ctl forget`: delete all that stands in the store about a job that nobody works on."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from elastic.errors import ConfigError, ElasticError
+from elastic.keys import JobKeys, View
+from elastic.store.base import Compare, Delete, Range
+from launcher.descriptors import say
+from launcher.logs import clean
+from launcher.operate.job import WHO, Command, Job, write
+from launcher.telling import answer
+
+NAMED_MAX: Final = 8
+"""Members that are named; of the others it says how many there are."""
+TRIES_MAX: Final = 3
+
+_STILL: Final = (
+    "Job {} has not ended: it could go on when elastic-launch is started again. Nodes that vanished without a word may "
+    "still run for a while."
+)
+
+
+class Lives(ElasticError):
+    """Somebody works on the job."""
+
+    exit_code = 1
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask; needed where there is no terminal")
+
+
+async def _run(job: Job, asked: argparse.Namespace) -> int:
+    view = await job.view(everything=True)
+    _check(job, view.members)
+    keys = await _keys(job)
+    if not asked.yes:
+        _ask(job, view, keys)
+    elif view.verdict is None:
+        say(f"warning: {_STILL.format(job.job_id)}", WHO)
+    for _ in range(TRIES_MAX):
+        members = await job.store.list(Range.prefix(job.keys.members), keys_only=True)
+        _check(job, [entry.key.removeprefix(job.keys.members) for entry in members.entries])
+        keys = await _keys(job)
+        same = Compare.modified(job.keys.incarnation, view.incarnation.mod_revision if view.incarnation else 0)
+        guards = (Compare.empty(job.keys.members), same)
+        if (await job.store.txn(guards, (Delete(Range.prefix(job.keys.root)),))).succeeded:
+            write([f"Job {job.job_id} is forgotten: {_what(job.keys, keys)}. Its logs and checkpoints stay."])
+            return 0
+        view = await job.view(everything=True)
+    raise Lives(f"job {job.job_id} changes all the time, so somebody works on it; nothing was deleted, try again")
+
+
+async def _keys(job: Job) -> list[str]:
+    listing = await job.store.list(Range.prefix(job.keys.root), keys_only=True)
+    return [entry.key for entry in listing.entries]
+
+
+def _check(job: Job, members: Iterable[str]) -> None:
+    nodes = sorted(members)
+    if not nodes:
+        return
+    named = ", ".join(clean(node) for node in nodes[:NAMED_MAX])
+    more = f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else ""
+    raise Lives(
+        f"job {job.job_id} has {len(nodes)} member{'s' if len(nodes) > 1 else ''} ({named}{more}), so nothing was "
+        "deleted; stop it first: elastic-ctl stop"
+    )
+
+
+def _ask(job: Job, view: View, keys: list[str]) -> None:
+    """Have a person say yes. Raises `ConfigError` without a terminal, and `Lives` at any other answer."""
+    if not (sys.stdin is not None and sys.stdin.isatty()):
+        raise ConfigError(f"forget deletes all that etcd knows of job {job.job_id}; without a terminal, add --yes")
+    if view.verdict is None:
+        answer(f"{_STILL.format(job.job_id)}\n")
+    answer(f"Delete {_what(job.keys, keys)} of job {job.job_id} below {job.keys.root}? [y/N] ")
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Lives(f"job {job.job_id} stays as it is")
+
+
+def _what(keys: JobKeys, found: Iterable[str]) -> str:
+    """What stands under these keys, in words: "verdict, spec, 12 events (17 keys)"."""
+    counts = Counter(key.removeprefix(keys.root).partition("/")[0] for key in found)
+    words = [name if count == 1 else f"{count} {name}" for name, count in sorted(counts.items())]
+    total = counts.total()
+    return f"{', '.join(words)} ({total} key{'' if total == 1 else 's'})"
+
+
+COMMAND: Final = Command(
+    "forget", "delete all that etcd knows of a job that nobody works on any more", _arguments, _run
+)

@@ -1,0 +1,127 @@
+"""What every subcommand of `elastic-ctl` works with: the job that was named, its store, and how it answers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from elastic.errors import ConfigError, ElasticError
+from elastic.keys import JobKeys, View, ViewReader
+from elastic.store.base import Range, Store
+from launcher import access
+from launcher.commandline import named_values
+from launcher.descriptors import say
+from launcher.flags import BY_NAME
+from launcher.telling import answer
+from launcher.values import Servers
+
+STORE_FLAGS: Final = (*access.FLAGS, "key_prefix")
+"""The flags of `elastic-launch` that name a store."""
+JOB_FLAGS: Final = (*access.FLAGS, "job_id", "key_prefix")
+"""Those that name a job; every subcommand has them that does not say otherwise."""
+
+WHO: Final = "elastic-ctl"
+NO_SUCH_JOB = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The job that was named, and its store."""
+
+    job_id: str
+    keys: JobKeys
+    store: Store
+    servers: tuple[str, ...]
+
+    async def view(self, *, everything: bool = False) -> View:
+        """All documents of the job, at one revision. Raises `NoSuchJob` if there is none.
+
+        `everything`: a job of which nothing but its history is left is one, too.
+        """
+        listing = await self.store.list(self.keys.everything[0])
+        if not listing.entries and everything:
+            listing = await self.store.list(Range.prefix(self.keys.root), keys_only=True)
+        if not listing.entries:
+            where = f"at {', '.join(self.servers)} below {self.keys.root}"
+            raise NoSuchJob(f"there is no job {self.job_id} {where}; elastic-ctl list shows the jobs that there are")
+        entries = {entry.key: entry for entry in listing.entries}
+        return ViewReader(self.keys).read(entries, listing.revision, complete=True, follows=None)
+
+
+class NoSuchJob(ElasticError):
+    """Nothing stands in the store under this job id."""
+
+    exit_code = NO_SUCH_JOB
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A subcommand. `arguments` adds what it takes beside the flags of the job; `run` gives the exit code.
+
+    One with `alone` instead of `run` needs no job, and opens the store itself if it is given one. `flags` are those of
+    `elastic-launch` that it has.
+    """
+
+    name: str
+    help: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[Job, argparse.Namespace], Awaitable[int]] | None = None
+    alone: Callable[[argparse.Namespace, Mapping[str, str]], Awaitable[int]] | None = None
+    flags: tuple[str, ...] = JOB_FLAGS
+
+
+def named_job(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[Servers, str, str]:
+    """Server, job id and key prefix, from the flags (by name) and the environment, as `elastic-launch` reads them.
+
+    Inside a worker the job is the worker's. Raises `ConfigError` that names what is missing or wrong.
+    """
+    given = named_values(asked, environ, JOB_FLAGS)
+    for name in ("elastic_server", "job_id"):
+        _need(name, given, "which job?")
+    return given["servers"], given["job_id"], _key_prefix(given)
+
+
+def named_store(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[Servers, str]:
+    """Server and key prefix, in the same way, for what looks at all jobs."""
+    given = named_values(asked, environ, STORE_FLAGS)
+    _need("elastic_server", given, "which etcd?")
+    return given["servers"], _key_prefix(given)
+
+
+def open_store(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> Store:
+    """A client of the store that was named; says a warning about files that look wrong. Raises `ConfigError`."""
+    way, warnings = access.access(named_values(asked, environ, STORE_FLAGS), environ)
+    for line in warnings:
+        say(f"warning: {line}", WHO)
+    return way.open()
+
+
+def _need(name: str, given: Mapping[str, Any], question: str) -> None:
+    flag = BY_NAME[name]
+    if not given.get(flag.field):
+        raise ConfigError(f"{question} add --{name} {flag.metavar.partition(',')[0]}, or set {flag.variables[0]}")
+
+
+def _key_prefix(given: Mapping[str, Any]) -> str:
+    flag = BY_NAME["key_prefix"]
+    prefix: str = given.get(flag.field, flag.default)
+    return prefix
+
+
+def reading(read: Callable[[str], object]) -> Callable[[str], object]:
+    """A flag's value, read as `launcher.values` reads it: argparse tells what is wrong with it in the same words."""
+
+    def typed(text: str) -> object:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return typed
+
+
+def write(lines: Iterable[str]) -> None:
+    """Write lines to stdout."""
+    answer("".join(f"{line}\n" for line in lines))

@@ -1,0 +1,202 @@
+"""`elastic-ctl logs`: what a worker writes, from the node that has it, wherever that is."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import Final
+
+from elastic.askwire import LINES_MAX, Log, LogEnd, LogPiece, LogStart
+from elastic.errors import ConfigError
+from elastic.keys import View
+from elastic.model import Role, Verdict
+from elastic.naming import log_name, process_name
+from launcher import report, seatsof
+from launcher.asking import Asking, NotNow, Unasked
+from launcher.descriptors import say
+from launcher.operate.job import Command, Job, write
+from launcher.operate.newest import Newest
+from launcher.seatsof import Found
+from launcher.telling import pass_on
+
+WHO = "elastic-ctl"
+LINES: Final = 100
+NOT_HERE: Final = 1
+AGAIN_S: Final = 1.0
+"""Before a node that could not be asked is asked again, unless the process is elsewhere before."""
+SILENT_S: Final = 5.0
+"""A node that says nothing for so long while the process runs elsewhere is left: its agent stands still."""
+TRIES: Final = 3
+"""So often a node is asked that has never answered, while it is registered."""
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("rank", metavar="RANK", help="a rank; in a parameter-server job also server.0, heter.0")
+    parser.add_argument("--follow", action="store_true", help="go on, over restarts, until the job ends")
+    parser.add_argument(
+        "--lines", metavar="N", default=str(LINES), help=f"so many lines of what is there (default: {LINES})"
+    )
+
+
+async def _run(job: Job, asked: argparse.Namespace) -> int:
+    role, index = seatsof.named(asked.rank)
+    lines = _lines(asked.lines)
+    async with Newest(job) as newest:
+        if newest.view.verdict is not None:
+            _tell_ended(newest.view.verdict.value, newest.view, role, index)
+            return NOT_HERE
+        teller = _Teller(job, newest, role, index)
+        if not asked.follow:
+            await teller.tell_once(lines)
+            return 0
+        return await teller.follow(lines)
+
+
+def _lines(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= LINES_MAX):
+        raise ConfigError(f"--lines {text}: a number from 0 to {LINES_MAX}")
+    return int(text)
+
+
+class _Teller:
+    """Passes one log on to stdout, and says on stderr where it comes from when that changes."""
+
+    def __init__(self, job: Job, newest: Newest, role: Role, index: int) -> None:
+        self._job = job
+        self._newest = newest
+        self._role = role
+        self._index = index
+        self._name = process_name(role, index)
+        self._stamp = (0, 0)
+        self._offset = -1
+        """The newest start of which something was told, and how much of it; -1: all."""
+        self._node = ""
+        self._begun = False
+        self._whole_line = True
+        self._passed_on = 0
+        self._waits = ""
+
+    async def tell_once(self, lines: int) -> None:
+        """Tell what is there. Raises `Unasked`."""
+        view = self._newest.view
+        found = seatsof.where(view, self._role, self._index)
+        if found is None:
+            raise Unasked(seatsof.absent(view, self._role, self._index))
+        await self._tell(found, Log(self._role, self._index, lines))
+
+    async def follow(self, lines: int) -> int:
+        """Tell it until the job has ended; the exit code. Raises `Unasked` if its node never answers."""
+        newest, tries, tried = self._newest, 0, ""
+        while True:
+            found = seatsof.where(newest.view, self._role, self._index)
+            if found is None or found.stamp < self._stamp or (found.stamp == self._stamp and self._offset < 0):
+                if (stored := newest.view.verdict) is not None:
+                    say(f"the job has {stored.value.status}: {stored.value.reason}", WHO)
+                    return 0
+                await self._wait(seatsof.absent(newest.view, self._role, self._index) if found is None else "")
+                continue
+            if self._node and found.node != self._node:
+                say(f"{self._name} moved from {self._node} to {found.node} (generation {found.stamp[0]})", WHO)
+                self._node = found.node
+            offset = self._offset if found.stamp == self._stamp else -1
+            asked = Log(self._role, self._index, LINES_MAX if self._begun else lines, True, *self._stamp, offset)
+            try:
+                await self._tell_while_it_counts(found, asked)
+                tries = 0
+                if self._offset >= 0:  # Its agent ends, and could not tell all.
+                    await newest.changes(AGAIN_S)
+            except Unasked as error:
+                passes = self._begun or isinstance(error, NotNow)
+                tries = 0 if passes else tries + 1 if found.node == tried else 1
+                tried = found.node
+                if newest.view.verdict is not None:
+                    self._stamp, self._offset = found.stamp, -1
+                    say(f"{error}; the end of the log is in its file there", WHO)
+                elif tries >= TRIES:
+                    raise
+                else:
+                    await self._wait_a_while(found, str(error) if passes else "")
+
+    async def _wait_a_while(self, found: Found, why: str) -> None:
+        """Wait `AGAIN_S`, whatever else changes in the store, or until the process is elsewhere; say once for what."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + AGAIN_S
+        while (left_s := until - clock()) > 0:
+            await self._wait(why, left_s)
+            view = self._newest.view
+            if view.verdict is not None or seatsof.where(view, self._role, self._index) != found:
+                return
+
+    async def _wait(self, why: str, limit_s: float | None = None) -> None:
+        """Wait for a change in the store, and say once for what."""
+        trouble = self._newest.trouble
+        why = f"etcd does not answer ({trouble})" if trouble else why
+        if why and why != self._waits:
+            say(f"{why}; waiting", WHO)
+        self._waits = why
+        await self._newest.changes(limit_s)
+
+    async def _tell_while_it_counts(self, found: Found, asked: Log) -> None:
+        """Pass on what one node tells, unless it says nothing any more while the process runs elsewhere."""
+        task = asyncio.create_task(self._tell(found, asked))
+        try:
+            while not task.done():
+                passed_on = self._passed_on
+                await asyncio.wait({task}, timeout=SILENT_S)
+                now = seatsof.where(self._newest.view, self._role, self._index)
+                if now is not None and now.stamp > found.stamp and passed_on == self._passed_on and not task.done():
+                    self._stamp, self._offset = found.stamp, -1
+                    return
+            await task
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _tell(self, found: Found, asked: Log) -> None:
+        """Pass on what one node tells."""
+        view = self._newest.view
+        stored = view.members.get(found.node)
+        if stored is None:
+            raise NotNow(
+                f"{self._name} was on node {found.node} of host {found.host}, which is not registered any more"
+            )
+        secret = view.secret.value if view.secret is not None else None
+        async with Asking(self._job.job_id, secret, found.node, stored.value) as one:
+            async for answer in one.log(asked):
+                match answer:
+                    case LogStart():
+                        self._node, self._begun = found.node, True
+                    case LogPiece():
+                        self._pass_on(answer)
+                    case LogEnd() if answer.over:
+                        self._stamp, self._offset = (answer.g, answer.rev), -1
+
+    def _pass_on(self, piece: LogPiece) -> None:
+        if piece.missing:
+            left_out = f"==== {piece.missing} bytes are left out here, they are in the log's file ====\n"
+            pass_on(b"" if self._whole_line else b"\n")
+            pass_on(left_out.encode())
+        pass_on(piece.data)
+        self._passed_on += len(piece.data)
+        self._stamp, self._offset = (piece.g, piece.rev), piece.offset
+        self._whole_line = piece.data.endswith(b"\n")
+
+
+def _tell_ended(verdict: Verdict, view: View, role: Role, index: int) -> None:
+    """The job has ended, and so have its agents: say where the logs are, and what the verdict keeps."""
+    lines = [f"the job has {verdict.status}, and its agents have ended; {_where_it_was(view, role, index)}"]
+    if verdict.cause is not None:
+        lines += report.failure_lines(verdict.cause)
+    write(lines)
+
+
+def _where_it_was(view: View, role: Role, index: int) -> str:
+    found = seatsof.where(view, role, index)
+    if found is None:
+        return seatsof.absent(view, role, index)
+    return f"the log of {process_name(role, index)} is {log_name(role, index)} in the log folder of host {found.host}"
+
+
+COMMAND: Final = Command(
+    "logs", "show what a worker has written, and what it writes, from the node that has it", _arguments, _run
+)

@@ -1,0 +1,74 @@
+"""Giving an order: written once, tried again where the job had changed, noted in its history."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+from collections.abc import Callable
+from typing import Final
+
+from elastic import history
+from elastic.errors import ElasticError, OutcomeUnknown
+from elastic.history import Event, What
+from elastic.keys import View
+from elastic.proposals import Transaction
+from elastic.store.base import Operation, Range
+from launcher.logs import clean
+from launcher.operate.job import NO_SUCH_JOB, Job
+from launcher.report import ended_lines
+
+TRIES_MAX: Final = 20
+"""A job that changes more often than this while an order is given is not told it."""
+NAME_SHOWN_MAX: Final = 64
+
+
+class CannotOrder(ElasticError):
+    """The job cannot do that, as its line says. Nothing was written."""
+
+    exit_code = NO_SUCH_JOB
+
+
+async def give(job: Job, order: Callable[[View], Transaction | None], what: Callable[[View], str]) -> tuple[View, bool]:
+    """Write what `order` makes of the job as it stands; it makes None of one that needs nothing.
+
+    `what` says it in the job's history, which is written in the same transaction. Gives that view, and whether
+    something was written. Where an answer was lost it is written again: every order says how things are to be, so that
+    it may stand twice. Raises `CannotOrder`, `NoSuchJob`, `StoreError`.
+    """
+    for _ in range(TRIES_MAX):
+        view = await job.view()
+        transaction = order(view)
+        if transaction is None:
+            return view, False
+        noted = await _noted(job, view, what(view))
+        try:
+            result = await job.store.txn(transaction.compares, (*transaction.then, *noted))
+        except OutcomeUnknown:
+            continue
+        if result.done:
+            return view, True
+    raise CannotOrder(f"{job.job_id} changes too fast to be told anything; try again")
+
+
+async def _noted(job: Job, view: View, text: str) -> tuple[Operation, ...]:
+    """What puts an order into the history of the job."""
+    g = view.generation.value.g if view.generation is not None else 0
+    event = Event(at=round(time.time(), 3), node=operator(), what=What.ORDER, g=g, text=text[: history.TEXT_MAX])
+    listing = await job.store.list(Range.prefix(job.keys.events), keys_only=True)
+    return history.remember(job.keys, event, sorted(entry.key for entry in listing.entries))
+
+
+def ended(job: Job, view: View) -> str:
+    """How a job that has a verdict ended, in one line."""
+    assert view.verdict is not None
+    return clean(ended_lines(view.verdict.value, job.job_id, time.time())[0])
+
+
+def operator() -> str:
+    """Who gives the order, in words for others: user and host, at most 129 signs that a terminal shows."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # No such user in this container.
+        user = "somebody"
+    return f"{clean(user)[:NAME_SHOWN_MAX]}@{clean(socket.gethostname())[:NAME_SHOWN_MAX]}"

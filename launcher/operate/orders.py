@@ -1,0 +1,86 @@
+"""What an operator writes into the store, each in one guarded transaction (pure).
+
+An order holds only if nothing that it was based on has changed, the store is the same one, and no verdict is there.
+Who gives several orders in one moment gets the one that came last.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from elastic.keys import JobKeys, View, encode
+from elastic.model import Halt, Leave, Mode, Np, Spec, Status, Verdict
+from elastic.proposals import Transaction
+from elastic.store.base import Compare, Delete, Put, Range
+
+FORGOTTEN_MAX = 50
+"""Old orders that one new order takes away."""
+TAG = "operator"
+"""Of a verdict that no proposer wrote."""
+
+
+def scale(keys: JobKeys, view: View, np: Np) -> Transaction:
+    """Another np in the spec. The view has one."""
+    assert view.spec is not None
+    spec: Spec = msgspec.structs.replace(view.spec.value, np=np)
+    compares = (*_guards(keys, view), Compare.modified(keys.spec, view.spec.mod_revision))
+    return Transaction("scale", compares, (Put(keys.spec, encode(spec)),))
+
+
+def unfit(spec: Spec, np: Np) -> str:
+    """Why a job cannot have that np, with the mend; "" if it can."""
+    if spec.ips and np.high > len(spec.ips):
+        most = len(spec.ips)
+        return f"--np {np} asks for {np.high} nodes, and the job's --ips names {most}; use {most} at most"
+    if spec.mode is not Mode.COLLECTIVE and (spec.roles is None or not spec.roles.apart):
+        return "the seats of this parameter-server job are fixed on its hosts; stop it, and start it with other lists"
+    return ""
+
+
+def leave(keys: JobKeys, view: View, node: str, reason: str, within_s: float | None, at: float) -> Transaction:
+    """Tell a member to leave. The view has it. A deadline that it was given before can only come nearer.
+
+    What nodes were told that are gone is deleted with it.
+    """
+    stored = view.leaves.get(node)
+    if stored is not None and stored.value.within_s is not None:
+        left_s = min(max(stored.value.at + stored.value.within_s - at, 0.0), stored.value.within_s)
+        within_s = left_s if within_s is None else min(left_s, within_s)
+    order = Leave(reason=reason, within_s=within_s, at=at)
+    compares = (
+        *_guards(keys, view),
+        Compare.created(keys.member(node), view.members[node].create_revision),
+        Compare.modified(keys.leave(node), stored.mod_revision if stored is not None else _damaged(view, keys, node)),
+    )
+    gone = [one for one in view.leaves if one not in view.members and one != node][:FORGOTTEN_MAX]
+    deletes = tuple(Delete(Range.key(keys.leave(one))) for one in gone)
+    return Transaction("drain", compares, (Put(keys.leave(node), encode(order)), *deletes))
+
+
+def _damaged(view: View, keys: JobKeys, node: str) -> int:
+    return view.damaged_at.get(keys.leave(node), 0)
+
+
+def halt(keys: JobKeys, view: View, reason: str, at: float) -> Transaction:
+    """Stop this run as a planned change. The view has a spec."""
+    assert view.spec is not None
+    order = Halt(run=view.spec.value.run, reason=reason, at=at)
+    return Transaction("stop", _guards(keys, view), (Put(keys.halt, encode(order)),))
+
+
+def end(keys: JobKeys, view: View, reason: str, at: float) -> Transaction:
+    """Write the verdict at once: whoever has workers stops them fast."""
+    run = view.spec.value.run if view.spec is not None else 1
+    g = view.generation.value.g if view.generation is not None else 0
+    verdict = Verdict(status=Status.STOPPED, reason=reason, run=run, g=g, tag=TAG, at=at)
+    at_spec = Compare.modified(keys.spec, view.spec.mod_revision if view.spec is not None else 0)
+    return Transaction("stop", (*_guards(keys, view), at_spec), (Put(keys.verdict, encode(verdict)),))
+
+
+def _guards(keys: JobKeys, view: View) -> tuple[Compare, ...]:
+    same = (
+        Compare.absent(keys.incarnation)
+        if view.incarnation is None
+        else Compare.equals(keys.incarnation, encode(view.incarnation.value))
+    )
+    return (same, Compare.absent(keys.verdict))

@@ -1,0 +1,68 @@
+"""The phases of a recovery as a bar for a terminal, each as long as its share of the time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from elastic.recovery import Mark
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+WIDTH: Final = 60
+"""Cells of a bar."""
+STYLES: Final[Mapping[str, str]] = {
+    Mark.EARLIER: "bright_black",
+    Mark.JOINED: "bright_blue",
+    Mark.MET: "blue",
+    Mark.NOTICED: "red",
+    Mark.SEATED: "bright_red",
+    Mark.DECIDED: "yellow",
+    Mark.PUBLISHED: "bright_yellow",
+    Mark.TOLD: "bright_cyan",
+    Mark.STOPPED: "magenta",
+    Mark.OPENED: "bright_magenta",
+    Mark.HEARD_GO: "bright_green",
+    Mark.SPAWNED: "cyan",
+    Mark.GROUPED: "blue",
+    Mark.RESTORED: "bright_blue",
+    Mark.SERVED: "green",
+    Mark.STEPPED: "green",
+}
+
+
+def widths(lengths: Sequence[float], cells: int) -> list[int]:
+    """Whole cells for each length, in all exactly `cells`: a share that is cut most is the first to get one more."""
+    total = sum(length for length in lengths if length > 0)
+    if total <= 0:
+        return [0] * len(lengths)
+    shares = [max(length, 0.0) / total * cells for length in lengths]
+    found = [int(share) for share in shares]
+    by_rest = sorted(range(len(shares)), key=lambda at: found[at] - shares[at])
+    for at in by_rest[: cells - sum(found)]:
+        found[at] += 1
+    return found
+
+
+def bar(phases: Mapping[str, float], width: int, *, ascii_only: bool) -> Text:
+    """The bar, and below it the name of each phase that is long enough to be seen, where its cells begin."""
+    from rich.text import Text
+
+    drawn, names = Text(), Text()
+    cells = widths(list(phases.values()), min(width, WIDTH))
+    for (name, length), count in zip(phases.items(), cells, strict=True):
+        style = STYLES.get(name, "white")
+        drawn.append(("#" if ascii_only else "█") * count, style)
+        label = f"{name} {_length(length)}"
+        if count > len(label):
+            names.append(label.ljust(count), style)
+        else:
+            names.append(" " * count)
+    drawn.append(f" {_length(sum(phases.values()))}")
+    names.rstrip()
+    return Text("\n").join([drawn, names]) if names.plain else drawn
+
+
+def _length(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"

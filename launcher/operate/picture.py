@@ -1,0 +1,47 @@
+"""A job as it stands: what the store says, and what the nodes themselves say when they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from elastic.askwire import Snapshot
+from elastic.keys import View
+from launcher import status
+from launcher.asking import ask_all
+from launcher.operate.job import Job
+
+ASK_LIMIT_S: Final = 1.0
+"""So long all nodes together may take to answer."""
+
+
+class Picture(msgspec.Struct, frozen=True, kw_only=True):
+    """`windows` are the nodes' own words, by node. `unasked` says of the others why there are none."""
+
+    status: status.JobStatus
+    windows: Mapping[str, Snapshot]
+    unasked: Mapping[str, str]
+
+    @property
+    def told(self) -> dict[str, object]:
+        """As one JSON object: the fields of the status, then `windows` and `unasked`."""
+        found: dict[str, object] = msgspec.to_builtins(self.status)
+        return {**found, "windows": msgspec.to_builtins(self.windows), "unasked": dict(self.unasked)}
+
+
+async def look(job: Job) -> Picture:
+    """Read the store once, and ask every registered node. Raises `NoSuchJob`, and `StoreError`."""
+    return await picture(job, await job.view())
+
+
+async def picture(job: Job, view: View) -> Picture:
+    """The same of what was read; a job that has ended has nobody to ask."""
+    described = status.describe(view, job.job_id)
+    if view.verdict is not None:
+        return Picture(status=described, windows={}, unasked={})
+    members = {node: stored.value for node, stored in view.members.items()}
+    secret = view.secret.value if view.secret is not None else None
+    windows, unasked = await ask_all(job.job_id, secret, members, ASK_LIMIT_S)
+    return Picture(status=described, windows=windows, unasked=unasked)

@@ -1,0 +1,73 @@
+"""`elastic-ctl report`: the page of a job as one HTML file to keep."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import Final
+
+from elastic import course
+from elastic.errors import ConfigError
+from elastic.store.base import Range
+from launcher import history
+from launcher.operate.job import Command, Job, write
+from launcher.operate.picture import picture
+from launcher.page.document import document
+from launcher.page.sections import sections
+from launcher.story import read_story
+from launcher.telling import pass_on
+
+STDOUT: Final = "-"
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", metavar="FILE", help="where it is written (default: JOB_ID.html; -: to stdout)")
+    parser.add_argument("--force", action="store_true", help="write it also where a file of that name is")
+
+
+async def _run(job: Job, asked: argparse.Namespace) -> int:
+    if asked.out == STDOUT:
+        pass_on(await report(job))
+        return 0
+    path = Path(asked.out or f"{job.job_id}.html")
+    if not asked.force:
+        _free(path)
+    html = await report(job)
+    _keep(path, html)
+    write([f"The report of job {job.job_id} is {path} ({len(html) / 1000:.0f} kB)"])
+    return 0
+
+
+async def report(job: Job) -> bytes:
+    """The page of a job as it stands now. Raises `NoSuchJob`, `StoreError`."""
+    now = time.time()
+    found = await picture(job, await job.view(everything=True))
+    events = await history.read(job.store, job.keys)
+    written = (await job.store.list(Range.key(job.keys.course))).entries
+    points = course.read(written[0].value) if written else None
+    told = await read_story(job.store, job.keys, now)
+    made = document({"job": job.job_id}, sections(found, told, points, events, now))
+    return made.html
+
+
+def _free(path: Path) -> None:
+    """See, before anything is read, that no file is there."""
+    if path.exists():
+        raise ConfigError(f"{path} is there already; add --force to replace it, or name another file with --out")
+
+
+def _keep(path: Path, html: bytes) -> None:
+    """Write the file whole, or not at all."""
+    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        new.write_bytes(html)
+        os.replace(new, path)
+    except OSError as error:
+        new.unlink(missing_ok=True)
+        raise ConfigError(f"{path} cannot be written ({error.strerror}); name another file with --out") from error
+
+
+COMMAND: Final = Command("report", "write the page of a job as one HTML file to keep", _arguments, _run)

@@ -1,0 +1,74 @@
+"""`elastic-ctl scale`: another number of nodes for a job that runs or waits."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from elastic.errors import ConfigError
+from elastic.keys import View
+from elastic.model import Generation, Np
+from elastic.proposals import Transaction
+from launcher import values
+from launcher.operate import orders
+from launcher.operate.job import Command, Job, reading, write
+from launcher.operate.ordering import CannotOrder, ended, give
+from launcher.report import of_nodes
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--np",
+        required=True,
+        type=reading(values.np),
+        metavar="N|MIN:MAX",
+        help="how many nodes, as in elastic-launch: N, or MIN:MAX (N:N is exactly N)",
+    )
+
+
+async def _run(job: Job, asked: argparse.Namespace) -> int:
+    write([await scale(job, asked.np)])
+    return 0
+
+
+async def scale(job: Job, wanted: Np) -> str:
+    """Give the order; the line that says what follows. Raises `ConfigError`, and what `give` raises."""
+
+    def order(view: View) -> Transaction | None:
+        if view.verdict is not None:
+            raise CannotOrder(ended(job, view))
+        if view.spec is None:
+            raise CannotOrder(f"{job.job_id} has no readable spec: start a node first")
+        if unfit := orders.unfit(view.spec.value, wanted):
+            raise ConfigError(unfit)
+        return None if view.spec.value.np == wanted else orders.scale(job.keys, view, wanted)
+
+    view, written = await give(job, order, lambda view: f"elastic-ctl scale: {_becomes(view, wanted)}")
+    assert view.spec is not None
+    if not written:
+        return f"{job.job_id}: --np is {wanted} already"
+    return f"{job.job_id}: {_becomes(view, wanted)}; {_what_follows(view, wanted)}"
+
+
+def _becomes(view: View, np: Np) -> str:
+    return f"--np {view.spec.value.np if view.spec is not None else '?'} becomes {np}"
+
+
+def _what_follows(view: View, np: Np) -> str:
+    generation: Generation | None = view.generation.value if view.generation is not None else None
+    inside = len(generation.members) if generation is not None else 0
+    here = len(view.members)
+    run = f"{of_nodes(inside)} run{'s' if inside == 1 else ''}"
+    if np.high < inside:
+        out = inside - np.high
+        return f"{run}: {out} of them will leave the world and wait as {'a spare' if out == 1 else 'spares'}"
+    if here < np.low:
+        more = np.low - here
+        return f"{of_nodes(here)} here: the job holds until {more} more come{'s' if more == 1 else ''}"
+    if here > inside and np.high > inside:
+        new = min(here, np.high) - inside
+        return f"{run}: {new} that wait{'s' if new == 1 else ''} will be taken in"
+    return f"{run}: that stays, until others come"
+
+
+COMMAND: Final = Command("scale", "change how many nodes a job uses, while it runs", _arguments, _run)

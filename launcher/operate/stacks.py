@@ -1,0 +1,47 @@
+"""`elastic-ctl stacks`: where a worker is just now, from the node that has it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from elastic.askwire import Stacks
+from elastic.model import Role
+from launcher import seatsof
+from launcher.asking import Asking, Unasked
+from launcher.descriptors import say
+from launcher.operate.job import Command, Job, write
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("rank", metavar="RANK", help="a rank; in a parameter-server job also server.0, heter.0")
+
+
+async def _run(job: Job, asked: argparse.Namespace) -> int:
+    role, index = seatsof.named(asked.rank)
+    async with await node_of(job, role, index, "none has stacks") as one:
+        answer = await one.stacks(Stacks(role, index))
+    say(answer.how, "elastic-ctl")
+    write(answer.text.splitlines())
+    return 0
+
+
+async def node_of(job: Job, role: Role, index: int, ended: str) -> Asking:
+    """Whom to ask for a process that runs; `ended` says what follows for it from the end of the job.
+
+    Raises `Unasked`, `NoSuchJob`, `StoreError`.
+    """
+    view = await job.view()
+    if view.verdict is not None:
+        raise Unasked(f"the job has {view.verdict.value.status}: no worker runs, and {ended}")
+    found = seatsof.where(view, role, index)
+    if found is None:
+        raise Unasked(seatsof.absent(view, role, index))
+    stored = view.members.get(found.node)
+    if stored is None:
+        raise Unasked(f"node {found.node} of host {found.host} is not registered any more")
+    secret = view.secret.value if view.secret is not None else None
+    return Asking(job.job_id, secret, found.node, stored.value)
+
+
+COMMAND: Final = Command("stacks", "show the stacks of a worker's threads, now", _arguments, _run)

@@ -1,0 +1,163 @@
+"""`elastic-ctl status`: a job as it stands, once or for as long as one looks."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from elastic.errors import ConfigError
+from launcher import picturewords, status
+from launcher.operate import table
+from launcher.operate.job import Command, Job, write
+from launcher.operate.newest import Newest
+from launcher.operate.picture import Picture, look, picture
+from launcher.status import NodeState
+from launcher.telling import answer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+STYLES: Final = {
+    NodeState.RUNNING: "green",
+    NodeState.DONE: "green",
+    NodeState.STOPPING: "yellow",
+    NodeState.WAITING: "yellow",
+    NodeState.DRAINING: "yellow",
+    NodeState.LOST: "bold red",
+}
+WATCH_S: Final = 2.0
+WATCH_S_MIN: Final = 0.2
+"""No more often, whatever changes: each time all nodes are asked."""
+WATCH_S_MAX: Final = 86_400.0
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON object, for scripts; with --watch one per line")
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        const=f"{WATCH_S:g}",
+        metavar="SECONDS",
+        help=f"go on until the job ends: at each change, and every so many seconds (default: {WATCH_S:g})",
+    )
+
+
+async def _run(job: Job, asked: argparse.Namespace) -> int:
+    if asked.watch is not None:
+        return await _watch(job, _seconds(asked.watch), as_json=asked.json)
+    found = await look(job)
+    if asked.json:
+        _write_json(found)
+    elif sys.stdout.isatty():
+        _draw(found)
+    else:
+        write(_plain(found))
+    return 0
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not WATCH_S_MIN <= seconds <= WATCH_S_MAX:
+        raise ConfigError(f"--watch {text}: a number of seconds from {WATCH_S_MIN:g} to {WATCH_S_MAX:.0f}")
+    return seconds
+
+
+def _write_json(found: Picture) -> None:
+    write((msgspec.json.encode(found.told).decode(),))
+
+
+async def _watch(job: Job, every_s: float, *, as_json: bool) -> int:
+    """Show the job at each change of it and every `every_s`, until it has ended."""
+    live = sys.stdout.isatty() and not as_json
+    async with Newest(job) as newest:
+        if live:
+            await _watch_live(job, newest, every_s)
+            return 0
+        before = None
+        while True:
+            found = await picture(job, newest.view)
+            if as_json:
+                _write_json(found)
+            elif (now := _essence(found, newest.trouble)) != before:
+                at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+                write(([] if before is None else [""]) + [f"--- {at}", *_plain(found, newest.trouble)])
+                before = now
+            if found.status.verdict is not None:
+                return 0
+            await _next_look(newest, every_s)
+
+
+async def _watch_live(job: Job, newest: Newest, every_s: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(), auto_refresh=False) as live:
+        while True:
+            found = await picture(job, newest.view)
+            live.update(_drawn(found, newest.trouble), refresh=True)
+            if found.status.verdict is not None:
+                return
+            await _next_look(newest, every_s)
+
+
+async def _next_look(newest: Newest, every_s: float) -> None:
+    await asyncio.sleep(WATCH_S_MIN)
+    await newest.changes(every_s - WATCH_S_MIN)
+
+
+def _essence(found: Picture, trouble: str) -> object:
+    """What people are told anew where nothing is drawn over: not each step, nor that it takes time."""
+    told = [(node.node, node.state, node.note) for node in found.status.nodes]
+    head = msgspec.structs.replace(found.status, nodes=(), saved=None)
+    return head, told, frozenset(found.unasked), trouble
+
+
+def _head(found: Picture, trouble: str) -> list[str]:
+    lines = status.head_lines(found.status, time.time())
+    return [*lines, f"etcd does not answer ({trouble}); this is what it said last"] if trouble else lines
+
+
+def _plain(found: Picture, trouble: str = "") -> list[str]:
+    """Everything in plain columns, for files and other programs."""
+    lines = _head(found, trouble)
+    if found.status.nodes:
+        rows = [picturewords.COLUMNS, *picturewords.rows(found.status, found.windows)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return lines + picturewords.foot_lines(found.status, found.unasked)
+
+
+def _drawn(found: Picture, trouble: str = "") -> RenderableType:
+    """The same for a terminal."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(line) for line in _head(found, trouble)]
+    if found.status.nodes:
+        made = table.empty(picturewords.COLUMNS, picturewords.NUMBERS)
+        for node, row in zip(found.status.nodes, picturewords.rows(found.status, found.windows), strict=True):
+            made.add_row(*map(Text, row), style=STYLES.get(node.state, ""))
+        parts.append(made)
+    parts += [Text(line) for line in picturewords.foot_lines(found.status, found.unasked)]
+    return Group(*parts)
+
+
+def _draw(found: Picture) -> None:
+    from rich.console import Console
+
+    console = Console()
+    with console.capture() as drawn:  # It would end the process by itself where nobody reads.
+        console.print(_drawn(found))
+    answer(drawn.get())
+
+
+COMMAND: Final = Command("status", "show a job: its generation, its nodes, and what it waits for", _arguments, _run)

@@ -1,0 +1,105 @@
+"""`elastic-ctl ui`: a page that shows a job, or all of them, live, for as long as the command runs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ipaddress
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from elastic.errors import ConfigError
+from launcher import values
+from launcher.commandline import named_values
+from launcher.descriptors import say
+from launcher.endpoints import join_host_port
+from launcher.operate.job import JOB_FLAGS, WHO, Command, named_store, open_store, reading, write
+
+HERE: Final = "127.0.0.1"
+TOKEN_BYTES: Final = 24
+TOKEN_MIN: Final = 16
+TOKEN_MAX: Final = 256
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--listen",
+        type=reading(_listen),
+        default=(HERE, 0),
+        metavar="[ADDRESS:]PORT",
+        help=f"where browsers find it (default: a free port of {HERE}, for this machine alone)",
+    )
+    allowed = parser.add_mutually_exclusive_group()
+    allowed.add_argument(
+        "--allow_orders",
+        action="store_true",
+        help="who opens the address that is printed can scale, drain and stop: it has a token in it",
+    )
+    allowed.add_argument("--token_file", metavar="FILE", help="the same, with the token that stands in this file")
+
+
+def _listen(text: str) -> tuple[str, int]:
+    """An address and a port; 0 is a free one. Raises `ValueError`."""
+    if text.strip() == "0":
+        return HERE, 0
+    if (found := values.metrics_port(text)) is None:
+        return HERE, 0
+    return found
+
+
+async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from launcher.page.live import Lives  # Only now: no other command needs a server.
+    from launcher.page.server import PageServer
+
+    servers, key_prefix = named_store(vars(asked), environ)
+    only: str = named_values(vars(asked), environ, JOB_FLAGS).get("job_id") or ""
+    token = _token(asked)
+    store = open_store(vars(asked), environ)
+    lives = Lives(store, key_prefix, servers.endpoints)
+    server = PageServer(lives, (store, key_prefix), only, token)
+    host, port = asked.listen
+    try:
+        try:
+            where = await server.open(host, port)
+        except OSError as error:
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            raise ConfigError(
+                f"--listen {join_host_port(host, port)} cannot be had ({why}); name another port or address"
+            ) from error
+        if not _is_loopback(where[0]):
+            say("warning: whoever reaches this address can see the job and read its logs", WHO)
+        fragment = f"#token={token}" if asked.allow_orders else ""
+        write([f"The page of {only or 'all jobs'} is at http://{join_host_port(*where)}/{fragment} (Ctrl-C ends it)"])
+        await asyncio.Event().wait()
+    finally:
+        await server.close()
+        await lives.close()
+        await store.close()
+    return 0
+
+
+def _token(asked: argparse.Namespace) -> str:
+    """The token that orders need; "": nobody can give any."""
+    if asked.token_file is None:
+        return secrets.token_urlsafe(TOKEN_BYTES) if asked.allow_orders else ""
+    try:
+        token = Path(asked.token_file).read_text().strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--token_file {asked.token_file} cannot be read ({error})") from error
+    if not TOKEN_MIN <= len(token) <= TOKEN_MAX or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(
+            f"--token_file {asked.token_file} needs a line of {TOKEN_MIN} to {TOKEN_MAX} letters, digits and signs"
+        )
+    return token
+
+
+def _is_loopback(host: str) -> bool:
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+
+
+COMMAND: Final = Command(
+    "ui", "serve a page that shows a job live, or all jobs, to browsers", _arguments, alone=_run, flags=JOB_FLAGS
+)

@@ -1,0 +1,206 @@
+// Loss, rate and what else the script reports, over time or steps; what was made again is dashed.
+
+const AXES = [
+  ["Time", "time"],
+  ["Step", "step"],
+];
+let axis = "time";
+
+chooser(
+  $("axis"),
+  AXES.map(([name]) => name),
+  (name) => AXES.find(([one]) => one === name)[1] === axis,
+  (name) => {
+    axis = AXES.find(([one]) => one === name)[1];
+    drawCharts();
+  },
+);
+
+// Points as the store has them: [step, at, g, loss, rate, metrics]; those that repeat a step were made again.
+function pointsOf() {
+  let most = -1,
+    before = -1,
+    g = null;
+  return page.course.points.map(([step, at, of, loss, rate, metrics]) => {
+    if (of !== g) {
+      before = Math.max(most, before);
+      g = of;
+    }
+    most = Math.max(most, step);
+    return { step, at, g: of, loss, rate, metrics: metrics || [], again: step <= before };
+  });
+}
+
+function drawCharts() {
+  const points = pointsOf();
+  $("charts-part").hidden = !page.head.began;
+  const wanted = [
+    ["loss", "Loss", (point) => point.loss],
+    ["rate", "Rate, steps/s", (point) => point.rate],
+    ...page.course.names.map((name, index) => [`metric ${name}`, name, (point) => point.metrics[index]]),
+  ];
+  const some = wanted
+    .map(([id, title, of]) => ({
+      id,
+      title,
+      values: points.map((point) => ({ ...point, value: of(point) })).filter((point) => Number.isFinite(point.value)),
+    }))
+    .filter((one) => one.values.length > 1);
+  keyed($("charts"), some, (one) => one.id, makeChart, drawChart);
+  const again = points.some((point) => point.again)
+    ? "Dashed, with open dots: steps that were made again after a recovery. "
+    : "";
+  say(
+    $("charts-note"),
+    some.length
+      ? `${again}Shaded: pauses. Told by rank 0.`
+      : "Nothing was reported: a script tells its steps with elastic.report(loss=…) or state.commit().",
+  );
+}
+
+function makeChart(one) {
+  const made = el(
+    "figure",
+    { class: "chart" },
+    el("figcaption", {}, el("b", {}, one.title), el("span", { class: "read", role: "status" })),
+    el("div", {}),
+  );
+  made.at = null;
+  return made;
+}
+
+function nice(low, high, many) {
+  const rough = (high - low || Math.abs(high) || 1) / many,
+    power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
+  const found = [];
+  for (let at = Math.floor(low / step) * step; at <= high + step * 0.999; at += step)
+    found.push(Number(at.toPrecision(12)));
+  return found;
+}
+
+function drawChart(made, one) {
+  const box = made.lastElementChild,
+    width = box.clientWidth,
+    height = 190,
+    left = 48,
+    bottom = height - 22;
+  if (!width) return;
+  const by = axis === "time" ? (point) => point.at : (point) => point.step;
+  const xs = one.values.map(by),
+    ys = one.values.map((point) => point.value);
+  const low = axis === "time" ? Math.min(page.head.began, ...xs) : Math.min(...xs),
+    high = Math.max(axis === "time" ? page.head.until || now() : 0, ...xs);
+  const ticks = nice(one.id === "rate" ? 0 : Math.min(...ys), Math.max(...ys), 4),
+    floor = ticks[0],
+    roof = Math.max(ticks[ticks.length - 1], floor + 1e-12);
+  const x = (at) => left + ((at - low) / Math.max(high - low, 1e-9)) * (width - left - 10),
+    y = (value) => bottom - ((value - floor) / (roof - floor)) * (bottom - 10);
+  const parts = [];
+  if (axis === "time") {
+    for (const pause of page.pauses) {
+      const from = x(Math.max(pause.began, low)),
+        to = x(Math.min(pause.ended, high));
+      if (to >= left && from <= width)
+        parts.push(
+          svg("rect", {
+            class: "band",
+            "data-tone": pause.open ? "begin" : tone(pause.why),
+            x: from,
+            y: 6,
+            width: Math.max(to - from, 2),
+            height: bottom - 6,
+          }),
+        );
+    }
+  }
+  for (const at of ticks) {
+    parts.push(
+      svg("line", { class: "grid", x1: left, x2: width - 10, y1: y(at), y2: y(at) }),
+      svg("text", { x: left - 6, y: y(at) + 4, "text-anchor": "end" }, figure(at)),
+    );
+  }
+  const marks =
+    axis === "time"
+      ? ticksOfTime(low, high, width / 100)
+      : nice(low, high, Math.max(2, Math.floor(width / 110))).filter((at) => at >= low && at <= high);
+  for (const at of marks)
+    parts.push(label(x(at), height - 4, width, axis === "time" ? shortHour(at, high - low) : count(at)));
+  for (const piece of pieces(one.values)) {
+    const path = piece.points
+      .map((point, index) => `${index ? "L" : "M"}${x(by(point)).toFixed(1)} ${y(point.value).toFixed(1)}`)
+      .join("");
+    parts.push(svg("path", { class: piece.again ? "line again" : "line", d: path }));
+  }
+  for (const point of one.values)
+    if (point.again) parts.push(svg("circle", { class: "dot", cx: x(by(point)), cy: y(point.value), r: 2.6 }));
+  const pointer = svg("g", {}),
+    last = one.values[one.values.length - 1];
+  parts.push(pointer);
+  const read = made.querySelector(".read");
+  const tell = (point) =>
+    say(
+      read,
+      `${figure(point.value)} at step ${count(point.step)}, ${hour(point.at)}, generation ${point.g}${point.again ? ", made again" : ""}`,
+    );
+  const show = (index) => {
+    made.at = index;
+    const point = index === null ? last : one.values[index];
+    pointer.replaceChildren(
+      ...(index === null
+        ? []
+        : [
+            svg("line", { class: "here", x1: x(by(point)), x2: x(by(point)), y1: 6, y2: bottom }),
+            svg("circle", { class: "at", cx: x(by(point)), cy: y(point.value), r: 4 }),
+          ]),
+    );
+    tell(point);
+  };
+  const near = (event) => {
+    const at = event.clientX - box.getBoundingClientRect().left;
+    let best = 0;
+    one.values.forEach((point, index) => {
+      if (Math.abs(x(by(point)) - at) < Math.abs(x(by(one.values[best])) - at)) best = index;
+    });
+    show(best);
+  };
+  const move = (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    show(Math.min(Math.max((made.at === null ? one.values.length - 1 : made.at) + by, 0), one.values.length - 1));
+  };
+  const focused = box.contains(document.activeElement);
+  box.replaceChildren(
+    svg(
+      "svg",
+      {
+        height,
+        viewBox: `0 0 ${width} ${height}`,
+        tabindex: "0",
+        role: "img",
+        "aria-label": `${one.title}: ${several(one.values.length, "point")}, newest ${figure(last.value)}. Arrow keys go from point to point.`,
+        onpointermove: near,
+        onpointerdown: near,
+        onpointerleave: () => show(null),
+        onkeydown: move,
+      },
+      ...parts,
+    ),
+  );
+  if (focused) box.firstElementChild.focus({ preventScroll: true });
+  show(made.at !== null && made.at < one.values.length ? made.at : null);
+}
+
+// The line in pieces: a new one with each generation, and where steps begin or cease to be repeated.
+function pieces(points) {
+  const found = [];
+  for (const point of points) {
+    const last = found[found.length - 1];
+    if (!last || last.g !== point.g) found.push({ g: point.g, again: point.again, points: [point] });
+    else if (last.again !== point.again)
+      found.push({ g: point.g, again: point.again, points: [last.points[last.points.length - 1], point] });
+    else last.points.push(point);
+  }
+  return found;
+}

@@ -1,0 +1,120 @@
+// Keeps the page up to date: sections come as they change, and each part is drawn when one of its own did.
+
+const SILENT_S = 25; // The server says something every 10 s.
+const AGAIN_MS = 2000;
+const PARTS = [
+  [["head"], drawHead],
+  [["failure"], drawFailure],
+  [["nodes"], drawMap],
+  [["nodes"], fillPanel],
+  [["gone"], drawGone],
+  [["generations", "pauses", "names", "nodes"], drawTimeline],
+  [["generations"], drawRecoveries],
+  [["course", "pauses"], drawCharts],
+  [["events"], drawEvents],
+  [["head"], offerOrders],
+];
+let heardAt = Date.now();
+
+function contact(is, words) {
+  document.body.dataset.contact = is;
+  say($("contact"), words);
+}
+// One line above everything, by its kind; none for "".
+const notices = new Map();
+function tell(kind, words) {
+  if (words) notices.set(kind, words);
+  else notices.delete(kind);
+  keyed(
+    $("notices"),
+    [...notices],
+    ([name]) => name,
+    () => el("p", { class: "notice" }),
+    (made, [, text]) => say(made, text),
+  );
+}
+
+function take(sections) {
+  Object.assign(page, sections);
+  if (sections.head) clock.skew = sections.head.at - Date.now() / 1000;
+  const there = Boolean(page.head && !page.absent);
+  $("job").hidden = !there;
+  tell("full", sections.full || "");
+  tell("absent", page.absent || "");
+  tell(
+    "trouble",
+    page.trouble
+      ? `etcd has not answered since ${hour(page.trouble.since)} (${page.trouble.words}). This is the last that it said.`
+      : "",
+  );
+  if (there) {
+    for (const [needs, draw] of PARTS) if (needs.some((name) => name in sections)) draw();
+  }
+  if (page.trouble) contact("stale", "etcd does not answer");
+  else if (page.head && page.head.verdict) contact("ended", "ended");
+  else contact("live", "live");
+}
+
+function follow() {
+  const source = new EventSource(`/api/job/${encodeURIComponent(setup.job)}/live`);
+  source.onmessage = (event) => {
+    heardAt = Date.now();
+    tell("contact", "");
+    take(JSON.parse(event.data));
+  };
+  source.onerror = () => {
+    lost();
+    if (source.readyState !== EventSource.CLOSED) return; // It tries again by itself.
+    setTimeout(follow, AGAIN_MS);
+  };
+}
+let lostAt = null;
+function lost() {
+  if (document.body.dataset.contact !== "stale") lostAt = Date.now() / 1000;
+  contact("stale", "no contact");
+  tell(
+    "contact",
+    `elastic-ctl ui has not answered since ${hour(lostAt || now())}. This is the last that it said; the page goes on by itself when it is back.`,
+  );
+}
+
+function start() {
+  if (kept) {
+    clock.still = kept.head.at;
+    contact("kept", `as of ${hour(kept.head.at, true)}`);
+    $("home").removeAttribute("href");
+    take(kept);
+    contact("kept", `as of ${hour(kept.head.at, true)}`);
+    say(
+      $("foot"),
+      `A report of job ${kept.head.job_id}, written by elastic-ctl report at ${utc(kept.head.at)}. It shows what etcd and the nodes said then, and asks nobody.`,
+    );
+    return;
+  }
+  if (!setup.list) $("home").removeAttribute("href");
+  say(
+    $("foot"),
+    setup.orders && !token
+      ? "This page only looks: open it with the whole address that elastic-ctl ui printed, to give orders."
+      : "",
+  );
+  if (!setup.job) return void followJobs();
+  contact("stale", "connecting");
+  follow();
+  setInterval(() => {
+    if (Date.now() - heardAt > SILENT_S * 1000) lost();
+    if (document.body.dataset.contact !== "live") return;
+    tick();
+    for (const made of $("map").children) tickNode(made);
+  }, 1000);
+}
+
+let width = innerWidth;
+addEventListener("resize", () => {
+  if (innerWidth === width || !page.head || $("job").hidden) return;
+  width = innerWidth;
+  drawTimeline();
+  drawRecoveries();
+  drawCharts();
+});
+start();

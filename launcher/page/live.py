@@ -1,0 +1,239 @@
+"""A job as it changes, for everybody who looks at its page: one watch of the store, one asker of the nodes.
+
+Nothing is written by looking. When nobody looks any more, nothing is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import msgspec
+
+from elastic import course, history
+from elastic.course import Course
+from elastic.errors import ElasticError, StoreError
+from elastic.history import Event
+from elastic.keys import JobKeys, View, ViewReader
+from elastic.store.base import Entry, Range, Store
+from elastic.store.mirror import Mirror
+from elastic.story import tell
+from launcher import status
+from launcher.operate.job import Job
+from launcher.operate.picture import Picture, picture
+from launcher.page.sections import fresh, newest_point, sections
+
+ASK_EVERY_S: Final = 2.0
+"""So often the nodes are asked how they stand, while somebody looks; many nodes less often."""
+NODES_PER_S: Final = 16.0
+PACE_S: Final = 0.2
+"""Changes that come faster are told together."""
+FOLLOWED_MAX: Final = 32
+"""Jobs that are followed at the same time."""
+LINGER_S: Final = 10.0
+"""So long a job is followed on when nobody looks: a page that is loaded again finds it there."""
+
+
+class TooMany(ElasticError):
+    """More jobs are looked at than one server follows. Close a page, or start another server."""
+
+
+class LiveJob:
+    """`sections` are those of `launcher.page.sections`, as JSON; who has shown them waits for another `version`.
+
+    With them are `trouble` (the store is away, since when and why) and `absent` (why there is nothing to show).
+    """
+
+    def __init__(self, job: Job) -> None:
+        """Nothing is known before `run`."""
+        self.job = job
+        self.view = View()
+        self.sections: dict[str, bytes] = {}
+        self.version = 0
+        self.over = False
+        """Nothing comes any more."""
+        self._reader = ViewReader(job.keys)
+        self._history = _History(job.keys)
+        self._seen = Course()
+        self._picture: Picture | None = None
+        self._trouble: dict[str, object] | None = None
+        self._there: bool | None = None
+        self._woken = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._mirror = Mirror(job.store, on_change=self._mirrored, on_trouble=self._troubled)
+        keys = job.keys
+        self._mirror.follow((*keys.everything, Range.prefix(keys.events), Range.key(keys.course)))
+
+    async def run(self) -> None:
+        """Follow the job until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._mirror.run(), name="mirror")
+                group.create_task(self._tell(), name="tell")
+        finally:
+            self.over = True
+            self.version += 1
+            self._changed.set()
+
+    async def changed(self, version: int, limit_s: float) -> None:
+        """Wait until there is another version than this one, at most so long."""
+        if self.version != version:
+            return
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _tell(self) -> None:
+        asked_at = -ASK_EVERY_S
+        while True:
+            self._woken.clear()
+            if self._there:
+                self._show(status.describe(self.view, self.job.job_id))
+                clock = asyncio.get_running_loop().time
+                if self.view.verdict is None and clock() >= asked_at + self._ask_every_s:
+                    self._picture = await picture(self.job, self.view)
+                    self._note(self._picture)
+                    self._show(status.describe(self.view, self.job.job_id))
+                    asked_at = clock()
+            elif self._there is False or self._trouble is not None:
+                self._publish({})
+            await asyncio.sleep(PACE_S)
+            limit_s = self._ask_every_s - PACE_S if self._there and self.view.verdict is None else None
+            try:
+                async with asyncio.timeout(limit_s):
+                    await self._woken.wait()
+            except TimeoutError:
+                continue
+
+    @property
+    def _ask_every_s(self) -> float:
+        return max(ASK_EVERY_S, len(self.view.members) / NODES_PER_S)
+
+    def _note(self, found: Picture) -> None:
+        """Keep what rank 0 says of its steps: its node writes it only once in a while."""
+        if (newest := newest_point(found, time.time())) is not None:
+            point, metrics = newest
+            last = self._seen.points[-1] if self._seen.points else None
+            if last is None or (point.g, point.step) != (last.g, last.step):
+                self._seen = course.add(self._seen, point, metrics)
+
+    def _show(self, described: status.JobStatus) -> None:
+        """Tell what the store says, and the nodes' newest words."""
+        now = time.time()
+        ended = described.verdict is not None
+        asked = self._picture if self._picture is not None and not ended else None
+        here = {node for node in self.view.members if not ended}
+        found = Picture(
+            status=described,
+            windows={node: said for node, said in asked.windows.items() if node in here} if asked else {},
+            unasked=asked.unasked if asked else {},
+        )
+        events, written = self._history.events, fresh(self._history.course, self._seen)
+        verdict = self.view.verdict.value if self.view.verdict is not None else None
+        told = tell(events, written, now=now, verdict=verdict, here=bool(self.view.members))
+        self._publish(sections(found, told, written, events, now))
+
+    def _publish(self, found: Mapping[str, object]) -> None:
+        absent = None
+        if self._there is False:
+            absent = f"There is no job {self.job.job_id} in etcd; it is shown here as soon as there is"
+        everything = {**found, "absent": absent, "trouble": self._trouble}
+        for name, value in everything.items():
+            made = msgspec.json.encode(value)
+            if self.sections.get(name) != made:  # What is the same stays the same object.
+                self.sections = {**self.sections, name: made}
+                self.version += 1
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def _mirrored(self, mirror: Mirror) -> None:
+        if not mirror.listed:
+            return
+        keys, there = self.job.keys, bool(mirror.entries)
+        if self._there and not there:
+            self.sections = {}  # It was forgotten.
+        self._there = there
+        first = keys.generation
+        documents = {key: entry for key, entry in mirror.entries.items() if key >= first}
+        self.view = self._reader.read(documents, mirror.revision, complete=True, follows=None)
+        self._history.read(mirror.entries)
+        self._woken.set()
+
+    def _troubled(self, error: StoreError | None) -> None:
+        self._trouble = None if error is None else {"since": round(time.time()), "words": str(error)}
+        self._woken.set()
+
+
+class _History:
+    """Events and course of a mirror; what stays the same is not read again."""
+
+    def __init__(self, keys: JobKeys) -> None:
+        self.events: Sequence[Event] = ()
+        self.course: Course | None = None
+        self._keys = keys
+        self._read: dict[str, Entry] = {}
+        self._course_read: Entry | None = None
+
+    def read(self, entries: Mapping[str, Entry]) -> None:
+        """Take what is new."""
+        found = {key: entry for key, entry in entries.items() if key.startswith(self._keys.events)}
+        if found != self._read:
+            self._read, self.events = found, history.read(self._keys, found.values())
+        written = entries.get(self._keys.course)
+        if written != self._course_read:
+            self._course_read = written
+            self.course = course.read(written.value) if written is not None else None
+
+
+class Lives:
+    """The jobs that somebody looks at."""
+
+    def __init__(self, store: Store, key_prefix: str, servers: tuple[str, ...]) -> None:
+        """Nobody looks yet."""
+        self._store = store
+        self._key_prefix = key_prefix
+        self._servers = servers
+        self._lookers: dict[str, int] = {}
+        self._lives: dict[str, tuple[LiveJob, asyncio.Task[None]]] = {}
+
+    def job(self, job_id: str) -> Job:
+        """A job by its name."""
+        return Job(job_id, JobKeys(job_id, self._key_prefix), self._store, self._servers)
+
+    @asynccontextmanager
+    async def of(self, job_id: str) -> AsyncIterator[LiveJob]:
+        """A job that is followed while the block runs, and a little longer."""
+        if job_id not in self._lives or self._lives[job_id][1].done():
+            if len(self._lives) >= FOLLOWED_MAX:
+                raise TooMany(f"{FOLLOWED_MAX} jobs are followed already; try again in {LINGER_S:g} s")
+            live = LiveJob(self.job(job_id))
+            self._lives[job_id] = live, asyncio.create_task(live.run(), name=f"follow {job_id}")
+        live, task = self._lives[job_id]
+        self._lookers[job_id] = self._lookers.get(job_id, 0) + 1
+        try:
+            yield live
+            if task.done() and not task.cancelled():
+                task.result()  # Only a mistake of ours ends it, and is raised here.
+        finally:
+            self._lookers[job_id] -= 1
+            if not self._lookers[job_id]:
+                asyncio.get_running_loop().call_later(LINGER_S, self._forget, job_id)
+
+    def _forget(self, job_id: str) -> None:
+        if not self._lookers.get(job_id) and job_id in self._lives:
+            self._lookers.pop(job_id, None)
+            self._lives.pop(job_id)[1].cancel()
+
+    async def close(self) -> None:
+        """Follow nothing any more."""
+        tasks = [task for _, task in self._lives.values()]
+        self._lives.clear()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

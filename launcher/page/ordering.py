@@ -1,0 +1,67 @@
+"""Orders that are given on the page: the same as those of `elastic-ctl scale`, `drain` and `stop`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+
+from elastic.errors import ConfigError
+from elastic.unreadable import UNREADABLE
+from launcher import values
+from launcher.operate.drain import drain
+from launcher.operate.job import Job
+from launcher.operate.scale import scale
+from launcher.operate.stop import stop, why
+
+ORDER_BYTES_MAX: Final = 4096
+TEXT_MAX: Final = 300
+
+_Value = TypeVar("_Value")
+Text = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]
+
+
+class Scale(msgspec.Struct, frozen=True, tag_field="order", tag="scale", forbid_unknown_fields=True):
+    """Another np."""
+
+    np: Text
+
+
+class Drain(msgspec.Struct, frozen=True, tag_field="order", tag="drain", forbid_unknown_fields=True):
+    """A node is to leave, within so many seconds if that is said."""
+
+    node: Text
+    deadline: Text = ""
+
+
+class Stop(msgspec.Struct, frozen=True, tag_field="order", tag="stop", forbid_unknown_fields=True):
+    """The job is to end, for good; `now`: its workers do not save."""
+
+    now: bool = False
+
+
+async def carry_out(job: Job, asked: bytes) -> str:
+    """Give the order; the line that says what follows. Raises `ConfigError`, `CannotOrder`, `StoreError`."""
+    try:
+        order = _DECODER.decode(asked)
+    except UNREADABLE as error:
+        raise ConfigError(f"this is no order: {error}") from error
+    match order:
+        case Scale():
+            return await scale(job, _read(values.np, order.np))
+        case Drain():
+            deadline_s = _read(values.seconds(1.0), order.deadline) if order.deadline else None
+            return (await drain(job, [order.node], deadline_s))[0]
+        case _:
+            return (await stop(job, why(at_once=order.now), at_once=order.now))[0]
+
+
+def _read(read: Callable[[str], _Value], text: str) -> _Value:
+    try:
+        return read(text)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+_DECODER: Final = msgspec.json.Decoder(Scale | Drain | Stop)

@@ -1,0 +1,239 @@
+"""What is on the page of a job, in sections of plain values; each is sent anew only when it has changed (pure).
+
+Ages become moments (wall clocks, seconds since the epoch), so that what stands still stays the same, and the page
+counts on by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import msgspec
+
+from elastic.askwire import Snapshot, WorkerNow, WorkerState
+from elastic.course import Course, Point
+from elastic.history import Event
+from elastic.model import Role, Status
+from elastic.story import Chapter, Story
+from launcher.operate.picture import Picture
+from launcher.status import JobStatus, NodeStatus
+
+GONE_MAX: Final = 24
+"""Nodes that have left and are shown, the newest first."""
+ENDED: Final = {Status.COMPLETED: "Completed", Status.FAILED: "Failed", Status.STOPPED: "Stopped"}
+
+Sections = Mapping[str, Any]
+"""By name: values that JSON knows."""
+
+
+def sections(picture: Picture, story: Story, course: Course | None, events: Sequence[Event], now: float) -> Sections:
+    """Everything on the page of a job, as it stands at `now`, a wall clock."""
+    status, names = picture.status, _Names()
+    generations = [_generation(one, names) for one in story.generations]
+    gone = _gone(status, story.generations)
+    return {
+        "head": _head(picture, story, course, now),
+        "nodes": [_node(node, picture, now) for node in status.nodes],
+        "gone": gone,
+        "names": names.found,
+        "generations": generations,
+        "pauses": msgspec.to_builtins(story.pauses),
+        "course": _course(course),
+        "events": [_event(one) for one in events],
+        "failure": msgspec.to_builtins(story.first_failure),
+    }
+
+
+def fresh(stored: Course | None, seen: Course) -> Course | None:
+    """The course as it is stored, and what was seen since: agents write theirs once in a while."""
+    if stored is None or not stored.points:
+        return seen if seen.points else stored
+    last = stored.points[-1]
+    more = tuple(
+        Point(point.step, point.at, point.g, point.loss, point.rate)
+        for point in seen.points
+        if point.g >= last.g and point.at > last.at and (point.g > last.g or point.step > last.step)
+    )
+    return msgspec.structs.replace(stored, points=(*stored.points, *more))
+
+
+def newest_point(picture: Picture, now: float) -> tuple[Point, Mapping[str, float | None]] | None:
+    """What rank 0 says of its steps just now, if it makes any."""
+    first = _rank_0(picture.windows.values())
+    if first is None or first.step is None or first.step_age_s is None or first.state is WorkerState.EXITED:
+        return None
+    point = Point(first.step, round(now - first.step_age_s, 3), first.g, first.metrics.get("loss"))
+    return point, first.metrics
+
+
+def _head(picture: Picture, story: Story, course: Course | None, now: float) -> dict[str, Any]:
+    status, first = picture.status, _rank_0(picture.windows.values())
+    points = course.points if course is not None else ()
+    losses = [point.loss for point in points if point.loss is not None]
+    rates = [point.rate for point in points if point.rate is not None]
+    found: dict[str, Any] = {
+        name: getattr(status, name)
+        for name in ("job_id", "run", "np", "generation", "reason", "go", "proposer", "lacking", "missing", "damaged")
+    }
+    verdict = status.verdict
+    lives = first is not None and first.state is not WorkerState.EXITED
+    return {
+        **found,
+        "world": status.world_size,
+        "members": sum(node.m_id is not None and not status.verdict for node in status.nodes),
+        "why": msgspec.to_builtins(status.why),
+        "restarts": status.restarts,
+        "restarts_max": status.restarts_max,
+        "state": str(verdict.status) if verdict is not None else _state(status, story),
+        "sentence": _sentence(status),
+        "verdict": {"status": str(verdict.status), "reason": verdict.reason, "at": verdict.at, "g": verdict.g}
+        if verdict is not None
+        else None,
+        "saved": msgspec.to_builtins(status.saved),
+        "began": story.began,
+        "until": story.until if verdict is not None else None,
+        "since": story.since,
+        "goodput": story.goodput,
+        "totals": msgspec.to_builtins(story.totals),
+        "step": first.step if lives and first is not None and first.step is not None else story.totals.step,
+        "rate": first.rate if lives and first is not None else (rates[-1] if rates and verdict is None else None),
+        "loss": (first.metrics.get("loss") if first is not None else None) or (losses[-1] if losses else None),
+        "at": round(now, 3),
+    }
+
+
+def _state(status: JobStatus, story: Story) -> str:
+    """One of waiting, starting, recovering, paused, training."""
+    if status.generation is None:
+        return "waiting"
+    pause = story.pauses[-1] if story.pauses and story.pauses[-1].open else None
+    if status.go and pause is None:
+        return "training"
+    if status.go and pause is not None and pause.g > status.generation:
+        return "paused"  # The newest steps are old, and no other generation is made.
+    return "recovering" if len(story.generations) > 1 else "starting"
+
+
+def _sentence(status: JobStatus) -> str:
+    if status.verdict is not None:
+        reason = f": {status.verdict.reason}" if status.verdict.reason else ""
+        return f"{ENDED[status.verdict.status]}{reason}"
+    return status.now[:1].upper() + status.now[1:]
+
+
+def _node(node: NodeStatus, picture: Picture, now: float) -> dict[str, Any]:
+    window = picture.windows.get(node.node)
+    found: dict[str, Any] = {
+        "node": node.node,
+        "host": node.host,
+        "m_id": node.m_id,
+        "state": str(node.state),
+        "note": node.note,
+        "seats": node.seats,
+        "ranks": list(node.ranks),
+    }
+    if window is None:
+        return {**found, "unasked": picture.unasked.get(node.node, "")}
+    found |= {
+        "g": window.g,
+        "phase": window.state,
+        "since": _moment(now, window.since_s),
+        "lease_age_s": _short(window.lease_age_s),
+        "right_s": _short(window.right_s),
+        "waits": window.waits,
+        "version": window.version,
+        "pid": window.pid,
+        "up": _moment(now, window.up_s),
+        "workers": [_worker(worker, now) for worker in window.workers],
+        "more": window.more,
+    }
+    return found
+
+
+def _worker(worker: WorkerNow, now: float) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "role": str(worker.role),
+        "index": worker.index,
+        "local_rank": worker.local_rank,
+        "pid": worker.pid,
+        "g": worker.g,
+        "state": str(worker.state),
+        "since": _moment(now, worker.since_s),
+    }
+    optional = {
+        "detail": worker.detail,
+        "step": worker.step,
+        "rate": worker.rate,
+        "metrics": dict(worker.metrics),
+        "code": worker.code,
+        "log": worker.log,
+    }
+    return found | {name: value for name, value in optional.items() if value not in (None, "", {})}
+
+
+def _gone(status: JobStatus, chapters: Sequence[Chapter]) -> list[dict[str, Any]]:
+    """The nodes that were in a generation and are not there any more; why the next one was made without them."""
+    here = {node.node for node in status.nodes}
+    found: dict[str, dict[str, Any]] = {}
+    for one, after in pairwise(chapters):
+        if not after.nodes or after.more:
+            continue
+        for node in one.nodes:
+            if node not in after.nodes and node not in here:
+                at = after.published_at or after.go_at
+                why = msgspec.to_builtins(after.why)
+                found[node] = {"node": node, "g": one.g, "at": at, "why": why, "reason": after.reason}
+    for node in chapters[-1].nodes if chapters else ():
+        found.pop(node, None)  # It came back.
+    return list(reversed(found.values()))[:GONE_MAX]
+
+
+class _Names:
+    """Nodes have long names and are in many generations: each is told once."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        self._at: dict[str, int] = {}
+
+    def of(self, names: Iterable[str]) -> list[int]:
+        """Their places."""
+        for name in names:
+            if name not in self._at:
+                self._at[name] = len(self.found)
+                self.found.append(name)
+        return [self._at[name] for name in names]
+
+
+def _generation(one: Chapter, names: _Names) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(one)
+    failure = found.pop("failure")
+    found["failure"] = None if failure is None else {key: failure[key] for key in ("host", "rank", "role", "words")}
+    return {**found, "nodes": names.of(one.nodes)}
+
+
+def _course(course: Course | None) -> dict[str, Any]:
+    if course is None:
+        return {"names": [], "points": []}
+    return {"names": list(course.names), "points": [msgspec.to_builtins(point) for point in course.points]}
+
+
+def _event(event: Event) -> dict[str, Any]:
+    return {"at": event.at, "node": event.node, "what": str(event.what), "g": event.g, "text": event.text}
+
+
+def _rank_0(windows: Iterable[Snapshot]) -> WorkerNow | None:
+    """The newest start of rank 0 that any node tells of."""
+    found = (
+        worker for window in windows for worker in window.workers if worker.index == 0 and worker.role is Role.WORKER
+    )
+    return max(found, key=lambda worker: worker.g, default=None)
+
+
+def _moment(now: float, age_s: float) -> float:
+    return round(now - age_s)
+
+
+def _short(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)

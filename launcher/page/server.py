@@ -1,0 +1,258 @@
+"""Serves the page to browsers: the document, a job as it changes, logs and stacks, and orders for who has the token.
+
+A page of another origin gets nothing: the header `Host` must name this machine as it was told (a name of somebody
+else that leads here does not), answers allow no other origin to read them, and an order needs the token and an `Origin`
+that is this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from elastic.errors import ConfigError, ElasticError, StoreError
+from elastic.keys import JOB_ID
+from launcher.descriptors import say
+from launcher.joblist import JobLine, jobs
+from launcher.metricsdoor import Complaint
+from launcher.operate.job import WHO, Job
+from launcher.page.document import Document, document
+from launcher.page.live import LiveJob, Lives
+from launcher.page.looking import log, stacks
+from launcher.page.ordering import ORDER_BYTES_MAX, carry_out
+
+BROWSERS_MAX: Final = 16
+"""Pages that are open at the same time; each gets what changes."""
+SLOW_S: Final = 10.0
+"""A browser that takes nothing for so long is cut off; a page that still lives connects again."""
+LIST_EVERY_S: Final = 2.0
+"""So often all jobs are read at most."""
+QUIET_S: Final = 10.0
+"""When nothing changes, a sign of life comes once in so long."""
+CLOSING_S: Final = 0.2
+QUESTIONS_MAX: Final = 8
+"""Logs and stacks that are asked for at the same time."""
+STREAM: Final = "text/event-stream"
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+_Sent = TypeVar("_Sent", bound=web.StreamResponse)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class PageServer:
+    """Listens until it is closed."""
+
+    def __init__(self, lives: Lives, list_of: tuple[Any, str], only: str, token: str) -> None:
+        """`list_of` are the store and the key prefix of all jobs; `only`: this job alone; `token` "": only look."""
+        self._lives = lives
+        self._list_of = list_of
+        self._only = only
+        self._token = token
+        self._names = LOOPBACK
+        self._any_address = False
+        self._open = 0
+        self._questions = asyncio.Semaphore(QUESTIONS_MAX)
+        self._listing = asyncio.Lock()
+        self._list: list[JobLine] = []
+        self._listed_at = -LIST_EVERY_S
+        self._runner: web.AppRunner | None = None
+
+    async def open(self, host: str, port: int) -> tuple[str, int]:
+        """Listen there; where exactly. Raises `OSError`."""
+        self._names = LOOPBACK if host in LOOPBACK else LOOPBACK | {host.lower(), socket.gethostname().lower()}
+        self._any_address = _is_wildcard(host)
+        app = web.Application(middlewares=[self._guarded], client_max_size=ORDER_BYTES_MAX)
+        app.router.add_get("/", self._page)
+        app.router.add_get("/job/{job}", self._page)
+        app.router.add_get("/api/jobs", self._jobs)
+        app.router.add_get("/api/job/{job}", self._job)
+        app.router.add_get("/api/job/{job}/live", self._live, allow_head=False)
+        app.router.add_get("/api/job/{job}/log/{process}", self._log)
+        app.router.add_get("/api/job/{job}/stacks/{process}", self._stacks)
+        app.router.add_post("/api/job/{job}/orders", self._order)
+        log = logging.Logger("page")
+        log.addHandler(Complaint(partial(say, who=WHO), "an answer of the page"))
+        self._runner = web.AppRunner(app, access_log=None, logger=log, shutdown_timeout=CLOSING_S)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port).start()
+        where = self._runner.addresses[0]
+        return where[0], where[1]
+
+    async def close(self) -> None:
+        """Listen no more, and hang up."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    # --- who may ask ------------------------------------------------------------------------------------------------
+
+    @web.middleware
+    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not self._is_for_us(request.headers.get("Host", "")):
+            return refused(403, "this server does not answer under that name; use the address that it was told")
+        named = request.match_info.get("job", "")
+        if named and (JOB_ID.fullmatch(named) is None or self._only not in ("", named)):
+            return refused(404, "there is no such job here")
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            return refused(error.status, error.reason)
+        except StoreError as error:
+            return refused(503, str(error))
+        except ConfigError as error:
+            return refused(400, str(error))
+        except ElasticError as error:
+            return refused(409, str(error))
+        return response
+
+    def _is_for_us(self, host: str) -> bool:
+        """Tell whether the header names this server. Its port may be another one, of a tunnel."""
+        name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
+        if name.lower() in self._names:
+            return True
+        if not self._any_address:
+            return False
+        try:
+            ipaddress.ip_address(name)  # No name of somebody else is one.
+        except ValueError:
+            return False
+        return True
+
+    def _may_order(self, request: web.Request) -> str:
+        """Why whoever asks may not give orders; "" if it may."""
+        if not self._token:
+            return "this page only looks; start elastic-ctl ui with --allow_orders"
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(errors="surrogateescape"), self._token.encode()):
+            return "the token is missing or wrong; open the page with the address that elastic-ctl ui printed"
+        if request.headers.get("Origin", "") != f"http://{request.headers.get('Host', '')}":
+            return "an order must come from the page itself"
+        if request.content_type != "application/json":
+            return "an order is one JSON object"
+        return ""
+
+    # --- what is answered -------------------------------------------------------------------------------------------
+
+    async def _page(self, request: web.Request) -> web.StreamResponse:
+        job_id = request.match_info.get("job", self._only)
+        made = document({"job": job_id, "orders": bool(self._token), "list": not self._only})
+        return _sent(made)
+
+    async def _jobs(self, request: web.Request) -> web.StreamResponse:
+        if self._only:
+            raise web.HTTPNotFound(reason="this server shows one job")
+        store, key_prefix = self._list_of
+        async with self._listing:  # Many who ask in the same moment get the same list.
+            if time.monotonic() >= self._listed_at + LIST_EVERY_S:
+                self._list = await jobs(store, key_prefix)
+                self._listed_at = time.monotonic()
+            return _json(200, {"jobs": self._list})
+
+    async def _job(self, request: web.Request) -> web.StreamResponse:
+        async with self._lives.of(request.match_info["job"]) as live:
+            while not live.sections and not live.over:
+                await live.changed(live.version, QUIET_S)
+            return _headers(web.Response(body=message(live.sections, {}), content_type="application/json"))
+
+    async def _live(self, request: web.Request) -> web.StreamResponse:
+        """All sections, then those that change, as server-sent events, until the browser goes or is too slow."""
+        if self._open >= BROWSERS_MAX:
+            full = {"full": f"{BROWSERS_MAX} pages are open already: close one, and this one goes on"}
+            return _headers(web.Response(body=b"data: " + msgspec.json.encode(full) + b"\n\n", content_type=STREAM))
+        self._open += 1
+        try:
+            async with self._lives.of(request.match_info["job"]) as live:
+                response = web.StreamResponse()
+                response.content_type = STREAM
+                await _headers(response).prepare(request)
+                await self._feed(request, response, live)
+                return response
+        finally:
+            self._open -= 1
+
+    async def _feed(self, request: web.Request, response: web.StreamResponse, live: LiveJob) -> None:
+        known: Mapping[str, bytes] = {}
+        if not live.sections:
+            await live.changed(live.version, QUIET_S)
+        while not live.over:
+            version, sections = live.version, live.sections
+            said = message(sections, known)
+            try:
+                async with asyncio.timeout(SLOW_S):
+                    await response.write(b"data: " + said + b"\n\n")
+            except (TimeoutError, ConnectionError):
+                if request.transport is not None:
+                    request.transport.abort()
+                return
+            known = sections
+            await live.changed(version, QUIET_S)
+
+    async def _log(self, request: web.Request) -> web.StreamResponse:
+        return await self._ask(request, log)
+
+    async def _stacks(self, request: web.Request) -> web.StreamResponse:
+        return await self._ask(request, stacks)
+
+    async def _ask(
+        self, request: web.Request, question: Callable[[Job, str], Awaitable[dict[str, Any]]]
+    ) -> web.StreamResponse:
+        async with self._questions:
+            job = self._lives.job(request.match_info["job"])
+            return _json(200, await question(job, request.match_info["process"]))
+
+    async def _order(self, request: web.Request) -> web.StreamResponse:
+        if why := self._may_order(request):
+            return refused(403, why)
+        job = self._lives.job(request.match_info["job"])
+        return _json(200, {"said": await carry_out(job, await request.read())})
+
+
+def message(sections: Mapping[str, bytes], known: Mapping[str, bytes]) -> bytes:
+    """The sections that are not known yet, as one JSON object in one line."""
+    new = (f'"{name}":'.encode() + made for name, made in sections.items() if known.get(name) is not made)
+    return b"{" + b",".join(new) + b"}"
+
+
+def refused(status: int, why: str) -> web.Response:
+    """Why there is no answer."""
+    return _json(status, {"error": why})
+
+
+def _json(status: int, value: object) -> web.Response:
+    return _headers(web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json"))
+
+
+def _sent(made: Document) -> web.Response:
+    response = _headers(web.Response(body=made.html, content_type="text/html", charset="utf-8"))
+    response.headers["Content-Security-Policy"] = made.policy
+    return response
+
+
+def _headers(response: _Sent) -> _Sent:
+    response.headers.update(
+        {
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Cross-Origin-Opener-Policy": "same-origin",
+            "Server": "elastic-ctl",
+        }
+    )
+    return response
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False

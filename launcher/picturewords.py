@@ -1,0 +1,97 @@
+"""A job as people see it: the store's words, joined with those of the nodes that could be asked (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from elastic.askwire import Snapshot, WorkerNow, WorkerState
+from elastic.naming import process_name
+from launcher import status
+from launcher.logs import clean
+from launcher.status import JobStatus, NodeState, NodeStatus
+
+COLUMNS: Final = ("M_id", "node", "host", "ranks", "state", "since", "step", "rate", "note")
+NUMBERS: Final = frozenset({"since", "step", "rate"})
+"""Columns that change all the time."""
+NAMED_MAX: Final = 5
+UNKNOWN: Final = "-"
+
+_TOLD: Final = (WorkerState.PREPARING, WorkerState.JOINING, WorkerState.STARTING)
+"""What a worker does that people should know of a node that runs."""
+
+
+def cells(node: NodeStatus, window: Snapshot | None) -> tuple[str, ...]:
+    """A node's row under `COLUMNS`."""
+    *first, note = status.cells(node)
+    if window is None:
+        return (*first, UNKNOWN, UNKNOWN, UNKNOWN, note)
+    return (*first, length(window.since_s), *_progress(window), clean(note or _note(node, window)))
+
+
+def rows(described: JobStatus, windows: Mapping[str, Snapshot]) -> list[tuple[str, ...]]:
+    """All rows under the head of the table."""
+    return [cells(node, windows.get(node.node)) for node in described.nodes]
+
+
+def foot_lines(described: JobStatus, unasked: Mapping[str, str]) -> list[str]:
+    """The lines below the table: who is spare, who is missing and why, who could not be asked."""
+    lines = []
+    if spares := [node.node for node in described.nodes if node.state is NodeState.SPARE]:
+        lines.append(f"Spare: {_few(spares)}")
+    if described.lacking:
+        nodes = "1 node" if described.lacking == 1 else f"{described.lacking} nodes"
+        why = "; ".join(described.missing[:NAMED_MAX]) or "not started yet, or without a way to etcd"
+        lines.append(f"Missing: {nodes}: {why}")
+    elif described.missing:
+        lines.append(f"Missing: {'; '.join(described.missing[:NAMED_MAX])}")
+    if unasked:
+        first = next(iter(unasked.values()))
+        others = f" (and {len(unasked) - 1} more)" if len(unasked) > 1 else ""
+        lines.append(f"Not known here: {first}{others}")
+    return [clean(line) for line in lines]
+
+
+def length(seconds: float) -> str:
+    """A time in few signs: 4 s, 3 min, 2.5 h, 3 d."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 360_000 else f"{seconds / 86_400:.0f} d"
+
+
+def speed(rate: float | None) -> str:
+    """Steps per second; a slow one in seconds for a step."""
+    if rate is None:
+        return UNKNOWN
+    return f"{rate:.1f}/s" if rate >= 1 or rate == 0 else f"{1 / rate:.1f} s"
+
+
+def worker_words(worker: WorkerNow) -> str:
+    """What one worker does: "rank 3 preparing: downloading (40 s)"."""
+    detail = f": {worker.detail}" if worker.detail else ""
+    return f"{process_name(worker.role, worker.index)} {worker.state}{detail} ({length(worker.since_s)})"
+
+
+def _progress(window: Snapshot) -> tuple[str, str]:
+    """Step and rate of the process of the node that is furthest."""
+    known = [worker for worker in window.workers if worker.step is not None]
+    if not known:
+        return UNKNOWN, UNKNOWN
+    first = max(known, key=lambda worker: worker.step or 0)
+    return str(first.step), speed(first.rate if first.state is not WorkerState.EXITED else None)
+
+
+def _note(node: NodeStatus, window: Snapshot) -> str:
+    if window.state == "loading torch":
+        return window.state
+    if node.state is NodeState.RUNNING:
+        told = [worker for worker in window.workers if worker.state in _TOLD]
+        return worker_words(told[0]) if told else ""
+    return ""
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more

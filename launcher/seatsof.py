@@ -1,0 +1,85 @@
+"""Which node has a process of a job, by what stands in the store (pure)."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from elastic.errors import ConfigError
+from elastic.keys import View
+from elastic.model import Generation, Role, Seat
+from elastic.naming import process_name
+
+_NAMED = re.compile(r"(?:(?P<role>worker|server|heter)(?:log)?[.])?(?P<index>[0-9]{1,9})", re.ASCII)
+
+
+class Found(NamedTuple):
+    """A node, and the start of the process there: its generation, and the revision of its roster."""
+
+    node: str
+    host: str
+    stamp: tuple[int, int]
+
+
+def named(text: str) -> tuple[Role, int]:
+    """The process that was named as on the command line: `3`, `server.0`, `heter.1`, or its log's name.
+
+    Raises `ConfigError`.
+    """
+    match = _NAMED.fullmatch(text)
+    if match is None:
+        raise ConfigError(
+            f"{text!r} names no worker; give its rank (3), or server.0, heter.0 in a parameter-server job"
+        )
+    return Role(match["role"] or Role.WORKER), int(match["index"])
+
+
+def where(view: View, role: Role, index: int) -> Found | None:
+    """Where a process is that was started last; None while there is none.
+
+    While the gate of the newest generation is closed that is the place in the one before.
+    """
+    generation = _generation(view)
+    if generation is None:
+        return None
+    if any(place.seats for place in generation.members):
+        for place in generation.members:
+            if Seat(role, index) in place.seats:
+                return Found(place.node, place.host, (generation.g, place.since))
+        return None
+    if role is not Role.WORKER:
+        return None
+    m_id = index // generation.slots
+    if view.go is not None and view.go.value.g == generation.g:
+        if m_id >= len(generation.members):
+            return None
+        place = generation.members[m_id]
+        return Found(place.node, place.host, (generation.g, 0))
+    before = generation.before
+    if before is None or m_id >= len(before.nodes):
+        return None
+    node = before.nodes[m_id]
+    return Found(node, node.rpartition("-")[0], (before.g, 0))
+
+
+def absent(view: View, role: Role, index: int) -> str:
+    """Why a process is nowhere, in a sentence."""
+    generation, name = _generation(view), process_name(role, index)
+    if generation is None:
+        return f"there is no {name} yet: no generation has been made"
+    seats = any(place.seats for place in generation.members)
+    if not generation.members:
+        return f"there is no {name} now: nobody is in generation {generation.g}"
+    if role is not Role.WORKER and not seats:
+        return f"there is no {name}: the workers of this job are known by their ranks, 0 to {generation.world_size - 1}"
+    if seats:
+        there = len(generation.seated(role))
+        return f"there is no {name} now: generation {generation.g} has {there} of that role"
+    return f"there is no {name}: generation {generation.g} has the ranks 0 to {generation.world_size - 1}"
+
+
+def _generation(view: View) -> Generation | None:
+    """The newest generation of the present run."""
+    if view.generation is None or (view.spec is not None and view.spec.value.run != view.generation.value.run):
+        return None
+    return view.generation.value

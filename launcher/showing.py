@@ -1,0 +1,209 @@
+"""How what workers write is shown on a console: as it is, as lines of several workers, or as JSON.
+
+`Showing` belongs to a node, a `Show` to one output of one worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, Protocol
+
+from elastic.model import Role
+from elastic.naming import processes_name
+from launcher.collapse import Collapse, Shown
+from launcher.console import Console
+from launcher.jsonlines import JsonLines
+
+if TYPE_CHECKING:
+    from launcher.worker import WorkerSpec
+
+LINE_BYTES: Final = 1 << 16
+"""An unfinished line is held back up to this length where whole lines are shown."""
+AT_ONCE: Final = 2000
+"""Who says more lines than that at once is not compared with others."""
+
+Process = tuple[Role, int]
+"""Its role, and its rank or index."""
+
+
+class Show(Protocol):
+    """Where one output of one worker is shown."""
+
+    @property
+    def full(self) -> bool:
+        """Whether those who read what workers write should wait a moment; `when_room` tells when it is over."""
+
+    def when_room(self, go_on: Callable[[], None]) -> None:
+        """Call once when it is not `full` any more."""
+
+    def write(self, data: bytes) -> None:
+        """Show further bytes."""
+
+    def end(self) -> None:
+        """Nothing more comes."""
+
+
+class Showing:
+    """The consoles of a node for its workers."""
+
+    def __init__(self, consoles: tuple[Console, Console], node: str = "", lines: JsonLines | None = None) -> None:
+        """`consoles` are for stdout and stderr; both may be the same. With `lines` JSON is shown."""
+        self.consoles = consoles
+        self._node = node
+        self._lines = lines
+        chorus = {console: Chorus(console, node) for console in consoles}
+        self._choruses = tuple(chorus[console] for console in consoles)
+
+    def of(self, spec: WorkerSpec, g: int) -> tuple[Show, Show]:
+        """Where stdout and stderr of a worker of generation `g` are shown."""
+        if self._lines is not None:
+            said = self._lines.said_by(spec.role, spec.rank, spec.local_rank, g)
+            return _Json(self.consoles[0], said("stdout")), _Json(self.consoles[1], said("stderr"))
+        if spec.shared:
+            who = (spec.role, spec.rank)
+            return _Voice(self._choruses[0], who), _Voice(self._choruses[1], who)
+        return _Raw(self.consoles[0]), _Raw(self.consoles[1])
+
+
+class _Shown:
+    """What all have in common."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    @property
+    def full(self) -> bool:
+        return self._console.full
+
+    def when_room(self, go_on: Callable[[], None]) -> None:
+        self._console.when_room(go_on)
+
+
+class _Raw(_Shown):
+    """Every byte passes at once, unfinished lines and progress bars too."""
+
+    def write(self, data: bytes) -> None:
+        self._console.write(data)
+
+    def end(self) -> None:
+        """Leave an unfinished line as it is."""
+
+
+class _Whole(_Shown):
+    """Only whole lines are shown. An unfinished one is shown at the end, or when it is very long."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._unfinished = b""
+
+    def write(self, data: bytes) -> None:
+        whole, end, self._unfinished = (self._unfinished + data).rpartition(b"\n")
+        if end:
+            self._say(whole.split(b"\n"))
+        if len(self._unfinished) > LINE_BYTES:
+            self._finish()
+
+    def end(self) -> None:
+        self._finish()
+
+    def _finish(self) -> None:
+        """Show an unfinished line as if it ended here."""
+        if self._unfinished:
+            self._say([self._unfinished])
+        self._unfinished = b""
+
+    def _say(self, lines: Sequence[bytes]) -> None:
+        raise NotImplementedError
+
+
+class _Voice(_Whole):
+    """One of several workers that share a console."""
+
+    def __init__(self, chorus: Chorus, who: Process) -> None:
+        super().__init__(chorus.console)
+        self._chorus = chorus
+        self._who = who
+        chorus.join(who)
+
+    def end(self) -> None:
+        super().end()
+        self._chorus.leave(self._who)
+
+    def _say(self, lines: Sequence[bytes]) -> None:
+        self._chorus.say(self._who, [drawn(line) for line in lines])
+
+
+class _Json(_Whole):
+    """One object for each line."""
+
+    def __init__(self, console: Console, said: Callable[[datetime, bytes], bytes]) -> None:
+        super().__init__(console)
+        self._said = said
+
+    def _say(self, lines: Sequence[bytes]) -> None:
+        now = datetime.now(UTC)
+        self._console.write(b"".join(self._said(now, drawn(line)) for line in lines))
+
+
+class Chorus:
+    """The workers that share a console. Lines that several of them say are shown once (`launcher.collapse`)."""
+
+    def __init__(self, console: Console, node: str) -> None:
+        """Nobody is there yet."""
+        self.console = console
+        self._node = node
+        self._collapse: Collapse[Process] = Collapse()
+        self._outputs: dict[Process, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def join(self, who: Process) -> None:
+        """One output more of a worker."""
+        self._outputs[who] = self._outputs.get(who, 0) + 1
+        self._collapse.join(who)
+
+    def leave(self, who: Process) -> None:
+        """One output less of a worker."""
+        self._outputs[who] -= 1
+        if not self._outputs[who]:
+            del self._outputs[who]
+            self._show(self._collapse.leave(who))
+
+    def say(self, who: Process, lines: Sequence[bytes]) -> None:
+        """Whole lines of a worker."""
+        if len(lines) > AT_ONCE:
+            self._show(self._collapse.flush())
+            prefix = self._prefix(frozenset((who,)))
+            self.console.write(prefix + (b"\n" + prefix).join(lines) + b"\n")
+        else:
+            self._show(self._collapse.say(who, lines, time.monotonic()))
+
+    def _show(self, shown: Sequence[Shown[Process]]) -> None:
+        if shown:
+            self.console.write(b"".join(b"%s%s\n" % (self._prefix(line.who), line.text) for line in shown))
+        at = self._collapse.due_at
+        if at is None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_at(_loop_time(at), self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._show(self._collapse.due(time.monotonic()))
+
+    def _prefix(self, who: frozenset[Process]) -> bytes:
+        node = f"[{self._node}] " if self._node else ""
+        return f"{node}{processes_name(who)}: ".encode(errors="surrogateescape")
+
+
+def drawn(line: bytes) -> bytes:
+    """What a terminal would show of a line that was drawn over with carriage returns: its last state."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2] if b"\r" in line else line
+
+
+def _loop_time(at: float) -> float:
+    return asyncio.get_running_loop().time() + max(0.0, at - time.monotonic())

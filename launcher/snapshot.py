@@ -1,0 +1,55 @@
+"""How a node stands, from what its agent knows (`elastic.askwire.Snapshot`; pure)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from elastic.agentfacts import Facts, Phase
+from elastic.askwire import WORDS_MAX, Snapshot
+from elastic.channel import fitting
+from launcher.workerstates import WorkerStates
+
+WORDS: Final[Mapping[Phase, str]] = {
+    Phase.JOINING: "joining",
+    Phase.SPARE: "spare",
+    Phase.GATED: "waiting for go",
+    Phase.RUNNING: "running",
+    Phase.STOPPING: "stopping",
+    Phase.DONE: "done",
+    Phase.LEAVING: "leaving",
+    Phase.ENDED: "ended",
+}
+
+
+def snapshot(
+    facts: Facts, workers: WorkerStates, waits: str, now: float, *, began_at: float, pid: int, version: str
+) -> Snapshot:
+    """This node at `now`. `waits` is what it says that it waits for, "" if it does not."""
+    generation = facts.generation
+    refreshed_at = facts.right.refreshed_at if facts.lease is not None else -math.inf
+    return Snapshot(
+        job_id=facts.keys.job_id,
+        node=facts.me.node,
+        host=facts.me.member.host,
+        version=version,
+        pid=pid,
+        up_s=max(now - began_at, 0.0),
+        g=generation.g if generation is not None else 0,
+        m_id=generation.index(facts.me.node) if generation is not None else None,
+        state=_state(facts),
+        since_s=max(now - facts.entered_at, 0.0),
+        lease_age_s=now - refreshed_at if math.isfinite(refreshed_at) else None,
+        right_s=facts.run_until - now if facts.run_until > now else None,
+        waits=fitting(waits, WORDS_MAX),
+        workers=tuple(one.at(now) for one in workers.seen.values()),
+    )
+
+
+def _state(facts: Facts) -> str:
+    if not facts.prepared and facts.phase is Phase.JOINING:
+        return "loading torch"
+    if facts.drain is not None and facts.phase not in (Phase.LEAVING, Phase.ENDED):
+        return fitting(f"draining ({facts.drain.reason})", WORDS_MAX)
+    return "ready" if facts.phase is Phase.SPARE and facts.generation is None else WORDS[facts.phase]

@@ -1,0 +1,149 @@
+"""The stacks of a process of this node, now, for an operator who asks.
+
+A process that uses our library, or that was started warm, writes them itself when it gets a signal: they go to its log,
+too. Any other python process can be looked at from outside by py-spy, if that is installed on the node and the kernel
+lets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Final
+
+from elastic.askwire import WORDS_MAX, Refusal, StackText, WorkerState
+from elastic.channel import fitting
+from elastic.naming import process_name
+from launcher.processes import is_frozen
+from launcher.stackwords import stacks_in
+from launcher.startlog import StartLog
+from launcher.talk import Heard
+from launcher.workerstates import Seen
+
+LIMIT_S: Final = 2.0
+"""So long a process may take to write its stacks."""
+LOOK_S: Final = 0.05
+"""How often it is looked; stacks that did not grow for so long are complete."""
+PY_SPY_LIMIT_S: Final = 10.0
+OUTPUT_BYTES_MAX: Final = 1 << 20
+OWN_SIGNAL: Final = signal.SIGRTMAX
+"""What a warm worker has a handler for (`launcher.warmrun`)."""
+
+
+async def stacks(one: Seen, heard: Heard | None, log: StartLog | None) -> StackText | Refusal:
+    """The stacks of a process, or why there are none. `log` is that of its start, `heard` what it has said."""
+    name = process_name(one.role, one.index)
+    if one.state is WorkerState.EXITED or not one.pid or log is None:
+        how = f" ({one.detail})" if one.detail else ""
+        return Refusal(f"{name} does not run now{how}: it has no stacks")
+    if is_frozen(one.pid):
+        return Refusal(f"{name} (pid {one.pid}) stands still, by SIGSTOP or in a debugger: it cannot show its stacks")
+    before = log.said
+    if (heard is not None and heard.connection is not None and heard.connection.show_stacks()) or _ask_warm(one):
+        if text := await _written(log, before):
+            return StackText(text, f"written by {name} itself (pid {one.pid}); its log has them, too")
+        return Refusal(f"{name} (pid {one.pid}) was asked for its stacks and wrote none within {LIMIT_S:g} s")
+    return await _from_outside(name, one.pid)
+
+
+def _ask_warm(one: Seen) -> bool:
+    """Have a worker that was started warm write its stacks; False if it has no handler for that."""
+    if not one.warm:
+        return False
+    try:
+        pidfd = os.pidfd_open(one.pid)
+    except OSError:
+        return False  # It has just ended.
+    try:
+        if not _catches(one.pid, OWN_SIGNAL):
+            return False
+        signal.pidfd_send_signal(pidfd, OWN_SIGNAL)
+    except OSError:
+        return False
+    finally:
+        os.close(pidfd)
+    return True
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Tell whether a process has a handler for a signal: else it would die of it."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            name, _, mask = line.partition(":")
+            if name == "SigCgt":
+                return bool(int(mask, 16) >> (number - 1) & 1)
+    return False
+
+
+async def _written(log: StartLog, before: int) -> str:
+    """The stacks that a process writes behind its first `before` bytes."""
+    size, loop = before, asyncio.get_running_loop()
+    until = loop.time() + LIMIT_S
+    while loop.time() < until:
+        await asyncio.sleep(LOOK_S)
+        if log.said == size > before and (text := stacks_in(_since(log, before))):
+            return text
+        size = log.said
+    return stacks_in(_since(log, before))
+
+
+def _since(log: StartLog, before: int) -> bytes:
+    data = log.ending.data
+    return data[max(len(data) - (log.said - before), 0) :]
+
+
+async def _from_outside(name: str, pid: int) -> StackText | Refusal:
+    program = shutil.which(
+        "py-spy", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+    )
+    if program is None:
+        return Refusal(
+            f"{name} (pid {pid}) was started cold and reports nothing to the elastic library, so that it cannot be "
+            "asked; pip install py-spy on its node, and ask again"
+        )
+    try:
+        code, out, err = await _run([program, "dump", "--nonblocking", "--pid", str(pid)], PY_SPY_LIMIT_S)
+    except TimeoutError:
+        return Refusal(f"{name} (pid {pid}) cannot be looked at: py-spy took longer than {PY_SPY_LIMIT_S:g} s")
+    except OSError as error:
+        return Refusal(f"{name} (pid {pid}) cannot be looked at: py-spy does not start ({error.strerror})")
+    if code or not out:
+        why = fitting(" ".join(err.split()), WORDS_MAX // 2)
+        return Refusal(f"{name} (pid {pid}) cannot be looked at from outside; py-spy says: {why or 'nothing'}")
+    return StackText(out.strip("\n"), f"seen from outside by py-spy (pid {pid})")
+
+
+async def _run(argv: list[str], limit_s: float) -> tuple[int, str, str]:
+    """Run a program that reads nothing: its exit code, and what it wrote. Raises `OSError`, a `TimeoutError` too.
+
+    asyncio would start a thread for it, and an agent has none.
+    """
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err)  # noqa: ASYNC220
+        try:
+            pidfd = os.pidfd_open(process.pid)
+            try:
+                loop.add_reader(pidfd, ended.set)
+                async with asyncio.timeout(limit_s):
+                    await ended.wait()
+            finally:
+                loop.remove_reader(pidfd)
+                os.close(pidfd)
+        finally:
+            process.kill()
+            code = process.wait()  # It has ended, or was killed.
+        out.seek(0)
+        err.seek(0)
+        return code, _text(out), _text(err)
+
+
+def _text(file: IO[bytes]) -> str:
+    return file.read(OUTPUT_BYTES_MAX).decode(errors="replace")

@@ -1,0 +1,50 @@
+"""Reads the story of a job (`elastic.story`) from the store, and says it in one line."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from elastic import course
+from elastic.errors import DocumentError
+from elastic.keys import JobKeys, decode
+from elastic.store.base import Range, Store
+from elastic.story import Story, tell
+from launcher.history import read
+
+
+async def read_story(store: Store, keys: JobKeys, now: float) -> Story:
+    """The story of a job as it stands, from its documents for people. `now` is a wall clock. Raises `StoreError`."""
+    events, written, verdict, members = await asyncio.gather(
+        read(store, keys),
+        store.list(Range.key(keys.course)),
+        store.list(Range.key(keys.verdict)),
+        store.list(Range.prefix(keys.members), keys_only=True, limit=1),
+    )
+    points = course.read(written.entries[0].value) if written.entries else None
+    ended = None
+    with suppress(DocumentError):
+        ended = decode(keys, keys.verdict, verdict.entries[0].value) if verdict.entries else None
+    return tell(events, points, now=now, verdict=ended, here=bool(members.entries))
+
+
+def story_line(told: Story) -> str:
+    """One line for people: goodput, and where the rest of the time went. "" if there is nothing to tell."""
+    if told.goodput is None:
+        return ""
+    totals = told.totals
+    pauses = f"{len(told.pauses)} pause{'' if len(told.pauses) == 1 else 's'}"
+    parts = [f"{_length(totals.paused_s)} in {pauses}"]
+    if totals.again:
+        parts.append(f"{totals.again} step{'' if totals.again == 1 else 's'} made again ({_length(totals.again_s)})")
+    since = "" if told.since is None else ", counted from the oldest event that is kept"
+    return f"goodput {100 * told.goodput:.1f} % of {_length(totals.wall_s)}{since}: {', '.join(parts)}"
+
+
+def _length(seconds: float) -> str:
+    """A length of time: "2.5 s", "3 min 20 s", "2 h 5 min"."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    hours, minutes = whole // 3600, whole % 3600 // 60
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s"

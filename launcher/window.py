@@ -1,0 +1,229 @@
+"""The window of an agent: operators who have proven to know the job's secret ask, and see how this node stands.
+
+They can only read. Few are let in at a time, and beside them some more that follow logs. Each is answered one question
+after the other, in a task of its own, and whatever becomes of it is nobody else's matter. An asker that is silent, or
+does not read, is sent away: at most one answer waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+from elastic.askwire import (
+    ANSWER_MAX,
+    LINES_MAX,
+    QUESTION_MAX,
+    STACKS_BYTES,
+    Answer,
+    Log,
+    LogEnd,
+    LogPiece,
+    LogStart,
+    Now,
+    Question,
+    Refusal,
+    Shown,
+    Snapshot,
+    Stacks,
+    StackText,
+    answer_line,
+    read_question,
+)
+from elastic.linkwire import LinkError
+from elastic.naming import log_name, process_name
+from launcher.lastlogs import LastLogs, Place
+from launcher.linesocket import watch_by_kernel
+
+ASKERS_MAX: Final = 8
+"""At a time, beside those that follow a log. One more is told so."""
+FOLLOWERS_MAX: Final = 32
+"""Of logs, at a time: each rank of a large node by two people. One more is told so."""
+IDLE_LIMIT_S: Final = 30.0
+"""So long an asker may ask nothing."""
+SLOW_LIMIT_S: Final = 5.0
+"""So long it may take to read one answer."""
+PAUSE_S: Final = 0.05
+"""Between two answers to the same asker: whoever asks without end costs little."""
+FOLLOW_EVERY_S: Final = 0.1
+"""How often it is looked whether a log has grown."""
+PIECES_AT_ONCE: Final = 8
+"""Then so many pieces go out, as much as is remembered of a start. More than 2.6 MB/s is left out, and counted."""
+NEXT_START_S: Final = 10.0
+"""So long a follower is kept for a start that the generation asks for and that has not begun here."""
+CLOSE_LIMIT_S: Final = 1.0
+"""So long an agent that ends waits for followers to get the end of their logs."""
+
+StacksOf = Callable[[Stacks], Awaitable[StackText | Refusal]]
+
+
+class Window:
+    """Answers askers. `stacks` are looked at for one asker at a time."""
+
+    def __init__(
+        self, snapshot: Callable[[], Snapshot], logs: LastLogs, stacks: StacksOf, complain: Callable[[str], None]
+    ) -> None:
+        """Nobody asks yet. `complain` hears of what should not happen."""
+        self._snapshot = snapshot
+        self._logs = logs
+        self._stacks = stacks
+        self._complain = complain
+        self._askers: set[asyncio.Task[None]] = set()
+        self._followers: set[asyncio.Task[None]] = set()
+        """They were askers before they asked for a log that goes on."""
+        self._stacks_turn = asyncio.Lock()
+        self._closing = False
+
+    def take(self, connected: socket.socket, first: Shown) -> None:
+        """Answer who has proven itself; the connection is ours from now on, and `first` is said first."""
+        if self._closing:
+            connected.close()
+            return
+        full = len(self._askers) >= ASKERS_MAX
+        task = asyncio.get_running_loop().create_task(self._serve(connected, first, full=full), name="asker")
+        if not full:
+            self._askers.add(task)
+        task.add_done_callback(self._done)
+
+    async def close(self) -> None:
+        """Let followers have the ends of their logs, within `CLOSE_LIMIT_S`, and send everybody away."""
+        self._closing = True
+        if here := self._askers | self._followers:
+            _, late = await asyncio.wait(here, timeout=CLOSE_LIMIT_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        """Whatever it was, it ends an asker and not the agent."""
+        self._askers.discard(task)
+        self._followers.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._complain(f"an operator's question could not be answered ({error!r}); the job goes on")
+
+    async def _serve(self, connected: socket.socket, first: Shown, *, full: bool) -> None:
+        with suppress(OSError):  # It is gone.
+            watch_by_kernel(connected)
+        try:
+            reader, writer = await asyncio.open_connection(sock=connected, limit=QUESTION_MAX)
+        except OSError:
+            connected.close()
+            return
+        writer.transport.set_write_buffer_limits(high=0)
+        asker = _Asker(reader, writer)
+        try:
+            await asker.say(first)
+            if full:
+                await asker.say(Refusal(f"{ASKERS_MAX} others look at this node now; try again", later=True))
+                return
+            while not self._closing and (question := await asker.question()) is not None:
+                await self._answer(asker, question)
+                await asyncio.sleep(PAUSE_S)
+        except LinkError:
+            await asker.last(Refusal("this agent does not understand the question; is it of another version?"))
+        except OSError:  # It is gone, or too slow; a TimeoutError is one.
+            pass
+        finally:
+            writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+
+    async def _answer(self, asker: _Asker, question: Question) -> None:
+        match question:
+            case Now():
+                await asker.say(self._snapshot())
+            case Log() if question.follow and not self._follows():
+                await asker.say(Refusal(f"{FOLLOWERS_MAX} others follow logs of this node now", later=True))
+            case Log():
+                await self._tell_log(asker, question)
+            case Stacks():
+                async with self._stacks_turn:
+                    found = await self._stacks(question)
+                if isinstance(found, StackText) and len(found.text) > STACKS_BYTES:
+                    found = StackText(f"{found.text[:STACKS_BYTES]}\n… (cut here)", found.how)
+                await asker.say(found)
+
+    def _follows(self) -> bool:
+        """Count the asker whose task this is as a follower, until it hangs up; False if there are too many."""
+        task = asyncio.current_task()
+        assert task is not None
+        if task not in self._followers:
+            if len(self._followers) >= FOLLOWERS_MAX:
+                return False
+            self._askers.discard(task)
+            self._followers.add(task)
+        return True
+
+    async def _tell_log(self, asker: _Asker, question: Log) -> None:
+        logs, name, after = self._logs, log_name(question.role, question.index), (question.g, question.rev)
+        waited_s, place = 0.0, None
+        if question.offset >= 0 and logs.has(name, after):
+            place, after = Place(after, question.offset), (question.g, question.rev - 1)
+        else:
+            place = logs.begins(name, after, question.lines)
+        while place is None and question.follow and waited_s < NEXT_START_S and not (self._closing or asker.gone):
+            await asyncio.sleep(FOLLOW_EVERY_S)
+            waited_s += FOLLOW_EVERY_S
+            place = logs.begins(name, after, LINES_MAX)
+        if place is None:
+            if after == (0, 0) and not question.follow:
+                await asker.say(Refusal(f"{process_name(question.role, question.index)} has not run here"))
+            else:
+                await asker.say(LogEnd(0, 0, over=False))
+            return
+        await asker.say(LogStart(logs.path(name)))
+        while True:
+            over = logs.over(name, after)  # Before the last look: what is written after it is in the next one.
+            place, whole = await self._tell_pieces(asker, name, place)
+            forgotten = not logs.has(name, place.stamp)  # The rank has been elsewhere since.
+            if whole and (over is not None or forgotten or not question.follow or self._closing):
+                await asker.say(LogEnd(*place.stamp, over=forgotten or (over is not None and place.stamp >= over)))
+                return
+            if asker.gone:
+                return
+            await asyncio.sleep(0 if self._closing else FOLLOW_EVERY_S)
+
+    async def _tell_pieces(self, asker: _Asker, name: str, place: Place) -> tuple[Place, bool]:
+        """Tell some of what there is; the place behind it, and whether that is the end."""
+        for _ in range(PIECES_AT_ONCE):
+            data, missing, place = self._logs.piece(name, place)
+            if not data:
+                return place, True
+            await asker.say(LogPiece(data, missing, *place.stamp, place.offset))
+        return place, False
+
+
+class _Asker:
+    """One connection of an asker."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has hung up."""
+        return self._reader.at_eof() or self._writer.is_closing()
+
+    async def question(self) -> Question | None:
+        """The next question, None when it asks no more. Raises `LinkError` for what is none."""
+        try:
+            async with asyncio.timeout(IDLE_LIMIT_S):
+                line = await self._reader.readline()
+        except ValueError as error:  # It is too long.
+            raise LinkError("a question is too long") from error
+        return read_question(line.removesuffix(b"\n")) if line.endswith(b"\n") else None
+
+    async def say(self, answer: Answer) -> None:
+        """Say something. Raises `OSError` if it does not take it in time."""
+        line = answer_line(answer)
+        assert len(line) <= ANSWER_MAX, "an answer is too long"
+        self._writer.write(line)
+        async with asyncio.timeout(SLOW_LIMIT_S):
+            await self._writer.drain()
+
+    async def last(self, answer: Answer) -> None:
+        """Say something to somebody who may be gone."""
+        with suppress(OSError):
+            await self.say(answer)
