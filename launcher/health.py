@@ -1,0 +1,57 @@
+"""Whether an agent is well, and whether its node takes part: the answers of /healthz and /readyz (pure)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from elastic.agentfacts import Facts, Phase
+from elastic.model import Generation
+from launcher.metricnotes import is_spare
+
+
+class Answer(NamedTuple):
+    """Yes or no, and one line that says why."""
+
+    yes: bool
+    words: str
+
+
+def healthy(*, nursery: bool) -> Answer:
+    """Whether the agent is alive and can start workers. Whoever hears the answer knows that its loop goes round."""
+    if nursery:
+        return Answer(True, "the agent and its nursery live")
+    return Answer(False, "the nursery is dead; the agent starts another one")
+
+
+def ready(facts: Facts | None, *, running: int, reason: str) -> Answer:
+    """Whether this node's workers run, or it is a spare; `running` are those that do.
+
+    `reason` is what the agent last said that it waits for, "" if that is nothing.
+    """
+    if facts is None:
+        return Answer(False, "this agent has not reached etcd yet")
+    generation = facts.generation
+    if facts.phase is Phase.RUNNING and running and generation is not None:
+        runs = "1 worker runs" if running == 1 else f"{running} workers run"
+        return Answer(True, f"{runs} in generation {generation.g}")
+    if is_spare(facts) and generation is not None:
+        return Answer(True, f"spare: generation {generation.g} goes on without this node")
+    return Answer(False, _waits(facts, generation, reason))
+
+
+def _waits(facts: Facts, generation: Generation | None, reason: str) -> str:
+    """What a node that is not ready waits for."""
+    reason = facts.decision.reason if facts.decision is not None else reason
+    if not facts.prepared:
+        return "this node loads torch for its workers"
+    match facts.phase:
+        case Phase.JOINING:
+            return facts.refusal or "this node is not registered yet"
+        case Phase.RUNNING:
+            return "this node's workers start"
+        case Phase.STOPPING:
+            return "this node stops its workers" + (f": {generation.reason}" if generation is not None else "")
+        case Phase.LEAVING | Phase.ENDED:
+            return "this node leaves the job"
+        case _:
+            return reason or "this node waits for the others"

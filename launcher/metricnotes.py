@@ -1,0 +1,267 @@
+"""What the metrics of one agent are made of: noted while things happen, summed up when somebody asks (pure).
+
+Only what is counted is noted at once, and that costs little; everything else is read from what the agent knows in the
+moment of the question. Moments are seconds of the agent's clock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import accumulate
+from math import nan
+from typing import Final, NamedTuple
+
+from elastic.agentevents import (
+    Action,
+    Answered,
+    Event,
+    Exited,
+    Gone,
+    Granted,
+    Refreshed,
+    SessionLost,
+    StopWorkers,
+    ViewChanged,
+)
+from elastic.agentfacts import Facts, Phase
+from elastic.cooldown import budget_of
+from elastic.goodmeter import GoodputMeter
+from elastic.model import Ended, Generation, Why
+from elastic.recovery import Mark, Recovery
+from launcher.metrictable import BY_NAME
+from launcher.progresswords import RATE_WINDOW_S
+from launcher.steps import Steps
+
+LOSS: Final = "loss"
+"""The loss, among the numbers that a script reports."""
+
+
+class WorkerState(StrEnum):
+    """What a worker does, as far as it says it. It trains when it reports steps, or, a server, when it listens."""
+
+    STARTING = "starting"
+    PREPARING = "preparing"
+    JOINING = "joining"
+    FORMED = "formed"
+    TRAINING = "training"
+    ENDED = "ended"
+
+
+class Sample(NamedTuple):
+    """One number of the metric `name` (without the prefix). `labels` are the values of the metric's own."""
+
+    name: str
+    value: float
+    labels: tuple[str, ...] = ()
+
+
+class Distribution(NamedTuple):
+    """One histogram: how many were at most as long as each bound of its buckets, and in all; and their sum."""
+
+    name: str
+    labels: tuple[str, ...]
+    counts: tuple[int, ...]
+    sum_s: float
+
+
+class Asides(NamedTuple):
+    """What others know in the moment of the question."""
+
+    workers: Mapping[WorkerState, int]
+    events_dropped: int
+    log_dropped_bytes: int
+
+
+@dataclass(slots=True)
+class _Lengths:
+    """The lengths of recoveries, or of one phase of them: the histogram `name`."""
+
+    name: str
+    labels: tuple[str, ...] = ()
+    counts: Counter[int] = field(default_factory=Counter)
+    sum_s: float = 0.0
+
+    def add(self, length: float) -> None:
+        """One more."""
+        self.counts[bisect_left(BY_NAME[self.name].buckets, length)] += 1
+        self.sum_s += length
+
+    @property
+    def distribution(self) -> Distribution:
+        """What there is by now."""
+        places = range(len(BY_NAME[self.name].buckets) + 1)
+        return Distribution(self.name, self.labels, tuple(accumulate(self.counts[at] for at in places)), self.sum_s)
+
+
+class Notes:
+    """One agent's, over its life."""
+
+    def __init__(self, began: float) -> None:
+        """`began`: when this agent was started."""
+        self.meter = GoodputMeter(began)
+        self._rate = Steps(RATE_WINDOW_S)
+        self._loss: float | None = None
+        self._known: Generation | None = None
+        self._restarts = Counter[Why]({why: 0 for why in Why if why is not Why.FIRST})
+        self._recoveries = _Lengths("recovery_seconds")
+        self._phases = {mark: _Lengths("recovery_phase_seconds", (mark,)) for mark in Mark}
+        self._start_s: float | None = None
+        self._ended: tuple[int, float] | None = None
+        """When the workers of the newest generation that has ended here did, or something was wrong."""
+        self._answered_at: float | None = None
+        self._lease_losses = 0
+        self.refresh_failures = 0
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def observe(self, facts: Facts, event: Event, actions: Sequence[Action], *, arrived: float) -> None:
+        """Note an event that came at `arrived`, and what the core asked for."""
+        match event:
+            case Exited() if event.exit.code and event.own and event.g == facts.workers_g:
+                self._stopped(event.g, arrived)
+            case Gone() if event.g == facts.workers_g:
+                wanted = facts.outcome_wanted
+                self._stopped(event.g, arrived, well=wanted is not None and wanted[1].ended is Ended.OK)
+            case Refreshed() | Granted() | ViewChanged():
+                self._answered_at = arrived
+            case Answered() if event.succeeded is not None:
+                self._answered_at = arrived
+            case SessionLost():
+                self._lease_losses += 1
+        for action in actions:
+            # Workers that are asked to leave in order make some steps more.
+            if isinstance(action, StopWorkers) and not (action.planned and self.meter.counts_steps):
+                self._stopped(action.g, arrived)
+        self._look(facts)
+        self.meter.aside(arrived, spare=is_spare(facts))
+
+    def stepped(self, worker: int, step: int, numbers: Mapping[str, float | None], at: float) -> None:
+        """A worker of this node reported a step."""
+        if self.meter.stepped(worker, step, at):
+            self._rate.reported(step, {}, at)
+            if LOSS in numbers:
+                loss = numbers[LOSS]
+                self._loss = nan if loss is None else loss
+
+    def recovered(self, found: Recovery) -> None:
+        """A recovery, or a first start, is over on this node."""
+        self.meter.back(found.began + found.total_s)
+        if self._ended is not None and self._ended[0] == found.g:  # It is told late: the next change has come.
+            self.meter.stopped(self._ended[1])
+        if found.start:
+            self._start_s = found.total_s
+            return
+        self._recoveries.add(found.total_s)
+        for mark, length in found.phases:
+            self._phases[mark].add(length)
+
+    def _stopped(self, g: int, at: float, *, well: bool = False) -> None:
+        if self._ended is None or g > self._ended[0]:
+            self._ended = (g, at)
+        self.meter.stopped(at, well=well)
+        self._rate = Steps(RATE_WINDOW_S)
+
+    def _look(self, facts: Facts) -> None:
+        """Count a generation, or a revision of it, that was made after this agent knew one, or after its first."""
+        generation, known = facts.generation, self._known
+        if generation is None or generation is known:
+            return
+        self._known = generation
+        if known is not None and _key(generation) > _key(known) and generation.why is not Why.FIRST:
+            self._restarts[generation.why] += 1
+
+    # --- what is asked --------------------------------------------------------------------------------------------
+
+    def samples(self, facts: Facts | None, asides: Asides, now: float) -> Iterator[Sample]:
+        """Every number that is known, but for the histograms. `facts` is None before this agent has reached etcd."""
+        for why, count in self._restarts.items():
+            yield Sample("restarts_total", count, (why,))
+        yield from self._of_training(now)
+        for state, count in asides.workers.items():
+            yield Sample("workers", count, (state,))
+        yield Sample("refresh_failures_total", self.refresh_failures)
+        yield Sample("lease_losses_total", self._lease_losses)
+        yield Sample("events_dropped_total", asides.events_dropped)
+        yield Sample("log_dropped_bytes_total", asides.log_dropped_bytes)
+        if self._answered_at is not None:
+            yield Sample("store_silence_seconds", max(now - self._answered_at, 0.0))
+        if facts is not None:
+            yield from _of_job(facts)
+            yield from _of_right(facts, now)
+
+    def distributions(self) -> Iterator[Distribution]:
+        """Every histogram."""
+        for lengths in (self._recoveries, *self._phases.values()):
+            yield lengths.distribution
+
+    def _of_training(self, now: float) -> Iterator[Sample]:
+        meter = self.meter
+        sums = meter.sums(now)
+        yield Sample("steps_total", meter.steps)
+        yield Sample("steps_again_total", meter.steps_again)
+        yield Sample("clock_seconds_total", sums.clock_s)
+        yield Sample("productive_seconds_total", sums.productive_s)
+        yield Sample("again_seconds_total", sums.again_s)
+        known: dict[str, float | None] = {
+            "start_seconds": self._start_s,
+            "step": meter.step,
+            "steps_per_second": self._rate.rate,
+            "last_step_age_seconds": max(now - meter.stepped_at, 0.0) if meter.stepped_at is not None else None,
+            "loss": self._loss,
+            "goodput_ratio": sums.goodput,
+        }
+        yield from (Sample(name, value) for name, value in known.items() if value is not None)
+
+
+def is_spare(facts: Facts) -> bool:
+    """Whether this node stands by while a world without it runs."""
+    generation = facts.generation
+    return facts.phase is Phase.SPARE and generation is not None and facts.registered is not None and not _inside(facts)
+
+
+def _inside(facts: Facts) -> bool:
+    return facts.place is not None
+
+
+def _key(generation: Generation) -> tuple[int, int, int]:
+    return generation.run, generation.g, generation.rev
+
+
+def _of_job(facts: Facts) -> Iterator[Sample]:
+    """The world, and what it has cost."""
+    member = facts.me.member
+    texts = (facts.me.node, member.host, *(member.versions.get(name, "") for name in ("launcher", "python", "torch")))
+    yield Sample("info", 1, texts)
+    for phase in Phase:
+        yield Sample("state", phase is facts.phase, (phase,))
+    generation, stored = facts.generation, facts.view.spec
+    yield Sample("generation", generation.g if generation is not None else 0)
+    if generation is not None:
+        yield Sample("world_size", generation.world_size)
+        yield Sample("members", len(generation.members))
+        m_id = generation.index(facts.me.node)
+        if m_id is not None:
+            yield Sample("m_id", m_id)
+    if stored is not None:
+        budget = budget_of(facts.view)
+        yield Sample("np_min", stored.value.np.low)
+        yield Sample("np_max", stored.value.np.high)
+        yield Sample("restarts_charged", budget.charged)
+        yield Sample("restarts_max", stored.value.restarts_max)
+        yield Sample("fruitless_failures", budget.fruitless)
+
+
+def _of_right(facts: Facts, now: float) -> Iterator[Sample]:
+    """The lease, and the right to run that follows from it."""
+    right = facts.right
+    if right.lease_held:
+        yield Sample("lease_age_seconds", max(now - right.refreshed_at, 0.0))
+        yield Sample("lease_ttl_seconds", right.ttl_s)
+    if facts.phase in (Phase.RUNNING, Phase.STOPPING) and not facts.workers_gone:
+        limit = right.refreshed_at + right.ttl_s + right.outage_limit_s
+        yield Sample("right_seconds", max(right.until() - now, 0.0))
+        yield Sample("right_at_most_seconds", max(limit - now, 0.0))

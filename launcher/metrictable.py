@@ -1,0 +1,140 @@
+"""Every metric of an agent: one table, from which the page of metrics, its documentation and its tests are made (pure).
+
+Names follow Prometheus: base units, `_total` of what only grows, `_info` of what is a text. Every sample has the label
+`job_id`: it never changes while an agent lives, and it is what a question begins with. What else tells agents apart
+(node, host, versions) stands in `elastic_launch_info` alone: a node has a new id each time that its agent is started,
+and a label of it on every sample would begin all series anew.
+
+A sample that is not known is left out, and never 0; what is counted is there from the first moment on, because
+Prometheus does not see a counter grow that begins with 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+JOB: Final = "job_id"
+"""The label that every sample has."""
+PREFIX: Final = "elastic_launch_"
+
+
+class Kind(StrEnum):
+    """What Prometheus calls the types."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row. `labels` are those beside `job_id`; `buckets` are upper bounds, of a histogram."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def full(self) -> str:
+        """The name as it is asked for; a histogram's ends in `_bucket`, `_sum` or `_count` besides."""
+        return PREFIX + self.name
+
+    @property
+    def family(self) -> str:
+        """The name as the exposition's family has it: without the ending that its type adds."""
+        ending = {Kind.COUNTER: "_total", Kind.INFO: "_info"}.get(self.kind, "")
+        return self.full.removesuffix(ending)
+
+
+def _gauge(name: str, words: str, *labels: str) -> Metric:
+    return Metric(name, Kind.GAUGE, words, labels)
+
+
+def _counter(name: str, words: str, *labels: str) -> Metric:
+    return Metric(name, Kind.COUNTER, words, labels)
+
+
+RECOVERY_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+PHASE_BUCKETS: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 120.0)
+"""Fewer: each of the phases has them."""
+
+METRICS: Final = (
+    Metric(
+        "info",
+        Kind.INFO,
+        "Who this agent is: its node, host, and the versions of launcher, Python and torch; always 1",
+        ("node", "host", "launcher", "python", "torch"),
+    ),
+    # the world
+    _gauge("generation", "The newest generation that this agent knows; 0 before the first"),
+    _gauge("world_size", "Workers of the newest generation, on all nodes"),
+    _gauge("members", "Nodes of the newest generation"),
+    _gauge("np_min", "So few nodes are enough for the job to go on"),
+    _gauge("np_max", "So many nodes the job grows to"),
+    _gauge("m_id", "The place of this node in the newest generation; absent of a spare"),
+    _gauge("state", "1 for the state in which this node is, 0 for each other one", "state"),
+    _gauge("workers", "Workers of this node by what they do", "state"),
+    # restarts
+    _counter(
+        "restarts_total", "Generations made after the first one, or seats started anew, since this agent came", "why"
+    ),
+    _gauge("restarts_charged", "Restarts that the job has paid for, of --max_restarts"),
+    _gauge("restarts_max", "Restarts that the job may pay for (--max_restarts)"),
+    _gauge("fruitless_failures", "Failures in a row without progress, of the whole job; ten end it"),
+    # recoveries
+    Metric(
+        "recovery_seconds",
+        Kind.HISTOGRAM,
+        "How long recoveries took as this node saw them, to its first step",
+        buckets=RECOVERY_BUCKETS,
+    ),
+    Metric(
+        "recovery_phase_seconds",
+        Kind.HISTOGRAM,
+        "Where the time of recoveries went on this node",
+        ("phase",),
+        PHASE_BUCKETS,
+    ),
+    _gauge("start_seconds", "From the command of this node to its first step, in the first start of the job"),
+    # training
+    _gauge("step", "The newest step that this node's workers have reported"),
+    _counter("steps_total", "Steps that this node's workers have reported, those made again included"),
+    _counter("steps_again_total", "Steps that were made again after a recovery"),
+    _gauge("steps_per_second", "The rate of steps in the last 30 s; absent while nothing runs"),
+    _gauge("last_step_age_seconds", "Since the last step was reported; absent before the first"),
+    _gauge("loss", "The loss as the script last reported it; NaN if it was not finite"),
+    # goodput
+    _gauge("goodput_ratio", "The share of this agent's life in which steps were made that count (docs/metrics.md)"),
+    _counter("productive_seconds_total", "Time in which this node made steps that count"),
+    _counter("again_seconds_total", "Time in which this node made steps again"),
+    _counter("clock_seconds_total", "Time that passed for this node, without that in which it stood by as a spare"),
+    # the store
+    _gauge("lease_age_seconds", "Since the last refresh of this node's lease was sent that the store answered"),
+    _gauge("lease_ttl_seconds", "A lease that is not refreshed for so long ends"),
+    _gauge("right_seconds", "So long this node may run workers if nothing is heard any more; absent without workers"),
+    _gauge("right_at_most_seconds", "The same if the store stays silent, whatever other nodes grant"),
+    _gauge("store_silence_seconds", "Since the store last answered anything"),
+    _counter("refresh_failures_total", "Refreshes of the lease that failed"),
+    _counter("lease_losses_total", "Leases of this node that were lost"),
+    _counter("events_dropped_total", "Events that did not get into the job's history: too many at once"),
+    # logs
+    _counter("log_dropped_bytes_total", "Bytes of logs that were left out because the disk took nothing"),
+)
+"""Every metric, in the order of the page, but for those of the process, which are prometheus_client's own."""
+
+BY_NAME: Final = {metric.name: metric for metric in METRICS}
+
+PROCESS: Final = (
+    "process_virtual_memory_bytes",
+    "process_resident_memory_bytes",
+    "process_start_time_seconds",
+    "process_cpu_seconds_total",
+    "process_open_fds",
+    "process_max_fds",
+)
+"""Of the agent's own process; they have no label."""

@@ -1,0 +1,174 @@
+"""What monitors see of an agent: /metrics for Prometheus, /healthz and /readyz, and what they are made of.
+
+With `--metrics_port` an agent has one of these. It counts what happens, and works out the rest when it is asked. What
+goes wrong with it is one line: a monitor never ends training.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from elastic.agentevents import Action, Event
+from elastic.agentfacts import Facts
+from elastic.channel import Hello, Progress, Said, Standing
+from launcher import health, loading
+from launcher.config import Config
+from launcher.connecting import boottime
+from launcher.endpoints import join_host_port
+from launcher.history import History
+from launcher.logdisk import LogDisk
+from launcher.logs import Narrator
+from launcher.metricnotes import Asides, Notes, WorkerState
+from launcher.node import NodeWorkers
+from launcher.talk import Heard
+from launcher.timeline import TimelineTeller, started_at
+from launcher.waiting import WaitingLines
+
+if TYPE_CHECKING:
+    from elastic.store.session import Session
+    from launcher.metrics import MetricsPage, Reading
+    from launcher.metricsdoor import MetricsDoor, Reply
+
+METRICS, HEALTHZ, READYZ = "/metrics", "/healthz", "/readyz"
+OK: Final = 200
+UNAVAILABLE: Final = 503
+
+
+class Monitor:
+    """One agent's. Nobody listens before `open`."""
+
+    def __init__(self, config: Config, narrator: Narrator, workers: NodeWorkers, disk: LogDisk) -> None:
+        """`workers` are this node's, `disk` has its logs written."""
+        self._config = config
+        self._narrator = narrator
+        self._workers = workers
+        self._disk = disk
+        self._notes = Notes(started_at() or boottime())
+        self._facts: Facts | None = None
+        self._history: History | None = None
+        self._lines: WaitingLines | None = None
+        self._door: MetricsDoor | None = None
+        self._page: MetricsPage | None = None
+        self._complained = False
+        self._standing: set[int] = set()
+        """Local ranks of processes of a parameter-server job that have said that they do their work."""
+        workers.talk.followers.append(self._heard)
+
+    async def open(self, host: str, port: int) -> None:
+        """Listen there. A port that somebody else has is said in one line."""
+        with loading.kept():
+            from launcher.metricsdoor import MetricsDoor
+
+        door = MetricsDoor(self._answer, self._complain)
+        try:
+            await door.open(host, port)
+        except OSError as error:
+            number = error.errno or 0  # Less than 0 of a name that is not known.
+            why = os.strerror(number) if number > 0 else error.strerror or str(error)
+            self._narrator.warn(_unusable(host, port, why))
+        except UnicodeError as error:  # It looks like a name and cannot be one.
+            self._narrator.warn(_unusable(host, port, str(error)))
+        else:
+            self._door = door
+            where = join_host_port(*door.endpoints[0])
+            self._narrator.say(f"monitors find this node at http://{where}{METRICS}, {HEALTHZ} and {READYZ}")
+
+    async def close(self) -> None:
+        """Listen no more."""
+        if self._door is not None:
+            await self._door.close()
+
+    def _complain(self, text: str) -> None:
+        """Say once that a page cannot be made; a monitor asks again and again."""
+        if not self._complained:
+            self._complained = True
+            self._narrator.warn(text)
+
+    # --- what the agent tells -------------------------------------------------------------------------------------
+
+    def follow(self, facts: Facts, history: History, lines: WaitingLines, timeline: TimelineTeller) -> None:
+        """The agent has reached etcd: this is what it knows from now on."""
+        self._facts, self._history, self._lines = facts, history, lines
+        timeline.on_own = self._notes.recovered
+
+    def session(self, kept: Session) -> None:
+        """There is another lease."""
+        kept.on_failure = self._refresh_failed
+
+    def observe(self, facts: Facts, event: Event, actions: Sequence[Action], arrived: float) -> None:
+        """Note an event that came at `arrived`, and what the core asked for."""
+        self._notes.observe(facts, event, actions, arrived=arrived)
+
+    def _refresh_failed(self, error: Exception) -> None:
+        self._notes.refresh_failures += 1
+
+    def _heard(self, heard: Heard, message: Said) -> None:
+        match message:
+            case Hello():
+                self._standing.discard(heard.local_rank)
+            case Standing():
+                self._standing.add(heard.local_rank)
+            case Progress():
+                now = boottime()
+                at = min(message.at, now) if message.at > 0 else now
+                self._notes.stepped(heard.local_rank, message.step, message.metrics, at)
+
+    # --- what it answers ------------------------------------------------------------------------------------------
+
+    def _answer(self, path: str, accept: str) -> Reply | None:
+        from launcher.metricsdoor import Reply, line
+
+        match path:
+            case "/metrics":
+                return Reply(OK, *self._metrics().page(accept, boottime()))
+            case "/healthz":
+                found = health.healthy(nursery=self._workers.nursery_lives)
+            case "/readyz":
+                reason = self._lines.sentence if self._lines is not None else ""
+                found = health.ready(self._facts, running=sum(self._workers.locals.values()), reason=reason)
+            case _:
+                return None
+        return line(OK if found.yes else UNAVAILABLE, found.words)
+
+    def _metrics(self) -> MetricsPage:
+        if self._page is None:
+            with loading.kept():
+                from launcher.metrics import MetricsPage
+            self._page = MetricsPage(self._config.job_id, self._read)
+        return self._page
+
+    def _read(self) -> Reading:
+        from launcher.metrics import Reading
+
+        samples = self._notes.samples(self._facts, self._asides(), boottime())
+        return Reading(tuple(samples), tuple(self._notes.distributions()))
+
+    def _asides(self) -> Asides:
+        states = Counter(dict.fromkeys(WorkerState, 0))
+        heard = self._workers.talk.workers
+        for local, runs in self._workers.locals.items():
+            states[self._state(heard.get(local)) if runs else WorkerState.ENDED] += 1
+        dropped = self._history.dropped if self._history is not None else 0
+        return Asides(states, dropped, self._disk.left_out_bytes)
+
+    def _state(self, heard: Heard | None) -> WorkerState:
+        """What a worker that runs does."""
+        if heard is None:
+            return WorkerState.STARTING
+        if heard.preparing:
+            return WorkerState.PREPARING
+        if heard.joining:
+            return WorkerState.JOINING
+        if heard.step >= 0 or heard.local_rank in self._standing:
+            return WorkerState.TRAINING
+        return WorkerState.FORMED if heard.formed else WorkerState.STARTING
+
+
+def _unusable(host: str, port: int, why: str) -> str:
+    return (
+        f"--metrics_port {join_host_port(host, port)} cannot be used ({why}): this node goes on without metrics; "
+        "name a free port of an address of this machine"
+    )
