@@ -1,0 +1,99 @@
+"""Amazon EC2's interruption notice and rebalance recommendation (pure).
+
+The token comes first (IMDSv2) and is asked for again when the server says that it has expired. Where no token can be
+had the same paths are read without one, as older machines and containers behind one hop more need it: they hold no
+secret. A machine that insists on tokens answers that with 401, and is asked for a token again.
+
+Sources: EC2 user guide, "Spot Instance interruption notices", "EC2 instance rebalance recommendations", "How Instance
+Metadata Service Version 2 works".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from elastic.unreadable import UNREADABLE
+from launcher.spot.exchange import TOKEN, Answer, Ask, Heard, Notice, Remark, clock_time, notice, parsed_time, pause
+
+TOKEN_TTL_S = 21_600
+"""Six hours, the longest that there is."""
+ACTION: Final = "/latest/meta-data/spot/instance-action"
+REBALANCE: Final = "/latest/meta-data/events/recommendations/rebalance"
+WORDS: Final = {"stop": "AWS stops this machine", "hibernate": "AWS hibernates this machine"}
+TAKES: Final = "AWS takes this machine back"
+
+
+class _Action(msgspec.Struct):
+    action: str
+    time: str
+
+
+class _Rebalance(msgspec.Struct):
+    noticeTime: str  # noqa: N815
+
+
+class Aws:
+    """Asks for both in turn; between two rounds it pauses."""
+
+    def __init__(self) -> None:
+        """Nothing was asked yet."""
+        self._token = ""
+        self._bare = False
+        """Whether it is asked without a token."""
+        self._asked: str | None = None
+        self._path = ACTION
+        self._failures = 0
+
+    def ask(self) -> Ask:
+        """The token, the notice, or the recommendation."""
+        if not self._token and not self._bare:
+            self._asked = None
+            return Ask("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL_S)}, "PUT")
+        self._asked = self._path
+        return Ask(self._path, {"X-aws-ec2-metadata-token": self._token} if self._token else {})
+
+    def hear(self, answer: Answer | None, now: float) -> Heard:
+        """404 is the usual answer: there is no notice."""
+        if self._asked is None:
+            return self._hear_token(answer)
+        if answer is None or answer.status not in (200, 404):
+            self._token, self._bare = "", False
+            if answer is not None and answer.status == 401 and not self._failures:
+                self._failures = 1
+                return Heard(pause_s=0.0)  # The token has expired.
+            return self._failed("it does not answer" if answer is None else f"it answers with {answer.status}")
+        self._failures = 0
+        try:
+            found = self._read(answer, now) if answer.status == 200 else ()
+        except UNREADABLE:
+            return self._failed("its answer cannot be read")
+        return self._next(found)
+
+    def _hear_token(self, answer: Answer | None) -> Heard:
+        if answer is not None and answer.status == 200 and TOKEN.fullmatch(answer.text):
+            self._token = answer.text
+        else:
+            self._bare = True
+        return Heard(pause_s=0.0)
+
+    def _read(self, answer: Answer, now: float) -> tuple[Notice | Remark, ...]:
+        if self._asked == ACTION:
+            action = msgspec.json.decode(answer.body, type=_Action)
+            return (notice(WORDS.get(action.action, TAKES), parsed_time(action.time), answer, now),)
+        at = parsed_time(msgspec.json.decode(answer.body, type=_Rebalance).noticeTime)
+        since = f" since {clock_time(at)}" if at is not None else ""
+        text = f"AWS says{since} that it may take this machine back (rebalance recommendation); training goes on"
+        return (Remark(text),)
+
+    def _next(self, found: tuple[Notice | Remark, ...] = (), trouble: str = "") -> Heard:
+        """The other path, at once; after the second one there is a pause."""
+        first = self._asked == ACTION
+        self._path = REBALANCE if first else ACTION
+        return Heard(found, 0.0, trouble, clear=not found and not trouble) if first else Heard(found, trouble=trouble)
+
+    def _failed(self, trouble: str) -> Heard:
+        self._failures += 1
+        self._path = ACTION
+        return Heard((), pause(self._failures), trouble)

@@ -1,0 +1,51 @@
+"""Where a provider's metadata server is: the address that all three share, or what a variable says (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from elastic.errors import ConfigError
+
+SHARED: Final = "169.254.169.254"
+"""Link-local, the same with all three: no route leads away from the machine."""
+ENDPOINT: Final = "ELASTIC_SPOT_ENDPOINT"
+AWS: Final = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
+GCP: Final = "GCE_METADATA_HOST"
+PROVIDERS: Final = ("aws", "gcp", "azure")
+
+
+class Endpoint(NamedTuple):
+    """A host and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """Write it as in a Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == 80 else f"{host}:{self.port}"
+
+
+def endpoint(provider: str, environ: Mapping[str, str]) -> Endpoint:
+    """The metadata server of a provider. Raises `ConfigError` for a variable that names none."""
+    own = {"aws": AWS, "gcp": GCP}.get(provider, "")
+    for name in (ENDPOINT, own):
+        text = environ.get(name, "").strip() if name else ""
+        if text:
+            return _parsed(name, text)
+    return Endpoint(SHARED, 80)
+
+
+def _parsed(name: str, text: str) -> Endpoint:
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        host, port = parts.hostname, parts.port
+        (host or "").encode("idna")  # As it is when the name is looked up: no part is empty or above 63 characters.
+    except ValueError:  # UnicodeError is one.
+        host = port = None
+        parts = urlsplit("")
+    if parts.scheme != "http" or not host or not host.isascii() or any(map(str.isspace, host)):
+        raise ConfigError(f"{name}={text!r} is no metadata server; write http://HOST[:PORT], or unset it")
+    return Endpoint(host, port or 80)

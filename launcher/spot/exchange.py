@@ -1,0 +1,120 @@
+"""What is asked of a metadata server, what it answers, and what that means (pure).
+
+A `Watch` asks one question after the other: `ask` is the next request, `hear` takes what came of it. It keeps its own
+state and knows no clock, no socket and no other watch. Whatever a server answers is only ever a notice, a remark,
+nothing, or trouble.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+POLL_S = 5.0
+"""Between two looks: what AWS advises (Spot Instance interruption notices, EC2 user guide)."""
+PAUSE_MAX_S = 60.0
+"""Between two looks at a server that does not answer."""
+TIMEOUT_S = 5.0
+"""A metadata server answers within milliseconds; who does not within this time is asked again later."""
+LEFT_MIN_S = 10.0
+"""So much time counts as left at least. A notice can name a moment that is over, or none; to try to save costs nothing,
+and if the machine goes meanwhile it is a loss like any other."""
+TOKEN: Final = re.compile(r"[!-~]{1,1024}")
+"""What may be sent back to a server in a header."""
+
+
+class Ask(Struct, frozen=True):
+    """One request."""
+
+    path: str
+    headers: Mapping[str, str] = {}
+    method: str = "GET"
+    timeout_s: float = TIMEOUT_S
+
+
+class Answer(Struct, frozen=True):
+    """What a server said. The names of `headers` are in lower case."""
+
+    status: int
+    headers: Mapping[str, str] = {}
+    body: bytes = b""
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode("utf-8", "replace").strip()
+
+
+class Notice(Struct, frozen=True):
+    """This machine goes. `text`: "AWS takes this machine back"; `at` is Unix time, `left_s` counts from now."""
+
+    text: str
+    at: float
+    left_s: float
+
+    @property
+    def reason(self) -> str:
+        """The notice with its time, as all nodes are told."""
+        return f"{self.text} at {clock_time(self.at)}"
+
+
+class Remark(Struct, frozen=True):
+    """What an operator may want to know, and what changes nothing."""
+
+    text: str
+
+
+class Heard(Struct, frozen=True):
+    """What came of one request: what was found, the pause before the next one, and what is wrong, "" if nothing.
+
+    `clear`: this answer says that no notice stands.
+    """
+
+    found: tuple[Notice | Remark, ...] = ()
+    pause_s: float = POLL_S
+    trouble: str = ""
+    clear: bool = False
+
+
+class Watch(Protocol):
+    """One line of questions to a metadata server."""
+
+    def ask(self) -> Ask:
+        """Give the next request."""
+
+    def hear(self, answer: Answer | None, now: float) -> Heard:
+        """Take in what came of it; None: no answer. `now` is this machine's Unix time."""
+
+
+def notice(text: str, at: float | None, answer: Answer, now: float) -> Notice:
+    """Make a notice. `at` is by the server's clock, which is its Date header where it has one; None: it is due."""
+    theirs = parsed_time(answer.headers.get("date", ""))
+    left_s = 0.0 if at is None else at - (theirs if theirs is not None else now)
+    return Notice(text, now if at is None else at, max(left_s, LEFT_MIN_S))
+
+
+def pause(failures: int, longest_s: float = PAUSE_MAX_S) -> float:
+    """How long to wait after so many failures in a row."""
+    return min(POLL_S * 2.0 ** min(failures - 1, 10), longest_s)
+
+
+def parsed_time(text: str) -> float | None:
+    """Unix time of an HTTP date or of an ISO one in UTC, None if it is neither."""
+    for form in ("%a, %d %b %Y %H:%M:%S GMT", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S.%fZ"):
+        try:
+            return datetime.strptime(text.strip(), form).replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            continue
+    return None
+
+
+def clock_time(at: float) -> str:
+    """Unix time as people read it: 12:03:44Z. A time that no clock has is "an unknown time"."""
+    try:
+        return f"{datetime.fromtimestamp(at, UTC):%H:%M:%SZ}"
+    except (OverflowError, OSError, ValueError):
+        return "an unknown time"

@@ -1,0 +1,179 @@
+"""Watches for the notice that this machine is taken back, beside everything else that the agent does.
+
+It can only ever ask for a drain, say a line, or keep a node that has not joined from joining. A metadata server that is
+away or slow changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from elastic.agentevents import Drain, Event
+from elastic.agentfacts import DEADLINE_SPARE_S
+from elastic.errors import MachineTaken
+from launcher.connecting import boottime
+from launcher.logs import Narrator
+from launcher.spot import machine
+from launcher.spot.aws import Aws
+from launcher.spot.azure import Azure
+from launcher.spot.endpoint import Endpoint, endpoint
+from launcher.spot.exchange import PAUSE_MAX_S, Answer, Ask, Heard, Notice, Remark, Watch
+from launcher.spot.gcp import Maintenance, Preempted
+
+TRY_AGAIN = 4
+"""The exit code of a node whose machine goes: nothing is wrong, another machine can go on."""
+EARLIER_S = 1.0
+"""A notice that leaves so much less time than the one before is told again."""
+REMARKS_MAX = 100
+FIRST_S = 1.0
+"""So long after its start a node waits for the first answers before it joins. A server answers within milliseconds."""
+HELD_EVERY_S = 300.0
+"""So often a node that does not join says why."""
+WATCHES: Mapping[str, tuple[Callable[[], Watch], ...]] = {
+    "aws": (Aws,),
+    "gcp": (Preempted, Maintenance),
+    "azure": (Azure,),
+}
+"""What is asked of each provider, at the same time."""
+
+
+class SpotWatch:
+    """The notices for the machine of this node."""
+
+    def __init__(
+        self,
+        spot: str,
+        environ: Mapping[str, str],
+        narrator: Narrator,
+        put: Callable[[Event], None],
+        joins: Callable[[], bool],
+    ) -> None:
+        """Nothing is asked yet.
+
+        `spot` is the value of the flag; `put` takes the events; `joins` tells whether the node has not joined yet.
+        """
+        self._spot = spot
+        self._environ = environ
+        self._narrator = narrator
+        self._put = put
+        self._joins = joins
+        self._told: float | None = None
+        self._enters = True
+        """Whether `free` has not let the node in yet."""
+        self._began = boottime()
+        self._unheard: set[Watch] = set()
+        """Of these nobody knows yet whether they have a notice."""
+        self._standing: dict[Watch, tuple[Notice, float]] = {}
+        """The notices that stand, with the time at which this machine may be gone."""
+        self._changed = asyncio.Event()
+        self._remarked: set[str] = set()
+        self._troubled: set[Watch] = set()
+
+    async def run(self) -> None:
+        """Watch until cancelled; return at once where there is nothing to watch."""
+        provider = machine.look() if self._spot == "auto" else self._spot
+        if provider == "none":
+            return
+        where = endpoint(provider, self._environ)
+        self._narrator.detail(f"watching {where} for the notice that this machine is taken back (--spot {provider})")
+        watches = [make() for make in WATCHES[provider]]
+        self._unheard.update(watches)
+        async with asyncio.TaskGroup() as group:
+            for watch in watches:
+                group.create_task(self._follow(watch, where))
+
+    async def free(self) -> None:
+        """Wait until no notice stands: a node of a machine that goes would cost the others two restarts.
+
+        Its exit would be no end either: systemd starts it again. Raises `MachineTaken` when the time of the notice is
+        over, and no further answer says that it still stands.
+        """
+        said_at = None
+        while self._standing or (self._unheard and boottime() < self._began + FIRST_S):
+            now, until = boottime(), self._began + FIRST_S
+            if self._standing:
+                watch, (notice, until) = min(self._standing.items(), key=lambda item: item[1][1])
+                if now >= until and watch in self._troubled:
+                    raise MachineTaken(f"{notice.reason}: this node does not join, the job stays open")
+                if said_at is None or now >= said_at + HELD_EVERY_S:
+                    said_at = now
+                    self._narrator.warn(f"{notice.reason}: this node does not join and waits; the job stays open")
+                # While the server answers, what it says counts: the time may be a guess (Google names none).
+                line_at = said_at + HELD_EVERY_S
+                until = min(until, line_at) if watch in self._troubled else line_at
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(until - now, 0.0)):
+                    await self._changed.wait()
+        self._enters = False
+        if said_at is not None:
+            self._narrator.say("the notice was withdrawn: this node joins")
+
+    async def _follow(self, watch: Watch, where: Endpoint) -> None:
+        while True:
+            answer = await _answer(where, watch.ask())
+            try:
+                heard = watch.hear(answer, time.time())
+            except Exception as error:  # noqa: BLE001  Whatever a server says, training goes on.
+                heard = Heard((), PAUSE_MAX_S, f"its answer cannot be understood: {type(error).__name__}")
+            self._note(watch, heard)
+            for found in heard.found:
+                self._remark(found) if isinstance(found, Remark) else self._notice(found)
+            if heard.trouble or heard.pause_s:
+                self._trouble(watch, where, heard.trouble)
+            await asyncio.sleep(heard.pause_s)
+
+    def _note(self, watch: Watch, heard: Heard) -> None:
+        """Whether a notice stands, as the newest answer says."""
+        notices = [one for one in heard.found if isinstance(one, Notice)]
+        if notices:
+            first = min(notices, key=lambda one: one.left_s)
+            self._standing[watch] = first, boottime() + first.left_s
+        elif heard.clear:
+            self._standing.pop(watch, None)
+        if notices or heard.clear or heard.trouble:
+            self._unheard.discard(watch)
+            self._changed.set()
+
+    def _notice(self, notice: Notice) -> None:
+        if self._enters:
+            return  # `free` keeps it out.
+        deadline = boottime() + notice.left_s
+        if self._told is not None and deadline > self._told - EARLIER_S:
+            return
+        self._told = deadline
+        if not self._joins():  # Who has not joined says in one line that it does not.
+            left_s = notice.left_s - DEADLINE_SPARE_S
+            self._narrator.warn(
+                f"{notice.reason}, in {notice.left_s:.0f} s: this node drains; its workers have {left_s:.0f} s"
+            )
+        self._put(Drain(TRY_AGAIN, notice.reason, deadline))
+
+    def _remark(self, remark: Remark) -> None:
+        if remark.text not in self._remarked and len(self._remarked) < REMARKS_MAX:
+            self._remarked.add(remark.text)
+            self._narrator.say(remark.text)
+
+    def _trouble(self, watch: Watch, where: Endpoint, trouble: str) -> None:
+        """Say once that notices may not be seen, and once that they are again; `auto` may well find nothing."""
+        before = bool(self._troubled)
+        (self._troubled.add if trouble else self._troubled.discard)(watch)
+        tell = self._narrator.detail if self._spot == "auto" else self._narrator.warn
+        if trouble and not before:
+            tell(f"no notice of {where} can be seen ({trouble}); it is asked again; training goes on")
+        elif before and not self._troubled:
+            tell(f"{where} answers again: a notice will be seen")
+
+
+async def _answer(where: Endpoint, ask: Ask) -> Answer | None:
+    """What a server said, None if it did not in time, or not in HTTP."""
+    from launcher.spot.fetch import BadAnswer, fetch  # Only a machine of a cloud needs it.
+
+    try:
+        async with asyncio.timeout(ask.timeout_s):
+            return await fetch(where, ask)
+    except (OSError, BadAnswer):  # TimeoutError is an OSError.
+        return None
