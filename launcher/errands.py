@@ -1,0 +1,226 @@
+"""What a node's core asks of the store, done; and what the store tells, brought to the core.
+
+Whoever runs a core has one of these: the agent of `elastic-launch`, and torchrun's plugin. It keeps the mirror, the
+lease and its session, sends transactions, and says once that etcd is away and once that it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from elastic import agentevents as ae
+from elastic.agentfacts import Facts
+from elastic.errors import OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable
+from elastic.keys import JobKeys, View, ViewReader
+from elastic.proposals import Transaction, registered_before
+from elastic.store import session
+from elastic.store.base import Range, Store
+from elastic.store.mirror import Mirror
+from launcher.connecting import boottime
+from launcher.history import History
+from launcher.logs import Narrator
+from launcher.probing import Prober
+
+CLOSING_LIMIT_S = 1.0
+"""Giving back the lease takes at most this long; otherwise it ends by itself."""
+REVOKE_AGAIN_S = 0.5
+"""Before a store that did not answer is asked again to end a lease."""
+REFUSED_PAUSE_S = 1.0
+"""Before a store that refuses this node is asked for the same again."""
+
+Errand = ae.Send | ae.Follow | ae.Relist | ae.FindOlder | ae.OpenSession | ae.CloseSession | ae.Revoke
+"""The actions that are done here."""
+
+
+class Errands:
+    """One node's dealings with the store. `put` takes the events for the core; `learn` sees each view before it."""
+
+    def __init__(
+        self,
+        store: Store,
+        facts: Facts,
+        narrator: Narrator,
+        history: History,
+        *,
+        put: Callable[[ae.Event], None],
+        learn: Callable[[View], None],
+        begin: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        read_every: float = session.READ_EVERY,
+        on_session: Callable[[session.Session], None] = lambda _: None,
+    ) -> None:
+        """`begin` runs a coroutine beside the others, and hears of its death; `read_every` is the session's.
+
+        `on_session` is told of each session, before it runs.
+        """
+        self._store = store
+        self._facts = facts
+        self._keys: JobKeys = facts.keys
+        self._node = facts.me.node
+        self._narrator = narrator
+        self._history = history
+        self._put = put
+        self._learn = learn
+        self._begin = begin
+        self._read_every = read_every
+        self._on_session = on_session
+        self._reader = ViewReader(self._keys)
+        self._prober = Prober(store, self._keys, self._node, narrator)
+        self._mirror = Mirror(store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error))
+        self._scope = (False, "")
+        self._session: asyncio.Task[None] | None = None
+        self._lease: int | None = None
+        self._damaged: set[str] = set()
+        self._let_in = False
+        """Whether the store has ever taken a transaction of this node."""
+        self._troubled: set[str] = set()
+
+    async def run(self) -> None:
+        """Follow the store until this is cancelled."""
+        self.perform(ae.Follow(complete=False))
+        await self._mirror.run()
+
+    def perform(self, action: Errand) -> None:
+        """Begin what the core asks for; the answer is an event."""
+        match action:
+            case ae.Send():
+                self._begin(self._send(action.transaction))
+            case ae.Follow():
+                self._scope = (action.complete, action.node or "")
+                nodes = (self._node,) if action.node is None else (self._node, action.node)
+                ranges = self._keys.everything if action.complete else self._keys.followed(*nodes)
+                self._mirror.follow(ranges, action.known)
+            case ae.Relist():
+                self._mirror.refresh_soon()
+            case ae.FindOlder():
+                self._begin(self._find_older(action.before_revision))
+            case ae.OpenSession():
+                self._begin(self._open_session(action.ttl_s))
+            case ae.CloseSession():
+                self._lease = action.lease
+            case ae.Revoke():
+                self._begin(self._revoke(action.lease))
+
+    async def give_back_lease(self) -> None:
+        """Leave at once instead of after the lease's time, if the store answers quickly."""
+        if self._lease is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSING_LIMIT_S):
+                    await self._revoke(self._lease)
+
+    def _mirrored(self, mirror: Mirror) -> None:
+        if mirror.listed:
+            complete, follows = self._scope
+            view = self._reader.read(mirror.entries, mirror.revision, complete=complete, follows=follows or None)
+            self._learn(view)
+            self._put(ae.ViewChanged(view, mirror.listings))
+            if self._prober.asked(mirror.entries, self._facts.registered, self._facts.lease):
+                self._begin(self._prober.answer())
+            for key in view.damaged:
+                if key not in self._damaged:
+                    self._damaged.add(key)
+                    self._narrator.warn(f"{key} in etcd cannot be read and is not used; mend or delete it")
+
+    def _trouble(self, whose: str, error: StoreError | None) -> None:
+        """Say once that etcd is away, and once that it is back: the lease or the view notices it first."""
+        before = bool(self._troubled)
+        (self._troubled.discard if error is None else self._troubled.add)(whose)
+        if error is not None and not before:
+            what = "refuses this node" if isinstance(error, StoreDenied) else "does not answer"
+            self._narrator.say(f"etcd {what} ({error}); what runs goes on as long as it may")
+        elif before and not self._troubled:
+            self._narrator.say("etcd answers again")
+
+    def _bear(self, error: StoreDenied) -> None:
+        """Take a no for an outage: a right, a password or room comes back. At the start it is the end."""
+        if not self._let_in:
+            raise error
+        self._trouble("right", error)
+
+    def _session_event(self, lease: int, event: session.SessionEvent) -> None:
+        match event:
+            case session.Refreshed():
+                self._trouble("lease", None)
+                self._put(ae.Refreshed(lease, event.ttl_s, event.sent_at, event.key_revision))
+            case session.Lost():
+                self._trouble("lease", None)
+                self._narrator.say(f"this node's lease is lost: {event.reason}")
+                self._put(ae.SessionLost(lease, event.reason))
+            case session.Silent():
+                self._trouble("lease", event.error)
+
+    async def _send(self, transaction: Transaction) -> None:
+        try:
+            result = await self._store.txn(transaction.compares, transaction.then, transaction.otherwise)
+        except StoreDenied as error:
+            self._bear(error)
+            self._narrator.detail(f"{transaction.kind}: {error}")
+            await asyncio.sleep(REFUSED_PAUSE_S)
+            self._put(ae.Answered(transaction, None))
+        except (OutcomeUnknown, StoreUnavailable) as error:
+            self._narrator.detail(f"{transaction.kind}: {error}")
+            self._put(ae.Answered(transaction, None))
+        except StoreError as error:  # The lease that it names is gone; the session will say so, too.
+            self._narrator.detail(f"{transaction.kind}: {error}")
+            self._put(ae.Answered(transaction, False, self._store.revision_seen))
+        else:
+            self._let_in = True
+            self._trouble("right", None)
+            self._narrator.detail(f"{transaction.kind}: {'done' if result.done else 'something has changed'}")
+            older = registered_before(self._keys, transaction, result)
+            self._put(ae.Answered(transaction, result.done, result.revision, older))
+            if result.done:
+                self._history.add(transaction)
+
+    async def _find_older(self, before: int) -> None:
+        members = Range.prefix(self._keys.members)
+        try:
+            listing = await self._store.list(members, keys_only=True, limit=1, created_before=before, newest_first=True)
+        except StoreError as error:
+            if isinstance(error, StoreDenied):
+                self._bear(error)
+            self._put(ae.Older(before, None, failed=True))
+            return
+        found = listing.entries[0] if listing.entries else None
+        node = found.key.removeprefix(self._keys.members) if found is not None else None
+        self._put(ae.Older(before, node, found.create_revision if found is not None else 0))
+
+    async def _open_session(self, ttl_s: float) -> None:
+        if self._session is not None:
+            self._session.cancel()
+        sent_at = boottime()
+        try:
+            lease = await self._store.grant(ttl_s)
+        except StoreError as error:
+            if isinstance(error, StoreDenied):
+                self._bear(error)
+            self._narrator.detail(f"no lease: {error}")
+            self._put(ae.GrantFailed())
+            return
+        self._narrator.detail(f"lease {lease.id:x} of {lease.ttl_s:g} s")
+        self._lease = lease.id
+        self._put(ae.Granted(lease.id, lease.ttl_s, sent_at))
+        kept = session.Session(
+            self._store,
+            lease,
+            self._keys.member(self._node),
+            clock=boottime,
+            on_event=lambda event: self._session_event(lease.id, event),
+            read_every=self._read_every,
+        )
+        self._on_session(kept)
+        self._session = self._begin(kept.run())
+
+    async def _revoke(self, lease: int) -> None:
+        """End a lease. A store that does not answer is asked again: while a dead node's key stands its gate waits."""
+        while True:
+            try:
+                return await self._store.revoke(lease)
+            except (OutcomeUnknown, StoreUnavailable, StoreDenied) as error:
+                self._narrator.detail(f"a lease could not be ended yet ({error})")
+            except StoreError as error:
+                self._narrator.detail(f"a lease could not be ended ({error}); it ends by itself")
+                return None
+            await asyncio.sleep(REVOKE_AGAIN_S)

@@ -1,0 +1,31 @@
+"""torchrun's plugin: `torchrun --rdzv-backend elastic-etcd` meets on our membership, over etcd v3.
+
+torch finds `creator` by the entry point group `torchrun.handlers`, and calls it in every process that imports its
+rendezvous. So nothing is imported here.
+
+    options.py    what --rdzv-endpoint and --rdzv-conf say, as a `Config`
+    words.py      the flags that our messages name, in torchrun's words
+    rounds.py     what the core has started, and what torch's agent has taken (pure)
+    stay.py       one node in one job: the core with its store and links, in an asyncio loop
+    backstage.py  the thread of that loop, because torch's agent is synchronous
+    stores.py     the TCPStore in which the agents and workers of a round meet
+    endings.py    torch's errors, which end torchrun with one line
+    handler.py    torch's interface
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.rendezvous import RendezvousHandlerCreator
+
+BACKEND = "elastic-etcd"
+"""What `--rdzv-backend` names."""
+
+
+def creator() -> RendezvousHandlerCreator:
+    """What torch calls for `--rdzv-backend elastic-etcd`."""
+    from launcher.torchrun.handler import create_handler
+
+    return create_handler

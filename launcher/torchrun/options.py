@@ -1,0 +1,175 @@
+"""What torchrun's flags say to the plugin: --rdzv-endpoint, --rdzv-id, --nnodes, --local-addr and --rdzv-conf.
+
+Every mistake is a `ConfigError` of one line that names the option and the mend.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from elastic.errors import ConfigError
+from elastic.model import Mode, Np
+from launcher import access, values
+from launcher.config import Config
+
+
+class Option(NamedTuple):
+    """One option of --rdzv-conf. `field` is that of `Config` or `Settings`, `flag` the one of elastic-launch, or ""."""
+
+    name: str
+    field: str
+    read: Callable[[str], Any]
+    shown: str
+    meaning: str
+    flag: str = ""
+
+
+OPTIONS: Final = (
+    Option("join_timeout", "join_timeout_s", values.seconds(1), "600", "seconds that a round may take to come "
+           "together; a node that waits as a spare beside a running world is not hurried"),
+    Option("last_call_timeout", "settle_s", values.seconds(0), "3", "seconds after the last arrival in which more may "
+           "come, 15 at most in all; with --nnodes MAX there is nothing to wait for", "settle"),
+    Option("close_timeout", "close_timeout_s", values.seconds(1), "30", "seconds that the end of a job may take to be "
+           "agreed"),
+    Option("connect_timeout", "connect_timeout_s", values.seconds(0), "60", "how long to try to reach etcd at the "
+           "start", "connect_timeout"),
+    Option("lease_ttl", "lease_ttl_s", values.lease_ttl, "5", "a node that is silent for so many seconds is lost; one "
+           "whose process is gone is noticed at once", "lease_ttl"),
+    Option("keep_alive_interval", "interval_s", values.seconds(0.1), "", "torch's name: with keep_alive_max_attempt it "
+           "makes lease_ttl, their product"),
+    Option("keep_alive_max_attempt", "attempts", values.count(1, 1000), "3", "see keep_alive_interval"),
+    Option("grow_every", "grow_every_s", values.seconds(0), "60", "newcomers are taken into a running job at most once "
+           "in so many seconds", "grow_every"),
+    Option("store_outage_limit", "store_outage_limit_s", values.seconds(0), "120", "the longest that nodes which hear "
+           "each other go on while etcd is away", "store_outage_limit"),
+    Option("key_prefix", "key_prefix", values.key_prefix, "/elastic", "every key in etcd is below this", "key_prefix"),
+    Option("etcd_ca", "etcd_ca", values.file, "", "the authority that signed etcd's certificate", "etcd_ca"),
+    Option("etcd_cert", "etcd_cert", values.file, "", "our own certificate, where etcd wants one", "etcd_cert"),
+    Option("etcd_key", "etcd_key", values.file, "", "its key", "etcd_key"),
+    Option("etcd_user", "etcd_user", values.etcd_user, "", "the user of etcd", "etcd_user"),
+    Option("etcd_password_file", "etcd_password_file", values.file, "", "a file with the password, one line",
+           "etcd_password_file"),
+    Option("job_secret_file", "job_secret_file", values.file, "", "a file with the secret of an etcd that "
+           "elastic-launch serves", "job_secret_file"),
+    Option("nic", "nic", values.nic, "", "the network interface whose address the others are to use", "nic"),
+    Option("rerun", "rerun", values.boolean, "0", "1 runs a job again that has ended", "rerun"),
+    Option("allow_mismatch", "allow_mismatch", values.boolean, "0", "1 joins although versions differ",
+           "allow_mismatch"),
+    Option("verbose", "verbose", values.boolean, "0", "1 says more, 0 what matters", "verbose"),
+    Option("quiet", "quiet", values.boolean, "0", "1 says only what a person has to know", "quiet"),
+)  # fmt: skip
+BY_NAME: Final = {option.name: option for option in OPTIONS}
+BY_FLAG: Final = {option.flag: option.name for option in OPTIONS if option.flag}
+OF_OTHERS: Final = {
+    "is_host": "etcd is the host; leave it out",
+    "store_type": "etcd is the store; leave it out",
+    "read_timeout": "leave it out",
+    "heartbeat_timeout": "leave it out; lease_ttl says when a silent node is lost",
+    "protocol": "write https:// in --rdzv-endpoint",
+    "ssl_cert": "use etcd_cert",
+    "ssl_cert_key": "use etcd_key",
+    "cacert": "use etcd_ca",
+    "ca": "use etcd_ca",
+    "cert": "use etcd_cert",
+    "key": "use etcd_key",
+    "user": "use etcd_user",
+    "password": "a password does not belong on a command line; use etcd_password_file, or ELASTIC_ETCD_PASSWORD",
+    "password_file": "use etcd_password_file",
+    "etcd_prefix": "use key_prefix",
+    "min_workers": "use --nnodes MIN:MAX",
+    "max_workers": "use --nnodes MIN:MAX",
+}
+"""Options of torch's own backends, and near misses, with the mend."""
+IGNORED: Final = ("timeout", "rank")
+"""What torchrun itself adds, whatever was typed."""
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`config` is what a node of elastic-launch with the same settings would have. The others are torch's own."""
+
+    config: Config
+    join_timeout_s: float = 600.0
+    close_timeout_s: float = 30.0
+
+
+def read(
+    endpoint: str,
+    run_id: str,
+    nodes: tuple[int, int],
+    local_addr: str | None,
+    given: Mapping[str, Any],
+    environ: Mapping[str, str],
+) -> Settings:
+    """Read it all. `nodes` are MIN and MAX; `given` is --rdzv-conf, with what torchrun adds to it.
+
+    Reads the files that are named; raises `ConfigError`.
+    """
+    found = {field: value for field, value in _options(given) if value is not None}
+    if not endpoint.strip():
+        raise ConfigError("--rdzv-endpoint is missing; write --rdzv-endpoint HOST:2379, where etcd is")
+    servers = _read("--rdzv-endpoint", values.servers, endpoint)
+    job_id = _read("--rdzv-id", values.job_id, run_id)
+    host = _read("--local-addr", values.host, local_addr) if local_addr else ""
+    way, warnings = access.access({**found, "servers": servers}, environ)
+    timeouts = {name: found.pop(name) for name in ("join_timeout_s", "close_timeout_s") if name in found}
+    _keep_alive(found)
+    if found.get("verbose") and found.get("quiet"):
+        raise ConfigError("--rdzv-conf: verbose and quiet contradict each other; leave one out")
+    if "settle_s" in found:
+        found["settle_s"] = min(found["settle_s"], values.SETTLE_MAX_S)
+    low, high = nodes
+    config = Config(
+        script="",  # Only torchrun knows it.
+        module=True,
+        run_mode=Mode.TORCHRUN,
+        slots=1,
+        host=host,
+        servers=servers.endpoints,
+        tls=way.endpoints != servers.endpoints,
+        login=way.login,
+        job_id=job_id,
+        np=Np(low=low, high=high, first=low),
+        restarts_max=values.RESTARTS_MAX,  # torchrun counts them itself, each agent its own.
+        host_cooldown_s=0.0,  # The plugin does not learn whose worker failed by itself.
+        warnings=warnings,
+        **found,
+    )
+    return Settings(config, **timeouts)
+
+
+def _options(given: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    found = []
+    for name, value in given.items():
+        if name in IGNORED:
+            continue
+        option = BY_NAME.get(name)
+        if option is None:
+            mend = OF_OTHERS.get(name) or f"use one of {', '.join(BY_NAME)}"
+            raise ConfigError(f"--rdzv-conf {name}: --rdzv-backend elastic-etcd has no such option; {mend}")
+        found.append((option.field, _read(f"--rdzv-conf {name}", option.read, str(value))))
+    return found
+
+
+def _keep_alive(found: dict[str, Any]) -> None:
+    """What torch's names for the patience with a silent node come to."""
+    interval_s, attempts = found.pop("interval_s", None), found.pop("attempts", None)
+    if interval_s is None and attempts is None:
+        return
+    if interval_s is None:
+        raise ConfigError("--rdzv-conf keep_alive_max_attempt needs keep_alive_interval; or use lease_ttl instead")
+    if "lease_ttl_s" in found:
+        raise ConfigError("--rdzv-conf lease_ttl and keep_alive_interval say the same; leave one out")
+    product_s = max(math.ceil(interval_s * (attempts or ATTEMPTS)), values.LEASE_TTL_MIN_S)
+    found["lease_ttl_s"] = _read("--rdzv-conf keep_alive_interval", values.lease_ttl, str(product_s))
+
+
+def _read(name: str, reader: Callable[[str], Any], text: str) -> Any:
+    try:
+        return reader(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from error

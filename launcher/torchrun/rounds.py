@@ -1,0 +1,97 @@
+"""Between the core, which starts and stops the workers of a generation, and torch's agent, which has them (pure).
+
+A generation that starts is *offered*; torch's agent *takes* it when `next_rendezvous` returns, and from then on has
+its workers. Nobody can make it stop them: it asks for the number of nodes that wait, and comes back to
+`next_rendezvous` when that is not 0. That it has come back says that they are gone, and torch's interface does not say
+how they ended. If nobody had asked it to come back, one of them has failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from elastic.agentevents import Event, Exited, Gone, StartWorkers, StopWorkers
+from elastic.model import Generation, WorkerExit
+
+FAILED = "ended, and torchrun starts it again"
+"""What is known of a worker that failed while torch's agent has restarts left."""
+LOG = "torchrun's own output"
+"""Where to look for more: the plugin does not know the logs."""
+
+
+class Rounds:
+    """Which generation is offered, which is taken, and whether its workers are to stop."""
+
+    def __init__(self) -> None:
+        """Nothing has started."""
+        self._offered: StartWorkers | None = None
+        self._taken: StartWorkers | None = None
+        self._stops = False
+        self._newest: Generation | None = None
+
+    @property
+    def taken(self) -> StartWorkers | None:
+        """The generation whose workers torch's agent has."""
+        return self._taken
+
+    @property
+    def stops(self) -> bool:
+        """Tell whether the workers that torch's agent has are to be stopped."""
+        return self._taken is not None and self._stops
+
+    def waiting(self) -> int:
+        """How many nodes wait for the next round: newcomers, and 1 where somebody was lost, failed, or leaves."""
+        if self._taken is None or not self._stops:
+            return 0
+        old = {place.node for place in self._taken.generation.members}
+        newest = self._newest.members if self._newest is not None else ()
+        return max(1, sum(place.node not in old for place in newest))
+
+    def start(self, action: StartWorkers) -> None:
+        """The core starts a generation."""
+        self._offered = action
+
+    def stop(self, action: StopWorkers, newest: Generation | None) -> list[Event]:
+        """The core stops it; `newest` is what comes instead. One that nobody has taken is over at once."""
+        self._newest = newest
+        if self._offered is not None and self._offered.generation.g == action.g:
+            self._offered = None
+            return [Gone(action.g)]
+        if self._taken is not None and self._taken.generation.g == action.g:
+            self._stops = True
+        return []
+
+    def take(self) -> StartWorkers | None:
+        """Torch's agent waits: give it what is offered, None if nothing is."""
+        if self._offered is None:
+            return None
+        self._taken, self._offered, self._stops = self._offered, None, False
+        return self._taken
+
+    def come_back(self) -> list[Event]:
+        """Torch's agent asks for the next round; its workers are gone."""
+        taken, stopped = self._taken, self._stops
+        if taken is None:
+            return []
+        exits = [] if stopped else [WorkerExit(rank=taken.m_id, code=1, words=FAILED, log=LOG, consequence=True)]
+        return self._gone(taken, exits)
+
+    def finish(self) -> list[Event]:
+        """Every worker of this node has ended well, and torch's agent ends."""
+        taken = self._taken
+        return self._gone(taken, [WorkerExit(rank=taken.m_id, code=0, words="ended")]) if taken is not None else []
+
+    def fail(self, exits: Sequence[WorkerExit]) -> list[Event]:
+        """Workers of this node have failed, and torch's agent ends because it has no restart left."""
+        return self._gone(self._taken, exits) if self._taken is not None else []
+
+    def leave(self) -> list[Event]:
+        """Torch's agent ends, and the job goes on without it; what workers it had are gone."""
+        left = self._taken or self._offered
+        return self._gone(left, ()) if left is not None else []
+
+    def _gone(self, taken: StartWorkers, exits: Sequence[WorkerExit]) -> list[Event]:
+        self._taken = self._offered = None
+        self._stops = False
+        g = taken.generation.g
+        return [*(Exited(g, one, own=True) for one in exits), Gone(g)]

@@ -1,0 +1,306 @@
+"""One node of torchrun in one job, from its first word to etcd to its last.
+
+It is an agent of `elastic-launch` without a nursery: the same core, store, session and links. What the core wants of
+workers goes to `tell`, and what torch's agent does comes back as events. There is no policy here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from elastic import agentevents as ae
+from elastic.agentfacts import Facts, Phase
+from elastic.agentstate import AgentCore
+from elastic.decisions import Conclude, Reason
+from elastic.errors import ElasticError, StoreUnavailable
+from elastic.keys import JobKeys
+from elastic.model import Status, Verdict
+from elastic.naming import failed_words
+from elastic.proposals import propose
+from elastic.store.base import Range, Store
+from launcher import addresses, offer, report
+from launcher.connecting import CONNECT_PAUSE_S, boottime, resolve
+from launcher.console import Console
+from launcher.errands import CLOSING_LIMIT_S, Errands
+from launcher.hello import Hello
+from launcher.history import History
+from launcher.linking import Linking
+from launcher.logs import Level, Narrator
+from launcher.torchrun.options import Settings
+from launcher.torchrun.words import in_torchruns_words
+from launcher.waiting import WaitingLines
+
+STDERR = 2
+OVER = (Phase.JOINING, Phase.SPARE, Phase.GATED)
+"""A node whose torchrun has ended its work has no business in these: it would be waited for."""
+SAY_LIMIT_S = 0.5
+"""A node whose workers are gone waits no longer than this until the others know that it leaves."""
+
+if TYPE_CHECKING:
+    from elastic.store.etcd import EtcdStore
+
+WorkersAction = ae.StartWorkers | ae.StopWorkers
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """How a stay ended: the code that elastic-launch would have, the verdict if there is one, or why it was refused."""
+
+    code: int
+    verdict: Verdict | None
+    refusal: str
+
+
+class _Teller(Narrator):
+    """Says everything in the words of a user of torchrun."""
+
+    def _speak(self, text: str, level: Level) -> None:
+        super()._speak(in_torchruns_words(text), level)
+
+    def report(self, lines: Sequence[str]) -> None:
+        """Lines that stand by themselves."""
+        super().report([in_torchruns_words(line) for line in lines])
+
+
+class _Finished(Exception):
+    """The core has said `Exit`."""
+
+
+class Stay:
+    """One node in one job. Everything but `put` is called in the loop's thread."""
+
+    def __init__(
+        self, settings: Settings, tell: Callable[[WorkersAction, Facts], None], look: Callable[[], None]
+    ) -> None:
+        """`tell` hears what the core wants of workers, `look` that it has thought again. Nothing happens before `run`.
+
+        Must be made within the loop.
+        """
+        self._config = settings.config
+        self._tell = tell
+        self._look = look
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[ae.Event] = asyncio.Queue()
+        self._core: AgentCore | None = None
+        self._wake: asyncio.TimerHandle | None = None
+        self._exit_code: int | None = None
+        self._over = False
+        self._held: list[ae.Event] = []
+        self.host = ""
+        self.narrator = _Teller("-", Console(STDERR))
+
+    def put(self, *events: ae.Event, over: bool = False) -> None:
+        """Tell the core something, from any thread. `over`: torch's agent has ended, and leaves if a round begins."""
+
+        def arrive() -> None:
+            self._over = self._over or over
+            for event in events:
+                self._events.put_nowait(event)
+
+        self._loop.call_soon_threadsafe(arrive)
+
+    def leave(self, number: int, reason: str, gone: Sequence[ae.Event]) -> None:
+        """Have the node leave, from any thread; `gone` says of the workers that it had that they are gone.
+
+        The others are to know that it leaves before they hear that: then the next world is made without it.
+        """
+
+        def arrive() -> None:
+            self._over = True
+            self._held.extend(gone)
+            self._events.put_nowait(ae.Drain(128 + number, reason))
+            self._loop.call_later(SAY_LIMIT_S, self._release)
+
+        self._loop.call_soon_threadsafe(arrive)
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        for event in held:
+            self._events.put_nowait(event)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """How the job ended, as far as this node knows."""
+        stored = self._core.facts.view.verdict if self._core is not None else None
+        return stored.value if stored is not None else None
+
+    @property
+    def spare(self) -> bool:
+        """Tell whether a world runs without this node, which waits for its turn."""
+        facts = self._core.facts if self._core is not None else None
+        if facts is None or facts.phase is not Phase.SPARE or facts.generation is None:
+            return False
+        return facts.view.go is not None and facts.view.go.value.g == facts.generation.g
+
+    async def run(self) -> Left:
+        """Join, take part, leave. Raises `ElasticError` for a store that is not there, or lacks on this machine."""
+        config = self._config
+        host = self.host = await resolve(config)
+        node = f"{host}-{secrets.token_hex(2)}"
+        level = Level.VERBOSE if config.verbose else Level.QUIET if config.quiet else Level.NORMAL
+        self.narrator = _Teller(node, Console(STDERR), level=level)
+        for warning in config.warnings:
+            self.narrator.warn(warning)
+        store = config.way.open()
+        try:
+            await self._reach(store)
+            listening = host if addresses.only_here(host, ()) else ""
+            with offer.hold_ports(config, host, listening) as held:
+                hello = await Hello.listen(listening, config.job_id, node, held.link)
+                try:
+                    facts = offer.facts(config, node, host, held, boottime())
+                    facts.prepared = True  # Torch's agent has nothing to load.
+                    return await self._live(store, hello, AgentCore(facts))
+                finally:
+                    await hello.close()
+        finally:
+            self.narrator.close()
+            await store.close()
+
+    async def _reach(self, store: EtcdStore) -> None:
+        """Wait until etcd is there, within connect_timeout."""
+        config = self._config
+        try:
+            async with asyncio.timeout(max(config.connect_timeout_s, 1.0)):
+                async for attempt in AsyncRetrying(
+                    retry=retry_if_exception_type(StoreUnavailable),
+                    stop=stop_after_delay(config.connect_timeout_s),
+                    wait=wait_fixed(CONNECT_PAUSE_S),
+                    reraise=True,
+                ):
+                    with attempt:
+                        await store.list(Range.key(JobKeys(config.job_id, config.key_prefix).spec))
+        except (StoreUnavailable, TimeoutError) as error:
+            why = store.last_error or error
+            raise StoreUnavailable(
+                f"no etcd within {config.connect_timeout_s:g} s at {', '.join(config.servers)} ({why or 'no answer'}); "
+                "is it running, and is --elastic_server right? --connect_timeout waits longer"
+            ) from error
+
+    async def _live(self, store: Store, hello: Hello, core: AgentCore) -> Left:
+        """Read events until the core ends it."""
+        facts = core.facts
+        history = History(store, facts.keys, facts.me.node, self.narrator)
+        linking = Linking(hello, self._config.job_id, facts, self._events.put_nowait, self.narrator)
+        errands = Errands(
+            store,
+            facts,
+            self.narrator,
+            history,
+            put=self._events.put_nowait,
+            learn=linking.learn,
+            begin=lambda coroutine: self._group.create_task(coroutine),
+        )
+        lines = WaitingLines(core, store, facts.keys, self.narrator, boottime)
+        self._core, self._errands, self._linking = core, errands, linking
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                for work in (errands.run(), lines.run(), history.run()):
+                    self._group.create_task(work)
+                while self._exit_code is None:
+                    self._handle(core, await self._events.get())
+                    lines.after_event()
+                await history.settle(CLOSING_LIMIT_S)
+                raise _Finished
+        except* _Finished:
+            pass
+        except* ElasticError as failed:
+            raise _first(failed) from failed
+        finally:
+            if self._wake is not None:
+                self._wake.cancel()
+            linking.close()
+            await errands.give_back_lease()
+        assert self._exit_code is not None
+        return Left(self._exit_code, self.verdict, in_torchruns_words(facts.refusal))
+
+    def _handle(self, core: AgentCore, event: ae.Event) -> None:
+        for action in core.handle(event, boottime()):
+            self._perform(action)
+        if self._held and (core.facts.drain_said or core.phase is not Phase.RUNNING):
+            self._release()
+        if self._over and core.facts.drain is None and core.phase in OVER:
+            self._events.put_nowait(ae.Drain(0, "torchrun has ended here"))
+        self._plan_wake(core)
+        self._look()
+
+    def _plan_wake(self, core: AgentCore) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        if core.wake_at is not None:
+            delay_s = max(core.wake_at - boottime(), 0.0)
+            self._wake = self._loop.call_later(delay_s, self._events.put_nowait, ae.Tick())
+
+    def _perform(self, action: ae.Action) -> None:
+        match action:
+            case ae.Send() | ae.Follow() | ae.Relist() | ae.FindOlder() | ae.OpenSession() | ae.CloseSession():
+                self._errands.perform(action)
+            case ae.Revoke():
+                self._errands.perform(action)
+            case ae.WatchLinks() | ae.AskLinks() | ae.AskVouch():
+                self._linking.perform(action)
+            case ae.StartWorkers() | ae.StopWorkers():
+                assert self._core is not None
+                self._tell(action, self._core.facts)
+            case ae.Say():
+                narrator = self.narrator
+                (narrator.warn if action.warn else narrator.detail if action.detail else narrator.say)(action.text)
+            case ae.ReportFailure():
+                cause = action.cause
+                failed = failed_words(cause.exits, cause.host)
+                self.narrator.say(f"generation {cause.g} failed: {failed}; the job goes on")
+            case ae.ReportVerdict():
+                self._report_verdict(action.verdict, late=action.late)
+            case ae.Exit():
+                self._exit_code = action.code
+            case ae.TellRoster() | ae.RunUntil():
+                pass  # Torch's agent cannot be told either.
+
+    def _report_verdict(self, verdict: Verdict, *, late: bool) -> None:
+        if late:
+            self.narrator.report(report.ended_lines(verdict, self._config.job_id, time.time()))
+        elif verdict.status is Status.COMPLETED:
+            self.narrator.say(f"the job has completed: {verdict.reason}")
+        else:
+            self.narrator.warn(f"the job has ended ({verdict.status}): {verdict.reason}")
+
+    def ask_to_conclude(self) -> None:
+        """Have `_conclude` called, from any thread."""
+        self._loop.call_soon_threadsafe(self._conclude)
+
+    def _conclude(self) -> None:
+        """Write that the job has completed, if this node may and nobody has written a verdict yet."""
+        core = self._core
+        if core is None or core.facts.registered is None or self.verdict is not None:
+            return
+        facts = core.facts
+        spec, generation = facts.view.spec, facts.generation
+        if spec is None:
+            return
+        reason = f"{facts.me.node} has closed the rendezvous"
+        verdict = Verdict(
+            status=Status.COMPLETED,
+            reason=reason,
+            run=spec.value.run,
+            g=generation.g if generation is not None else 0,
+            tag="",
+            at=0.0,
+        )
+        decision = Conclude(Reason.COMPLETED, reason, verdict)
+        tag = f"{facts.tag}/closed"
+        wanted = propose(facts.keys, facts.view, facts.me.node, facts.registered or 0, decision, tag, time.time())
+        self._errands.perform(ae.Send(wanted))
+
+
+def _first(group: BaseExceptionGroup[ElasticError]) -> ElasticError:
+    """The first error of a group, however deep."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -1,0 +1,168 @@
+"""The TCPStore in which the agents and the workers of a round meet: a fresh one for each round, on the node of rank 0.
+
+It listens at the port that the go of the generation names, which that node holds for its whole stay, another one in
+each generation. So nobody of an older round finds anybody there.
+
+A call of torch's store to a server that accepts and says nothing (a frozen machine) returns when that speaks again,
+whatever its timeout. So each such call is made in a thread of its own, and left alone when the round is over.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TypeVar
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # It is of C++.
+
+from launcher.torchrun.endings import Over
+
+T = TypeVar("T")
+
+TRY_S = 0.5
+"""One attempt to reach the node of rank 0."""
+PAUSE_S = 0.05
+"""Between two looks: that node starts its store as soon as it has heard of the go."""
+STORE_S = 300.0
+"""Torch's own limit for a call of its store."""
+HERE = "elastic-launch/here/{m_id}"
+"""A node has come to the round."""
+ALL = "elastic-launch/all"
+"""All nodes of the round have come."""
+
+
+class Meeting:
+    """One node's way into the store of a round, which all of them enter before torch's agent hears of it.
+
+    Torch's agent cannot come back from a round once it has heard of it, before it has started its workers.
+    """
+
+    def __init__(self, host: str, port: int, m_id: int, size: int) -> None:
+        """Nothing is connected before `meet`."""
+        self._at = (host, port)
+        self._m_id = m_id
+        self._size = size
+        self.reached = False
+        """Whether the store was there."""
+
+    def meet(self, goes_on: Callable[[], bool], ended: Callable[[str], None]) -> RoundStore | None:
+        """Wait until every node of the round is in its store; None if `goes_on` says meanwhile that it is over.
+
+        `goes_on` and `ended` are the store's, too.
+        """
+        try:
+            return within(lambda: self._meet(goes_on, ended), goes_on)
+        except Over:
+            return None
+
+    def _meet(self, goes_on: Callable[[], bool], ended: Callable[[str], None]) -> RoundStore | None:
+        store: RoundStore | None = None
+        while goes_on():
+            try:
+                if store is None:
+                    with socket.create_connection(self._at, timeout=TRY_S):
+                        pass  # Torch's own attempts say on stderr that they fail.
+                    store = RoundStore(*self._at, goes_on, ended)
+                    self.reached = True
+                    store.set(HERE.format(m_id=self._m_id), "")
+                if self._m_id == 0 and store.check([HERE.format(m_id=m_id) for m_id in range(self._size)]):
+                    store.set(ALL, "")
+                if store.check([ALL]):
+                    return store
+            except (OSError, RuntimeError):  # Torch's errors are RuntimeErrors. Nobody listens there yet, or any more.
+                store = None
+            time.sleep(PAUSE_S)
+        return None
+
+
+class RoundStore(TCPStore):
+    """A connection of its own to the store of a round, whose waits end when the round is over."""
+
+    def __init__(self, host: str, port: int, goes_on: Callable[[], bool], ended: Callable[[str], None]) -> None:
+        """Connect; `ended` hears what a wait was for that ended with the round. Raises torch's `RuntimeError`."""
+        super().__init__(host, port, is_master=False, timeout=timedelta(seconds=TRY_S))
+        self.set_timeout(timedelta(seconds=STORE_S))
+        self._goes_on = goes_on
+        self._ended = ended
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """The limit of a call that names none."""
+        super().set_timeout(timeout)
+        self._limit_s = timeout.total_seconds()
+
+    def get(self, key: str) -> bytes:
+        """A value, when it is there. Raises `Over` if the round is over before that."""
+        return self.multi_get([key])[0]
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """Values, when all are there. Raises `Over` if the round is over before that."""
+        try:
+            return within(lambda: self._values(keys), self._goes_on)
+        except (Over, RuntimeError, TimeoutError) as error:
+            text = (
+                "this world has ended before torchrun had started its workers: this torchrun ends, and the job stays "
+                "open; start it again"
+            )
+            self._ended(text)
+            raise Over(text) from error
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        """Wait until they are there, or the round is over: torch's agent waits so at its exit barrier."""
+        try:
+            within(
+                lambda: self._come(keys, timeout.total_seconds() if timeout is not None else self._limit_s),
+                self._goes_on,
+            )
+        except Over:
+            self._ended("this world has ended while torchrun waits for the others at its exit barrier: it goes on")
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number and return it; 0 if the round is over."""
+        add = super().add
+        try:
+            return within(lambda: int(add(key, amount)), self._goes_on)
+        except Over:
+            return 0
+
+    def _values(self, keys: list[str]) -> list[bytes]:
+        self._come(keys, self._limit_s)
+        return list(super().multi_get(keys))
+
+    def _come(self, keys: list[str], limit_s: float) -> None:
+        until = time.monotonic() + limit_s
+        while not self.check(keys):
+            if not self._goes_on():
+                raise Over("the round is over")
+            if time.monotonic() >= until:
+                raise TimeoutError(f"not in the store of the round within {limit_s:g} s: {', '.join(keys)}")
+            time.sleep(PAUSE_S)
+
+
+def serve(host: str, port: int) -> TCPStore:
+    """Listen until the last reference is gone. Raises `RuntimeError` (torch's) if the port is taken."""
+    return TCPStore(host, port, is_master=True, wait_for_workers=False)
+
+
+def within(call: Callable[[], T], goes_on: Callable[[], bool]) -> T:
+    """What the call returns or raises. Raises `Over` as soon as `goes_on` says that it is over, and leaves the call."""
+    ended = threading.Event()
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as error:  # noqa: BLE001  # Raised again by who waits.
+            errors.append(error)
+        ended.set()
+
+    threading.Thread(target=run, name="elastic-etcd store", daemon=True).start()
+    while not ended.wait(PAUSE_S):
+        if not goes_on():
+            raise Over("the round is over")
+    if errors:
+        raise errors[0]
+    return results[0]

@@ -1,0 +1,37 @@
+"""The flags of `elastic-launch` that messages name, as a user of torchrun types them (pure)."""
+
+from __future__ import annotations
+
+import re
+
+from launcher import values
+from launcher.torchrun.options import BY_FLAG, OPTIONS
+
+RENAMED = {
+    "np": "--nnodes",
+    "job_id": "--rdzv-id",
+    "elastic_server": "--rdzv-endpoint",
+    "host": "--local-addr",
+    "nproc_per_node": "--nproc-per-node",
+    "max_restarts": "--max-restarts",
+    "run_mode": "the launcher",
+}
+"""Flags that torchrun has under another name."""
+
+SWITCHES = frozenset(option.flag for option in OPTIONS if option.read is values.boolean)
+
+_FLAG = re.compile(r"--([a-z]+(?:_[a-z]+)*)")
+
+
+def in_torchruns_words(text: str) -> str:
+    """The same text; what is an option of the plugin is `NAME in --rdzv-conf`."""
+    return _FLAG.sub(_renamed, text)
+
+
+def _renamed(found: re.Match[str]) -> str:
+    name = found[1]
+    if name in RENAMED:
+        return RENAMED[name]
+    if name not in BY_FLAG:
+        return found[0]
+    return f"{BY_FLAG[name]}{'=1' if name in SWITCHES else ''} in --rdzv-conf"
