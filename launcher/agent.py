@@ -11,51 +11,56 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from elastic import agentevents as ae
 from elastic import roster
 from elastic.agentstate import AgentCore
+from elastic.askwire import Snapshot
 from elastic.channel import Saved
-from elastic.errors import ElasticError, OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable
-from elastic.keys import JobKeys, ViewReader
+from elastic.errors import ElasticError, StoreUnavailable
+from elastic.keys import JobKeys
 from elastic.membership import Reason
 from elastic.model import Cause, Status, Verdict
-from elastic.proposals import Transaction, registered_before
 from elastic.store import session
 from elastic.store.base import Range, Store
-from elastic.store.mirror import Mirror
-from launcher import addresses, events, loading, locks, logs, offer, openfiles, report, serving, shortage
+from launcher import __version__, addresses, events, loading, locks, logs, offer, openfiles, report, serving, shortage
 from launcher.arrivals import Arrivals
 from launcher.config import Config
 from launcher.connecting import Connecting, Interrupted, boottime, resolve
 from launcher.console import Console
+from launcher.course import CourseWriter
+from launcher.errands import CLOSING_LIMIT_S, Errands
 from launcher.events import EventLog
 from launcher.failures import FailureReports
 from launcher.hello import Hello
 from launcher.history import History
 from launcher.introduction import introduce
+from launcher.jsonlines import JsonLines
 from launcher.linking import Linking
+from launcher.live.wanted import wanted
+from launcher.live.words import Block, block
 from launcher.logdisk import CLOSE_LIMIT_S, HURRY_LIMIT_S, LogDisk
 from launcher.logorders import Append, path_bytes
 from launcher.logs import Level, Narrator
+from launcher.monitor import Monitor
 from launcher.neighbours import Neighbours
 from launcher.node import NodeWorkers
 from launcher.outputs import Outputs
-from launcher.probing import Prober
 from launcher.roles import static_hosts
 from launcher.saved import SavedSteps
 from launcher.signals import Signals
+from launcher.snapshot import snapshot
 from launcher.splits import SplitWatch
+from launcher.spot.watcher import SpotWatch
 from launcher.talk import Heard
 from launcher.timeline import TimelineTeller
 from launcher.waiting import WaitingLines
+from launcher.window import Window
 
-CLOSING_LIMIT_S = 1.0
-"""Giving back the lease takes at most this long; otherwise it ends by itself."""
-REVOKE_AGAIN_S = 0.5
-"""Before a store that did not answer is asked again to end a lease."""
-REFUSED_PAUSE_S = 1.0
-"""Before a store that refuses this node is asked for the same again."""
+if TYPE_CHECKING:
+    from launcher.live.live import Live
+
 PROOF_EVERY_S = 1.0
 """How often this machine is asked whether nodes that vanished without a word were its own and are dead."""
 PROOF_FIRST_S = 0.02
@@ -87,20 +92,26 @@ async def _run(config: Config, disk: LogDisk, outputs: Outputs) -> int:
 async def _work(config: Config, disk: LogDisk, consoles: tuple[Console, Console], signals: Signals) -> int:
     console = consoles[1]
     level = Level.VERBOSE if config.verbose else Level.QUIET if config.quiet else Level.NORMAL
-    connecting = Connecting(config, signals, Narrator("-", console, level=level))
+    lines = JsonLines(config.job_id) if config.log_format == "json" else None
+    connecting = Connecting(config, signals, Narrator("-", console, level=level, lines=lines))
     try:
         host = await connecting.until(resolve, config)
         node = f"{host}-{secrets.token_hex(2)}"
-        narrator = connecting.narrator = Narrator(node, console, level=level)
+        if lines is not None:
+            lines.node = node
+        narrator = connecting.narrator = Narrator(node, console, level=level, lines=lines)
         narrator.keep(_appending(disk, logs.STORY))
         disk.open(lambda text, quietly: (narrator.detail if quietly else narrator.warn)(text))
         try:
             introduce(narrator, config, host, os.environ, (disk.warning,))
-            agent = Agent(config, node, host, narrator, consoles, signals, disk)
+            agent = Agent(config, node, host, narrator, consoles, signals, disk, lines)
+            live = _live(config, consoles, agent)
             try:
                 return await agent.run(connecting)
             finally:
                 await agent.close()
+                if live is not None:
+                    live.close()
         except (ElasticError, Interrupted) as error:
             narrator.note(str(error))  # Why it ends is in its log, too.
             raise
@@ -115,6 +126,16 @@ async def _work(config: Config, disk: LogDisk, consoles: tuple[Console, Console]
     finally:
         for console in consoles:
             console.close()
+
+
+def _live(config: Config, consoles: tuple[Console, Console], agent: Agent) -> Live | None:
+    """The status below the output, where there is a terminal for it; rich is loaded for that alone."""
+    if not wanted(config, os.environ, consoles):
+        return None
+    with loading.kept():
+        from launcher.live.live import Live
+    agent.shown_live()
+    return Live(consoles[1], 2, agent.block)
 
 
 def _appending(disk: LogDisk, name: str) -> Callable[[bytes], object]:
@@ -145,8 +166,10 @@ class Agent:
         consoles: tuple[Console, Console],
         signals: Signals,
         disk: LogDisk,
+        lines: JsonLines | None,
     ) -> None:
         self._config = config
+        self._lines = lines
         self._node = node
         self._host = host
         self._narrator = narrator
@@ -155,52 +178,62 @@ class Agent:
         self._listening = host if addresses.only_here(host, static_hosts(config)) else ""
         self._keys = JobKeys(config.job_id, config.key_prefix)
         self._events = Arrivals(boottime)
-        self._workers = NodeWorkers(config, node, host, narrator, consoles, self._events.put_nowait, disk)
+        self._workers = NodeWorkers(config, node, host, narrator, consoles, self._events.put_nowait, disk, lines)
+        self._monitor = Monitor(config, narrator, self._workers, disk) if config.metrics_at is not None else None
         self._event_log = EventLog(_appending(disk, events.FILE), config.job_id, node)
         self._store: Store | None = None
         self._hello: Hello | None = None
-        self._reader = ViewReader(self._keys)
-        self._scope = (False, "")
-        self._session: asyncio.Task[None] | None = None
-        self._lease: int | None = None
         self._wake: asyncio.TimerHandle | None = None
         self._exit_code: int | None = None
         self._proofs_at = 0.0
         self._proofs_pause_s = PROOF_FIRST_S
         self._started: ae.StartWorkers | None = None
-        self._damaged: set[str] = set()
-        self._let_in = False
-        """Whether the store has ever taken a transaction of this node."""
-        self._troubled: set[str] = set()
+        self._began_at = boottime()
+        self._spot: asyncio.Task[None] | None = None
 
     async def run(self, connecting: Connecting) -> int:
         """Join, take part, leave; the exit code."""
         self._say_cards()
+        watch = SpotWatch(self._config.spot, os.environ, self._narrator, self._events.put_nowait, self._joins)
+        self._spot = asyncio.create_task(watch.run(), name="spot")  # From the start on, beside everything.
         await self._workers.start()
         openfiles.raise_own()
+        if self._monitor is not None and self._config.metrics_at is not None:
+            await self._monitor.open(*self._config.metrics_at)
         with loading.kept():  # Only now: the nursery stands, and grpc brings threads.
             import elastic.store.etcd  # noqa: F401
 
         store = self._store = self._config.way.open()
         connecting.last_error = lambda: store.last_error
         await connecting.until(self._ask, store)
+        await connecting.unless_ended(watch.free())
         with offer.hold_ports(self._config, self._host, self._listening) as held:
             self._hello = await Hello.listen(self._listening, self._config.job_id, self._node, held.link)
-            self._prober = Prober(store, self._keys, self._node, self._narrator)
             self._neighbours = Neighbours(store, self._keys, self._node, self._narrator)
             self._core = AgentCore(offer.facts(self._config, self._node, self._host, held, boottime()))
             self._linking = Linking(
                 self._hello, self._config.job_id, self._core.facts, self._events.put_nowait, self._narrator
             )
             self._say_versions()
-            self._mirror = Mirror(
-                store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error)
-            )
-            self._lines = WaitingLines(self._core, store, self._keys, self._narrator, boottime)
+            self._waiting = WaitingLines(self._core, store, self._keys, self._narrator, boottime)
+            self._window = Window(self._snapshot, self._workers.last_logs, self._workers.stacks, self._narrator.warn)
+            self._linking.show(self._window.take)
             self._failures = FailureReports(
                 self._core, store, self._keys, self._narrator, self._tell_early, self._told_cause
             )
             self._history = History(store, self._keys, self._node, self._narrator)
+            self._errands = Errands(
+                store,
+                self._core.facts,
+                self._narrator,
+                self._history,
+                put=self._events.put_nowait,
+                learn=self._linking.learn,
+                begin=lambda coroutine: self._group.create_task(coroutine),
+                # A seat is given away as soon as the right to it has ended: no gate waits for anybody's word.
+                read_every=session.READ_EVERY if self._config.run_mode == "collective" else 0.0,
+                on_session=self._monitor.session if self._monitor is not None else lambda _: None,
+            )
             self._timeline = TimelineTeller(
                 self._node,
                 self._workers.talk,
@@ -212,8 +245,11 @@ class Agent:
                 begin=lambda coroutine: self._group.create_task(coroutine),
             )
             self._workers.watch = self._timeline.worker
+            if self._monitor is not None:
+                self._monitor.follow(self._core.facts, self._history, self._waiting, self._timeline)
             self._saved = SavedSteps(store, self._keys, self._host, self._narrator)
             self._workers.talk.on_saved = self._committed
+            self._course = CourseWriter(store, self._keys, self._workers.talk, self._narrator)
             self._splits = SplitWatch(
                 self._workers.talk,
                 store,
@@ -238,12 +274,26 @@ class Agent:
             finally:
                 self._linking.close()
                 self._workers.stop(0.0, "because the agent ends")
-                await self._give_back_lease()
+                await self._window.close()
+                await self._errands.give_back_lease()
         assert self._exit_code is not None
         return self._exit_code
 
+    def block(self) -> Block | None:
+        """What stands in the live status; None before this node has looked at the job."""
+        core: AgentCore | None = getattr(self, "_core", None)
+        return block(core.facts, self._workers.pace, said=self._waiting.said) if core is not None else None
+
+    def shown_live(self) -> None:
+        """Progress is shown in the live status."""
+        self._workers.shown_live()
+
     async def close(self) -> None:
         """Kill what runs, and let go of the store."""
+        if self._monitor is not None:
+            await self._monitor.close()
+        if self._spot is not None:
+            self._spot.cancel()
         await self._workers.close()
         if self._hello is not None:
             await self._hello.close()
@@ -257,6 +307,18 @@ class Agent:
             raise StoreUnavailable(serving.not_there(self._config.served_by, self._config.job_id))
         return ""
 
+    def _snapshot(self) -> Snapshot:
+        """How this node stands, for an operator who asks."""
+        return snapshot(
+            self._core.facts,
+            self._workers.states,
+            self._waiting.sentence,
+            boottime(),
+            began_at=self._began_at,
+            pid=os.getpid(),
+            version=__version__,
+        )
+
     def _say_cards(self) -> None:
         cards = self._config.cards[: self._config.slots]
         if cards and (self._config.shown_cards or "CUDA_VISIBLE_DEVICES" in os.environ):
@@ -269,34 +331,42 @@ class Agent:
     async def _live(self) -> None:
         """Read events until the core ends the agent."""
         for coroutine in (
-            self._mirror.run(),
+            self._errands.run(),
             self._workers.tend(),
-            self._lines.run(),
+            self._waiting.run(),
             self._splits.run(),
             self._hear_signal(),
+            self._hear_spot(),
             self._history.run(),
             self._saved.run(),
+            self._course.run(),
         ):
             self._group.create_task(coroutine)
-        self._perform(ae.Follow(complete=False))
         self._plan_wake()
         while True:
             event = await self._events.get()
             if isinstance(event, ae.Gone):
                 self._splits.end()
                 self._saved.hurry()
+                self._course.ended()
             actions = self._core.handle(event, boottime())
+            if self._lines is not None and (generation := self._core.facts.generation) is not None:
+                self._lines.generation = generation.g
             self._timeline.observe(self._core.facts, event, actions, self._events.arrived_at)
+            if self._monitor is not None:
+                self._monitor.observe(self._core.facts, event, actions, self._events.arrived_at)
             for row in self._core.taken:
                 self._narrator.detail(row)
             for action in actions:
                 self._perform(action)
-            self._lines.after_event()
+            self._waiting.after_event()
             self._failures.after_event()
             self._event_log.observe(self._core.facts, event, actions, self._core.taken)
             if self._exit_code is not None:
                 await self._timeline.close(CLOSING_LIMIT_S)
-                await asyncio.gather(self._history.settle(CLOSING_LIMIT_S), self._saved.settle(CLOSING_LIMIT_S))
+                await asyncio.gather(
+                    *(one.settle(CLOSING_LIMIT_S) for one in (self._history, self._saved, self._course))
+                )
                 raise _Finished
             self._plan_wake()
             self._look_for_proof()
@@ -304,7 +374,17 @@ class Agent:
     async def _hear_signal(self) -> None:
         number = await asyncio.shield(self._signals.first)
         self._narrator.say(f"{number.name}: leaving in order; once more ends at once")
-        self._events.put_nowait(ae.Drain(int(number), number.name))
+        self._events.put_nowait(ae.Drain(128 + number, number.name))
+
+    def _joins(self) -> bool:
+        """Whether this node has not joined yet."""
+        core: AgentCore | None = getattr(self, "_core", None)
+        return core is None or core.facts.joined_at is None
+
+    async def _hear_spot(self) -> None:
+        """A watch that dies is heard of."""
+        assert self._spot is not None
+        await self._spot
 
     def _plan_wake(self) -> None:
         if self._wake is not None:
@@ -335,75 +415,25 @@ class Agent:
                 self._narrator.say(f"{node} was on this machine, and nothing is left of it")
                 self._events.put_nowait(ae.ProvenDead(node))
 
-    # --- what the store tells -------------------------------------------------------------------------------------
-
-    def _mirrored(self, mirror: Mirror) -> None:
-        if mirror.listed:
-            complete, follows = self._scope
-            view = self._reader.read(mirror.entries, mirror.revision, complete=complete, follows=follows or None)
-            self._linking.learn(view)
-            self._events.put_nowait(ae.ViewChanged(view, mirror.listings))
-            facts = self._core.facts
-            if self._prober.asked(mirror.entries, facts.registered, facts.lease):
-                self._group.create_task(self._prober.answer())
-            for key in view.damaged:
-                if key not in self._damaged:
-                    self._damaged.add(key)
-                    self._narrator.warn(f"{key} in etcd cannot be read and is not used; mend or delete it")
-
-    def _trouble(self, whose: str, error: StoreError | None) -> None:
-        """Say once that etcd is away, and once that it is back: the lease or the view notices it first."""
-        before = bool(self._troubled)
-        (self._troubled.discard if error is None else self._troubled.add)(whose)
-        if error is not None and not before:
-            what = "refuses this node" if isinstance(error, StoreDenied) else "does not answer"
-            self._narrator.say(f"etcd {what} ({error}); what runs goes on as long as it may")
-        elif before and not self._troubled:
-            self._narrator.say("etcd answers again")
-
-    def _bear(self, error: StoreDenied) -> None:
-        """Take a no for an outage: a right, a password or room comes back. At the start it is the end."""
-        if not self._let_in:
-            raise error
-        self._trouble("right", error)
-
-    def _session_event(self, lease: int, event: session.SessionEvent) -> None:
-        match event:
-            case session.Refreshed():
-                self._trouble("lease", None)
-                self._events.put_nowait(ae.Refreshed(lease, event.ttl_s, event.sent_at, event.key_revision))
-            case session.Lost():
-                self._trouble("lease", None)
-                self._narrator.say(f"this node's lease is lost: {event.reason}")
-                self._events.put_nowait(ae.SessionLost(lease, event.reason))
-            case session.Silent():
-                self._trouble("lease", event.error)
-
     # --- what the core asks for -----------------------------------------------------------------------------------
 
     def _perform(self, action: ae.Action) -> None:
         match action:
-            case ae.Send():
-                self._group.create_task(self._send(action.transaction))
-            case ae.Follow():
-                self._scope = (action.complete, action.node or "")
-                nodes = (self._node,) if action.node is None else (self._node, action.node)
-                ranges = self._keys.everything if action.complete else self._keys.followed(*nodes)
-                self._mirror.follow(ranges, action.known)
-            case ae.Relist():
-                self._mirror.refresh_soon()
-            case ae.FindOlder():
-                self._group.create_task(self._find_older(action.before_revision))
-            case ae.OpenSession():
-                self._group.create_task(self._open_session(action.ttl_s))
-            case ae.CloseSession():
-                self._lease = action.lease
+            case (
+                ae.Send()
+                | ae.Follow()
+                | ae.Relist()
+                | ae.FindOlder()
+                | ae.OpenSession()
+                | ae.CloseSession()
+                | ae.Revoke()
+            ):
+                self._errands.perform(action)
             case ae.WatchLinks() | ae.AskLinks() | ae.AskVouch():
                 self._linking.perform(action)
-            case ae.Revoke():
-                self._group.create_task(self._revoke(action.lease))
             case ae.StartWorkers():
                 self._started = action
+                self._course.begin(action.incarnation)
                 self._workers.begin(action, self._core.facts.run_until, self._told_saved())
                 self._splits.begin(action.generation)
                 self._group.create_task(self._neighbours.look(action.generation))
@@ -440,91 +470,6 @@ class Agent:
         stored = self._core.facts.view.saved
         return self._saved.told(stored.value if stored is not None else None)
 
-    async def _send(self, transaction: Transaction) -> None:
-        assert self._store is not None
-        try:
-            result = await self._store.txn(transaction.compares, transaction.then, transaction.otherwise)
-        except StoreDenied as error:
-            self._bear(error)
-            self._narrator.detail(f"{transaction.kind}: {error}")
-            await asyncio.sleep(REFUSED_PAUSE_S)
-            self._events.put_nowait(ae.Answered(transaction, None))
-        except (OutcomeUnknown, StoreUnavailable) as error:
-            self._narrator.detail(f"{transaction.kind}: {error}")
-            self._events.put_nowait(ae.Answered(transaction, None))
-        except StoreError as error:  # The lease that it names is gone; the session will say so, too.
-            self._narrator.detail(f"{transaction.kind}: {error}")
-            self._events.put_nowait(ae.Answered(transaction, False, self._store.revision_seen))
-        else:
-            self._let_in = True
-            self._trouble("right", None)
-            self._narrator.detail(f"{transaction.kind}: {'done' if result.done else 'something has changed'}")
-            older = registered_before(self._keys, transaction, result)
-            self._events.put_nowait(ae.Answered(transaction, result.done, result.revision, older))
-            if result.done:
-                self._history.add(transaction)
-
-    async def _find_older(self, before: int) -> None:
-        assert self._store is not None
-        members = Range.prefix(self._keys.members)
-        try:
-            listing = await self._store.list(members, keys_only=True, limit=1, created_before=before, newest_first=True)
-        except StoreError as error:
-            if isinstance(error, StoreDenied):
-                self._bear(error)
-            self._events.put_nowait(ae.Older(before, None, failed=True))
-            return
-        found = listing.entries[0] if listing.entries else None
-        node = found.key.removeprefix(self._keys.members) if found is not None else None
-        self._events.put_nowait(ae.Older(before, node, found.create_revision if found is not None else 0))
-
-    async def _open_session(self, ttl_s: float) -> None:
-        assert self._store is not None
-        if self._session is not None:
-            self._session.cancel()
-        sent_at = boottime()
-        try:
-            lease = await self._store.grant(ttl_s)
-        except StoreError as error:
-            if isinstance(error, StoreDenied):
-                self._bear(error)
-            self._narrator.detail(f"no lease: {error}")
-            self._events.put_nowait(ae.GrantFailed())
-            return
-        self._narrator.detail(f"lease {lease.id:x} of {lease.ttl_s:g} s")
-        self._lease = lease.id
-        self._events.put_nowait(ae.Granted(lease.id, lease.ttl_s, sent_at))
-        kept = session.Session(
-            self._store,
-            lease,
-            self._keys.member(self._node),
-            clock=boottime,
-            on_event=lambda event: self._session_event(lease.id, event),
-            # A seat is given away as soon as the right to it has ended: there is no gate that waits for anybody's word.
-            read_every=session.READ_EVERY if self._config.run_mode == "collective" else 0.0,
-        )
-        self._session = self._group.create_task(kept.run())
-
-    async def _revoke(self, lease: int) -> None:
-        """End a lease. A store that does not answer is asked again: while a dead node's key stands its gate waits."""
-        assert self._store is not None
-        while True:
-            try:
-                return await self._store.revoke(lease)
-            except (OutcomeUnknown, StoreUnavailable, StoreDenied) as error:
-                self._narrator.detail(f"a lease could not be ended yet ({error})")
-            except StoreError as error:
-                self._narrator.detail(f"a lease could not be ended ({error}); it ends by itself")
-                return None
-            await asyncio.sleep(REVOKE_AGAIN_S)
-
-    async def _give_back_lease(self) -> None:
-        """Leave at once instead of after the lease's time, if the store answers quickly."""
-        if self._lease is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CLOSING_LIMIT_S):
-                    await self._revoke(self._lease)
-
     # --- what people read -----------------------------------------------------------------------------------------
 
     def _report_failure(self, cause: Cause, note: str) -> None:
@@ -544,6 +489,9 @@ class Agent:
             return
         if verdict.status is Status.COMPLETED:
             self._narrator.say(f"the job has completed: {verdict.reason}")
+            return
+        if verdict.status is Status.STOPPED:
+            self._narrator.warn(f"the job was stopped: {verdict.reason}")
             return
         if verdict.cause is not None:
             self._failures.judged(verdict.cause)

@@ -14,6 +14,7 @@ from launcher import commandline, loading, variables
 from launcher.config import Config, build, check
 from launcher.descriptors import let_go_of_unsaid, open_standard, say
 from launcher.endpoints import as_ip, parse_endpoint
+from launcher.roles import static_hosts
 from launcher.telling import answer, told
 
 if TYPE_CHECKING:
@@ -40,8 +41,10 @@ def _start(argv: Sequence[str]) -> int:
         return 0
     config = check(build(line, os.environ), os.environ)
     with loading.kept():
+        from launcher.jsonlines import JsonLines
         from launcher.outputs import Outputs
-    with Outputs() as outputs:
+    lines = JsonLines(config.job_id) if config.log_format == "json" else None
+    with Outputs(lines) as outputs:
         return told(partial(_run, config, outputs), outputs.say)
 
 
@@ -76,10 +79,14 @@ def _run(config: Config, outputs: Outputs) -> int:
 
 
 def _job(config: Config) -> str:
-    """Tell jobs apart that write logs on the same disk; those in an etcd of this machine alone may have one name."""
+    """Tell jobs apart that write logs on the same disk; those in an etcd of this machine alone may have one name.
+
+    An etcd that is served to other hosts has a loopback address too, on the host that serves it.
+    """
     host, port = parse_endpoint(config.servers[0])
     address = as_ip(host)
-    return f"{config.job_id}@{port}" if address is not None and address.is_loopback else config.job_id
+    alone = address is not None and address.is_loopback and not config.login.secret and not static_hosts(config)
+    return f"{config.job_id}@{port}" if alone else config.job_id
 
 
 def _answer(asked: str) -> str:

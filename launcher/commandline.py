@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +17,8 @@ from launcher import values
 from launcher.endpoints import PORT_MAX
 from launcher.flags import BASE, BY_NAME, FLAGS, Flag, by_group
 
+HELP_WIDTH: Final = 110
+"""Columns of the help, unless the terminal has fewer."""
 SUGGESTION_CUTOFF = 0.7
 """How alike (0 to 1) a mistyped flag must be to a real one for it to be proposed."""
 
@@ -29,9 +32,11 @@ SET_FOR_WORKERS: Final = frozenset(
         "ELASTIC_RESTORE_STEP",
         "ELASTIC_ALLOW_ROLLBACK",
         "ELASTIC_CHECK_NAN",
+        "ELASTIC_METRICS_PORT",
     }
 )
-"""Variables of flags that we set for workers: a launcher that a worker starts does not read them."""
+"""Variables of flags that we set for workers, and of a port that their agent has: a launcher that a worker starts does
+not read them."""
 
 START_PORTS: Final = ("FLAGS_START_PORT", "PADDLE_PORT")
 """Paddle's variables for the first of a node's ports; the second counts beside TRAINER_PORTS_NUM only."""
@@ -252,6 +257,12 @@ def _start_port(environ: Mapping[str, str]) -> tuple[str, str]:
 
 def help_text() -> str:
     """The whole help, in groups, each flag with its default and its environment variable."""
+    return help_parser().format_help()
+
+
+def help_parser() -> argparse.ArgumentParser:
+    """A parser that has every flag, for its help alone."""
+    width = min(HELP_WIDTH, shutil.get_terminal_size((HELP_WIDTH, 0)).columns)
     parser = argparse.ArgumentParser(
         prog="elastic-launch",
         usage="elastic-launch [flags] script.py [arguments of the script]\n"
@@ -268,7 +279,7 @@ def help_text() -> str:
         "4 nothing wrong here, try again, 128+n this agent was ended by signal n.",
         add_help=False,
         allow_abbrev=False,
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=110),
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=width),
     )
     groups: dict[str, argparse._ArgumentGroup] = {}
     for flag in by_group():
@@ -284,7 +295,7 @@ def help_text() -> str:
             groups[flag.group].add_argument(f"--{flag.name}", action="store_true", help=text)
         else:
             groups[flag.group].add_argument(f"--{flag.name}", metavar=flag.metavar, help=text)
-    return parser.format_help()
+    return parser
 
 
 def _shown(flag: Flag) -> str:

@@ -23,11 +23,12 @@ from elastic.model import Np, Roles
 from elastic.store.certificates import Certificates
 from launcher import access, addresses, ownentry, paddlecloud, serving, shortage, slots, values
 from launcher.commandline import CommandLine, cut, given_values, sources
-from launcher.endpoints import as_ip, join_host_port
+from launcher.endpoints import PORT_MAX, as_ip, join_host_port
 from launcher.environment import without
 from launcher.flags import FLAGS
 from launcher.login import NOBODY, Login
 from launcher.roles import listed_hosts, own_host, static_hosts, with_roles
+from launcher.spot.endpoint import PROVIDERS, endpoint
 from launcher.surroundings import check_surroundings
 from launcher.values import Servers
 
@@ -106,6 +107,7 @@ class Config:
     store_outage_limit_s: float = 120.0
     connect_timeout_s: float = 60.0
     elastic_timeout_s: float | None = None
+    spot: str = "auto"
     key_prefix: str = "/elastic"
     rerun: bool = False
     force: bool = False
@@ -131,7 +133,11 @@ class Config:
     log_dir: str = "log/"
     log_overwrite: bool = False
     log_bytes_max: int | None = values.LOG_BYTES_MAX
+    log_rotate: int = 1
+    log_format: str = "text"
     console: str = "rank0"
+    metrics_at: tuple[str, int] | None = None
+    no_live: bool = False
     verbose: bool = False
     quiet: bool = False
 
@@ -240,6 +246,17 @@ def _check_relations(config: Config) -> None:
             f"--ctrl_port {config.ctrl_port} and --local_nodes {config.local_nodes} contradict each other: this "
             "machine has that port once; leave out --ctrl_port, each node finds free ports"
         )
+    if config.metrics_at is not None and config.metrics_at[1] + max(config.local_nodes, 1) - 1 > PORT_MAX:
+        raise ConfigError(
+            f"--metrics_port {config.metrics_at[1]} leaves no ports for {config.local_nodes} nodes, each takes the "
+            f"next one; use {PORT_MAX - config.local_nodes + 1} or less"
+        )
+    least = values.LOG_BYTES_LOWEST // 2 * (1 + config.log_rotate)
+    if config.log_bytes_max is not None and config.log_bytes_max < least:
+        raise ConfigError(
+            f"--log_rotate {config.log_rotate} needs --log_max_bytes {least // 1024}KiB or more: each file has a share "
+            "of it"
+        )
     if config.verbose and config.quiet:
         raise ConfigError("--verbose and --quiet contradict each other; leave one out")
 
@@ -279,6 +296,9 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
         # A name may not resolve yet. The agent asks again while it connects, and says so.
         with contextlib.suppress(StoreUnavailable):
             addresses.advertised(config.host, environ, config.servers, config.nic)
+    if config.spot != "none":
+        for provider in PROVIDERS if config.spot == "auto" else (config.spot,):
+            endpoint(provider, environ)  # A variable that names no server is told now.
     who, warnings = access.found(config, environ)
     config = slots.found(replace(config, warnings=warnings), environ)
     shortage.check(config.slots, nodes=config.local_nodes or 1, etcd=serves or not config.servers)

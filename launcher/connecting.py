@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from elastic.errors import StoreError, StoreUnavailable
@@ -79,6 +79,17 @@ class Connecting:
             await asyncio.wait({self._signals.first}, timeout=CONNECT_PAUSE_S)
             if self._signals.first.done():
                 raise Interrupted(self._signals)
+
+    async def unless_ended(self, wait: Coroutine[Any, Any, None]) -> None:
+        """Wait for that. Raises `Interrupted` as soon as a signal comes."""
+        waiting = asyncio.ensure_future(wait)
+        either: set[asyncio.Future[Any]] = {waiting, self._signals.first}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            waiting.cancel()
+            await asyncio.wait({waiting})
+            raise Interrupted(self._signals)
+        waiting.result()
 
     def _wait_or_raise(self, error: StoreError) -> None:
         config, now = self._config, boottime()

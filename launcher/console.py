@@ -21,8 +21,11 @@ import socket
 import stat
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Protocol
 
 from launcher import descriptors
+from launcher.jsonlines import JsonLines, Severity
 
 BUFFER_BYTES = 1 << 20
 """What waits for a blocked console; more is left out."""
@@ -46,14 +49,31 @@ CAREFUL_BYTES = 512
 """Bytes written at once where only poll(2) says that there is room (a terminal that cannot be opened again)."""
 
 
+class Around(Protocol):
+    """What draws on the same terminal, and lets the text through."""
+
+    def text(self, data: bytes) -> bytes:
+        """Bytes are to be shown: what to write instead."""
+
+    def lost(self) -> None:
+        """What was to be written was left out."""
+
+
+STOOD_STILL = "the console stood still: %d bytes are only in the logs"
+
+
 class Console:
     """One output of the agent. Bytes go out at once and unchanged, partial lines too."""
 
-    def __init__(self, fd: int, give_back: Callable[[], None] | None = None) -> None:
+    def __init__(self, fd: int, give_back: Callable[[], None] | None = None, lines: JsonLines | None = None) -> None:
         """Write to what `fd` is. The descriptor itself stays open and as it is.
 
         `give_back`: it is a pipe to the process that writes a file. If that is killed, this makes `fd` the file again.
+        With `lines` what is written are whole lines of JSON: so are notices, and no kill leaves a part of a line there
+        that a pipe takes at once (4 kB).
         """
+        self._whole = lines is not None
+        self._notice = notice_of(lines)
         self._given = fd
         self._give_back = give_back
         self._room = BUFFER_BYTES if give_back is None else FILE_BUFFER_BYTES
@@ -69,6 +89,7 @@ class Console:
         self._watched: asyncio.AbstractEventLoop | None = None
         self._at_line_start = True
         self.is_terminal = False
+        self.around: Around | None = None
         self._open(fd)
 
     def write(self, data: bytes) -> None:
@@ -76,11 +97,21 @@ class Console:
         if self._fd is None or not data:
             return
         self._at_line_start = data.endswith(b"\n")
+        if self.around is not None:
+            data = self.around.text(data)
+        self.write_around(data)
+
+    def write_around(self, data: bytes) -> None:
+        """Write what is no text, and changes nothing of it."""
+        if self._fd is None or not data:
+            return
         if len(self._waiting) + len(data) > self._room:
             self._flush()
         in_order = self._give_back is not None and self._left_out  # A file is told where something is missing.
         if self._fd is not None and (in_order or len(self._waiting) + len(data) > self._room):
             self._left_out += len(data)
+            if self.around is not None:
+                self.around.lost()
             return
         self._waiting += data
         if self._watched is None:
@@ -141,6 +172,8 @@ class Console:
             if not _has_room(fd, 0):
                 raise BlockingIOError
             data = data[:CAREFUL_BYTES]
+        elif self._whole and len(data) > select.PIPE_BUF:
+            data = data[: bytes(data[: select.PIPE_BUF]).rfind(b"\n") + 1 or len(data)]
         return os.write(fd, data)
 
     def _flush(self) -> None:
@@ -154,8 +187,7 @@ class Console:
                 del self._waiting[:sent]
                 self._moved = True
                 if not self._waiting and self._left_out:
-                    text = f"\n[elastic-launch] the console stood still: {self._left_out} bytes are only in the logs\n"
-                    self._waiting += text.encode()
+                    self._waiting += self._notice(STOOD_STILL % self._left_out)
                     self._left_out = 0
         except BlockingIOError:
             self._watch(fd)
@@ -178,8 +210,8 @@ class Console:
         give_back()
         self._give_back = None
         self._open(self._given)
-        text = "\n[elastic-launch] the process that writes this file was killed; a part of it may be only in the logs\n"
-        self._waiting += text.encode() + waiting
+        text = "the process that writes this file was killed; a part of it may be only in the logs"
+        self._waiting += self._notice(text) + waiting
         self._flush()
 
     def _watch(self, fd: int) -> None:
@@ -225,6 +257,13 @@ class Console:
         elif self._fd is not None:
             descriptors.close(self._fd)  # What a disk may tell only now has nobody left to be told to.
         self._fd = self._socket = None
+
+
+def notice_of(lines: JsonLines | None) -> Callable[[str], bytes]:
+    """What makes a line of ours of a text, between what others write there."""
+    if lines is not None:
+        return lambda text: lines.said(datetime.now(UTC), text, Severity.WARNING)
+    return lambda text: f"\n[elastic-launch] {text}\n".encode()
 
 
 def _has_room(fd: int, wait_s: float) -> bool:

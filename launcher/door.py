@@ -1,5 +1,7 @@
 """The listener's side of links: who connects is greeted, proves itself or is sent away, and then may ask and answer.
 
+Who proves that it only wants to look is handed to `on_look` (`launcher.window`), and is no link.
+
 Nobody is believed before the proof. Until then a connection lives for `PROOF_LIMIT_S`, and there are few of them: of a
 flood the oldest from the address with the most is dropped for each new one, so that a stranger with many connections
 drops its own. A link of the same node replaces the one that it had.
@@ -13,8 +15,8 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 
-from elastic import linkwire
-from elastic.linkwire import Bye, Granted, Greeting, LinkError, Message, Ping, Pong, Prove
+from elastic import askwire, linkwire
+from elastic.linkwire import Bye, Granted, Greeting, LinkError, Look, Message, Ping, Pong, Prove
 from launcher.hello import dismiss
 from launcher.linesocket import End, LineSocket, watch_by_kernel
 
@@ -39,6 +41,8 @@ class Door:
         self._me = Greeting(job_id, node)
         self.on_granted = on_granted
         self.complain = complain
+        self.on_look: Callable[[socket.socket, askwire.Shown], None] | None = None
+        """Owns the connection of an asker that has proven itself, and is to send it this first."""
         self.secret_text = ""
         self.links: dict[str, Inbound] = {}
         self.cut: set[str] = set()
@@ -73,6 +77,16 @@ class Door:
         del self._unproven[one]
         self.links[said.node] = one
         self.cut.discard(said.node)
+
+    def looks(self, one: Inbound, me: Greeting, said: Look) -> askwire.Shown:
+        """What an asker gets that has proven itself, who may then ask. Raises `LinkError` for another."""
+        if self.on_look is None:
+            raise LinkError("nobody can look here")
+        if not askwire.proves(self.secret_text, me, said):
+            self.complain("", f"who connects from {one.source} to look cannot prove to be of this job")
+            raise LinkError("it does not know the secret")
+        del self._unproven[one]
+        return askwire.shown(self.secret_text, me, said)
 
     def forget(self, one: Inbound) -> None:
         """It is closed."""
@@ -138,6 +152,12 @@ class Inbound:
             self.close()
 
     def _proof(self, message: Message) -> None:
+        if isinstance(message, Look):
+            answer = self._door.looks(self, self._me, message)
+            self._timer.cancel()
+            assert self._door.on_look is not None
+            self._door.on_look(self._line.release(), answer)
+            return
         if not isinstance(message, Prove):
             raise LinkError("it proves nothing")
         self._door.proves(self, self._me, message)

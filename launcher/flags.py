@@ -395,6 +395,16 @@ FLAGS: Final[tuple[Flag, ...]] = (
         metavar="SECONDS",
     ),
     Flag(
+        name="spot",
+        group=ELASTIC,
+        field="spot",
+        help="whose notice that this machine is taken back is watched for, to drain in time: aws, gcp, azure, none, or "
+        "auto: what the firmware says of this machine",
+        read=values.choice("auto", "aws", "gcp", "azure", "none"),
+        default="auto",
+        metavar="CLOUD",
+    ),
+    Flag(
         name="key_prefix",
         group=ELASTIC,
         field="key_prefix",
@@ -602,6 +612,25 @@ FLAGS: Final[tuple[Flag, ...]] = (
         metavar="SIZE",
     ),
     Flag(
+        name="log_rotate",
+        group=LOGS,
+        field="log_rotate",
+        help="so many older files of the log of one worker are kept: workerlog.<rank>.1 is the newest of them; all "
+        "share --log_max_bytes",
+        read=values.count(1, values.LOG_ROTATE_MAX),
+        default=1,
+        metavar="K",
+    ),
+    Flag(
+        name="log_format",
+        group=LOGS,
+        field="log_format",
+        help="what the console and launcher.log have: text, or json (one object on each line, for programs)",
+        read=values.choice("text", "json"),
+        default="text",
+        metavar="FORMAT",
+    ),
+    Flag(
         name="console",
         group=LOGS,
         field="console",
@@ -609,6 +638,24 @@ FLAGS: Final[tuple[Flag, ...]] = (
         read=values.choice("rank0", "local0", "all", "none"),
         default="rank0",
         metavar="WHICH",
+    ),
+    Flag(
+        name="metrics_port",
+        group=LOGS,
+        field="metrics_at",
+        help="answer /metrics (Prometheus), /healthz and /readyz there, on loopback unless an address is named; with "
+        "--local_nodes each further node takes the next port; 0 turns this off",
+        read=values.metrics_port,
+        default=None,
+        shown="off",
+        metavar="[ADDRESS:]PORT",
+    ),
+    Flag(
+        name="no_live",
+        group=LOGS,
+        field="no_live",
+        help="no status below the output on a terminal",
+        default=False,
     ),
     Flag(name="verbose", group=LOGS, field="verbose", help="say more of what the agent does", default=False),
     Flag(name="quiet", group=LOGS, field="quiet", help="say only what is wrong", default=False),

@@ -26,7 +26,7 @@ JOB_LOCK = re.compile(r"\.agents\.(.+)\.lock")
 BELOW_MAX = 8
 """Jobs that begin in one folder in the same moment may all give way; after so many folders the last one is shared."""
 OURS = re.compile(
-    r"(?:workerlog|serverlog|heterlog)\.\d+(?:\.1)?|envlog(?:\.[a-z]+)?\.\d+|endpoints(?:\.\d+)?\.log"
+    r"(?:workerlog|serverlog|heterlog)\.\d+(?:\.\d+)?|envlog(?:\.[a-z]+)?\.\d+|endpoints(?:\.\d+)?\.log"
     r"|launcher(?:\.1)?\.log|events(?:\.1)?\.jsonl"
 )
 """The files that we write. Nothing else in the folder is touched, whoever put it there."""

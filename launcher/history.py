@@ -32,6 +32,8 @@ class History:
         self._node = node
         self._narrator = narrator
         self._events: asyncio.Queue[history.Event] = asyncio.Queue(WAITING_MAX)
+        self.dropped = 0
+        """How many events were left out."""
 
     def add(self, transaction: Transaction) -> None:
         """A transaction was carried out; a proposal becomes an event, or two."""
@@ -40,8 +42,10 @@ class History:
 
     def note(self, event: history.Event) -> None:
         """Something happened that is no proposal."""
-        with suppress(asyncio.QueueFull):
+        try:
             self._events.put_nowait(event)
+        except asyncio.QueueFull:
+            self.dropped += 1
 
     async def run(self) -> None:
         """Write what comes: one listing of keys and one write for each event."""

@@ -70,6 +70,12 @@ class LineSocket:
             self._stalled = True
             self._loop.call_soon(self._end, End.UNFIT)
 
+    def release(self) -> socket.socket:
+        """Hand over the socket, from within `heard`. What came behind that line is dropped, and nobody is called."""
+        self.open = False
+        self._loop.remove_reader(self._socket.fileno())
+        return self._socket
+
     def close(self) -> None:
         """Close it; what was sent still arrives. Nobody is called any more."""
         if self.open:

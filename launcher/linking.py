@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 
 from elastic import agentevents as ae
 from elastic.agentfacts import Facts
 from elastic.agentlinks import concerns, vouch_s
+from elastic.askwire import Shown
 from elastic.keys import View
 from launcher.connecting import boottime
 from launcher.hello import Hello
@@ -34,6 +36,10 @@ class Linking:
             complain=narrator.warn,
         )
         hello.hand_to(self._links.accept)
+
+    def show(self, take: Callable[[socket.socket, Shown], None]) -> None:
+        """Give every connection of somebody who only wants to look to `take`, which owns it."""
+        self._links.show(take)
 
     def learn(self, view: View) -> None:
         """Take the job's secret from the store. One that was deleted goes on to count."""

@@ -34,6 +34,7 @@ from collections.abc import Callable, Mapping
 from elastic import linkwire
 from elastic.agentevents import LinkTarget
 from elastic.agentlinks import ANSWER_S
+from elastic.askwire import Shown
 from elastic.linkwire import Bye, Granted, LinkError, Message, Ping, Pong, Vouch
 from launcher.connecting import boottime
 from launcher.door import Door
@@ -116,6 +117,10 @@ class Links:
             connected.close()
         else:
             self._door.accept(connected)
+
+    def show(self, take: Callable[[socket.socket, Shown], None]) -> None:
+        """Give every connection of somebody who proves that it only wants to look to `take`, which owns it."""
+        self._door.on_look = take
 
     def secret(self, text: str | None) -> None:
         """Say what the job's secret is; with another one than before all links are made anew."""

@@ -23,6 +23,7 @@ from elastic.keys import JobKeys
 from elastic.store.base import Range, Store
 from launcher import serving
 from launcher.config import Config
+from launcher.live.wanted import may_draw, wipe
 from launcher.nodecommand import joiner_line, node_argv, node_environments, withheld
 from launcher.outputs import Outputs
 from launcher.signals import HEARD
@@ -64,6 +65,8 @@ class _Parent:
         self._say = outputs.say
         self._children: list[subprocess.Popen[bytes]] = []
         self._signal: signal.Signals | None = None
+        self._draws = config.local_nodes == 1 and may_draw(config, os.environ) and os.isatty(2)
+        """Whether the node may show its status on our terminal."""
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
 
@@ -73,6 +76,8 @@ class _Parent:
         for number in HEARD:
             if signal.getsignal(number) is not signal.SIG_IGN:  # As under nohup.
                 loop.add_signal_handler(number, self._signalled, number)
+        if self._draws:
+            loop.add_signal_handler(signal.SIGTSTP, self._stopped)
         if self._config.servers and not self._config.serves:
             return await self._run_nodes(",".join(self._config.endpoints))
         from launcher.ownetcd import OwnEtcd
@@ -112,6 +117,14 @@ class _Parent:
         self._stop.set()
         self._send(number)
 
+    def _stopped(self) -> None:
+        """Ctrl-Z stops this process alone: the node goes on, in the background. Its status must go before the shell."""
+        loop = asyncio.get_running_loop()
+        loop.remove_signal_handler(signal.SIGTSTP)
+        wipe(2)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        loop.add_signal_handler(signal.SIGTSTP, self._stopped)
+
     def _send(self, number: signal.Signals) -> None:
         for child in self._children:
             if child.returncode is None:  # Not reaped yet, so the number is still this child's.
@@ -130,6 +143,8 @@ class _Parent:
             for child in self._children:
                 group.create_task(_wait(child))
         codes = [child.returncode for child in self._children]
+        if self._draws and min(codes) < 0:  # It was killed, and could not do so itself.
+            wipe(2)
         return 128 + self._signal if self._kill.is_set() and self._signal else exit_code(codes)
 
     def _start(self, server: str, environments: Sequence[Mapping[str, str]]) -> None:

@@ -105,6 +105,8 @@ class LogDisk:
         self._put = self._sent = self._done = self._seen = self._looks = self._starts = 0
         self._still = self._said = self._writing = False
         self._left_out: Counter[str] = Counter()
+        self.left_out_bytes = 0
+        """How much was left out since the start, of all files."""
         self._begun: dict[int, Begin] = {}
         self._instead: Directly | None = None
         self._waiting: list[Callable[[], None]] = []
@@ -159,7 +161,9 @@ class LogDisk:
         size = ORDER_BYTES + len(data)
         whose = order.start if isinstance(order, Wrote) else 0
         if self._still and not isinstance(order, Begin | Line | End) and not self._fits(whose, size):
-            self._left_out[of] += len(order.line if isinstance(order, Append) else data)
+            size = len(order.line if isinstance(order, Append) else data)
+            self._left_out[of] += size
+            self.left_out_bytes += size
             self._say_still()
             return False
         self._put += 1

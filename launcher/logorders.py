@@ -18,13 +18,23 @@ class Order(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """One piece of work, done in the order of the orders."""
 
 
+class Bound(msgspec.Struct, frozen=True, array_like=True):
+    """What the files of one log may take together, None: without end; so many `older` ones are set aside."""
+
+    bytes_max: int | None = None
+    older: int = 1
+
+
+UNBOUND: Final = Bound()
+
+
 class Begin(Order, frozen=True):
     """A worker starts: open its log and write the header. `start` is its number in the orders that follow."""
 
     start: int
     path: bytes
     header: bytes
-    bytes_max: int | None
+    bound: Bound
 
 
 class Wrote(Order, frozen=True):

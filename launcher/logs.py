@@ -19,11 +19,13 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
+from typing import Final
 
 from elastic.errors import ConfigError
 from elastic.model import Role
 from elastic.naming import log_name, process_name
 from launcher.console import Console
+from launcher.jsonlines import JsonLines, Severity, What
 from launcher.recent import Ending
 
 TAIL_LINES = 20
@@ -45,6 +47,10 @@ class Level(IntEnum):
     QUIET = 0
     NORMAL = 1
     VERBOSE = 2
+
+
+SEVERITIES: Final = {Level.QUIET: Severity.WARNING, Level.NORMAL: Severity.INFO, Level.VERBOSE: Severity.DEBUG}
+"""What a line that is said up to this level is for programs."""
 
 
 def check_log_dir(path: Path) -> None:
@@ -145,11 +151,14 @@ def clean(line: str) -> str:
 class Narrator:
     """Says what the agent does: one short line each, to stderr and, with the time, to launcher.log."""
 
-    def __init__(self, node_id: str, console: Console, *, level: Level = Level.NORMAL) -> None:
-        """Speak as `node_id`; `keep` adds the file."""
+    def __init__(
+        self, node_id: str, console: Console, *, level: Level = Level.NORMAL, lines: JsonLines | None = None
+    ) -> None:
+        """Speak as `node_id`; `keep` adds the file. With `lines` console and file have JSON."""
         self._node_id = node_id
         self._console = console
         self._level = level
+        self._lines = lines
         self._append: Callable[[bytes], object] | None = None
 
     def keep(self, append: Callable[[bytes], object]) -> None:
@@ -170,14 +179,19 @@ class Narrator:
 
     def note(self, text: str) -> None:
         """Something that the console hears from somebody else."""
-        self._keep(clean(text.replace("\n", " ")))
+        self._keep(clean(text.replace("\n", " ")), Severity.INFO)
 
     def report(self, lines: Sequence[str]) -> None:
         """Lines that stand by themselves (a failure's report), without the prefix; `--quiet` does not hide them."""
         cleaned = [clean(line) for line in lines]
+        if self._lines is not None:
+            line = self._lines.said(datetime.now(UTC), "\n".join(cleaned), Severity.ERROR, What.REPORT)
+            self._console.write(line)
+            self._append_line(line)
+            return
         self._console.write_line("\n".join(cleaned))  # At once: other agents may share the terminal.
-        for line in cleaned:
-            self._keep(line)
+        for text in cleaned:
+            self._keep(text, Severity.ERROR)
 
     def close(self) -> None:
         """Keep nothing more; the console is its owner's."""
@@ -185,17 +199,28 @@ class Narrator:
 
     def _speak(self, text: str, level: Level) -> None:
         line = clean(text.replace("\n", " "))
-        self._keep(line)
-        if level <= self._level:
+        self._keep(line, SEVERITIES[level])
+        if level > self._level:
+            return
+        if self._lines is not None:
+            self._console.write(self._lines.said(datetime.now(UTC), line, SEVERITIES[level]))
+        else:
             prefix = f"[elastic-launch {self._node_id}]"
             if self._console.is_terminal and "NO_COLOR" not in os.environ:
                 prefix = f"\x1b[2m{prefix}\x1b[0m"
             self._console.write_line(f"{prefix} {line}")
 
-    def _keep(self, line: str) -> None:
+    def _keep(self, line: str, severity: Severity) -> None:
+        now = datetime.now(UTC)
+        if self._lines is not None:
+            self._append_line(self._lines.said(now, line, severity))
+        else:
+            time = now.isoformat(timespec="milliseconds")
+            self._append_line(f"{time} {self._node_id} {line}\n".encode(errors="replace"))
+
+    def _append_line(self, line: bytes) -> None:
         if self._append is not None:
-            time = datetime.now(UTC).isoformat(timespec="milliseconds")
-            self._append(f"{time} {self._node_id} {line}\n".encode(errors="replace"))
+            self._append(line)
 
 
 def _replace(path: Path, text: str) -> None:

@@ -84,7 +84,7 @@ class Writer:
                 self._append(order)
             case Begin():
                 path, header = bytes_path(order.path), bytes_text(order.header)
-                self._starts[order.start] = WorkerLog(path, header, self._warn, order.bytes_max)
+                self._starts[order.start] = WorkerLog(path, header, self._warn, order.bound)
             case End():
                 log = self._starts.pop(order.start)
                 log.miss(order.missing, STOOD_STILL)

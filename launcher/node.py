@@ -10,28 +10,47 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from elastic.agentevents import Event, Exited, Gone, Hung, Listens, Prepared, StartWorkers
+from elastic.askwire import Refusal, Stacks, StackText
 from elastic.channel import SERVERS_FROM, Listening, Said, fitting
 from elastic.errors import NurseryLost
 from elastic.model import Cause, Generation, Role, WorkerExit
 from elastic.naming import process_name
 from elastic.splitclock import FORMS
 from elastic.store.scratch import NODE, Scratch, remove_left_behind
-from launcher import environment, envlog, errorfile, exits, locks, logs, progressfile, report, warm, wire, workers
+from launcher import (
+    environment,
+    envlog,
+    errorfile,
+    exits,
+    locks,
+    logs,
+    progressfile,
+    report,
+    stackdump,
+    warm,
+    wire,
+    workers,
+)
 from launcher.config import Config
 from launcher.console import Console
 from launcher.deaths import Deaths
 from launcher.endpoints import join_host_port
 from launcher.folderclaim import FolderClaim
 from launcher.hangs import Hanging, HangWatch
+from launcher.jsonlines import JsonLines
+from launcher.lastlogs import LastLogs
 from launcher.logdisk import Sink
-from launcher.logorders import Amend, Endpoints, Environment, path_bytes, text_bytes
+from launcher.logorders import Amend, Bound, Endpoints, Environment, path_bytes, text_bytes
 from launcher.logs import Narrator
 from launcher.plannedstop import PlannedStop
 from launcher.progress import ProgressTeller
 from launcher.psenvironment import roster_document
 from launcher.recent import Ending
+from launcher.showing import Showing
 from launcher.specs import Learned, Specs
+from launcher.steps import Steps
 from launcher.talk import Heard, WorkerTalk
+from launcher.workerstates import Seen, WorkerStates
 
 SIGNS_LINES = 3000
 """Lines of a log's end that are searched for the exception and for signs of its cause."""
@@ -64,16 +83,17 @@ class NodeWorkers:
         consoles: tuple[Console, Console],
         put: Callable[[Event], None],
         sink: Sink,
+        lines: JsonLines | None = None,
     ) -> None:
         """`put` takes the events for the core, `watch` hears what the nursery says, `sink` has the logs written.
 
-        `consoles` are stdout and stderr. Nothing is started yet.
+        `consoles` are stdout and stderr; with `lines` workers are shown there as JSON. Nothing is started yet.
         """
         self._config = config
         self._node = node
         self._host = host
         self._narrator = narrator
-        self._stdout, self._stderr = consoles
+        self._showing = Showing(consoles, node, lines)
         self._put = put
         self._sink = sink
         remove_left_behind(NODE)
@@ -89,6 +109,8 @@ class NodeWorkers:
         self._hangs = HangWatch(self.talk, config.hang_timeout_s, self._hang, self._how_much)
         self.talk.followers.append(self._said)
         self.watch: Callable[[workers.WorkerEvent], None] = lambda event: None
+        self.states = WorkerStates()
+        self.last_logs = LastLogs()
         self._incarnation = ""
         self._running: _Running | None = None
         self._newest: _Running | None = None
@@ -103,11 +125,10 @@ class NodeWorkers:
             self._heard,
             lock=locks.lock_path(self._config.job_id, self._node),
             recipe=self._recipe,
-            stdout=self._stdout,
-            stderr=self._stderr,
             complain=self._narrator.warn,
             has_saved=self.talk.has_saved,
-            log_bytes_max=self._config.log_bytes_max,
+            bound=Bound(self._config.log_bytes_max, self._config.log_rotate),
+            showing=self._showing,
             sink=self._sink,
             adopts=True,
         )
@@ -158,6 +179,26 @@ class NodeWorkers:
         self.talk.close()
         self._scratch.remove()
 
+    @property
+    def nursery_lives(self) -> bool:
+        """Whether there is a nursery."""
+        return self._nursery.pid is not None and not self._nursery.dead
+
+    @property
+    def locals(self) -> Mapping[int, bool]:
+        """The local ranks of the workers of the running generation, and whether each still runs."""
+        running = self._running
+        return {local: local in running.waiting for local in running.specs} if running is not None else {}
+
+    @property
+    def pace(self) -> Steps:
+        """How this node's first worker gets on."""
+        return self._teller.pace
+
+    def shown_live(self) -> None:
+        """Progress is shown live on the console."""
+        self._teller.shown_elsewhere = True
+
     def run_until(self, t_s: float) -> None:
         """Workers may run until this time on `CLOCK_BOOTTIME`."""
         self._nursery.run_until(t_s)
@@ -172,6 +213,7 @@ class NodeWorkers:
         running = self._running
         if running is not None:
             running.why_stopped = running.why_stopped or why
+            self.states.stopping(why, wire.boottime_s())
         line = logs.clean(report.stopped_line(why))
         collective = self._config.run_mode == "collective"
         if planned and collective and running is not None and self.talk.listening():
@@ -202,13 +244,28 @@ class NodeWorkers:
         self.talk.begin(generation.g, {local: _number(spec) for local, spec in specs.items()})
         self._hangs.begin(generation.g)
         self._nursery.run_until(run_until_s)
+        self.states.begin(_seen(local, spec, generation.g) for local, spec in specs.items())
         try:
             self._nursery.spawn(generation.g, list(specs.values()))
         except NurseryLost:
             self._all_lost({})
+        self._remember_logs(specs, (generation.g, generation.members[action.m_id].since))
         for spec in specs.values():
             name, text = envlog.name_of(spec.role, spec.rank), text_bytes(envlog.text(spec.env))
             self._sink.put(Environment(self._logs, name, text), name)
+
+    def _remember_logs(self, specs: Mapping[int, workers.WorkerSpec], stamp: tuple[int, int]) -> None:
+        for local, spec in specs.items():
+            if (log := self._nursery.log(local)) is not None:
+                self.last_logs.begin(_log(spec), spec.log.name, stamp, spec.header, log)
+
+    async def stacks(self, asked: Stacks) -> StackText | Refusal:
+        """The stacks of a process of this node, or why there are none."""
+        one = self.states.named(asked.role, asked.index)
+        if one is None:
+            return Refusal(f"{process_name(asked.role, asked.index)} is not on {self._node}")
+        heard = self.talk.workers.get(one.local_rank)
+        return await stackdump.stacks(one, heard, self._nursery.log(one.local_rank))
 
     def tell_roster(self, generation: Generation) -> None:
         """Write down where everybody is now: for people, for workers, and for those of a parameter-server job.
@@ -301,6 +358,7 @@ class NodeWorkers:
         for why in sorted(cold):
             self._tell_cold(why)
         how = f"cold: {', '.join(sorted(cold))}" if cold else "warm"
+        self.states.spawned(event.g, event.pids, event.cold, wire.boottime_s())
         pids = ", ".join(map(str, event.pids))
         self._narrator.detail(f"workers of generation {event.g} run: pids {pids} ({how})")
 
@@ -330,11 +388,14 @@ class NodeWorkers:
         if event.stopped and event.said_before is not None:
             lines = logs.tail(event.said_before, lines=SIGNS_LINES)
             also = exits.stopped_while_ending(spec.rank, event.code, log, lines, role=spec.role)
-        self._narrator.detail(f"{process_name(spec.role, spec.rank)} ended: {(also or exit_).words}")
+        words = (also or exit_).words
+        self.states.exited(event.g, event.local_rank, event.code, words, wire.boottime_s())
+        self._narrator.detail(f"{process_name(spec.role, spec.rank)} ended: {words}")
         own = not event.stopped and event.local_rank not in running.hanging
         self._put(Exited(event.g, also or exit_, own=own, also=also is not None))
 
     def _said(self, heard: Heard, message: Said) -> None:
+        self.states.heard(heard.local_rank, message, wire.boottime_s())
         if isinstance(message, Listening) and all(worker.listening for worker in self.talk.workers.values()):
             self._put(Listens(self.talk.g))
 
@@ -423,6 +484,7 @@ class NodeWorkers:
                 infra="the nursery died",
                 role=spec.role,
             )
+            self.states.exited(running.g, local, lost.code, lost.words, wire.boottime_s())
             self._put(Exited(running.g, lost, own=True))
         self._gone(running.g)
 
@@ -430,6 +492,10 @@ class NodeWorkers:
 def _log(spec: workers.WorkerSpec) -> str:
     """Where a worker's log is, as documents may hold it."""
     return fitting(str(spec.log))
+
+
+def _seen(local_rank: int, spec: workers.WorkerSpec, g: int) -> Seen:
+    return Seen(spec.role, spec.rank, local_rank, _log(spec), g, since=wire.boottime_s())
 
 
 def _number(spec: workers.WorkerSpec) -> int:

@@ -12,17 +12,30 @@ from typing import Final
 from launcher.addresses import LOOPBACK
 from launcher.cards import share, spare_cards
 from launcher.config import Config
-from launcher.endpoints import parse_endpoint
+from launcher.endpoints import join_host_port, parse_endpoint
 from launcher.login import PASSWORD, SECRET, is_fleeting
 from launcher.roles import listed_hosts, static_hosts
 from launcher.shellwords import joined, quoted
 
 REPLACED: Final = frozenset(
-    {"local_nodes", "elastic_server", "serve", "job_id", "np", "nproc_per_node", "gpus", "log_overwrite"}
+    {
+        "local_nodes",
+        "elastic_server",
+        "serve",
+        "job_id",
+        "np",
+        "nproc_per_node",
+        "gpus",
+        "log_overwrite",
+        "metrics_port",
+        "no_live",
+    }
 )
 """Flags whose value the parent decides for its children."""
 
-NOT_FOR_NODES: Final = frozenset({"ELASTIC_LOCAL_NODES", "ELASTIC_GPUS", "ELASTIC_LOG_OVERWRITE", "ELASTIC_SERVE"})
+NOT_FOR_NODES: Final = frozenset(
+    {"ELASTIC_LOCAL_NODES", "ELASTIC_GPUS", "ELASTIC_LOG_OVERWRITE", "ELASTIC_SERVE", "ELASTIC_METRICS_PORT"}
+)
 """Variables of the parent that its nodes must not read: what they say is done already."""
 
 NOT_FOR_JOINERS: Final = frozenset({"rerun", "force", "host", "ctrl_port"})
@@ -34,13 +47,14 @@ FROM_THE_LIST: Final = frozenset({"ips", "host", "serve_port"})
 
 def node_argv(config: Config, server: str) -> tuple[str, ...]:
     """The arguments of `elastic-launch` for one node of this machine."""
+    alone = ("--no_live",) if config.local_nodes > 1 or config.no_live else ()  # Several would draw over each other.
     if config.host in static_hosts(config):
         ips = (f"--ips={','.join(config.ips)}",) if config.ips else ()
         flags = _flags(config, server, _np(config), REPLACED | FROM_THE_LIST)
-        return (*flags, *ips, "--host", config.host, *_script(config))
+        return (*flags, *ips, "--host", config.host, *alone, *_script(config))
     named = config.servers or config.nic or any(name == "host" for name, _ in config.given)
     host = () if named else ("--host", _host(config))
-    return (*_flags(config, server, _np(config), REPLACED), *host, *_script(config))
+    return (*_flags(config, server, _np(config), REPLACED), *host, *alone, *_script(config))
 
 
 def _host(config: Config) -> str:
@@ -89,11 +103,20 @@ def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[
         base[variable] = known
     if config.gpus and not config.cards and "CUDA_VISIBLE_DEVICES" in base:  # There is no driver.
         base["CUDA_VISIBLE_DEVICES"] = ""
+    nodes = [{**base, **_metrics_port(config, number)} for number in range(config.local_nodes)]
     if not config.cards or (config.local_nodes == 1 and not config.gpus):
-        return tuple(dict(base) for _ in range(config.local_nodes))
-    base["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        return tuple(nodes)
     shares = share(config.cards, config.local_nodes, config.slots) or ((),) * config.local_nodes
-    return tuple({**base, "CUDA_VISIBLE_DEVICES": ",".join(own)} for own in shares)
+    cards = [{"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(own)} for own in shares]
+    return tuple({**node, **own} for node, own in zip(nodes, cards, strict=True))
+
+
+def _metrics_port(config: Config, number: int) -> dict[str, str]:
+    """Each node has a port of its own, one after the other."""
+    if config.metrics_at is None:
+        return {}
+    host, port = config.metrics_at
+    return {"ELASTIC_METRICS_PORT": join_host_port(host, port + number)}
 
 
 def _flags(config: Config, server: str, np: str, without: frozenset[str]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Final
 
 from launcher import proctitle
+from launcher.console import STOOD_STILL, notice_of
 from launcher.descriptors import keep_only
 from launcher.logdisk import FLOW_BYTES, KEEP_BYTES, STILL_S
 from launcher.logwriter import DEAF
@@ -25,14 +26,20 @@ READ_BYTES: Final = 1 << 18
 WRITE_BYTES: Final = 1 << 17
 """Written at once: a slow disk shows with each of them that it goes on."""
 TITLE: Final = ("elastic-launch:", "writes", "console")
-LEFT_OUT: Final = "\n[elastic-launch] the console stood still: %d bytes are only in the logs\n"
 
 
 class Flow:
     """From one pipe into one file."""
 
-    def __init__(self, pipe: int, file: int, moved: Callable[[int], None] = lambda count: None) -> None:
-        """`moved` hears of bytes that are done, in a thread of its own."""
+    def __init__(
+        self,
+        pipe: int,
+        file: int,
+        moved: Callable[[int], None] = lambda count: None,
+        notice: Callable[[str], bytes] = notice_of(None),  # noqa: B008  # It is a function.
+    ) -> None:
+        """`moved` hears of bytes that are done, in a thread of its own; `notice` makes lines of ours."""
+        self._notice = notice
         self._pipe = pipe
         self._file = file
         self._moved = moved
@@ -81,7 +88,7 @@ class Flow:
                 self._put(piece)
                 self._done(len(piece))
         if self._refused:
-            self._taken(_left_out(self._refused))
+            self._taken(self._left_out_line(self._refused))
 
     def _take(self) -> bytearray:
         """All that waits; nothing at the end."""
@@ -96,7 +103,7 @@ class Flow:
             self._on_its_way -= count
             self._moved_s = time.monotonic()
             if self._left_out:  # It came after all that waits.
-                self._add(_left_out(self._left_out))
+                self._add(self._left_out_line(self._left_out))
                 self._left_out = 0
             self._changed.notify_all()
         self._moved(count)
@@ -104,13 +111,16 @@ class Flow:
     def _put(self, piece: memoryview) -> None:
         """Write a piece. What the disk refuses is counted, and told in its place once the disk takes it again."""
         if self._refused:
-            line = _left_out(self._refused)
+            line = self._left_out_line(self._refused)
             if self._taken(line) == len(line):
                 self._refused = 0
         if self._refused:
             self._refused += len(piece)
         else:
             self._refused = len(piece) - self._taken(piece)
+
+    def _left_out_line(self, count: int) -> bytes:
+        return self._notice(STOOD_STILL % count)
 
     def _taken(self, data: bytes | memoryview) -> int:
         """How many of these bytes the disk takes."""
@@ -121,10 +131,10 @@ class Flow:
         return done
 
 
-def serve(flows: Sequence[tuple[int, int]], moved: memoryview) -> None:
+def serve(flows: Sequence[tuple[int, int]], moved: memoryview, notice: Callable[[str], bytes]) -> None:
     """Carry from each pipe into its file until all have ended; in a process of its own.
 
-    `moved` is shared with the agent: how many bytes of each are done.
+    `moved` is shared with the agent: how many bytes of each are done. `notice` makes lines of ours.
     """
     for number in DEAF:
         signal.signal(number, signal.SIG_IGN)
@@ -141,12 +151,8 @@ def serve(flows: Sequence[tuple[int, int]], moved: memoryview) -> None:
 
         return add
 
-    running = [threading.Thread(target=Flow(*fds, count(at)).run) for at, fds in enumerate(flows)]
+    running = [threading.Thread(target=Flow(*fds, count(at), notice).run) for at, fds in enumerate(flows)]
     for thread in running:
         thread.start()
     for thread in running:
         thread.join()
-
-
-def _left_out(count: int) -> bytes:
-    return (LEFT_OUT % count).encode()

@@ -16,13 +16,15 @@ import stat
 import sys
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, NoReturn, Self
 
 from launcher import descriptors
-from launcher.console import Console
+from launcher.console import Console, notice_of
 from launcher.descriptors import say
 from launcher.forking import fork
+from launcher.jsonlines import JsonLines, Severity
 from launcher.logdisk import CLOSE_LIMIT_S, CLOSE_MAX_S, HURRY_LIMIT_S
 from launcher.outputfile import serve
 
@@ -34,8 +36,9 @@ PIPE_BYTES: Final = 1 << 18
 class Outputs:
     """Those of this process, until it is closed. No thread may run when it is opened."""
 
-    def __init__(self) -> None:
-        """Nothing is changed yet."""
+    def __init__(self, lines: JsonLines | None = None) -> None:
+        """Nothing is changed yet. With `lines` all that is said is JSON."""
+        self._lines = lines
         self._given: dict[int, int] = {}
         self._first: dict[int, int] = {}
         self._consoles: dict[int, Console] = {}
@@ -58,7 +61,7 @@ class Outputs:
                 fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._pid = fork("writes what is said into a file")
         if self._pid == 0:
-            _run([(reader, self._given[fd]) for fd, (reader, _) in pipes.items()], self._moved)
+            _run([(reader, self._given[fd]) for fd, (reader, _) in pipes.items()], self._moved, self._lines)
         for fd, first in self._first.items():
             os.dup2(pipes[first][1], fd)
         for ends in pipes.values():
@@ -86,19 +89,23 @@ class Outputs:
                 say(f"the file that is {name} cannot be written ({error.strerror}); a part of it may be missing")
 
     def console(self, fd: int) -> Console:
-        """The console that 1 or 2 is; one for both if both are one file, which has what is said in its order."""
+        """The console that 1 or 2 is; one for both if both are one file or terminal: that has all in its order."""
         first = self._first.get(fd)
         if first is None:
-            return Console(fd)
+            other = self._consoles.get(3 - fd)
+            if other is not None and other.is_terminal and _same_terminal(*STANDARD):
+                return other
+            self._consoles[fd] = Console(fd, lines=self._lines)
+            return self._consoles[fd]
         if first not in self._consoles:
-            self._consoles[first] = Console(first, self.give_back)
+            self._consoles[first] = Console(first, self.give_back, self._lines)
         return self._consoles[first]
 
     def say(self, text: str, command: str = "") -> None:
         """Write a line to stderr before there is a console, or after it. It may wait for a terminal."""
-        if not say(text, command=command) and self._pid:  # Nobody reads the pipe: the process that writes was killed.
+        if not self._say(text, command) and self._pid:  # Nobody reads the pipe: the process that writes was killed.
             self.give_back()
-            say(text, command=command)
+            self._say(text, command)
 
     def given(self, fd: int) -> int | None:
         """What a child that has a process of its own for it is to have as `fd`; None: what this process has."""
@@ -112,6 +119,18 @@ class Outputs:
     def hurry(self) -> None:
         """Wait for no disk at the end: a second signal ends this process at once."""
         self._limit_s = self._max_s = HURRY_LIMIT_S
+
+    def _say(self, text: str, command: str) -> bool:
+        if self._lines is None:
+            return say(text, command=command)
+        level = {"error": Severity.ERROR, "warning": Severity.WARNING}.get(text.partition(":")[0], Severity.INFO)
+        line = self._lines.said(datetime.now(UTC), " ".join([*text.split(), *filter(None, [command])]), level)
+        try:
+            sys.stderr.buffer.write(line)
+            sys.stderr.flush()
+        except OSError:
+            return False
+        return True
 
     def _wait(self) -> None:
         pidfd = os.pidfd_open(self._pid)
@@ -128,10 +147,14 @@ class Outputs:
             os.close(pidfd)
 
 
-def _run(flows: list[tuple[int, int]], moved: memoryview) -> NoReturn:
+def _same_terminal(one: int, other: int) -> bool:
+    return os.isatty(one) and os.isatty(other) and os.fstat(one).st_rdev == os.fstat(other).st_rdev
+
+
+def _run(flows: list[tuple[int, int]], moved: memoryview, lines: JsonLines | None) -> NoReturn:
     """The life of the process."""
     try:
-        serve(flows, moved)
+        serve(flows, moved, notice_of(lines))
     except BaseException:  # noqa: BLE001  # Nothing of the agent's may run here. It hears that nobody reads the pipe.
         os._exit(1)
     os._exit(0)

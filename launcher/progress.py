@@ -9,7 +9,8 @@ from collections.abc import Callable
 from elastic.channel import Formed, Hello, Joining, Preparing, Progress, Ready, Said
 from launcher.console import Console
 from launcher.logs import Narrator
-from launcher.progresswords import Telling
+from launcher.progresswords import RATE_WINDOW_S, Telling
+from launcher.steps import Steps
 from launcher.talk import Heard, WorkerTalk
 
 TICK_S = 1.0
@@ -35,22 +36,29 @@ class ProgressTeller:
         self._terminal = shared[-1].is_terminal
         self._telling = Telling(self._terminal)
         self._timer: asyncio.TimerHandle | None = None
+        self.pace = Steps(RATE_WINDOW_S)
+        """How this node's first worker gets on."""
+        self.shown_elsewhere = False
+        """Whether progress is shown live on the console, so that its lines need only be kept."""
         talk.followers.append(self._heard)
 
     def begin(self) -> None:
         """Other workers start: what was known of the old ones does not count."""
         self._telling = Telling(self._terminal)
+        self.pace = Steps(RATE_WINDOW_S)
 
     def end(self) -> None:
         """The workers are gone; the last step is said."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._say(self._telling.progress(self._clock(), last=True))
+        self._say_progress(self._telling.progress(self._clock(), last=True))
         self.begin()
 
     def _heard(self, heard: Heard, message: Said) -> None:
         now, telling = self._clock(), self._telling
+        if isinstance(message, Progress) and heard.local_rank == min(self._talk.workers):
+            self.pace.reported(message.step, message.metrics, now, message.total)
         match message:
             case Hello():
                 telling.gone(heard.rank)
@@ -63,7 +71,7 @@ class ProgressTeller:
             case Ready():
                 telling.preparing(heard.rank, "", now)
             case Progress(step, world, metrics) if heard.rank == 0:
-                telling.reported(step, world, metrics, now)
+                telling.reported(step, world, metrics, now, message.total)
             case _:
                 return
         if self._timer is None:
@@ -78,13 +86,19 @@ class ProgressTeller:
         for line in self._telling.waits(now):
             self._say(line)
         if not self._inside_a_line or self._telling.overdue_s(now) >= PATIENCE_S:
-            self._say(self._telling.progress(now))
+            self._say_progress(self._telling.progress(now))
         if self._telling.pending:
             self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     @property
     def _inside_a_line(self) -> bool:
         return self._terminal and not all(one.at_line_start for one in self._shared if one.is_terminal)
+
+    def _say_progress(self, line: str) -> None:
+        if line and self.shown_elsewhere:
+            self._narrator.note(line)
+        else:
+            self._say(line)
 
     def _say(self, line: str) -> None:
         if line:

@@ -9,10 +9,10 @@ Seconds are those of any monotonic clock.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+
+from launcher.steps import Steps
 
 WAIT_EVERY_S = 10.0
 """A wait is said after this time, and again each time it has passed."""
@@ -20,9 +20,7 @@ PROGRESS_EVERY_TERMINAL_S = 10.0
 PROGRESS_EVERY_S = 60.0
 RATE_WINDOW_S = 30.0
 """The rate is that of the last reports, not older than this, but of two at least."""
-RATE_POINTS_MAX = 400
 METRICS_SHOWN_MAX = 8
-METRICS_KEPT_MAX = 64
 
 
 @dataclass(slots=True)
@@ -42,8 +40,7 @@ class Telling:
     _joining: dict[int, _Wait] = field(default_factory=dict)
     _joining_said_at: float = float("-inf")
     _preparing: dict[int, _Wait] = field(default_factory=dict)
-    _points: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=RATE_POINTS_MAX))
-    _metrics: Mapping[str, float | None] = field(default_factory=dict)
+    pace: Steps = field(default_factory=lambda: Steps(RATE_WINDOW_S))
     _world: int = 0
     _said_step: int | None = None
     _said_at: float = float("-inf")
@@ -63,17 +60,10 @@ class Telling:
         self._joining.pop(rank, None)
         self._preparing.pop(rank, None)
 
-    def reported(self, step: int, world: int, metrics: Mapping[str, float | None], now: float) -> None:
-        """Rank 0 made a step. A metric that is not said again, like one of each epoch, stays as it was."""
-        if self._points and step < self._points[-1][1]:
-            self._points.clear()  # It went back to an older state: the steps between are no rate.
-        if not self._points or step != self._points[-1][1]:  # Another word about the same step is no progress.
-            while len(self._points) > 1 and now - self._points[0][0] > RATE_WINDOW_S:
-                self._points.popleft()
-            self._points.append((now, step))
+    def reported(self, step: int, world: int, metrics: Mapping[str, float | None], now: float, total: int = 0) -> None:
+        """Rank 0 made a step."""
+        self.pace.reported(step, metrics, now, total)
         self._world = world
-        before = {name: number for name, number in self._metrics.items() if name not in metrics}
-        self._metrics = dict(islice({**metrics, **before}.items(), METRICS_KEPT_MAX))
 
     # --- what is said ---------------------------------------------------------------------------------------------
 
@@ -103,8 +93,10 @@ class Telling:
         every_s = PROGRESS_EVERY_TERMINAL_S if self.terminal else PROGRESS_EVERY_S
         if not self._unsaid or (not last and now - self._said_at < every_s):
             return ""
-        self._said_at, self._said_step = now, self._points[-1][1]
-        return progress_line(self._said_step, self._rate, self._world, self._metrics)
+        step = self.pace.step
+        assert step is not None
+        self._said_at, self._said_step = now, step
+        return progress_line(step, self.pace.rate, self._world, self.pace.metrics, self.pace.total)
 
     def overdue_s(self, now: float) -> float:
         """How long the line of progress could have been said."""
@@ -112,23 +104,33 @@ class Telling:
 
     @property
     def _unsaid(self) -> bool:
-        return bool(self._points) and self._points[-1][1] != self._said_step
-
-    @property
-    def _rate(self) -> float | None:
-        (began, first), (ended, last) = self._points[0], self._points[-1]
-        return (last - first) / (ended - began) if ended > began and last > first else None
+        return self.pace.step is not None and self.pace.step != self._said_step
 
 
-def progress_line(step: int, rate: float | None, world: int, metrics: Mapping[str, float | None]) -> str:
-    """One line; the loss stands before the other metrics. A slow rate is told in seconds for a step."""
-    parts = [f"step {step}"]
-    if rate is not None:
-        parts.append(f"{rate:.1f} steps/s" if rate >= 1 else f"{1 / rate:.1f} s/step")
-    parts.append(f"world {world}")
+def progress_line(
+    step: int, rate: float | None, world: int, metrics: Mapping[str, float | None], total: int = 0
+) -> str:
+    """One line; the loss stands before the other metrics. `total` is how many steps there will be, 0: nobody said."""
+    parts = [step_words(step, total), rate_words(rate), f"world {world}", *metric_words(metrics)]
+    return " · ".join(filter(None, parts))
+
+
+def step_words(step: int, total: int) -> str:
+    """How far it is. A total that is already passed is none."""
+    return f"step {step} of {total}" if total >= step and total else f"step {step}"
+
+
+def rate_words(rate: float | None) -> str:
+    """How fast it is, "" if nobody knows or nothing moves. A slow rate is told in seconds for a step."""
+    if rate is None or rate <= 0:
+        return ""
+    return f"{rate:.1f} steps/s" if rate >= 1 else f"{1 / rate:.1f} s/step"
+
+
+def metric_words(metrics: Mapping[str, float | None]) -> list[str]:
+    """The metrics to be shown; the loss stands before the others."""
     names = sorted(metrics, key=lambda name: name != "loss")[:METRICS_SHOWN_MAX]
-    parts += [f"{name} {_number(metrics[name])}" for name in names]
-    return " · ".join(parts)
+    return [f"{name} {_number(metrics[name])}" for name in names]
 
 
 def _number(value: float | None) -> str:

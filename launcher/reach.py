@@ -63,16 +63,17 @@ async def why_not(job_id: str, node: str, member: Member) -> str:
         found = await hello.ask(member.host, member.link)
     except TimeoutError:
         return SILENT
-    except socket.gaierror:
-        return f"the name {member.host} is not known here; put it into DNS or /etc/hosts, or use --host ADDRESS there"
-    except OSError as error:
-        return _words(error)
-    except ValueError as error:
-        return str(error)
+    except (OSError, ValueError) as error:
+        return reason(error, member.host)
     if found != Greeting(job_id, node):
         return f"another node answers there ({found.node} of job {found.job_id}); two machines may have one address"
     return ""
 
 
-def _words(error: OSError) -> str:
-    return REASONS.get(error.errno or 0, error.strerror or str(error))
+def reason(error: OSError | ValueError, host: str) -> str:
+    """Why the agent on `host` cannot be reached, in words."""
+    if isinstance(error, socket.gaierror):
+        return f"the name {host} is not known here; put it into DNS or /etc/hosts, or use --host ADDRESS there"
+    if isinstance(error, OSError):
+        return REASONS.get(error.errno or 0, error.strerror or str(error))
+    return str(error)

@@ -88,13 +88,18 @@ def ended_lines(verdict: Verdict, job_id: str, now: float) -> list[str]:
 
     `now` is this node's wall clock, seconds since the epoch; the proposer's clock may differ.
     """
-    how = "completed" if verdict.status is Status.COMPLETED else "failed"
+    how = {Status.COMPLETED: "completed", Status.FAILED: "failed", Status.STOPPED: "was stopped"}[verdict.status]
     reason = f": {verdict.reason}" if verdict.reason else ""
     lines = [f"Job {job_id} {how} {ago(now - verdict.at)} (run {verdict.run}, generation {verdict.g}){reason}."]
     if verdict.cause is not None:
         lines += failure_lines(verdict.cause)
     lines.append("To run it again, start it with --rerun; for another job, use another --job_id.")
     return lines
+
+
+def of_nodes(count: int) -> str:
+    """So many nodes, in words."""
+    return f"{count} node{'' if count == 1 else 's'}"
 
 
 def ago(seconds: float) -> str:

@@ -88,7 +88,7 @@ class Specs:
                 host=self._host,
                 at=datetime.now(UTC),
             ),
-            prefix=f"[{rank}] " if self._several(generation) else "",
+            shared=self._several(generation),
         )
 
     def _seat(self, action: StartWorkers, learned: Learned, at: int) -> WorkerSpec:
@@ -130,7 +130,7 @@ class Specs:
                 at=datetime.now(UTC),
                 role=seat.role,
             ),
-            prefix=f"[{seat.role} {seat.index}] " if console == "all" else "",
+            shared=console == "all",
             role=seat.role,
         )
 

@@ -6,22 +6,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launcher.logdisk import Sink
-from launcher.logorders import Begin, End, Line, Wrote, path_bytes, text_bytes
+from launcher.logorders import UNBOUND, Begin, Bound, End, Line, Wrote, path_bytes, text_bytes
 from launcher.recent import Ending, Recent
 
 
 class StartLog:
     """Nothing here waits for a disk. What finds no room on its way is counted, and the log says how much it is."""
 
-    def __init__(self, sink: Sink, path: Path, header: str, bytes_max: int | None = None) -> None:
-        """Have the log opened and the header written. `bytes_max` bounds it, with what is set aside."""
+    def __init__(self, sink: Sink, path: Path, header: str, bound: Bound = UNBOUND) -> None:
+        """Have the log opened and the header written. `bound` is that of all its files."""
         self._sink = sink
         self._of = path.name
         self._number = sink.next_start()
         self._recent = Recent()
         self._at_mark: Ending | None = None
         self._missing = 0
-        sink.put(Begin(self._number, path_bytes(path), text_bytes(header), bytes_max), self._of)
+        self.closed = False
+        """Whether nothing more comes."""
+        sink.put(Begin(self._number, path_bytes(path), text_bytes(header), bound), self._of)
 
     @property
     def said(self) -> int:
@@ -70,4 +72,5 @@ class StartLog:
 
     def close(self) -> None:
         """Nothing more comes."""
+        self.closed = True
         self._sink.put(End(self._number, self._missing), self._of)

@@ -17,11 +17,12 @@ from elastic import cooldown
 from elastic.cooldown import budget_of, taken_for_linked
 from elastic.keys import View
 from elastic.membership import Conclude, Decision, Form, Memory, Open, Policy, Reason, decide
-from elastic.model import Budget, Generation, MemberState, Outcome, Place, Saved, Verdict, Why
+from elastic.model import Budget, Generation, MemberState, Mode, Outcome, Place, Saved, Verdict, Why
 from elastic.naming import process_name
 from elastic.right import KILL_S
 from elastic.seatwords import seats_in_words
 from launcher.logs import clean
+from launcher.missing import missing
 from launcher.report import ago, ended_lines
 
 COLUMNS = ("M_id", "node", "host", "ranks", "state", "note")
@@ -66,7 +67,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     `generation` is the newest of this run, None before the first; `go` tells whether its workers may run. `restarts`
     are those charged. `proposer` is the first in line, `now` what it would say. `damaged` are the keys of documents
     that cannot be read; `saved` is the newest committed checkpoint. What the spec says is None while there is no
-    readable one.
+    readable one; under torchrun `restarts_max` is None, too, because each of its agents counts its own. `lacking` nodes
+    are missing, of those that np asks for; `missing` says who is known not to count, and why.
     """
 
     job_id: str
@@ -85,6 +87,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     damaged: tuple[str, ...]
     saved: Saved | None
     nodes: tuple[NodeStatus, ...]
+    lacking: int = 0
+    missing: tuple[str, ...] = ()
 
 
 def describe(view: View, job_id: str) -> JobStatus:
@@ -105,13 +109,15 @@ def describe(view: View, job_id: str) -> JobStatus:
         go=world.go,
         world_size=generation.world_size if generation is not None else 0,
         restarts=budget.charged,
-        restarts_max=spec.restarts_max if spec is not None else None,
+        restarts_max=spec.restarts_max if spec is not None and spec.mode is not Mode.TORCHRUN else None,
         proposer=proposer,
         now=_now(view),
         verdict=view.verdict.value if view.verdict is not None else None,
         damaged=view.damaged,
         saved=view.saved.value if view.saved is not None else None,
         nodes=nodes,
+        lacking=_lacking(view, nodes),
+        missing=_missing(view, nodes),
     )
 
 
@@ -245,6 +251,23 @@ class _World:
     def _ended(self, node: str) -> bool:
         outcome = self._outcome(node)
         return outcome is not None and outcome.over
+
+
+def _lacking(view: View, nodes: tuple[NodeStatus, ...]) -> int:
+    """How many nodes fewer there are than the job is to grow to, or than it needs."""
+    if view.spec is None or view.verdict is not None or view.spec.value.mode is not Mode.COLLECTIVE:
+        return 0
+    np, away = view.spec.value.np, (NodeState.LOST, NodeState.DRAINING, NodeState.KEPT_OUT)
+    wanted = np.high if np.first == np.high else np.low
+    return max(wanted - sum(node.node in view.members and node.state not in away for node in nodes), 0)
+
+
+def _missing(view: View, nodes: tuple[NodeStatus, ...]) -> tuple[str, ...]:
+    if view.verdict is not None:
+        return ()
+    lost = [f"{node.node} is {NO_LONGER_REGISTERED}" for node in nodes if node.state is NodeState.LOST]
+    out = [f"{node.node} is kept out {node.note}" for node in nodes if node.state is NodeState.KEPT_OUT]
+    return (*lost, *missing(view), *out)
 
 
 def _now(view: View) -> str:

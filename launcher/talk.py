@@ -59,6 +59,7 @@ class Heard:
     step: int = -1
     world: int = 0
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    total: int = 0
     reported_at: float = 0.0
     saved: int = -1
     left_at: int | None = None
@@ -197,7 +198,7 @@ class WorkerTalk:
                 heard.joining, heard.formed, heard.hopeless = "", True, None
             case Progress():
                 heard.step, heard.world, heard.metrics = message.step, message.world, message.metrics
-                heard.reported_at = time.monotonic()
+                heard.total, heard.reported_at = message.total, time.monotonic()
             case Left():
                 heard.left_at = message.step
             case Saved():

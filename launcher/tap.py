@@ -8,13 +8,10 @@ from __future__ import annotations
 import asyncio
 import os
 
-from launcher.console import Console
+from launcher.showing import Show
 from launcher.startlog import StartLog
 
 READ_BYTES = 1 << 16
-LINE_BYTES = 1 << 16
-"""An unfinished line is held back from a shared console up to this length."""
-
 DRAIN_BYTES = 4 << 20
 """Most that `drain` reads: a pipe holds at most 1 MB, but a grandchild may go on writing meanwhile."""
 
@@ -25,16 +22,10 @@ class Tap:
     While the log, or a file that is the console, has more on its way than its disk takes, the pipe is left to fill.
     """
 
-    def __init__(self, log: StartLog, console: Console | None = None, prefix: bytes = b"") -> None:
-        """Make the pipe and start reading. Without a console nothing is shown.
-
-        `prefix` opens each line on the console, not in the log. With one, only whole lines are shown, because several
-        workers share the console; without, every byte passes at once.
-        """
+    def __init__(self, log: StartLog, show: Show | None = None) -> None:
+        """Make the pipe and start reading. Without a `show` nothing is shown."""
         self._log = log
-        self._console = console
-        self._prefix = prefix
-        self._unfinished = b""
+        self._show = show
         self._loop = asyncio.get_running_loop()
         reader, writer = os.pipe2(os.O_CLOEXEC)
         self._writer: int | None = writer
@@ -67,14 +58,14 @@ class Tap:
             return
         if self._log.full:
             self._log.when_room(self._go_on)
-        elif self._console is not None and self._console.full:
-            self._console.when_room(self._go_on)
+        elif self._show is not None and self._show.full:
+            self._show.when_room(self._go_on)
         else:
             self._loop.add_reader(self._reader, self._read)
 
     def _read(self) -> None:
         self._carry()
-        if self._reader is not None and (self._log.full or (self._console is not None and self._console.full)):
+        if self._reader is not None and (self._log.full or (self._show is not None and self._show.full)):
             self._loop.remove_reader(self._reader)
             self._go_on()
 
@@ -89,33 +80,14 @@ class Tap:
             self._let_go()
             return 0
         self._log.write(data)
-        self._show(data)
+        if self._show is not None:
+            self._show.write(data)
         return len(data)
-
-    def _show(self, data: bytes) -> None:
-        if self._console is None:
-            return
-        if not self._prefix:
-            self._console.write(data)
-            return
-        whole, end, self._unfinished = (self._unfinished + data).rpartition(b"\n")
-        if end:
-            self._show_lines(self._console, whole)
-        if len(self._unfinished) > LINE_BYTES:
-            self._finish()
-
-    def _show_lines(self, console: Console, lines: bytes) -> None:
-        console.write(self._prefix + lines.replace(b"\n", b"\n" + self._prefix) + b"\n")
-
-    def _finish(self) -> None:
-        """Show an unfinished line as if it ended here."""
-        if self._unfinished and self._console is not None:
-            self._show_lines(self._console, self._unfinished)
-        self._unfinished = b""
 
     def _let_go(self) -> None:
         if self._reader is not None:
             self._loop.remove_reader(self._reader)
             os.close(self._reader)
-            self._finish()
+            if self._show is not None:
+                self._show.end()
         self._reader = None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from elastic.errors import ConfigError, ElasticError
@@ -27,11 +28,25 @@ def answer(text: str) -> None:
 
     Raises `NobodyReads`, and `ConfigError` if it cannot be written. What comes after that goes nowhere.
     """
-    try:
+    with _to_stdout():
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
         sys.stdout.write(text)
         sys.stdout.flush()
+
+
+def pass_on(data: bytes) -> None:
+    """Write bytes to stdout as they are; raises what `answer` raises."""
+    with _to_stdout():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+@contextmanager
+def _to_stdout() -> Iterator[None]:
+    try:
+        yield
     except BrokenPipeError as error:
         drop(sys.stdout)
         raise NobodyReads from error

@@ -53,6 +53,8 @@ class TimelineTeller:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._asking: set[asyncio.Task[None]] = set()
+        self.on_own: Callable[[Recovery], None] = lambda found: None
+        """Hears of each recovery that is over on this node, whoever tells of it."""
         talk.followers.append(self._heard)
 
     def observe(self, facts: Facts, event: Event, actions: Sequence[Action], arrived: float) -> None:
@@ -61,6 +63,7 @@ class TimelineTeller:
         if isinstance(self._timeline, SeatTimeline):
             for found in self._timeline.beginnings:
                 self._store.note(history.of_beginning(found, self._node, time.time()))
+        self._own()
         self._plan()
 
     def worker(self, event: WorkerEvent) -> None:
@@ -119,9 +122,14 @@ class TimelineTeller:
         self._timer = None
         self._talk.catch_up()
         found = self._timeline.take(self._clock())
+        self._own()
         if found is not None:
             self._tell(found)
         self._plan()
+
+    def _own(self) -> None:
+        for found in self._timeline.own:
+            self.on_own(found)
 
     def _tell(self, found: Recovery) -> None:
         if not found.foreign:
@@ -142,7 +150,7 @@ class TimelineTeller:
 
     def _say(self, found: Recovery) -> None:
         self._log.write("start" if found.start else "recovery", found.g, found.fields)
-        self._store.note(history.of_recovery(found, self._node, time.time()))
+        self._store.note(history.of_recovery(found, self._node, time.time(), self._clock()))
         (self._narrator.detail if found.start else self._narrator.say)(found.line)
 
 

@@ -27,6 +27,9 @@ SERVE_PORT = 2379
 """etcd's own port."""
 PS_PORT_EXAMPLE = 6170
 """The port of a parameter server in the examples of Paddle's documentation."""
+METRICS_HOST = "127.0.0.1"
+"""Where an agent answers monitors, unless --metrics_port names an address."""
+METRICS_PORT_EXAMPLE = 9401
 PREFIX_LENGTH_MAX = 512
 STEP_MAX = 10**12 - 1
 SIZE_MAX = 1 << 50
@@ -36,6 +39,7 @@ LOG_BYTES_MAX = 1_000_000_000
 """Of one worker's log, unless --log_max_bytes says otherwise. A line of 100 bytes each second for four months fits in,
 and eight workers that write without end leave room on the smallest disks of training machines."""
 LOG_BYTES_LOWEST = 1 << 20
+LOG_ROTATE_MAX = 99
 """A file that is set aside hands its end on to the next one; that is to be a small part of it."""
 
 _SWITCH_WORDS = {
@@ -213,6 +217,16 @@ def hosts(text: str) -> tuple[str, ...]:
 def port(text: str) -> int:
     """A port."""
     return count(1, PORT_MAX)(text)
+
+
+def metrics_port(text: str) -> tuple[str, int] | None:
+    """A port, on loopback alone, or an address of this machine and a port; None for 0: nobody listens."""
+    text = text.strip()
+    if re.fullmatch("0+", text):
+        return None
+    if ":" not in text:
+        return METRICS_HOST, port(text)
+    return parse_endpoint(text, example=METRICS_PORT_EXAMPLE)
 
 
 def port_range(text: str) -> tuple[int, int]:

@@ -51,6 +51,10 @@ READ: Final[tuple[Variables, ...]] = (
         ("PYTHONSAFEPATH", "PYTHONUNBUFFERED", "OPENBLAS_NUM_THREADS"),
         "as python and OpenBLAS read them, for workers that start warm (docs/warm.md)",
     ),
+    Variables(
+        ("ELASTIC_SPOT_ENDPOINT", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "GCE_METADATA_HOST"),
+        "where the metadata server of --spot is, http://HOST:PORT; the second for AWS only, the third for Google only",
+    ),
     Variables(("NO_COLOR",), "if it is set, even to nothing, no colour on a terminal"),
 )
 """What is read besides the variables of flags."""

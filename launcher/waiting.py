@@ -44,9 +44,25 @@ class WaitingLines:
         self._clock = clock
         self._memory = Memory()
         self._code: Reason | None = None
-        self._said = ""
+        self._said = self._last = self._newest = ""
         self._since: float | None = None
         """Since when this node waits; a world that ran for a moment only counts, too."""
+
+    @property
+    def said(self) -> str:
+        """What it said last of what this node waits for, "" if it waits for nothing."""
+        return self._last if self._since is not None else ""
+
+    @property
+    def sentence(self) -> str:
+        """What this node waits for as far as is known now, "" if it does not wait. Nobody is asked for it."""
+        if self._core.phase not in WAITING:
+            return ""
+        decision = self._core.facts.decision
+        if not isinstance(decision, Wait):
+            return self._newest
+        asked = decision.code in ASKED
+        return decision.reason + (words(missing(self._core.facts.view)) if asked else "")
 
     def after_event(self) -> None:
         """Say what the proposer waits for, as soon as that becomes something else."""
@@ -58,7 +74,7 @@ class WaitingLines:
             if isinstance(decision, Wait):
                 if code in SAID_AT_ONCE and not self._leaves(code):
                     who = words(missing(self._core.facts.view)) if code in ASKED else ""
-                    self._said = decision.reason + who
+                    self._said = self._last = decision.reason + who
                     self._narrator.say(self._said)
                 else:
                     self._narrator.detail(f"proposer: {decision.reason}")
@@ -72,6 +88,7 @@ class WaitingLines:
             since = self._note_time()
             if since is not None:
                 code, reason = await self._reason()
+                self._newest = reason
                 if code in AT_WORK:
                     pause = SPARE_EVERY_S
                 if reason and self._core.phase in WAITING and not self._leaves(code) and not self._old_news(code):
@@ -79,6 +96,7 @@ class WaitingLines:
                     waited_s = self._clock() - since
                     so_far = f" ({waited_s:.0f} s so far)" if waited_s >= EVERY_S / 2 else ""
                     text = f"{'spare: ' if spare else ''}{reason}{so_far}"
+                    self._last = f"{'spare: ' if spare else ''}{reason}"
                     if text != self._said:  # It was said in this moment, when it became so.
                         self._narrator.say(text)
                     self._said = ""
@@ -86,7 +104,7 @@ class WaitingLines:
     def _note_time(self) -> float | None:
         """Since when this node waits, None while it does not."""
         if self._core.phase not in WAITING:
-            self._since = None
+            self._since, self._newest = None, ""
         elif self._since is None:
             self._since = self._clock()
         return self._since

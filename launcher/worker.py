@@ -9,10 +9,11 @@ from pathlib import Path
 from msgspec import Struct
 
 from elastic.model import Role
-from launcher.console import Console
 from launcher.logdisk import Sink
+from launcher.logorders import UNBOUND, Bound
 from launcher.logs import closing_line, signal_info_line
 from launcher.recent import Ending
+from launcher.showing import Showing
 from launcher.startlog import StartLog
 from launcher.tap import Tap
 
@@ -20,9 +21,9 @@ from launcher.tap import Tap
 class WorkerSpec(Struct, frozen=True):
     """One worker to start.
 
-    Its output passes through the agent into its log, and if it is `shown` to the console, too; a `prefix` opens each
-    line there, and then only whole lines are shown. `header` opens this start in the log. Of a `role` other
-    than that of a worker, `rank` is the index.
+    Its output passes through the agent into its log, and if it is `shown` to the console, too; if that is `shared` with
+    other workers, only whole lines are shown there, and say whose they are. `header` opens this start in the log. Of a
+    `role` other than that of a worker, `rank` is the index.
     """
 
     rank: int
@@ -33,7 +34,7 @@ class WorkerSpec(Struct, frozen=True):
     log: Path
     shown: bool
     header: str
-    prefix: str = ""
+    shared: bool = False
     role: Role = Role.WORKER
 
 
@@ -105,11 +106,12 @@ class Worker:
     def __init__(
         self,
         spec: WorkerSpec,
-        consoles: tuple[Console, Console],
+        g: int,
+        showing: Showing,
         sink: Sink,
-        log_bytes_max: int | None = None,
+        bound: Bound = UNBOUND,
     ) -> None:
-        """Open its log and its pipes. `consoles` are ours for its stdout and its stderr.
+        """Open its log and its pipes; it is one of generation `g`.
 
         Where it is not shown both go through one pipe, so that the log has them in the order in which they came.
         """
@@ -118,10 +120,10 @@ class Worker:
         self.running = True
         self.asked = False
         self._explained = False
-        self._log = StartLog(sink, spec.log, spec.header, log_bytes_max)
+        self._log = StartLog(sink, spec.log, spec.header, bound)
         self._taps: tuple[Tap, ...]
         if spec.shown:
-            self._taps = tuple(Tap(self._log, console, os.fsencode(spec.prefix)) for console in consoles)
+            self._taps = tuple(Tap(self._log, show) for show in showing.of(spec, g))
         else:
             self._taps = (Tap(self._log),)
 

@@ -1,13 +1,15 @@
 """One start of one worker in its log, which has a bound (`--log_max_bytes`).
 
-A log that would grow beyond half of the bound is set aside as `<name>.1`, in place of what was set aside before, and
+A log is kept in several files, two unless `--log_rotate` says otherwise, which share the bound. One that would grow
+beyond its share is set aside as `<name>.1`, what was that before becomes `<name>.2` and so on, and the oldest goes. It
 is begun anew: with the header of this start, the first lines of it, one line that says how much is left out, and the
-newest lines. So each of the two files has its frame, the newest file has what a person wants to see first, the lines
+newest lines. So each file has its frame, the newest file has what a person wants to see first, the lines
 with which the worker began and those with which it ended, and the end of a log can be read without the other file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -15,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launcher import descriptors
+from launcher.logorders import UNBOUND, Bound
 
 HEAD_BYTES = 64 << 10
 """So much of the beginning of a start is in each of its files."""
@@ -29,13 +32,15 @@ class WorkerLog:
     once, and a line in the log says how much is missing once it can be written again. Nothing here raises `OSError`.
     """
 
-    def __init__(self, path: Path, header: str, complain: Callable[[str], None], bytes_max: int | None = None) -> None:
-        """Open the log and write the header, on a line of its own. `bytes_max` bounds it, with what is set aside."""
+    def __init__(self, path: Path, header: str, complain: Callable[[str], None], bound: Bound = UNBOUND) -> None:
+        """Open the log and write the header, on a line of its own. `bound` is that of all its files."""
         self.path = path
         self._header = header
         self._complain = complain
         self._complained = False
-        self._half: int | None = None
+        self._older = bound.older
+        self._most: int | None = None
+        """Bytes of one file."""
         self._missing = 0
         self._why = ""
         self._own = 0
@@ -46,8 +51,9 @@ class WorkerLog:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = _open(path)
-            if bytes_max is not None and stat.S_ISREG(os.fstat(self._fd).st_mode):  # A device, a pipe has no size.
-                self._half = bytes_max // 2
+            measured = stat.S_ISREG(os.fstat(self._fd).st_mode)  # A device, a pipe has no size.
+            if bound.bytes_max is not None and measured:
+                self._most = bound.bytes_max // (1 + bound.older)
             self.line(header)
             self.begins = _size(self._fd)
         except OSError as error:
@@ -57,8 +63,8 @@ class WorkerLog:
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes of the worker as they are."""
         try:
-            if self._half is not None and _size(self._fd) + len(data) > self._half:
-                self._begin_next(self._half)
+            if self._most is not None and _size(self._fd) + len(data) > self._most:
+                self._begin_next(self._most)
             self._say_missing()
             while data:
                 wrote = os.write(self._fd, data)
@@ -95,11 +101,14 @@ class WorkerLog:
         if before >= 0 and (error := descriptors.close(before)) is not None:
             self._fail(error)
 
-    def _begin_next(self, half: int) -> None:
-        """Set the file aside and go on in a new one. Raises `OSError`; then the old one is still there."""
-        aside = self.path.with_name(f"{self.path.name}.1")
+    def _begin_next(self, most: int) -> None:
+        """Set the file aside and go on in a new one. Raises `OSError`; then the old one is still there.
+
+        Each step is one rename, from the oldest file on: whenever it is killed, each file is there once.
+        """
+        aside = _aside(self.path, 1)
         begins, end = self.begins, _size(self._fd)
-        head_bytes, carry_bytes = min(HEAD_BYTES, half // 8), min(CARRY_BYTES, half // 4)
+        head_bytes, carry_bytes = min(HEAD_BYTES, most // 8), min(CARRY_BYTES, most // 4)
         if end - begins <= head_bytes + carry_bytes:
             head, carried = os.pread(self._fd, end - begins, begins), b""
         else:
@@ -109,6 +118,9 @@ class WorkerLog:
             carried = carried[carried.find(b"\n") + 1 :]
         mine = _is(self._fd, self.path)  # Otherwise somebody has taken the file away, or has set it aside already.
         if mine:
+            for number in range(self._older - 1, 0, -1):
+                with contextlib.suppress(FileNotFoundError):
+                    os.replace(_aside(self.path, number), _aside(self.path, number + 1))
             os.replace(self.path, aside)
         try:
             new = _open(self.path)
@@ -121,7 +133,8 @@ class WorkerLog:
         _put(new, own_line(new, self._header) + head)
         if carried:
             left_out = max(self._own - len(head) - len(carried), 0)
-            _put(new, own_line(new, f"==== {left_out} bytes of this start are left out here, see {aside.name} ===="))
+            gap = f"{left_out} bytes of this start are left out here, see {aside.name}; its last {len(carried)} follow"
+            _put(new, own_line(new, f"==== {gap} ===="))
             _put(new, carried)
 
     def _say_missing(self) -> None:
@@ -148,6 +161,10 @@ def append_line(path: Path, text: str) -> None:
         os.write(fd, own_line(fd, text))
     finally:
         os.close(fd)
+
+
+def _aside(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}.{number}")
 
 
 def own_line(fd: int, text: str) -> bytes:

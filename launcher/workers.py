@@ -27,9 +27,11 @@ from launcher.answers import ANSWER_LIMIT_S, Answers
 from launcher.channel import Channel, Closed
 from launcher.console import Console
 from launcher.logdisk import Sink
+from launcher.logorders import UNBOUND, Bound
 from launcher.logwriter import Directly
 from launcher.processes import Process, adopt_orphans, descendants, in_sessions, signal_one
 from launcher.recent import Ending
+from launcher.showing import Showing
 from launcher.startlog import StartLog
 from launcher.warm import Recipe
 from launcher.warmstart import new_nursery, out_of_date
@@ -77,7 +79,8 @@ class Workers:
         stderr: Console | None = None,
         complain: Callable[[str], None] | None = None,
         has_saved: Callable[[int], bool] = lambda local_rank: False,
-        log_bytes_max: int | None = None,
+        bound: Bound = UNBOUND,
+        showing: Showing | None = None,
         sink: Sink | None = None,
         adopts: bool = False,
     ) -> None:
@@ -86,19 +89,19 @@ class Workers:
         `sink` has the logs written (default: directly). `adopts`: this process starts no child but the nursery from now
         on, so that any other that it has when the nursery dies was left by it, and is ended.
 
-        `log_bytes_max` bounds the log of each worker (`launcher.workerlog`); None: it has no bound.
+        `bound` is that of the log of each worker (`launcher.workerlog`).
         `has_saved` is asked about a worker that was asked to leave and has ended with another code than 143.
         `lock` is held by the nursery and its workers. `recipe` is what the nursery imports, None for nothing. The
-        consoles show the workers that are to be shown; `complain` hears, once each, of logs that cannot be written
-        (default: a line on `stderr`).
+        consoles show the workers that are to be shown, `showing` how; `complain` hears, once each, of logs that cannot
+        be written (default: a line on `stderr`).
         """
         self._on_event = on_event
         self._lock = lock
         self._recipe = recipe or Recipe()
-        self._consoles = (stdout or Console(1), stderr or Console(2))
+        self._showing = showing or Showing((stdout or Console(1), stderr or Console(2)))
         self._has_saved = has_saved
-        self._log_bytes_max = log_bytes_max
-        self._complain = complain or self._consoles[1].write_line
+        self._bound = bound
+        self._complain = complain or self._showing.consoles[1].write_line
         self._adopts = adopts
         self._others: frozenset[int] = frozenset()
         self._sink = sink or Directly(lambda text, quietly: self._complain(text))
@@ -182,7 +185,7 @@ class Workers:
             raise RuntimeError(f"generation {g} cannot start: generation {self._running.g} is still there")
         if not specs or len({spec.local_rank for spec in specs}) != len(specs):
             raise ValueError("a generation has workers, each with its own local rank")
-        workers = {spec.local_rank: Worker(spec, self._consoles, self._sink, self._log_bytes_max) for spec in specs}
+        workers = {spec.local_rank: Worker(spec, g, self._showing, self._sink, self._bound) for spec in specs}
         self._loop = asyncio.get_running_loop()
         self._running = _Running(g, workers, held=True)
         if self._prepared and out_of_date(self._watched):

@@ -1,0 +1,102 @@
+"""What an agent says and what its workers write, as JSON, one object on each line (`--log_format json`; pure).
+
+Every line has `time` (UTC, RFC 3339), `level`, `job`, `node`, `generation` (null before the first one), `what` and
+`text`:
+
+    what      level
+    said      debug, info, warning    the agent says something
+    report    error                   a report of several lines, a failure's for example
+    output    info                    a worker wrote a line; with `role`, `rank`, `local_rank`, `stream`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from elastic.model import Role
+
+
+class What(StrEnum):
+    """The kinds of lines."""
+
+    SAID = "said"
+    REPORT = "report"
+    OUTPUT = "output"
+
+
+class Severity(StrEnum):
+    """How much a line matters."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Line(msgspec.Struct, frozen=True):
+    """What every line has."""
+
+    time: str
+    level: Severity
+    job: str
+    node: str
+    generation: int | None
+    what: What
+    text: str
+
+
+class Output(Line, frozen=True):
+    """A line of a worker. Of another role `rank` is the index; `stream` is stdout or stderr."""
+
+    role: Role
+    rank: int
+    local_rank: int
+    stream: str
+
+
+class JsonLines:
+    """Makes the lines of one node. Each is valid whatever the text is: bytes that are no UTF-8 are replaced."""
+
+    def __init__(self, job: str, node: str = "") -> None:
+        """No generation yet. `node` is "" where there is none: the process that starts several."""
+        self._job = job
+        self.node = node
+        self.generation = 0
+
+    def said(self, at: datetime, text: str, level: Severity, what: What = What.SAID) -> bytes:
+        """A line of the agent."""
+        g = self.generation or None
+        return _encoded(Line(_time(at), level, self._job, self.node, g, what, _text(text.encode(errors="replace"))))
+
+    def said_by(
+        self, role: Role, rank: int, local_rank: int, g: int
+    ) -> Callable[[str], Callable[[datetime, bytes], bytes]]:
+        """What makes the lines of a worker of generation `g`, for each of its streams."""
+
+        def of(stream: str) -> Callable[[datetime, bytes], bytes]:
+            def line(at: datetime, data: bytes) -> bytes:
+                common = (_time(at), Severity.INFO, self._job, self.node, g, What.OUTPUT, _text(data))
+                return _encoded(Output(*common, role, rank, local_rank, stream))
+
+            return line
+
+        return of
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def _encoded(line: Line) -> bytes:
+    return _encoder.encode(line) + b"\n"
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
+def _time(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds")

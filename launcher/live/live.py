@@ -1,0 +1,115 @@
+"""The live status of a node on a terminal: drawn below what scrolls, taken away before anything else is to be there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Final
+
+from launcher.console import Console
+from launcher.live.drawing import lines
+from launcher.live.foreground import in_foreground
+from launcher.live.screen import Screen
+from launcher.live.words import Block
+
+EVERY_S: Final = 0.25
+"""The status is looked at so often."""
+BETWEEN_S: Final = 0.03
+"""After text it is drawn again at once, but not more often than this: else when text has come for the last time."""
+PATIENCE_S: Final = 1.0
+"""So long a text may end within a sign before something is drawn behind it."""
+ROWS_LEFT: Final = 4
+"""Lines that are left for the text; on a smaller terminal there is no block."""
+
+
+class Live:
+    """Between a console and its terminal."""
+
+    def __init__(self, console: Console, terminal: int, look: Callable[[], Block | None]) -> None:
+        """Draw what `look` says, None: nothing. `terminal` is the descriptor that the console writes to."""
+        self._console = console
+        self._terminal = terminal
+        self._look = look
+        self._screen = Screen()
+        self._loop = asyncio.get_running_loop()
+        self._wanted: tuple[bytes, ...] = ()
+        self._size = os.terminal_size((0, 0))
+        self._drawn_at = self._text_at = float("-inf")
+        self._timer = self._loop.call_later(EVERY_S, self._tick)
+        self._soon: asyncio.TimerHandle | None = None
+        self._stops = signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL
+        if self._stops:
+            self._loop.add_signal_handler(signal.SIGTSTP, self._stop)
+        console.around = self
+
+    def close(self) -> None:
+        """Leave the terminal as if there had never been a block."""
+        self._timer.cancel()
+        if self._soon is not None:
+            self._soon.cancel()
+        if self._stops:
+            self._loop.remove_signal_handler(signal.SIGTSTP)
+        self._erase()
+        self._console.around = None
+
+    # What the console asks.
+
+    def text(self, data: bytes) -> bytes:
+        """Bytes are to be shown: what to write instead."""
+        now = self._text_at = time.monotonic()
+        out = self._screen.text(data)
+        if now - self._drawn_at >= BETWEEN_S:
+            return out + self._draw(now)
+        if self._soon is None:
+            self._soon = self._loop.call_later(BETWEEN_S, self._draw_soon)
+        return out
+
+    def lost(self) -> None:
+        """What was to be written was left out."""
+        self._screen.forget()
+
+    # Time and signals.
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(EVERY_S, self._tick)
+        try:
+            size = os.get_terminal_size(self._terminal)
+        except OSError:
+            size = self._size
+        seen = in_foreground(self._terminal)
+        if not seen or size != self._size:
+            self._console.write_around(self._screen.wipe())
+        self._size, self._wanted = size, self._lines(size) if seen else ()
+        self._console.write_around(self._draw(time.monotonic()))
+
+    def _lines(self, size: os.terminal_size) -> tuple[bytes, ...]:
+        if (block := self._look()) is None:
+            return ()
+        found = lines(block, size.columns)
+        return found if size.lines >= len(found) + ROWS_LEFT else ()
+
+    def _draw_soon(self) -> None:
+        self._soon = None
+        self._console.write_around(self._draw(time.monotonic()))
+
+    def _draw(self, now: float) -> bytes:
+        if self._screen.inside and now - self._text_at >= PATIENCE_S:
+            self._screen.forget()
+        out = self._screen.draw(self._wanted)
+        if out:
+            self._drawn_at = now
+        return out
+
+    def _erase(self) -> None:
+        self._console.write_around(self._screen.erase())
+
+    def _stop(self) -> None:
+        """Ctrl-Z: leave the terminal clean, and stop as if nobody had caught it. `fg` goes on here."""
+        self._erase()
+        self._wanted = ()
+        self._loop.remove_signal_handler(signal.SIGTSTP)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        self._loop.add_signal_handler(signal.SIGTSTP, self._stop)

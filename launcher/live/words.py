@@ -1,0 +1,83 @@
+"""What the block says, as values and in words (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elastic.agentfacts import Facts, Phase
+from elastic.membership import Wait
+from elastic.model import Generation
+from elastic.naming import NAMED_MAX
+from launcher.progresswords import metric_words, rate_words, step_words
+from launcher.steps import Steps
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What stands in the block: the job, its world, what goes on, and how far training is (None: nobody said)."""
+
+    job: str
+    world: str
+    state: str
+    step: str = ""
+    done: float | None = None
+    rest: str = ""
+
+
+def block(facts: Facts, pace: Steps, *, said: str) -> Block:
+    """The status of a job as one node sees it. `said` is what it said last of what it waits for."""
+    generation, spec = facts.generation, facts.view.spec
+    parts = []
+    if generation is not None:
+        np = spec.value.np.high if spec is not None else len(generation.members)
+        parts.append(f"generation {generation.g}")
+        nodes = f"{len(generation.members)} of {np} node{'s' if np != 1 else ''}"
+        parts.append(nodes + _others(facts, generation))
+        parts.append(f"world {generation.world_size}")
+        if spec is not None and generation.budget.charged:
+            parts.append(f"{generation.budget.charged} of {spec.value.restarts_max} restarts")
+    state = _state(facts, generation, said)
+    step, total, rate = pace.step, pace.total, pace.rate
+    if facts.phase is not Phase.RUNNING or step is None:
+        return Block(facts.keys.job_id, " · ".join(parts), state)
+    done = step / total if total >= step and total else None
+    rest = [rate_words(rate), _left(total - step, rate) if total else "", *metric_words(pace.metrics)]
+    world, rest_words = " · ".join(parts), " · ".join(filter(None, rest))
+    return Block(facts.keys.job_id, world, state, step_words(step, total), done, rest_words)
+
+
+def _others(facts: Facts, generation: Generation) -> str:
+    """Who stands by. Only the first in line knows of all who are registered."""
+    spares = facts.view.members.keys() - {place.node for place in generation.members}
+    spares -= {facts.me.node} if facts.phase is not Phase.SPARE else set()
+    names = sorted(spares)[:NAMED_MAX]
+    return f" (spare: {', '.join(names)})" if names else ""
+
+
+def _state(facts: Facts, generation: Generation | None, said: str) -> str:
+    match facts.phase:
+        case Phase.RUNNING if generation is not None:
+            return f"training: {generation.reason}" if generation.g > 1 else "training"
+        case Phase.STOPPING:
+            return "stopping the workers" + (f": {generation.reason}" if generation is not None else "")
+        case Phase.GATED if generation is not None:
+            return f"starting: {generation.reason}"
+        case Phase.LEAVING | Phase.ENDED:
+            return "leaving"
+        case Phase.DONE:
+            return said or "this node's workers are done; waiting for the others"
+    if not facts.prepared:
+        return "loading torch for the workers"
+    if facts.decision is not None and isinstance(facts.decision, Wait):
+        return facts.decision.reason
+    return said or facts.phase.value
+
+
+def _left(steps: int, rate: float | None) -> str:
+    """How long it takes still: "3:21 left"."""
+    if not rate or steps <= 0:
+        return ""
+    seconds = int(steps / rate)
+    hours, minutes = seconds // 3600, seconds // 60 % 60
+    clock = f"{hours}:{minutes:02}:{seconds % 60:02}" if hours else f"{minutes}:{seconds % 60:02}"
+    return f"{clock} left"
