@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -22,6 +23,7 @@ STARTED = re.compile(r"workers of generation \d+ run: pids ([\d, ]+) \((warm|col
 
 def pytest_configure(config: pytest.Config) -> None:
     """Once, and not in each of the processes that share the tests."""
+    os.environ.setdefault("ELASTIC_SPOT", "none")  # Tests may run on a machine of a cloud.
     if not hasattr(config, "workerinput"):
         bytecode.write()
 

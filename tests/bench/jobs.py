@@ -131,14 +131,28 @@ def torchrun(nnodes: str, *settings: str) -> Command:
     return command
 
 
+def torchrun_plugin(nnodes: str) -> Command:
+    """Build torchrun's command with our rendezvous, everything by default."""
+
+    def command(store: str, job: str, logs: Path) -> list[str]:
+        return [
+            *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={nnodes}", "--nproc-per-node=1"),
+            *("--max-restarts=100", "--rdzv-backend=elastic-etcd", f"--rdzv-endpoint={store}", f"--rdzv-id={job}"),
+            *plain(logs),
+        ]
+
+    return command
+
+
 def torchrun_standalone(store: str, job: str, logs: Path) -> list[str]:
     """torchrun's command for one node."""
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", *plain(logs)]
 
 
 def peers(nodes: int) -> dict[str, Contender]:
-    """torchrun's two settings for a job of so many nodes whose world changes."""
+    """torchrun for a job of so many nodes whose world changes: with our rendezvous, and torch's own in two settings."""
     return {
+        "torchrun, elastic-etcd": Contender("torchrun, elastic-etcd", etcd_store, torchrun_plugin(f"1:{nodes}")),
         "torchrun, tuned": Contender("torchrun, tuned", c10d_store, torchrun(f"1:{nodes}", *TUNING), PEER_ENVIRON),
         "torchrun, defaults": Contender("torchrun, defaults", c10d_store, torchrun(f"1:{nodes}"), PEER_ENVIRON),
     }

@@ -8,6 +8,7 @@ counts.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ class Kind:
     proposer: bool = False
     planned: bool = False
     newcomer: bool = False
+    goes_on_s: float = 0.0
+    """For so long the next world is left to train."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ def one_round(kind: Kind, contender: Contender, store: str, job: str, folder: Pa
             nodes.append(start(kind.nodes))
         alive = [node for node in nodes if node is not watched.old[pid] or kind.world >= kind.nodes]
         wait_until(lambda: len(watched.after(kind.world)) == kind.world, RECOVERY_LIMIT_S, "the next world", alive)
+        time.sleep(kind.goes_on_s)
         return _cost(kind, watched, at_s, folder)
 
 

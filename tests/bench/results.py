@@ -1,4 +1,4 @@
-"""Figures as the benchmarks write them: one JSON file each in docs/bench, of which charts and README's table are made.
+"""Figures as the benchmarks write them: one JSON file each in docs/bench, of which charts and tables are made.
 
 A figure that is measured again replaces the one with its name; the others of the file stay. So one kind of recovery can
 be measured alone. `--results DIR` of each benchmark writes elsewhere.

@@ -192,7 +192,7 @@ def verdicts(found: dict[int, Measured], slots: int) -> list[tuple[str, bool]]:
 
 
 def figures(rounds: dict[int, list[Measured]], peers: dict[int, rendezvous.Met | None]) -> list[results.Figure]:
-    """What is kept of it for README.md: the size that has goals, and the largest of torch's that met."""
+    """What is kept of it for docs/measured.md: the size that has goals, and the largest of torch's that met."""
     told: list[results.Figure] = []
     if measured := rounds.get(GOAL_SIZE):
         command = f"python -m tests.bench.scale --sizes {GOAL_SIZE}"

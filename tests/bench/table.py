@@ -1,8 +1,8 @@
-"""The table of figures in README.md, made of docs/bench.
+"""The table of figures in docs/measured.md, made of docs/bench.
 
     python -m tests.bench.table [--write] [--results docs/bench]
 
-Without `--write` it is printed. With it the block between the two marks in README.md is replaced.
+Without `--write` it is printed. With it the block between the two marks in that page is replaced.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def main() -> int:
     if not args.write:
         print(new, end="")
         return 0
-    readme = ROOT / "README.md"
-    readme.write_text(written(readme.read_text(), new))
+    page = ROOT / "docs" / "measured.md"
+    page.write_text(written(page.read_text(), new))
     return 0
 
 

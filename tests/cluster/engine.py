@@ -115,18 +115,30 @@ def network() -> Iterator[tuple[Network, str]]:
 
 
 def container(
-    image: str, name: str, address: str, on: Network, command: list[str], mounted: Mapping[str, str], **wishes: Any
+    image: str,
+    name: str,
+    address: str,
+    on: Network,
+    command: list[str],
+    mounted: Mapping[str, str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    tmpfs: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    **wishes: Any,
 ) -> Container:
     """Start one; it has this name and address in the network. `mounted`: paths and "ro" or "rw", the same inside."""
     endpoint = client().api.create_endpoint_config(ipv4_address=address, aliases=[name])
     made = DockerContainer(image).with_command(command)
     for path, mode in mounted.items():
         made.with_volume_mapping(path, path, mode)
+    made.env.update(environment or {})
+    made.tmpfs.update(tmpfs or {})
     made.with_kwargs(
         hostname=name,
         network=on.name,
         networking_config={on.name: endpoint},
-        labels={OWNER: str(os.getpid())},
+        labels={**(labels or {}), OWNER: str(os.getpid())},
         **wishes,
     )
     made.start()

@@ -12,6 +12,7 @@ from launcher.commandline import named_values
 from launcher.config import Config, parse, worker_argv
 from launcher.flags import FLAGS as ALL
 from launcher.login import login
+from launcher.operate import job
 from tests.fuzz.target import Target, scratch
 
 FOLDER = scratch("commands")
@@ -61,9 +62,9 @@ def operator(data: bytes) -> None:
     shown = io.StringIO()
     with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(shown):
         try:
-            asked = ctl._parser().parse_args([ctl._underscored(word) for word in words])
-            ctl.named_job(vars(asked), environ)
-            access.access(named_values(vars(asked), environ, ctl.JOB_FLAGS), environ)
+            asked = ctl.parser().parse_args([ctl._underscored(word) for word in words])
+            job.named_job(vars(asked), environ)
+            access.access(named_values(vars(asked), environ, job.JOB_FLAGS), environ)
         except ConfigError as error:
             fits(error)
         except SystemExit as ended:

@@ -9,12 +9,15 @@ import msgspec
 
 from launcher import exits, report
 from launcher.console import Console
+from launcher.logorders import Bound
 from launcher.logs import clean, tail
 from launcher.logwriter import Directly
 from launcher.recent import KEPT_BYTES, Recent
+from launcher.showing import Showing, drawn
 from launcher.startlog import StartLog
 from launcher.tap import Tap
 from launcher.tracebacks import excerpt
+from launcher.worker import WorkerSpec
 from launcher.workerlog import WorkerLog
 from tests.fuzz.links import run
 from tests.fuzz.target import Target, scratch
@@ -33,7 +36,7 @@ def log(data: bytes) -> None:
     path = FOLDER / "workerlog.0"
     told: list[str] = []
     path.unlink(missing_ok=True)
-    one = WorkerLog(path, HEADER, told.append, BOUND)
+    one = WorkerLog(path, HEADER, told.append, Bound(BOUND))
     rest = data[1:] * (1 + 6000 // len(data))
     for start in range(0, len(rest), piece := 1 + data[0]):
         one.write(rest[start : start + piece])
@@ -58,7 +61,9 @@ def shown(data: bytes) -> None:
         console = Console(fd)
         os.close(fd)
         one = StartLog(Directly(lambda text, quietly: None), folder / "shown", HEADER)
-        tap = Tap(one, console, b"[3] ")
+        spec = WorkerSpec(3, 0, (), {}, "", folder / "shown", shown=True, header="", shared=True)
+        _, voice = Showing((Console(2), console)).of(spec, 1)
+        tap = Tap(one, voice)
         writer = tap.writer()
         os.set_blocking(writer, False)
         for start in range(0, len(data), 1000):
@@ -71,9 +76,10 @@ def shown(data: bytes) -> None:
         assert (folder / "shown").read_bytes() == HEADER.encode() + b"\n" + data
         lines = (folder / "console").read_bytes().split(b"\n")
         assert lines.pop() == b""
-        assert all(line.startswith(b"[3] ") for line in lines)
+        assert all(line.startswith(b"rank 3: ") for line in lines)
         if len(data) < 1 << 16:
-            assert b"\n".join(line[4:] for line in lines) == data.removesuffix(b"\n")
+            said = data.removesuffix(b"\n").split(b"\n") if data else []
+            assert [line[8:] for line in lines] == [drawn(line) for line in said]
 
     run(story())
 

@@ -6,12 +6,13 @@ import contextlib
 
 import msgspec
 
-from elastic import compact, history, keys, probe
+from elastic import compact, course, history, keys, probe
 from elastic.errors import ConfigError, DocumentError
 from elastic.history import Event, What
 from elastic.model import Saved, contradiction
 from elastic.probe import Answer, Probe, Unreached
 from elastic.store.base import Entry
+from elastic.story import tell
 from elastic.train.wishes import newest_known
 from launcher.doctor.job import reach_check
 from launcher.history import in_words
@@ -54,8 +55,12 @@ def events(data: bytes) -> None:
     """The history of a job: on each line a key and an event."""
     lines = [line.partition(b" ") for line in data.split(b"\n")]
     entries = [Entry(KEYS.events + name.decode(errors="replace"), value, 1, 1) for name, _, value in lines]
-    for found in history.read(KEYS, entries):
+    events = history.read(KEYS, entries)
+    for found in events:
         assert "\n" not in in_words(found)
+    told = tell(events, course.read(data), now=2e9)
+    assert told.goodput is None or 0.0 <= told.goodput <= 1.0
+    msgspec.json.encode(told)
     present = [entry.key for entry in entries]
     history.remember(KEYS, Event(at=1.0, node="a", what=What.GO, g=1), present)
 

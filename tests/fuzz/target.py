@@ -18,6 +18,7 @@ MODULES = {
     "stored": ("store",),
     "small": ("compact", "document", "probe", "events", "saved"),
     "links": ("link lines", "link listener", "link dialler"),
+    "window": ("window questions", "window", "window answers"),
     "channel": ("channel of an agent", "channel of a worker"),
     "pipes": ("nursery wire", "error file", "progress file"),
     "files": ("checkpoint meta", "fence", "rollback", "dcp metadata", "memory slot"),

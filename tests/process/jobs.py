@@ -137,6 +137,7 @@ class Job:
                 "CUDA_VISIBLE_DEVICES": "",
                 "OMP_NUM_THREADS": "1",
                 "TMPDIR": str(self.folder / "tmp"),
+                "ELASTIC_SPOT": "none",
                 **({} if WARM or _loads_torch(script) else {"ELASTIC_NO_WARM": "1"}),
                 **(environ or {}),
             },
@@ -148,7 +149,7 @@ class Job:
         )
         node = Node(name, folder, process, mark, self.told)
         self.nodes.append(node)
-        self._keep(self._follow(node))
+        self._keep(node.follow())
         return node
 
     async def world(self, generation: int, size: int, *, job_id: str = "") -> list[Worker]:
@@ -190,18 +191,6 @@ class Job:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _follow(self, node: Node) -> None:
-        async def read(stream: asyncio.StreamReader | None, lines: list[str]) -> None:
-            assert stream is not None
-            async for line in stream:
-                lines.append(line.decode(errors="replace").rstrip("\n"))
-                self.told.changed()
-
-        await asyncio.gather(read(node.process.stderr, node.lines), read(node.process.stdout, node.shown))
-        await node.process.wait()
-        node.ended = True
-        self.told.changed()
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Hear one worker from its first word to its end."""

@@ -33,16 +33,16 @@ class Nest:
     cold: str = ""
     """Why the nursery starts workers cold, as it said last."""
 
-    def spec(self, code: str, *args: str, rank: int = 0, shown: bool = False, prefix: str = "") -> WorkerSpec:
+    def spec(self, code: str, *args: str, rank: int = 0, shown: bool = False, shared: bool = False) -> WorkerSpec:
         """A worker that runs `code`."""
-        return self.program(sys.executable, "-c", code, *args, rank=rank, shown=shown, prefix=prefix)
+        return self.program(sys.executable, "-c", code, *args, rank=rank, shown=shown, shared=shared)
 
     def program(
         self,
         *argv: str,
         rank: int = 0,
         shown: bool = False,
-        prefix: str = "",
+        shared: bool = False,
         env: dict[str, str] | None = None,
         cwd: Path | None = None,
     ) -> WorkerSpec:
@@ -56,7 +56,7 @@ class Nest:
             log=self.log(rank),
             shown=shown,
             header=f"==== rank {rank} ====",
-            prefix=prefix,
+            shared=shared,
         )
 
     def log(self, rank: int = 0) -> Path:

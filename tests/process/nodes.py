@@ -39,6 +39,20 @@ class Node:
         """A place in its lines, for `says(since=...)`."""
         return len(self.lines)
 
+    async def follow(self) -> None:
+        """Read its lines until it ends, and tell of each."""
+
+        async def read(stream: asyncio.StreamReader | None, lines: list[str]) -> None:
+            assert stream is not None
+            async for line in stream:
+                lines.append(line.decode(errors="replace").rstrip("\n"))
+                self.told.changed()
+
+        await asyncio.gather(read(self.process.stderr, self.lines), read(self.process.stdout, self.shown))
+        await self.process.wait()
+        self.ended = True
+        self.told.changed()
+
     async def says(self, pattern: str, *, since: int = 0) -> re.Match[str]:
         """Wait for a line on stderr; fails at once when the agent has ended without it."""
         return await self._waits(self.lines, pattern, since)

@@ -26,7 +26,7 @@ def environment(**more: str) -> dict[str, str]:
         for name, text in os.environ.items()
         if not name.startswith(("ELASTIC_", "PADDLE_", "TORCHELASTIC_")) and name not in LEFT_OUT
     }
-    return {**kept, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **more}
+    return {**kept, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "ELASTIC_SPOT": "none", **more}
 
 
 def start(words: Sequence[str], cwd: Path, **environ: str) -> subprocess.Popen[str]:

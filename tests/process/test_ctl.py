@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,11 +19,12 @@ import pytest
 from elastic.errors import ConfigError
 from elastic.history import Event, What, remember
 from elastic.keys import Document, JobKeys, encode
-from elastic.model import Generation, Go, Member, Np, Place, Spec, Why
+from elastic.model import Generation, Go, Member, Np, Place, Spec, Status, Verdict, Why
 from elastic.store.base import Put
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
 from launcher import ctl, telling
+from launcher.operate import job
 from tests.process import lighttorch
 from tests.store.servers import free_ports, one_server
 
@@ -42,6 +43,7 @@ GENERATION = Generation(
     slots=1,
 )
 
+GO = Go(g=1, tag="t", master="10.0.0.1:7000", budget=GENERATION.budget)
 
 NODE = "10.0.0.1-aaaa"
 EVENTS = (
@@ -74,7 +76,7 @@ async def fill(endpoint: str) -> None:
             keys.incarnation: "one",
             keys.spec: SPEC,
             keys.generation: GENERATION,
-            keys.go: Go(g=1, tag="t", master="10.0.0.1:7000", budget=GENERATION.budget),
+            keys.go: GO,
             keys.member("10.0.0.1-aaaa"): MEMBER,
         }
         await store.txn([], [Put(key, encode(document)) for key, document in documents.items()])
@@ -111,15 +113,47 @@ def complaint(code: int, *argv: str, **environ: str) -> str:
 # What is shown
 
 
+def test_a_follower_of_a_log_outlives_a_recovery_in_which_its_node_is_gone_and_the_store_is_busy(server: str) -> None:
+    keys = JobKeys("k2")
+    lost: dict[str, Document] = {keys.incarnation: "x", keys.spec: SPEC, keys.generation: GENERATION, keys.go: GO}
+
+    async def writes(documents: Sequence[tuple[str, Document]]) -> None:
+        store = EtcdStore([server])
+        for key, document in documents:
+            await store.txn([], [Put(key, encode(document))])
+        await store.close()
+
+    asyncio.run(writes([*lost.items()]))
+    follows = subprocess.Popen(
+        [sys.executable, "-m", "launcher.ctl", "logs", "0", "--follow", "--elastic_server", server, "--job_id", "k2"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with follows:
+        assert follows.stderr is not None
+        first = follows.stderr.readline()
+        assert first.startswith(f"elastic-ctl: rank 0 was on node {NODE} of host 10.0.0.1, which is not registered")
+        assert first.endswith("; waiting\n")
+        verdict = Verdict(status=Status.FAILED, reason="stopped", run=1, g=1, tag="", at=0.0)
+        asyncio.run(writes([*[(keys.spec, SPEC)] * 20, (keys.verdict, verdict)]))
+        out, err = follows.communicate(timeout=LIMIT_S)
+    assert (follows.returncode, out) == (0, "")
+    assert err.splitlines()[-1] == "elastic-ctl: the job has failed: stopped"
+
+
 def test_a_job_is_a_line_what_is_waited_for_and_a_plain_table(server: str) -> None:
     ran = asked("status", "--elastic_server", server, "--job_id", "j1")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.splitlines() == [
         "Job j1: generation 1 (first: 2 of 2 nodes are here), run 1, np 2, world size 2, 0 of 3 restarts charged",
         "Proposer 10.0.0.1-aaaa: about to make the next generation: 10.0.0.2-bbbb was lost (its lease ended)",
-        "M_id  node           host      ranks  state    note",
-        "0     10.0.0.1-aaaa  10.0.0.1  0      running",
-        "1     10.0.0.2-bbbb  10.0.0.2  1      lost     no longer registered",
+        "M_id  node           host      ranks  state    since  step  rate  note",
+        "0     10.0.0.1-aaaa  10.0.0.1  0      running  -      -     -",
+        "1     10.0.0.2-bbbb  10.0.0.2  1      lost     -      -     -     no longer registered",
+        "Missing: 1 node: 10.0.0.2-bbbb is no longer registered",
+        "Not known here: node 10.0.0.1-aaaa cannot be asked: the job has no secret in the store yet",
     ]
 
 
@@ -368,10 +402,10 @@ def test_a_wrong_variable_is_named() -> None:
 
 def test_tls_servers_are_asked_with_tls() -> None:
     wrong = {"FLAGS_START_PORT": "x", "ELASTIC_NP": "x"}  # Of no interest here.
-    servers, job_id, prefix = ctl.named_job({"elastic_server": "https://h:2379", "job_id": "j"}, wrong)
+    servers, job_id, prefix = job.named_job({"elastic_server": "https://h:2379", "job_id": "j"}, wrong)
     assert (servers.tls, servers.endpoints, job_id, prefix) == (True, ("h:2379",), "j", "/elastic")
     with pytest.raises(ConfigError, match="ELASTIC_JOB_ID"):
-        ctl.named_job({"elastic_server": "h:2379"}, {})
+        job.named_job({"elastic_server": "h:2379"}, {})
 
 
 def test_the_version_is_the_projects() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.process.forker import Forked
 from tests.process.scripts import LIMIT_S, completed, environment, run
+from tests.process.shared_console import by_rank
 
 SCRIPT = """
 import dataclasses
@@ -90,7 +91,7 @@ def test_workers_of_torchrun_join(script: str, tmp_path: Path) -> None:
 
 def test_workers_of_two_nodes_of_ours_join(script: str, tmp_path: Path) -> None:
     ours = ["-m", "launcher", "--local_nodes", "2", "--console", "all", script]
-    assert sorted(completed(ours, tmp_path)) == [f"[0] {line(0, 0, 2, 1)}", f"[1] {line(1, 0, 2, 1)}"]
+    assert sorted(by_rank(completed(ours, tmp_path))) == [(0, line(0, 0, 2, 1)), (1, line(1, 0, 2, 1))]
 
 
 def test_three_changes_make_a_script_train_together(tmp_path: Path) -> None:

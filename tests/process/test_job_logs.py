@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import stat
 import sys
-from signal import SIGTERM
+from signal import SIGKILL, SIGTERM
 
 from tests.process.jobs import Job, story
+from tests.process.shared_console import by_rank
 
 PROGRESS = """
 import sys
@@ -87,7 +89,85 @@ async def test_the_console_can_show_this_nodes_first_all_or_none_with_ranks_wher
     for node in shown:
         assert await node.exits() == 0
     # Four nodes on one machine may share a terminal: local0 shows four workers there.
-    assert [sorted(node.shown) for node in shown] == [["I am 0"], ["[2] I am 2"], ["[4] I am 4", "[5] I am 5"], []]
+    _, first, all_, _ = (f"[{node.id}]" for node in shown)
+    assert [sorted(node.shown) for node in shown] == [
+        ["I am 0"],
+        [f"{first} rank 2: I am 2"],
+        [f"{all_} rank 4: I am 4", f"{all_} rank 5: I am 5"],
+        [],
+    ]
+
+
+@story
+async def test_on_a_console_that_ranks_share_each_line_of_each_of_them_is_there_once_in_its_order(job: Job) -> None:
+    node = await job.node("--np", "1", "--nproc_per_node", "3", "--console", "all")
+    world = await job.world(1, 3)
+    for worker in world:
+        await worker.obeys("print", "ready")
+    for worker in world:
+        await worker.obeys("print", f"only {worker.rank}")
+        await worker.exits(0)
+    assert await node.exits() == 0
+    said = by_rank(node.shown)
+    assert sorted(said) == [(rank, words) for rank in range(3) for words in (f"only {rank}", "ready")]
+    assert all(said.index((rank, "ready")) < said.index((rank, f"only {rank}")) for rank in range(3))
+    assert all(line.startswith(f"[{node.id}] rank") for line in node.shown)
+    for rank in range(3):
+        assert node.text(f"workerlog.{rank}").splitlines()[1:3] == ["ready", f"only {rank}"]
+
+
+ENDLESS_LINES = """
+import itertools, os, time
+for number in itertools.count():
+    os.write(1 + number % 2, b"line %d \\xff\\n" % number)
+    time.sleep(0.002)
+"""
+
+
+@story
+async def test_json_lines_are_whole_and_say_whose_they_are_also_when_the_agent_is_killed(job: Job) -> None:
+    script = job.write("endless.py", ENDLESS_LINES)
+    flags = ("--np", "1", "--nproc_per_node", "2", "--console", "all", "--log_format", "json")
+    node = await job.node(*flags, script=(str(script),))
+    for rank in (0, 1):
+        await node.shows(f'line 100 .*"rank":{rank}')
+        await node.says(f'line 101 .*"rank":{rank}')
+    node.signal(SIGKILL)
+    await node.exits()
+    await node.leaves_nothing()
+    found = [json.loads(line) for line in (*node.shown, *node.lines)]
+    kept = [json.loads(line) for line in node.text("launcher.log").splitlines()]
+    assert {(line["job"], line["node"], line["what"]) for line in kept} == {(job.job_id, kept[0]["node"], "said")}
+    for rank in (0, 1):
+        for stream in ("stdout", "stderr"):
+            mine = [line for line in found if line["what"] == "output" and line["rank"] == rank == line["local_rank"]]
+            numbers = [int(line["text"].split()[1]) for line in mine if line["stream"] == stream]
+            assert numbers == list(range(stream == "stderr", 2 * len(numbers), 2))
+            assert {line["generation"] for line in mine} == {1}
+            assert all(line["text"].endswith("\N{REPLACEMENT CHARACTER}") for line in mine)
+    assert any(line["text"].startswith("joined the job as") for line in found)
+
+
+@story
+async def test_a_failure_is_one_json_object(job: Job) -> None:
+    node = await job.node("--np", "1", "--max_restarts", "0", "--log_format", "json")
+    (worker,) = await job.world(1, 1)
+    await worker.exits(3)
+    assert await node.exits() == 1
+    (report,) = (line for line in map(json.loads, node.lines) if line["what"] == "report")
+    assert report["level"] == "error"
+    assert report["text"].startswith("ABORT!!! Out of all 1 trainers, the trainer process with rank=[0] was aborted.")
+    assert json.loads(node.lines[-1])["level"] == "warning"
+
+
+@story
+async def test_older_files_of_a_log_are_kept_on_request(job: Job) -> None:
+    script = job.write("runaway.py", RUNAWAY)
+    node = await job.node("--np", "1", "--log_max_bytes", "2MiB", "--log_rotate", "3", script=(str(script),))
+    assert await node.exits() == 0
+    paths = sorted((node.folder / "log").glob("workerlog.0*"))
+    assert [path.name for path in paths] == [f"workerlog.0{end}" for end in ("", ".1", ".2", ".3")]
+    assert sum(path.stat().st_size for path in paths) <= 2 << 20
 
 
 @story

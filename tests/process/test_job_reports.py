@@ -190,7 +190,7 @@ async def test_workers_stopped_by_a_planned_change_or_a_loss_read_other_words(jo
     await job.world(3, 1)
     stops = re.findall(r"^==== stopped .*$", kept.text("workerlog.0"), re.MULTILINE)
     assert stops == [
-        f"==== stopped for a planned change: {draining.id} drains ====",
+        f"==== stopped for a planned change: {draining.id} drains: SIGTERM ====",
         f"==== stopped because {lost.id} was lost (its process is gone) ====",
     ]
 

@@ -41,19 +41,19 @@ import json, os, signal, sys, types
 
 def run(config, disk, outputs):
     """Say who it is, then end with a code or wait for signals."""
-    def ended(number, frame):
+    def ended(number):
         sys.stdout.write(json.dumps({"signal": number}) + "\\n")
         sys.stdout.flush()
         if os.environ["STAND_IN"] != "stubborn":
             os._exit(128 + number)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, ended)
+    numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # One that comes before the wait below is kept for it.
     sys.stdout.write(json.dumps({"pid": os.getpid(), "servers": config.servers, "job_id": config.job_id}) + "\\n")
     sys.stdout.flush()
     if os.environ["STAND_IN"].isdigit():
         return int(os.environ["STAND_IN"])
     while True:
-        signal.pause()
+        ended(signal.sigwait(numbers))
 
 agent = types.ModuleType("launcher.agent")
 agent.run = run

@@ -139,6 +139,7 @@ def test_a_disk_that_stands_still_costs_what_does_not_fit_and_the_log_says_how_m
         ]
         assert text.count("y") + text.count("z") + sum(missing) >= 2 * KEEP_BYTES
         assert f"{sum(missing) / 1e6:.1f} MB of output were left out of workerlog.0" in said
+        assert it.disk.left_out_bytes == sum(missing)
 
     asyncio.run(main())
 

@@ -54,5 +54,5 @@ async def test_a_shell_script_is_run_as_it_is_on_two_nodes(job: Job) -> None:
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     nodes = [await job.node("--np", "2", "--console", "all", script=(str(script), "--lr", "0.1")) for _ in range(2)]
     assert [await node.exits() for node in nodes] == [0, 0]
-    said = sorted(line for node in nodes for line in node.shown)
-    assert said == [f"[{rank}] {script} --lr 0.1 is {rank} of 2 at 127.0.0.1" for rank in (0, 1)]
+    said = sorted(line.removeprefix(f"[{node.id}] ") for node in nodes for line in node.shown)
+    assert said == [f"rank {rank}: {script} --lr 0.1 is {rank} of 2 at 127.0.0.1" for rank in (0, 1)]

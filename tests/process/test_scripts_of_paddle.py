@@ -88,6 +88,6 @@ async def test_fleet_finds_two_workers_on_each_of_two_nodes(job: Job) -> None:
     flags = ("--np", "2", "--nproc_per_node", "2", "--console", "all")
     nodes = [await job.node(*flags, script=(str(PADDLE), str(script))) for _ in range(2)]
     assert [await node.exits() for node in nodes] == [0, 0]
-    said = sorted(line for node in nodes for line in node.shown if "worker" in line)
+    said = sorted(line.removeprefix(f"[{node.id}] ") for node in nodes for line in node.shown if "worker" in line)
     endpoints = nodes[0].text("endpoints.log").splitlines()[1:]
-    assert said == [f"[{rank}] worker {rank} of 4 at {endpoints}" for rank in range(4)]
+    assert said == [f"rank {rank}: worker {rank} of 4 at {endpoints}" for rank in range(4)]

@@ -18,7 +18,7 @@ from elastic.store.base import Listing
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
 from launcher.console import Console
-from launcher.history import LOOK_AFTER_S, History
+from launcher.history import LOOK_AFTER_S, WAITING_MAX, History
 from launcher.logs import Narrator
 
 KEYS = JobKeys("j")
@@ -45,6 +45,13 @@ def narrator() -> Iterator[Narrator]:
     console = Console(2)
     yield Narrator("b", console)
     console.close()
+
+
+def test_events_that_do_not_fit_are_counted(narrator: Narrator) -> None:
+    history = History(Counted(), KEYS, "b", narrator)
+    for _ in range(WAITING_MAX + 3):
+        history.note(NOTE)
+    assert history.dropped == 3
 
 
 def test_what_another_node_notes_a_moment_later_is_found(narrator: Narrator) -> None:

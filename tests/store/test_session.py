@@ -84,10 +84,14 @@ def test_a_silent_store_is_told_once_and_so_is_its_return() -> None:
             events.append(event)
             heard.set()
 
-        running = asyncio.create_task(Session(store, lease, KEY, clock=time.monotonic, on_event=hear).run())
+        failed: list[Exception] = []
+        session = Session(store, lease, KEY, clock=time.monotonic, on_event=hear)
+        session.on_failure = failed.append
+        running = asyncio.create_task(session.run())
         await heard.wait()
         await asyncio.sleep(0.5)  # several refreshes fail meanwhile
         assert [type(event) for event in events] == [Silent]
+        assert len(failed) > 1, "who counts hears of each"
         heard.clear()
         store.silent = False
         await heard.wait()

@@ -177,7 +177,7 @@ class Bench:
 
     def drain(self) -> None:
         """SIGTERM comes."""
-        self.tell(Drain(15, "SIGTERM"))
+        self.tell(Drain(143, "SIGTERM"))
 
     # --- what others write ----------------------------------------------------------------------------------------
 

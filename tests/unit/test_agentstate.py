@@ -61,7 +61,7 @@ def test_a_node_asks_for_its_lease_and_registers_when_it_is_prepared() -> None:
 
 def test_a_node_that_is_not_prepared_yet_can_leave() -> None:
     bench = Bench("a", "1", prepared=False)
-    bench.tell(Drain(15, "SIGTERM"))
+    bench.tell(Drain(143, "SIGTERM"))
     assert bench.exit_code == 143
     assert bench.every(Send) == []
 

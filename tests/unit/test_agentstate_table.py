@@ -154,6 +154,14 @@ def asked_to_leave() -> Bench:
     return bench
 
 
+def out_of_time_while_they_save() -> Bench:
+    """The machine of a member goes before its workers have saved."""
+    bench = asked_to_leave()
+    bench.tell(Drain(4, "its machine goes", 7.0))
+    bench.at(4.0)
+    return bench
+
+
 SITUATIONS: dict[str, Callable[[], Bench]] = {
     "joining: the job has ended": lambda: late_for(Status.COMPLETED),
     "joining: refused": refused,
@@ -180,6 +188,7 @@ SITUATIONS: dict[str, Callable[[], Bench]] = {
     "running: verdict": lambda: look_after(running(), lambda bench: bench.verdict(Status.FAILED)),
     "running: killed": lambda: look_after(running(), Bench.gone),
     "running: drain unheard": unheard,
+    "stopping: out of time": out_of_time_while_they_save,
     "stopping: a loss": hurried,
     "stopping: failed": lambda: look_after(asked_to_leave(), lambda bench: bench.exit(1)),
     "stopping: gone": lambda: look_after(stopping(), Bench.gone),
@@ -275,12 +284,12 @@ def test_the_first_drain_counts() -> None:
     bench = running()
     bench.drain()
     bench.now = 1.0
-    bench.tell(Drain(2, "SIGINT"))
+    bench.tell(Drain(130, "SIGINT"))
     assert bench.facts.drain is not None
-    assert (bench.facts.drain.at, bench.facts.drain.signal) == (0.0, 15)
+    assert (bench.facts.drain.at, bench.facts.drain.exit_code) == (0.0, 143)
 
 
-@pytest.mark.parametrize("event", [*STRANGE.values(), Drain(15, "SIGTERM")])
+@pytest.mark.parametrize("event", [*STRANGE.values(), Drain(143, "SIGTERM")])
 def test_after_the_end_nothing_is_asked_any_more(event: Event) -> None:
     bench = ended()
     bench.asked.clear()

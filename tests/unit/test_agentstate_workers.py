@@ -242,7 +242,7 @@ def test_a_member_that_was_done_when_it_drains_keeps_its_ok() -> None:
 @pytest.mark.parametrize(("signal", "code"), [(2, 130), (15, 143)])
 def test_an_agent_that_was_ended_by_a_signal_exits_with_128_plus_its_number(signal: int, code: int) -> None:
     bench = spare()
-    bench.tell(Drain(signal, "a signal"))
+    bench.tell(Drain(128 + signal, "a signal"))
     assert bench.exit_code == code
     assert bench.shelf.view.verdict is None
 

@@ -205,3 +205,8 @@ def test_a_checkpoint_to_start_from_is_a_file_or_a_folder_and_becomes_a_full_pat
 def test_a_checkpoint_to_start_from_that_is_not_there_is_refused(script: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="missing is not there; check the path, it has to be readable on every node"):
         checked("--resume_from", str(tmp_path / "missing"), str(script))
+
+
+def test_each_file_of_a_log_needs_its_share_of_the_bound() -> None:
+    with pytest.raises(ConfigError, match="--log_rotate 5 needs --log_max_bytes 3072KiB or more"):
+        check(parse(["--log_rotate", "5", "--log_max_bytes", "2MiB", "train.py"], {}), {})

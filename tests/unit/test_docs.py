@@ -15,15 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from elastic import errors, forming, gate, keys, membership, model, question, revision, roster
+from elastic import errors, forming, gate, halting, keys, membership, model, question, revision, roster
 from elastic.agentstate import TABLE
 from elastic.errors import ElasticError
 from elastic.membership import Reason
-from launcher import commandline, ctl, specs, variables
+from launcher import commandline, specs, variables
 from launcher.environment import Told, worker_environment
 from launcher.flags import BY_NAME, by_group
+from launcher.metrictable import METRICS
+from launcher.operate import job
 from launcher.psenvironment import ps_environment
 from launcher.variables import Variables
+from tests import layers
+from tests.bench import against, picture
 from tests.sim.life import FAULTS as FAULTS_OF_THE_SIMULATION
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +37,7 @@ MADE = re.compile(r"(<!-- made: (?P<name>[a-z ]+) -->\n).*?(<!-- end -->)", re.D
 
 DECIDED = {"Wait": "wait", "Form": "next generation", "form": "next generation", "Open": "go", "Conclude": "verdict"}
 """The calls in `DECIDE` that make a decision, and what each is."""
-DECIDE = (membership, gate, forming, question, revision, roster)
+DECIDE = (membership, gate, forming, question, revision, roster, halting)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -132,7 +136,23 @@ def process_variables() -> str:
     )
 
 
+def metrics() -> str:
+    """Buckets are told in the last column."""
+    rows = []
+    for row in METRICS:
+        bounds = f"; buckets {' '.join(f'{bound:g}' for bound in row.buckets)}" if row.buckets else ""
+        rows.append((code(row.full), row.kind, ", ".join(map(code, row.labels)), f"{row.help}{bounds}"))
+    return table(("metric", "type", "labels", "meaning"), rows)
+
+
+def against_torchrun() -> str:
+    rows = ((*cells, code(command)) for *cells, command in against.rows())
+    return table(("", "elastic-launch", "torchrun", "measured with"), rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "against torchrun": against_torchrun,
+    "layers": layers.figure,
     "agent table": agent_table,
     "agent figure": agent_figure,
     "reasons": reasons,
@@ -142,14 +162,19 @@ PARTS: dict[str, Callable[[], str]] = {
     "worker variables": lambda: variables_table(variables.SET),
     "process variables": process_variables,
     "faults": what_goes_wrong,
+    "metrics": metrics,
 }
 
 
 def pages() -> list[Path]:
-    return sorted(DOCS.glob("*.md"))
+    return [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
 def test_a_table_that_is_made_from_the_code_says_what_the_code_says(page: Path) -> None:
     written = page.read_text()
     made = MADE.sub(lambda part: f"{part[1]}\n{PARTS[part['name']]()}\n\n{part[3]}", written)
@@ -248,7 +273,7 @@ def test_every_exit_code_of_an_error_is_explained() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ElasticError)]
     _, of_launch, of_ctl = section("reference.md", "Exit codes").split("\n### ")
     assert {str(kind.exit_code) for kind in kinds} <= set(first_cells(of_launch))
-    assert {str(ctl.NO_SUCH_JOB), "2", "3", "4"} <= set(first_cells(of_ctl))
+    assert {str(job.NO_SUCH_JOB), "2", "3", "4"} <= set(first_cells(of_ctl))
 
 
 def test_every_document_of_a_job_is_explained() -> None:
@@ -256,10 +281,11 @@ def test_every_document_of_a_job_is_explained() -> None:
     assert [quoted(cell) for cell in first_cells(section("architecture.md", "Documents"))] == [[key] for key in drawn]
 
 
-def test_links_between_the_pages_lead_somewhere() -> None:
-    for page in pages():
-        for target in re.findall(r"\]\(([^)#:]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} points to {target}"
+def test_the_picture_of_a_recovery_is_drawn_of_what_was_measured() -> None:
+    for name, drawing in picture.drawings().items():
+        if REWRITE:
+            (DOCS / name).write_text(drawing)
+        assert (DOCS / name).read_text() == drawing, "python -m tests.bench.picture draws it anew"
 
 
 def flags_of_torchrun() -> set[str]:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
+from launcher import cli
+from launcher.config import parse
 from launcher.folder import LogFolder
 from tests import closing
 
@@ -93,6 +95,19 @@ def test_jobs_of_one_name_in_different_stores_share_no_folder(tmp_path: Path) ->
     ):
         assert [first.path, second.path, third.path] == [tmp_path, tmp_path / "j1", tmp_path / "j1" / "j1"]
         assert "(j1)" in third.moved
+
+
+@pytest.mark.parametrize(
+    ("server", "flags", "known_as"),
+    [
+        ("127.0.0.1:2379", "", "j1@2379"),
+        ("127.0.0.1:12379", "--ips 192.168.0.1,192.168.0.2", "j1"),
+        ("192.168.0.1:12379", "--ips 192.168.0.1,192.168.0.2", "j1"),
+    ],
+)
+def test_the_host_that_serves_etcd_is_of_the_same_job_as_the_others(server: str, flags: str, known_as: str) -> None:
+    config = parse(["--elastic_server", server, "--job_id", "j1", *flags.split(), "train.py"], {})
+    assert cli._job(config) == known_as
 
 
 def test_the_lock_of_a_job_that_was_killed_keeps_nobody_out(tmp_path: Path) -> None:

@@ -7,14 +7,28 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from elastic import history
 from elastic.errors import StoreUnavailable
-from elastic.history import KEPT, TEXT_MAX, Event, What, events_of, remember
+from elastic.history import (
+    KEPT,
+    LINE_MAX,
+    NODES_MAX,
+    TAIL_MAX,
+    TEXT_MAX,
+    Event,
+    Failure,
+    What,
+    events_of,
+    of_recovery,
+    remember,
+)
 from elastic.keys import encode
 from elastic.model import Budget, Cause, Generation, Go, Place, Status, Verdict, Why
 from elastic.proposals import Transaction, leave
+from elastic.recovery import Mark, Recovery
 from elastic.store.base import Entry, Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
@@ -39,14 +53,60 @@ def said(document: Go | Verdict, key: str) -> Event:
 
 
 def test_a_generation_a_go_and_a_verdict_become_one_sentence_each() -> None:
-    formed = Event(at=12.346, node="a", what=What.GENERATION, g=1, text="2 nodes, world size 2: 2 of 2 nodes are here")
-    assert events_of(KEYS, proposal(), "a", 12.3456) == [formed]
+    (formed,) = events_of(KEYS, proposal(), "a", 12.3456)
+    assert (formed.at, formed.node, formed.what, formed.g) == (12.346, "a", What.GENERATION, 1)
+    assert formed.text == "2 nodes, world size 2: 2 of 2 nodes are here"
     go = Go(g=2, tag="", master="h:1", budget=Budget(charged=1), cause=CAUSE, note="restart 1 of 3")
     assert said(go, KEYS.go).text == ("rank=[3] failed on host h, see workerlog.3; restart 1 of 3; 1 restarts charged")
     verdict = Verdict(status=Status.FAILED, reason="no restart is left", run=1, g=2, tag="", at=0.0, cause=CAUSE)
     assert said(verdict, KEYS.verdict).text == (
         "failed: no restart is left; rank=[3] failed on host h, see workerlog.3"
     )
+
+
+def test_programs_find_in_fields_what_a_sentence_says() -> None:
+    (formed,) = events_of(KEYS, proposal(), "a", 1.0)
+    assert (formed.run, formed.why, formed.reason) == (1, Why.FIRST, "2 of 2 nodes are here")
+    assert (formed.nodes, formed.more, formed.world) == (("a", "b"), 0, 2)
+    go = said(Go(g=2, tag="", master="h:1", budget=Budget(charged=1), cause=CAUSE, note="restart 1 of 3"), KEYS.go)
+    assert (go.charged, go.reason) == (1, "restart 1 of 3")
+    verdict = Verdict(status=Status.FAILED, reason="no restart is left", run=1, g=2, tag="", at=0.0, cause=CAUSE)
+    ended = said(verdict, KEYS.verdict)
+    assert (ended.status, ended.reason, ended.run) == (Status.FAILED, "no restart is left", 1)
+    assert ended.failure == go.failure
+    assert ended.failure == Failure(g=1, host="h", node="a", rank=3, code=1, words="exit code 1")
+
+
+def test_a_large_world_names_its_first_nodes_and_says_how_many_more_there_are() -> None:
+    places = tuple(Place(f"n{number}", "h", (), (8000,)) for number in range(NODES_MAX + 5))
+    world = Generation(g=1, run=1, tag="t", why=Why.FIRST, reason="", members=places, slots=1)
+    (event,) = events_of(KEYS, Transaction("form", (), (Put(KEYS.generation, encode(world)),)), "a", 0.0)
+    assert (event.nodes[0], len(event.nodes), event.more, event.world) == ("n0", NODES_MAX, 5, NODES_MAX + 5)
+
+
+def test_of_a_log_the_last_lines_are_kept_and_not_more_of_each_than_a_person_reads() -> None:
+    tail = tuple(f"{number} {'x' * 5000}" for number in range(2 * TAIL_MAX))
+    cause = msgspec.structs.replace(CAUSE, exits=(worker_exit(3, log="l" * 9000, tail=tail),))
+    go = said(Go(g=2, tag="", master="h:1", budget=Budget(), cause=cause), KEYS.go)
+    assert go.failure is not None
+    assert [len(line) for line in go.failure.tail] == [LINE_MAX] * TAIL_MAX
+    assert go.failure.tail[-1].startswith("39 ")
+    assert history.read(KEYS, [Entry(KEYS.events + "1", msgspec.json.encode(go), 1, 1)]) == [go]
+
+
+def test_a_recovery_says_when_it_began_on_the_wall_clock() -> None:
+    found = Recovery(
+        Why.LOSS, "b was lost", 1, 2, 100.0, ((Mark.NOTICED, 0.5), (Mark.STEPPED, 1.5)), last_step=9, last_at=99.0
+    )
+    event = of_recovery(found, "a", 5000.0, 103.0)
+    assert (event.began, event.last_at, event.last_step, event.restored_step) == (4997.0, 4996.0, 9, None)
+    assert (event.before, event.why, event.reason, event.complete) == (1, Why.LOSS, "b was lost", True)
+
+
+def test_an_event_of_an_older_version_is_read() -> None:
+    old = b'{"at":12.5,"node":"n","what":"recovery","g":2,"text":"b was lost","phases":{"step":0.5},"rev":0,"of":""}'
+    (event,) = history.read(KEYS, [Entry(KEYS.events + "1", old, 1, 1)])
+    assert (event.text, event.began, event.nodes) == ("b was lost", None, ())
 
 
 def test_a_first_generation_that_comes_with_its_go_is_two_events_in_their_order() -> None:

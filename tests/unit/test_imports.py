@@ -39,6 +39,20 @@ PURE = (
             "roles",
             "tracebacks",
             "progresswords",
+            "steps",
+            "spot/aws",
+            "spot/azure",
+            "spot/endpoint",
+            "spot/exchange",
+            "spot/gcp",
+            "health",
+            "metrictable",
+            "collapse",
+            "jsonlines",
+            "live/screen",
+            "live/words",
+            "torchrun/rounds",
+            "torchrun/words",
         )
     ),
 )
@@ -139,3 +153,7 @@ def test_no_process_of_the_launcher_loads_torch(module: str) -> None:
     if not (ROOT / "launcher" / f"{module}.py").exists():
         return  # It is checked once it is written.
     assert not loaded_after(f"import launcher.{module}") & set(LATE_FOR_THE_AGENT)
+
+
+def test_an_agent_without_monitors_loads_nothing_of_what_answers_them() -> None:
+    assert not loaded_after("import launcher.agent") & {"aiohttp", "prometheus_client"}

@@ -221,6 +221,14 @@ def test_a_node_of_another_mode_is_told_so_and_not_that_its_cards_are_too_few() 
     assert decided.refusal == "job j1 runs with --run_mode collective, this node has ps; use the same everywhere"
 
 
+def test_a_node_of_elastic_launch_is_told_that_the_job_is_torchruns_and_the_other_way_round() -> None:
+    words = "use one of them on every node, or another job id"
+    torchruns = a_job("a", spec=msgspec.structs.replace(STORED, mode=Mode.TORCHRUN))
+    ours, theirs = plan(a_job("a"), me(mode=Mode.TORCHRUN), True), plan(torchruns, me(), True)
+    assert ours.refusal == f"job j1 runs under elastic-launch, and this node under torchrun; {words}"
+    assert theirs.refusal == f"job j1 runs under torchrun, and this node under elastic-launch; {words}"
+
+
 def test_one_card_is_one_card() -> None:
     assert "node d offers 1 card, job j1 uses 2" in plan(a_job("a"), me(slots=1), True).refusal
 

@@ -260,7 +260,7 @@ def test_a_member_that_drains_before_the_start_is_left_out_at_once() -> None:
     job.drain("a")
     form = job.form(11, Reason.GATE_DRAINED)
     assert nodes_of(form) == ["c"]
-    assert form.reason == "a drains"
+    assert form.reason == "a drains: SIGTERM"
 
 
 def test_a_member_of_the_world_before_that_was_taken_for_dead_is_back_in_without_a_restart_of_its_own() -> None:

@@ -424,7 +424,7 @@ def test_drains_are_collected_for_300_ms_and_cost_one_restart() -> None:
     assert job.wait(10.2, Reason.DRAIN_BATCH).until == 10.3
     form = job.form(10.3, Reason.DRAINED)
     assert nodes_of(form) == ["a", "d"]
-    assert form.reason == "b, c drain"
+    assert form.reason == "b, c drain: SIGTERM"
     assert form.generation.why is Why.DRAIN
     assert form.planned
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from elastic.model import Role
+from elastic.model import Role, WorkerExit
 from elastic.naming import failed_words, listed, log_name, process_name
 from launcher.logs import closing_line, process_log, worker_log
 from tests.unit.views import worker_exit
@@ -35,6 +35,11 @@ def test_an_echo_is_not_named_beside_a_failure() -> None:
 
 def test_an_echo_alone_is_called_what_it_is() -> None:
     assert failed_words([worker_exit(0, consequence=True)], "h") == "rank=[0] lost a peer on host h, see workerlog.0"
+
+
+def test_where_nobody_knows_the_log_the_words_that_stand_for_it_say_where_to_look() -> None:
+    exits = [WorkerExit(rank=0, code=1, words="x", log="torchrun's own output", consequence=True)]
+    assert failed_words(exits, "h") == "rank=[0] failed or lost a peer on host h, see torchrun's own output"
 
 
 def test_servers_and_workers_are_told_apart() -> None:

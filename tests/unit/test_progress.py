@@ -204,3 +204,27 @@ def test_a_report_has_the_moment_of_its_step_also_when_it_is_sent_later() -> Non
     script.now = 9.0
     script.reporter.last_word()
     assert [(message.step, message.at) for message in script.progress] == [(1, 5.0), (2, 5.01)]
+
+
+def test_how_many_steps_there_will_be_is_said_once_and_goes_with_each_report(script: Script) -> None:
+    script.reporter.report(1, None, {}, 100)
+    script.now += INTERVAL_S
+    script.report(step=2)
+    assert [progress.total for progress in script.progress] == [100, 100]
+
+
+def test_a_total_that_can_be_asked_is_asked_when_a_report_is_sent_and_nonsense_is_none(script: Script) -> None:
+    asked: list[int] = []
+
+    def total() -> int:
+        asked.append(len(asked))
+        return 7
+
+    for step in range(1000):
+        script.now = step / 1000
+        script.reporter.report(step, None, {}, total)
+    assert [progress.total for progress in script.progress] == [7, 7]
+    assert asked == [0, 1]
+    script.now += INTERVAL_S
+    script.reporter.report(1001, None, {}, -3)
+    assert script.progress[-1].total == 0

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from launcher.progresswords import (
-    METRICS_KEPT_MAX,
     PROGRESS_EVERY_S,
     PROGRESS_EVERY_TERMINAL_S,
     RATE_WINDOW_S,
     Telling,
     progress_line,
+    rate_words,
 )
+from launcher.steps import METRICS_KEPT_MAX
 
 
 @pytest.fixture
@@ -30,6 +31,10 @@ def test_the_line_of_progress_has_step_rate_world_and_loss_before_the_other_metr
 def test_a_slow_rate_is_told_in_seconds_for_a_step_and_an_unknown_one_is_left_out() -> None:
     assert progress_line(5, 0.25, 1, {}) == "step 5 · 4.0 s/step · world 1"
     assert progress_line(5, None, 1, {"loss": None}) == "step 5 · world 1 · loss not finite"
+
+
+def test_a_rate_that_is_none_is_left_out() -> None:
+    assert rate_words(0.0) == ""
 
 
 def test_the_first_report_is_told_at_once_and_the_next_after_a_while(telling: Telling) -> None:
@@ -103,8 +108,8 @@ def test_a_metric_that_is_said_once_in_an_epoch_stays_beside_the_loss_of_each_st
 def test_metrics_with_ever_new_names_are_not_all_kept(telling: Telling) -> None:
     for step in range(1000):
         telling.reported(step, 1, {f"name{step}": 1.0}, float(step))
-    assert len(telling._metrics) == METRICS_KEPT_MAX
-    assert "name999" in telling._metrics
+    assert len(telling.pace.metrics) == METRICS_KEPT_MAX
+    assert "name999" in telling.pace.metrics
 
 
 # Waits

@@ -439,14 +439,14 @@ def test_another_run_replaces_the_verdict_and_registers_in_one_step() -> None:
 
 
 @pytest.mark.parametrize("status", Status)
-def test_another_run_of_a_failed_job_knows_its_newest_checkpoint_and_of_a_completed_one_does_not(
+def test_another_run_of_a_job_that_has_not_completed_knows_its_newest_checkpoint_and_of_others_does_not(
     status: Status,
 ) -> None:
     shelf = an_ended_job()
     shelf.put(KEYS.saved, Saved(step=500, host="a", folder="/data", run=1, g=3))
     shelf.put(KEYS.verdict, msgspec.structs.replace(VERDICT, status=status))
     assert shelf.send(run_again(KEYS, shelf.view, "d", member(), shelf.core.grant(5.0, 0.0).id, AGAIN))
-    assert (shelf.view.saved is not None) is (status is Status.FAILED)
+    assert (shelf.view.saved is not None) is (status is not Status.COMPLETED)
 
 
 RUN_AGAIN_CHANGES: dict[str, Callable[[Shelf], object]] = {

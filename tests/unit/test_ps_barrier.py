@@ -115,6 +115,18 @@ class TestComingLater:
         made.give(0, 0, "a")
         assert made.take() == ["a", "b"]
 
+    def test_a_worker_that_comes_back_twice_is_not_waited_for_where_it_has_given_before(self) -> None:
+        made = barrier(0, 1)
+        made.give(1, 0, "b0")
+        made.leave(1)
+        assert made.enter(1) == 1
+        made.give(1, 1, "b1")
+        made.leave(1)
+        assert made.enter(1) == 1
+        assert not made.give(1, 1, "b1 again")
+        made.leave(0)
+        assert [made.take(), made.take(), made.missing()] == [["b0"], ["b1"], []]
+
 
 class TestAServerWithAnOlderState:
     def test_moves_on_to_the_step_that_everybody_is_at(self) -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import BatchSampler, DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, TensorDataset
 
 import elastic
 from elastic.errors import ConfigError
@@ -465,3 +465,11 @@ class TestMistakes:
             _ = sampler.weight
         list(loader)
         assert (sampler.weight, sampler.samples, sampler.last) == (1.0, 2, True)
+
+
+def test_it_knows_how_many_steps_are_left_of_so_many_epochs_once_a_loop_runs() -> None:
+    sampler = elastic.ElasticSampler(100, rank=0, world=2)
+    assert sampler.steps_left(3) is None
+    loader = DataLoader(TensorDataset(torch.arange(100)), sampler=sampler, batch_size=10)
+    left = [sampler.steps_left(3) for _ in loader]
+    assert left == [14, 13, 12, 11, 10], "five steps in each of three epochs"

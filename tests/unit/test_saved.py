@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,10 @@ from elastic.errors import StoreUnavailable
 from elastic.keys import decode, encode
 from elastic.model import Saved
 from elastic.store.base import Put, Range
-from elastic.store.memory import MemoryCore
-from elastic.store.memory_store import MemoryStore
 from launcher import saved
-from launcher.console import Console
-from launcher.logs import Level, Narrator
 from launcher.saved import SavedSteps
 from tests.unit.documents import KEYS
+from tests.unit.onejob import OneJob
 
 OLD = Saved(step=500, host="a", folder="/data", run=1, g=2)
 
@@ -36,17 +32,11 @@ def test_a_later_generation_counts_more_than_a_higher_step(run: int, g: int, ste
     assert OLD.replaces(None)
 
 
-class Job:
+class Job(OneJob):
     """A store with one job, and a node whose workers save."""
 
     def __init__(self, folder: Path) -> None:
-        self.core = MemoryCore()
-        self.store = MemoryStore(self.core, time.monotonic)
-        with (folder / "console").open("w") as file:
-            self.console = Console(file.fileno())
-        self.output = folder / "console"
-        self.core.txn((), (Put(KEYS.incarnation, encode("i1")),))
-        self.narrator = Narrator("a", self.console, level=Level.VERBOSE)
+        super().__init__(folder)
         self.steps = self.another()
 
     def another(self) -> SavedSteps:

@@ -83,6 +83,7 @@ def trains() -> Noted:
     noted.timeline.spawned(1, 0.1)
     noted.timeline.stood(1, 0, 0.3, 0.3)
     assert noted.timeline.take(0.3) is None, "a tells of the first start"
+    assert [found.start for found in noted.timeline.own] == [True], "which was this node's, too"
     return noted
 
 
@@ -192,7 +193,7 @@ def test_who_starts_the_seats_tells_and_the_proposer_knows_how_it_began() -> Non
     assert found.line.startswith("a was lost; b joins: back in 3.12 s: ")
     lengths = ((Mark.NOTICED, 0.004), (Mark.SEATED, 3.09), (Mark.PUBLISHED, 0.003))
     another, mine = Beginning(1, 2, "d", "another's", lengths), Beginning(1, 2, "b", "a died; b joins", lengths)
-    events = [of_beginning(another, "c", 1.0), of_beginning(mine, "c", 1.0), of_recovery(found, "b", 2.0)]
+    events = [of_beginning(another, "c", 1.0), of_beginning(mine, "c", 1.0), of_recovery(found, "b", 2.0, 2.0)]
     assert (events[1].what, events[1].rev, events[1].of, events[1].node) == (What.SEATS, 2, "b", "c")
     there = beginning(events, found, "b")
     assert there is not None

@@ -25,8 +25,6 @@ LINKING = (
 SEEDS = {"A": range(1, 43), "B": range(1, 17), "C": range(1, 25), "D": range(16)}
 """The rows of each seed document: paddle.distributed.launch, Fluid's quick start, Paddle's questions, OneFlow."""
 ROWS = [f"{seed}{number}" for seed, numbers in SEEDS.items() for number in numbers]
-LATER = {"C2": "operations (issue: run it on a cloud)"}
-"""Rows that other issues build, with what stands there until then."""
 
 HEAD = ["row", "named there", "here", "shown by"]
 TEST = re.compile(r"`(tests/[\w/]+\.py(?:::\w+)+)`")
@@ -103,22 +101,14 @@ def test_every_row_has_a_name_a_use_and_something_that_shows_it() -> None:
     for row in rows():
         assert row.named, row.id
         assert row.here, row.id
-        assert TEST.search(row.shown) or LINK.search(row.shown) or row.id in LATER, row.id
-
-
-def test_rows_of_later_issues_say_so_and_no_other_does() -> None:
-    for name, words in LATER.items():
-        assert by_id()[name].shown == words
-    later = {row.id for row in rows() if re.search(r"training library|operations|issue:", row.shown)}
-    assert later == {*LATER}
+        assert TEST.search(row.shown) or LINK.search(row.shown), row.id
 
 
 def test_nothing_else_stands_in_the_column_that_shows() -> None:
     """A test that is written in another way would not be looked up."""
     for row in rows():
-        if row.id not in LATER:
-            rest = [part for part in row.shown.split(", ") if not TEST.fullmatch(part) and not LINK.fullmatch(part)]
-            assert not rest, (row.id, rest)
+        rest = [part for part in row.shown.split(", ") if not TEST.fullmatch(part) and not LINK.fullmatch(part)]
+        assert not rest, (row.id, rest)
 
 
 def test_every_test_that_is_named_exists() -> None:
@@ -150,7 +140,7 @@ def test_every_link_leads_to_a_page_and_a_heading(page: Path) -> None:
 
 def test_a_row_whose_answer_is_a_page_links_a_heading_of_it() -> None:
     for row in rows():
-        if row.id not in LATER and not TEST.search(row.shown):
+        if not TEST.search(row.shown):
             assert any("#" in target for target in LINK.findall(row.shown)), row.id
 
 

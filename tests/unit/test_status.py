@@ -121,6 +121,12 @@ def test_one_line_says_generation_why_run_np_world_size_and_restarts() -> None:
     )
 
 
+def test_a_job_of_torchrun_shows_no_restarts_because_each_of_its_agents_counts_its_own() -> None:
+    spec = msgspec.structs.replace(SPEC, mode=Mode.TORCHRUN)
+    status = describe(view("a-1", spec=spec, newest=generation(4, "a-1"), go=4), "j")
+    assert head_lines(status, 0.0)[0] == "Job j: generation 4 (first: so it is), run 1, np 1:3, world size 2"
+
+
 def test_the_next_line_is_the_sentence_of_the_proposer_and_names_it() -> None:
     status = describe(view("b-1", "a-1", newest=generation(1, "a-1", "b-1"), go=1), "j")
     assert head_lines(status, 0.0)[1:] == ["Proposer a-1: training with 2 nodes"]

@@ -187,6 +187,27 @@ def test_who_is_not_the_first_of_the_new_world_and_did_not_propose_it_says_nothi
     assert noted.timeline.due_at is None
 
 
+def test_who_says_nothing_knows_its_own_recoveries_all_the_same() -> None:
+    noted = Noted()
+    noted.started()
+    (start,) = noted.timeline.own
+    assert start.start
+    assert start.total_s == pytest.approx(1.5)
+    noted.agent.now = 2.0
+    noted.agent.world(2, "a b", before=Before(1, ("a", "b"), Why.FAILURE))
+    noted.agent.now = 2.2
+    noted.agent.gone()
+    noted.agent.go(2)
+    noted.timeline.spawned(2, 2.3)
+    noted.trains(2, 2.5, 31)
+    assert noted.timeline.own == [], "it is not over yet: others may say something of the same moment"
+    assert noted.timeline.take(2.5 + 2 * LINGER_S) is None
+    (own,) = noted.timeline.own
+    assert (own.g, own.began, own.end) == (2, 2.0, Mark.STEPPED)
+    assert own.total_s == pytest.approx(0.5)
+    assert noted.timeline.own == [], "they are given once"
+
+
 def test_a_node_that_is_not_in_the_new_world_forgets_it_at_its_go() -> None:
     noted = Noted()
     noted.started()
@@ -234,6 +255,44 @@ def test_a_script_that_says_nothing_at_all_is_followed_to_its_start() -> None:
     assert "workers run again in 0.30 s" in noted.told(2.3 + LINGER_S).line
 
 
+def again(noted: Noted, g: int, at: float) -> None:
+    """The worker of b, which is alone, fails; b starts it again in 0.1 s."""
+    noted.agent.now = at
+    noted.agent.refreshed()
+    noted.timeline.failed(g - 1, at, at)
+    noted.agent.exit(1)
+    noted.agent.gone()
+    assert noted.agent.starts[-1] == g
+    noted.timeline.spawned(g, at + 0.1)
+
+
+def test_the_time_in_which_a_script_that_says_nothing_runs_is_no_part_of_its_next_recovery() -> None:
+    noted = Noted()
+    silent(noted, grouped=False)
+    again(noted, 3, 54.0)
+    assert noted.timeline.due_at == 0.0
+    first = noted.timeline.take(54.1)
+    assert first is not None
+    assert "workers run again in 0.30 s" in first.line
+    second = noted.told(54.1 + START_PATIENCE_S)
+    assert (second.before, second.g, second.began) == (2, 3, 54.0)
+    assert "earlier" not in milliseconds(second)
+    assert second.total_s == pytest.approx(0.1)
+    assert [found.g for found in noted.timeline.own] == [1, 2, 3]
+
+
+def test_a_start_that_ends_before_what_the_script_is_known_to_say_came_to_nothing() -> None:
+    noted = Noted()
+    noted.timeline.grouped(1, 0, 0.2, 0.2)
+    silent(noted, grouped=False)
+    again(noted, 3, 6.0)
+    assert noted.timeline.take(6.1) is None
+    noted.timeline.grouped(3, 0, 6.3, 6.3)
+    found = noted.told(20.0)
+    assert (found.before, found.g, found.began) == (1, 3, 2.0)
+    assert milliseconds(found)["earlier"] == 4000
+
+
 def test_a_script_that_has_restored_its_state_will_make_a_step_however_late() -> None:
     noted = Noted()
     silent(noted, grouped=True)
@@ -278,7 +337,7 @@ def test_a_first_start_is_counted_from_the_command() -> None:
     assert found is not None
     assert found.start
     assert found.line.startswith("1 of 1 node is here: first step 2.10 s after the command: join 1000 ms · meet 0 · ")
-    event = of_recovery(found, "b", 12.0)
+    event = of_recovery(found, "b", 12.0, 12.0)
     assert (event.what, event.g, event.text) == (What.START, 1, found.line)
     assert sum(event.phases.values()) == pytest.approx(2.1)
 

@@ -94,7 +94,7 @@ def test_a_node_that_leaves_does_not_say_that_it_waits_for_nodes(tmp_path: Path)
     said: list[str] = []
     bench = Bench(np="3:3")
     lines = lines_of(bench, tmp_path, said.append, lambda: 0.0)
-    bench.core.facts.drain = DrainAsked(0.0, 2, "SIGINT")
+    bench.core.facts.drain = DrainAsked(0.0, 130, "SIGINT")
     lines.after_event()
     assert said == []
 

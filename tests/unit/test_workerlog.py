@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import re
 import resource
 from pathlib import Path
 
 import pytest
 
+from launcher.logorders import Bound
 from launcher.workerlog import HEAD_BYTES, WorkerLog
 from tests import closing
 
@@ -17,8 +20,8 @@ HEADER = "==== elastic-launch job j gen 1 rank 0 ===="
 BOUND = 1 << 20
 
 
-def log_of(path: Path, bytes_max: int | None = BOUND) -> WorkerLog:
-    return WorkerLog(path, HEADER, pytest.fail, bytes_max)
+def log_of(path: Path, bytes_max: int | None = BOUND, older: int = 1) -> WorkerLog:
+    return WorkerLog(path, HEADER, pytest.fail, Bound(bytes_max, older))
 
 
 def number(count: int) -> bytes:
@@ -54,6 +57,76 @@ def test_each_file_has_the_header_the_first_lines_what_is_left_out_and_the_newes
         assert lines[gap].startswith(f"==== {(after[0] - before[-1] - 1) * len(number(0))} bytes of this start")
         assert newest is None or after[-1] == newest
     assert path.read_bytes().endswith(number(199_997) + number(199_998) + number(199_999) + CLOSING)
+
+
+def test_with_older_files_every_line_of_them_is_there_once_and_in_order(tmp_path: Path) -> None:
+    """Each file begins with lines that stand in the one before, too, and says how many bytes of them there are."""
+    path = tmp_path / "workerlog.0"
+    log = log_of(path, 4 * BOUND, older=7)
+    count = 180_000
+    for start in range(0, count, 100):
+        log.write(b"".join(map(number, range(start, start + 100))))
+    log.close()
+    files = [*(path.with_name(f"workerlog.0.{at}") for at in range(7, 0, -1)), path]
+    assert sorted(files) == sorted(tmp_path.iterdir())
+    assert sum(file.stat().st_size for file in files) <= 4 * BOUND
+    whole = b""
+    for at, file in enumerate(files):
+        text = file.read_bytes()
+        gap = re.search(rb"==== \d+ bytes of this start are left out here, see .*; its last (\d+) follow ====\n", text)
+        begins = len(HEADER) + 1
+        if gap is not None:
+            begins = gap.end() + int(gap[1])
+            assert not at or whole.endswith(text[gap.end() : begins])
+        whole += text[begins:]
+    first = int(whole.split()[1])
+    assert whole == b"".join(map(number, range(first, count)))
+    assert first < 40_000
+
+
+class Killed(BaseException):
+    """What SIGKILL is to a process."""
+
+
+@pytest.mark.parametrize("renames", range(4))
+def test_a_writer_that_is_killed_at_the_turn_loses_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    path, left = tmp_path / "workerlog.0", 10**9
+    replace = os.replace
+
+    def until_killed(one: Path, other: Path) -> None:
+        nonlocal left
+        if left == 0:
+            raise Killed
+        left -= 1
+        replace(one, other)
+
+    monkeypatch.setattr(os, "replace", until_killed)
+    log, written = log_of(path, 2 * BOUND, older=3), 0
+
+    def write() -> None:
+        nonlocal written
+        log.write(number(written) * 1000)
+        written += 1
+
+    while not path.with_name("workerlog.0.3").exists():
+        write()
+    kept = {text for file in tmp_path.iterdir() for text in file.read_text().splitlines()[1:]}
+    left = renames
+    with contextlib.suppress(Killed):
+        while True:
+            write()
+            kept.add(number(written - 1).decode().rstrip())
+    left = 10**9
+    again = log_of(path, 2 * BOUND, older=3)
+    again.line("it goes on")
+    again.close()
+    there = {text for file in tmp_path.iterdir() for text in file.read_text().splitlines()[1:]}
+    oldest = {line for line in kept - there if line.startswith("line")}
+    assert len(oldest) * 11_000 * 16 // 11 <= BOUND, "only the oldest file is gone, if it went"
+    assert f"line {written - 1:010}" in there
+    assert "it goes on" in there
 
 
 def test_the_end_of_a_log_can_be_read_whenever_it_was_set_aside(tmp_path: Path) -> None:
@@ -117,7 +190,7 @@ def test_what_no_disk_takes_is_told_once_and_the_log_says_how_much_is_missing(tm
     """A limit of the size of files stands for a disk that is full, and then has room again."""
     told: list[str] = []
     path = tmp_path / "workerlog.0"
-    log = WorkerLog(path, HEADER, told.append, BOUND)
+    log = WorkerLog(path, HEADER, told.append, Bound(BOUND))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
@@ -140,7 +213,7 @@ def test_a_folder_in_which_nothing_can_be_renamed_costs_the_text_and_nothing_els
     told: list[str] = []
     path = tmp_path / "workerlog.0"
     (tmp_path / "workerlog.0.1").mkdir()
-    log = WorkerLog(path, HEADER, told.append, BOUND)
+    log = WorkerLog(path, HEADER, told.append, Bound(BOUND))
     for _ in range(30):
         log.write(b"x" * 100_000)
     log.close()
@@ -171,7 +244,7 @@ def test_a_disk_that_says_at_the_end_that_it_has_no_room_is_told_once_and_no_oth
     told: list[str] = []
     path = tmp_path / "workerlog.0"
     before = os.listdir("/proc/self/fd")
-    log = WorkerLog(path, HEADER, told.append, BOUND)
+    log = WorkerLog(path, HEADER, told.append, Bound(BOUND))
     for count in range(0, 100_000, 1000):
         log.write(b"".join(map(number, range(count, count + 1000))))
         assert path.read_bytes().endswith(number(count + 999)), "it goes on in the file that was begun"
@@ -194,7 +267,7 @@ def test_a_disk_that_does_not_know_its_file_any_more_is_told_once(
     path = tmp_path / "workerlog.0"
     before = os.listdir("/proc/self/fd")
     monkeypatch.setattr(os, "fstat", stale)
-    log = WorkerLog(path, HEADER, told.append, BOUND)
+    log = WorkerLog(path, HEADER, told.append, Bound(BOUND))
     log.write(b"text")
     log.line("a line")
     log.close()

@@ -73,11 +73,11 @@ class Job:
             self.memory = msgspec.structs.replace(self.memory, unheard=unheard)
         self._set(members={node: stored for node, stored in self.view.members.items() if node not in nodes.split()})
 
-    def drain(self, nodes: str) -> None:
+    def drain(self, nodes: str, reason: str = "SIGTERM") -> None:
         """They say that they leave."""
         for node in nodes.split():
             stored = self.view.members[node]
-            value = msgspec.structs.replace(stored.value, state=MemberState.DRAINING, drain_reason="SIGTERM")
+            value = msgspec.structs.replace(stored.value, state=MemberState.DRAINING, drain_reason=reason)
             self._set(members={**self.view.members, node: replace(stored, value=value)})
 
     def scale(self, np: str) -> None:

@@ -1,0 +1,110 @@
+"""Windows: an asker can say anything to an agent, and an agent anything to an asker."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+from elastic import askwire
+from elastic.askwire import (
+    ANSWER_MAX,
+    Log,
+    LogEnd,
+    LogPiece,
+    LogStart,
+    Now,
+    Refusal,
+    Shown,
+    Stacks,
+    StackText,
+    answer_line,
+    question_line,
+)
+from elastic.keys import View
+from elastic.linkwire import LinkError
+from elastic.model import Role
+from launcher.lastlogs import LastLogs
+from launcher.picturewords import cells, foot_lines
+from launcher.status import NodeState, NodeStatus, describe
+from launcher.window import Window
+from tests.fuzz.links import rounds, run, tcp_pair
+from tests.fuzz.target import Target
+from tests.unit.test_askwire import snapshot
+from tests.unit.test_lastlogs import start
+
+NODE = NodeStatus(m_id=0, node="a-1", host="a", ranks=(0,), state=NodeState.RUNNING)
+
+
+def questions(data: bytes) -> None:
+    """A line is a question, which is written again as it was read, or is refused."""
+    for line in data.split(b"\n"):
+        with contextlib.suppress(LinkError):
+            found = askwire.read_question(line)
+            assert askwire.read_question(question_line(found).removesuffix(b"\n")) == found
+
+
+def answers(data: bytes) -> None:
+    """A line is an answer, which can be shown to people, or is refused."""
+    for line in data.split(b"\n"):
+        with contextlib.suppress(LinkError):
+            found = askwire.read_answer(line)
+            if isinstance(found, askwire.Snapshot):
+                assert len(answer_line(found)) <= ANSWER_MAX or not found.workers
+                assert all(cell.isprintable() for cell in cells(NODE, found))
+                foot_lines(describe(View(), "j"), {found.node: found.waits})
+
+
+def window(data: bytes) -> None:
+    """An asker that knows the secret and says this is answered or sent away, and the agent is as it was."""
+
+    async def stacks(asked: Stacks) -> StackText | Refusal:
+        return StackText("Current thread", "somehow")
+
+    async def story() -> None:
+        complaints: list[str] = []
+        logs = LastLogs()
+        start(logs).write(b"one\ntwo\n")
+        one = Window(lambda: snapshot(1), logs, stacks, complaints.append)
+        ours, theirs = tcp_pair()
+        ours.setblocking(False)
+        one.take(ours, Shown("0" * 64))
+        with theirs:
+            theirs.setblocking(False)
+            with contextlib.suppress(OSError):
+                theirs.send(data)
+                await rounds()
+                theirs.shutdown(socket.SHUT_WR)
+            await rounds(12)
+        for asker in (*one._askers, *one._followers):
+            asker.cancel()
+        await one.close()
+        assert not one._askers | one._followers
+        assert not complaints, complaints
+        assert logs.path("workerlog.3")
+
+    run(story())
+
+
+ASKED: tuple[askwire.Question, ...] = (
+    Now(),
+    Log(Role.WORKER, 3, 10),
+    Log(Role.WORKER, 3, follow=True, g=1),
+    Log(Role.SERVER, 0),
+    Stacks(Role.WORKER, 3),
+)
+TOLD: tuple[askwire.Answer, ...] = (
+    Shown("0" * 64),
+    snapshot(1),
+    LogStart("/log/workerlog.3"),
+    LogPiece(b"one\n", 3),
+    LogEnd(1, 0, over=True),
+    StackText("Current thread", "somehow"),
+    Refusal("no"),
+)
+QUESTIONS = b"".join(map(question_line, ASKED))
+ANSWERS = b"".join(map(answer_line, TOLD))
+TARGETS = (
+    Target("window questions", questions, (QUESTIONS,)),
+    Target("window", window, (QUESTIONS, question_line(Now()), question_line(Log(Role.WORKER, 3, 1)))),
+    Target("window answers", answers, (ANSWERS,)),
+)

@@ -1,0 +1,209 @@
+"""The server of the page beside strangers: other names, other origins, crowds, browsers that do not read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from elastic.keys import JobKeys, encode
+from elastic.store.base import Put
+from elastic.store.memory import MemoryCore
+from elastic.store.memory_store import MemoryStore
+from launcher.page import live, server
+from launcher.page.live import Lives
+from launcher.page.server import BROWSERS_MAX, PageServer
+from tests.unit.test_forget import GO, MEMBER, SPEC, WORLD
+
+TOKEN = "a-token-of-somebody"
+LIMIT_S = 20.0
+
+
+class Served:
+    """A page server on a store in memory, with a job that trains, and a client."""
+
+    def __init__(self, client: aiohttp.ClientSession, base: str, core: MemoryCore) -> None:
+        self.client = client
+        self.base = base
+        self.core = core
+
+    async def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], str]:
+        async with self.client.get(self.base + path, headers=headers) as answer:
+            return answer.status, dict(answer.headers), await answer.text()
+
+    async def order(self, order: object, **headers: str) -> tuple[int, dict[str, str]]:
+        sent = {"Origin": self.base, "Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json", **headers}
+        path = f"{self.base}/api/job/j/orders"
+        async with self.client.post(path, data=json.dumps(order), headers=sent) as answer:
+            return answer.status, await answer.json()
+
+
+@asynccontextmanager
+async def serving(token: str = "", only: str = "", host: str = "127.0.0.1") -> AsyncIterator[Served]:
+    core = MemoryCore()
+    store = MemoryStore(core, time.monotonic)
+    keys = JobKeys("j", "/p")
+    documents = {"incarnation": "i", "spec": SPEC, "generation": WORLD, "go": GO}
+    core.txn((), [Put(keys.root + name, encode(document)) for name, document in documents.items()])  # type: ignore[arg-type]
+    for node in ("a", "b"):
+        core.txn((), (Put(keys.member(node), encode(MEMBER)),))
+    lives = Lives(store, "/p", ("h:1",))
+    served = PageServer(lives, (store, "/p"), only, token)
+    _, port = await served.open(host, 0)
+    try:
+        async with aiohttp.ClientSession() as client:
+            yield Served(client, f"http://127.0.0.1:{port}", core)
+    finally:
+        await served.close()
+        await lives.close()
+        await store.close()
+
+
+def played(story: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def test() -> None:
+        async def within() -> None:
+            async with asyncio.timeout(LIMIT_S):
+                await story()
+
+        asyncio.run(within())
+
+    test.__name__ = story.__name__
+    return test
+
+
+@played
+async def test_every_answer_is_kept_by_nobody_and_read_by_no_other_origin() -> None:
+    async with serving() as one:
+        for path in ("/", "/job/j", "/api/jobs", "/api/job/j", "/nowhere"):
+            _, headers, _ = await one.get(path)
+            assert headers["Cache-Control"] == "no-store"
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+            assert "Access-Control-Allow-Origin" not in headers
+        assert (await one.get("/"))[1]["Content-Security-Policy"].startswith("default-src 'none'; ")
+
+
+@played
+async def test_who_came_by_a_name_that_is_not_ours_gets_nothing() -> None:
+    async with serving() as one:
+        for name in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "10.0.0.1", ""):
+            status, _, said = await one.get("/api/job/j", Host=name)
+            assert status == 403, name
+            assert "head" not in said
+        for name in ("localhost:1", "127.0.0.1", "[::1]:80", "LOCALHOST"):
+            assert (await one.get("/api/jobs", Host=name))[0] == 200, name
+
+
+@played
+async def test_a_server_for_every_address_answers_under_addresses_and_no_name_of_others() -> None:
+    async with serving(host="0.0.0.0") as one:
+        assert (await one.get("/api/jobs", Host="10.0.0.7:80"))[0] == 200
+        assert (await one.get("/api/jobs", Host="evil.example"))[0] == 403
+
+
+@played
+async def test_a_job_is_told_whole_and_all_jobs_in_a_list() -> None:
+    async with serving() as one:
+        told = json.loads((await one.get("/api/job/j"))[2])
+        assert (told["head"]["job_id"], told["head"]["generation"], len(told["nodes"])) == ("j", 3, 2)
+        assert [job["job_id"] for job in json.loads((await one.get("/api/jobs"))[2])["jobs"]] == ["j"]
+        told = json.loads((await one.get("/api/job/other"))[2])
+        assert "There is no job other in etcd" in told["absent"]
+
+
+@played
+async def test_a_page_of_one_job_shows_no_other() -> None:
+    async with serving(only="j") as one:
+        assert (await one.get("/api/job/j"))[0] == 200
+        for path in ("/api/jobs", "/api/job/k", "/job/k", "/api/job/..%2Fj"):
+            assert (await one.get(path))[0] == 404, path
+
+
+@played
+async def test_orders_need_the_token_the_pages_own_origin_and_json() -> None:
+    async with serving(TOKEN) as one:
+        before = one.core.revision
+        for headers in (
+            {"Authorization": ""},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": "Bearer tökèn"},
+            {"Origin": "http://evil.example"},
+            {"Origin": "null"},
+            {"Content-Type": "text/plain"},
+        ):
+            assert (await one.order({"order": "stop"}, **headers))[0] == 403, headers
+        wrong_ones: tuple[object, ...] = ("stop", {}, {"order": "shout"}, {"order": "scale", "np": "0"}, [])
+        for wrong in (*wrong_ones, {"order": "stop", "more": 1}):
+            status, said = await one.order(wrong)
+            assert status == 400, wrong
+            assert "\n" not in said["error"]
+        assert one.core.revision == before, "nothing was written"
+        status, said = await one.order({"order": "scale", "np": "1"})
+        assert (status, said["said"]) == (
+            200,
+            "j: --np 2 becomes 1; 2 nodes run: 1 of them will leave the world and wait as a spare",
+        )
+
+
+@played
+async def test_without_a_token_there_are_no_orders() -> None:
+    async with serving() as one:
+        for given in ("", "Bearer ", "Bearer None"):
+            status, said = await one.order({"order": "stop", "now": True}, Authorization=given)
+            assert (status, said["error"]) == (403, "this page only looks; start elastic-ctl ui with --allow_orders")
+
+
+def test_who_asks_for_job_after_job_makes_it_follow_some_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "FOLLOWED_MAX", 2)
+
+    @played
+    async def some() -> None:
+        async with serving() as one:
+            answers = [await one.get(f"/api/job/j{number}") for number in range(4)]
+            assert [status for status, _, _ in answers] == [200, 200, 409, 409]
+            assert "2 jobs are followed already" in answers[-1][2]
+
+    some()
+
+
+@played
+async def test_many_look_at_a_job_and_the_store_is_read_once_and_written_never() -> None:
+    async with serving() as one:
+        before = one.core.revision
+        streams = [await one.client.get(f"{one.base}/api/job/j/live") for _ in range(BROWSERS_MAX)]
+        for stream in streams:
+            assert b'"head"' in await stream.content.readline()
+        async with one.client.get(f"{one.base}/api/job/j/live") as late:
+            assert "16 pages are open already" in await late.text()
+        one.core.txn((), (Put(JobKeys("j", "/p").spec, encode(SPEC)),))
+        for stream in streams:
+            stream.close()
+        assert one.core.revision == before + 1
+        assert len([task for task in asyncio.all_tasks() if task.get_name() == "follow j"]) == 1
+
+
+def test_a_browser_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "SLOW_S", 0.2)
+    monkeypatch.setattr(live, "PACE_S", 0.0)
+    monkeypatch.setattr(server, "message", lambda *_: b'"' + b"x" * (1 << 20) + b'"')
+
+    @played
+    async def cut_off() -> None:
+        async with serving() as one:
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(one.base.rpartition(":")[2]), limit=1024)
+            writer.write(b"GET /api/job/j/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            keys = JobKeys("j", "/p")
+            while not reader.at_eof():  # Nothing is read, and something changes all the time.
+                one.core.txn((), (Put(keys.member("a"), encode(MEMBER)),))
+                await asyncio.sleep(0.05)
+                if reader.exception() is not None or writer.transport.is_closing():
+                    break
+                writer.write(b"\r\n")
+            writer.close()
+
+    cut_off()

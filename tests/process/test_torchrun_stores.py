@@ -1,0 +1,84 @@
+"""The store of a round of torchrun: who waits in it does so for as long as the round goes on, and no longer."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from launcher.torchrun.endings import Over
+from launcher.torchrun.stores import Meeting, RoundStore, serve
+
+
+class Round:
+    """Whether it goes on, and what was said of its end."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.looks = 0
+        self.said: list[str] = []
+
+    def goes_on(self) -> bool:
+        """Tell, and count how often that was asked."""
+        self.looks += 1
+        return not self.over.is_set()
+
+    def over_soon(self) -> bool:
+        """Tell that it goes on, a few times."""
+        return self.goes_on() and self.looks < 10
+
+
+def test_a_node_that_accepts_and_says_nothing_is_waited_for_only_while_the_round_goes_on() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        round_ = Round()
+        meeting = Meeting("127.0.0.1", frozen.getsockname()[1], 1, 2)
+        assert meeting.meet(round_.over_soon, round_.said.append) is None
+        assert not meeting.reached
+
+
+def test_nobody_leaves_the_meeting_before_all_are_there() -> None:
+    server = serve("127.0.0.1", 0)
+    round_ = Round()
+    first = Meeting("127.0.0.1", server.port, 0, 2)
+    assert first.meet(round_.over_soon, round_.said.append) is None
+    assert first.reached
+    round_ = Round()
+    with ThreadPoolExecutor() as pool:
+        meetings = [Meeting("127.0.0.1", server.port, m_id, 2) for m_id in (0, 1)]
+        stores = list(pool.map(lambda one: one.meet(round_.goes_on, round_.said.append), meetings))
+    assert all(isinstance(store, RoundStore) for store in stores)
+    assert round_.said == []
+
+
+def test_a_wait_at_the_exit_barrier_ends_with_the_round_and_says_so() -> None:
+    server = serve("127.0.0.1", 0)
+    round_ = Round()
+    store = RoundStore("127.0.0.1", server.port, round_.over_soon, round_.said.append)
+    store.wait(["never"])
+    assert round_.said == ["this world has ended while torchrun waits for the others at its exit barrier: it goes on"]
+    assert store.add("members", 1) in (0, 1)
+
+
+def test_a_wait_for_ranks_ends_torchrun_with_exit_code_4_when_the_round_is_over() -> None:
+    server = serve("127.0.0.1", 0)
+    round_ = Round()
+    store = RoundStore("127.0.0.1", server.port, round_.over_soon, round_.said.append)
+    with pytest.raises(Over) as ended:
+        store.get("torchelastic/assigned_ranks/1")
+    assert ended.value.code == 4
+    assert round_.said == [str(ended.value)]
+    assert "the job stays open" in round_.said[0]
+
+
+def test_a_store_that_is_gone_ends_a_wait_for_ranks_in_the_same_way() -> None:
+    server = serve("127.0.0.1", 0)
+    round_ = Round()
+    store = RoundStore("127.0.0.1", server.port, round_.goes_on, round_.said.append)
+    with ThreadPoolExecutor() as pool:
+        wait = pool.submit(store.multi_get, ["never"])
+        del server
+        with pytest.raises(Over):
+            wait.result()
+    assert len(round_.said) == 1

@@ -1,0 +1,399 @@
+"""The window of an agent beside strangers, crowds, and askers that say nonsense or do not read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from elastic import askwire, linkwire
+from elastic.askwire import Log, LogEnd, LogPiece, LogStart, Refusal, Shown, Snapshot, Stacks, StackText
+from elastic.model import Member, Role
+from launcher import window
+from launcher.asking import Asking, NotNow, Unasked, ask_all
+from launcher.hello import Hello
+from launcher.lastlogs import LastLogs
+from launcher.links import Links
+from launcher.startlog import StartLog
+from launcher.window import ASKERS_MAX, FOLLOWERS_MAX, Window
+from tests.process.linking import SECRET, played
+from tests.process.linkpeer import JOB
+from tests.process.test_links_hostile import Stranger, connected, impostor
+from tests.unit.test_askwire import snapshot
+from tests.unit.test_lastlogs import Nowhere, start
+
+NODE = "n-1"
+FOLLOWED = Log(Role.WORKER, 3, follow=True)
+
+
+class Looked:
+    """An agent that can be looked at: its listener, links and window, and one worker's log."""
+
+    def __init__(self, agent: Hello) -> None:
+        self.agent = agent
+        self.complaints: list[str] = []
+        self.logs = LastLogs()
+        self.asked: list[Stacks] = []
+        self.window = Window(lambda: snapshot(1), self.logs, self.stacks, self.complaints.append)
+        self.links = Links(
+            JOB,
+            NODE,
+            on_change=lambda nodes: None,
+            on_proof=lambda node, revision, host: None,
+            on_answered=lambda number, nodes: None,
+            grants=lambda node, g: 0.0,
+            on_vouched=lambda g, until: None,
+            complain=self.complaints.append,
+        )
+        self.links.show(self.window.take)
+        self.links.secret(SECRET)
+        agent.hand_to(self.links.accept)
+        self.log = start(self.logs)
+
+    async def stacks(self, asked: Stacks) -> StackText | Refusal:
+        self.asked.append(asked)
+        if asked.index == 99:
+            raise KeyError("a mistake of ours")
+        return StackText("x" * (asked.index * 1000), "somehow")
+
+    def asking(self, secret: str = SECRET, node: str = NODE) -> Asking:
+        return Asking(JOB, secret, node, self.member())
+
+    def member(self, port: int = 0) -> Member:
+        return Member(host="127.0.0.1", slots=1, masters=(7000,), ports=(8000,), link=port or self.agent.port)
+
+
+@contextlib.asynccontextmanager
+async def looked() -> AsyncIterator[Looked]:
+    agent = await Hello.listen("127.0.0.1", JOB, NODE)
+    made = Looked(agent)
+    try:
+        yield made
+    finally:
+        made.links.close()
+        await made.window.close()
+        await agent.close()
+
+
+async def lets_in(stranger: Stranger, secret: str = SECRET) -> askwire.Answer:
+    """Prove by hand; the agent's answer."""
+    greeting = await stranger.greeted()
+    stranger.say(linkwire.encode(askwire.look(secret, greeting, secrets.token_hex(16))))
+    return askwire.read_answer(await stranger.line())
+
+
+async def told(log: Log, asking: Asking) -> tuple[bytes, LogEnd]:
+    data = b""
+    async for answer in asking.log(log):
+        if isinstance(answer, LogPiece):
+            data += answer.data
+        if isinstance(answer, LogEnd):
+            return data, answer
+    raise AssertionError("it did not end")
+
+
+async def until(look: Callable[[], bool]) -> None:
+    while not look():  # noqa: ASYNC110  # Nobody tells of it.
+        await asyncio.sleep(0.01)
+
+
+# Who asks
+
+
+def test_who_proves_the_secret_is_answered_one_question_after_the_other() -> None:
+    async def story() -> None:
+        async with looked() as agent, agent.asking() as one:
+            agent.log.write(b"one\ntwo\n")
+            assert await one.now() == snapshot(1)
+            assert await told(Log(Role.WORKER, 3, 1), one) == (b"two\n", LogEnd(1, 0, over=False))
+            assert await one.stacks(Stacks(Role.WORKER, 3)) == StackText("x" * 3000, "somehow")
+            assert await one.now() == snapshot(1)
+
+    played(story)
+
+
+@pytest.mark.parametrize(("secret", "node", "why"), [("wrong", NODE, "shows nothing"), (SECRET, "n-2", "another node")])
+def test_another_secret_or_node_is_shown_nothing(secret: str, node: str, why: str) -> None:
+    async def story() -> None:
+        async with looked() as agent:
+            with pytest.raises(Unasked, match=why):
+                async with agent.asking(secret, node):
+                    pass
+            assert not agent.window._askers
+            assert agent.complaints == [] or "cannot prove to be of this job" in agent.complaints[0]
+
+    played(story)
+
+
+def test_a_recorded_proof_opens_nothing_later() -> None:
+    async def story() -> None:
+        async with looked() as agent:
+            async with connected(agent.agent) as first:
+                said = askwire.look(SECRET, await first.greeted(), secrets.token_hex(16))
+                first.say(linkwire.encode(said))
+                assert isinstance(askwire.read_answer(await first.line()), Shown)
+            async with connected(agent.agent) as again:
+                await again.greeted()
+                again.say(linkwire.encode(said))
+                assert await again.line() == b""
+
+    played(story)
+
+
+def test_who_answers_for_an_agent_and_cannot_prove_it_is_not_believed() -> None:
+    async def story() -> None:
+        greeting = linkwire.greeting_line(linkwire.Greeting(JOB, NODE, "0" * 32))
+        async with impostor(greeting, askwire.answer_line(Shown("0" * 64)), close=False) as port:
+            member = Member(host="127.0.0.1", slots=1, masters=(7000,), ports=(8000,), link=port)
+            with pytest.raises(Unasked, match="cannot prove"):
+                async with Asking(JOB, SECRET, NODE, member):
+                    pass
+        async with impostor(b"SSH-2.0-OpenSSH_9.2\n") as port:
+            members = {NODE: Member(host="127.0.0.1", slots=1, masters=(7000,), ports=(8000,), link=port)}
+            snapshots, unasked = await ask_all(JOB, SECRET, members, 5.0)
+            assert snapshots == {}
+            assert "not elastic-launch" in unasked[NODE]
+
+    played(story)
+
+
+def test_nobody_at_an_address_and_silence_are_said_with_the_address() -> None:
+    async def story() -> None:
+        async with looked() as agent, impostor(b"", b"", close=False) as silent:
+            gone = Member(host="127.0.0.1", slots=1, masters=(7000,), ports=(8000,), link=1)
+            members = {NODE: agent.member(), "n-2": agent.member(silent), "n-3": gone}
+            snapshots, unasked = await ask_all(JOB, SECRET, members, 0.5)
+            assert set(snapshots) == {NODE}
+            assert unasked["n-2"].startswith(f"node n-2 at 127.0.0.1:{silent} cannot be asked: no answer within 0.5 s")
+            assert unasked["n-3"].startswith("node n-3 at 127.0.0.1:1 cannot be asked: refused")
+
+    played(story)
+
+
+# Limits
+
+
+def test_the_ninth_asker_is_told_that_there_are_eight_and_gets_in_when_one_has_gone() -> None:
+    async def story() -> None:
+        async with looked() as agent, contextlib.AsyncExitStack() as stack:
+            crowd = [await stack.enter_async_context(agent.asking()) for _ in range(ASKERS_MAX)]
+            with pytest.raises(Unasked, match="8 others look at this node now"):
+                async with agent.asking() as late:
+                    await late.now()
+            crowd[0]._hang_up()
+            await until(lambda: len(agent.window._askers) < ASKERS_MAX)
+            async with agent.asking() as late:
+                assert isinstance(await late.now(), Snapshot)
+
+    played(story)
+
+
+def test_who_follows_logs_takes_no_place_of_those_that_ask_and_one_too_many_can_come_later() -> None:
+    async def story() -> None:
+        async with looked() as agent, contextlib.AsyncExitStack() as stack:
+            agent.log.write(b"one\n")
+            crowd = []
+            for _ in range(FOLLOWERS_MAX):
+                crowd.append(await stack.enter_async_context(agent.asking()))
+                assert isinstance(await anext(crowd[-1].log(FOLLOWED)), LogStart)
+            async with agent.asking() as late:
+                assert isinstance(await late.now(), Snapshot)
+                with pytest.raises(NotNow, match="32 others follow logs of this node now"):
+                    await anext(late.log(FOLLOWED))
+                assert isinstance(await late.now(), Snapshot)
+            crowd[0]._hang_up()
+            await until(lambda: len(agent.window._followers) < FOLLOWERS_MAX)
+            async with agent.asking() as late:
+                assert isinstance(await anext(late.log(FOLLOWED)), LogStart)
+
+    played(story)
+
+
+@pytest.mark.parametrize(
+    "data", [b"\n", b"{}\n", b"x" * (1 << 20) + b"\n", b"[" * 1000 + b"\n", b'{"type":"drain"}\n', b"\xff\n"]
+)
+def test_what_is_no_question_is_answered_by_a_sentence_and_the_end(data: bytes) -> None:
+    async def story() -> None:
+        async with looked() as agent, connected(agent.agent) as stranger:
+            assert isinstance(await lets_in(stranger), Shown)
+            stranger.say(data)
+            with contextlib.suppress(linkwire.LinkError):  # Where much was unread, the answer may be lost with it.
+                answer = askwire.read_answer(await stranger.line())
+                assert isinstance(answer, Refusal)
+            await stranger.is_closed()
+            assert agent.complaints == []
+            async with agent.asking() as one:
+                assert await one.now() == snapshot(1)
+
+    played(story)
+
+
+def test_an_asker_that_does_not_read_is_sent_away_and_costs_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "SLOW_LIMIT_S", 0.3)
+
+    async def story() -> None:
+        async with looked() as agent, connected(agent.agent) as stranger:
+            assert isinstance(await lets_in(stranger), Shown)
+            stranger.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            stranger.say(askwire.question_line(Log(Role.WORKER, 3, follow=True)))
+            await until(lambda: bool(agent.window._followers))
+            while agent.window._followers:
+                agent.log.write(b"x" * (1 << 18))
+                await asyncio.sleep(0.01)
+            assert agent.complaints == []
+
+    played(story)
+
+
+def test_an_asker_that_asks_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "IDLE_LIMIT_S", 0.1)
+
+    async def story() -> None:
+        async with looked() as agent, connected(agent.agent) as stranger:
+            assert isinstance(await lets_in(stranger), Shown)
+            await stranger.is_closed()
+            assert not agent.window._askers
+
+    played(story)
+
+
+def test_a_mistake_of_ours_in_an_answer_ends_the_asker_and_is_heard() -> None:
+    async def story() -> None:
+        async with looked() as agent:
+            with pytest.raises(Unasked, match="closed the connection"):
+                async with agent.asking() as one:
+                    await one.stacks(Stacks(Role.WORKER, 99))
+            assert "a mistake of ours" in agent.complaints[0]
+            async with agent.asking() as one:
+                assert await one.now() == snapshot(1)
+
+    played(story)
+
+
+def test_stacks_without_end_are_cut() -> None:
+    async def story() -> None:
+        async with looked() as agent, agent.asking() as one:
+            found = await one.stacks(Stacks(Role.WORKER, 98))
+            assert found.text.endswith("(cut here)")
+
+    played(story)
+
+
+# Logs
+
+
+def test_a_log_is_followed_until_its_start_has_ended() -> None:
+    async def story() -> None:
+        async with looked() as agent, agent.asking() as one:
+            following = asyncio.create_task(told(Log(Role.WORKER, 3, follow=True), one))
+            for number in range(5):
+                agent.log.write(b"line %d\n" % number)
+                await asyncio.sleep(0.03)
+            agent.log.line("==== ended ====")
+            agent.log.close()
+            data, end = await following
+            assert data == b"==== gen 1 ====\n" + b"".join(b"line %d\n" % n for n in range(5)) + b"==== ended ====\n"
+            assert end == LogEnd(1, 0, over=True)
+
+    played(story)
+
+
+def test_who_lost_the_connection_goes_on_where_it_was_and_gets_nothing_twice() -> None:
+    async def story() -> None:
+        async with looked() as agent:
+            agent.log.write(b"one\ntwo\n")
+            async with agent.asking() as one:
+                log = one.log(Log(Role.WORKER, 3, follow=True))
+                pieces = [answer async for answer in until_size(log, 24)]
+            agent.log.write(b"three\n")
+            agent.log.close()
+            last = pieces[-1]
+            async with agent.asking() as one:
+                asked = Log(Role.WORKER, 3, follow=True, g=last.g, rev=last.rev, offset=last.offset)
+                assert await told(asked, one) == (b"three\n", LogEnd(1, 0, over=True))
+            async with agent.asking() as one:
+                assert await told(Log(Role.WORKER, 3, 1, g=9, offset=5), one) == (b"", LogEnd(0, 0, over=False))
+
+    played(story)
+
+
+async def until_size(log: AsyncIterator[object], size: int) -> AsyncIterator[LogPiece]:
+    """The pieces of a log until it has so many bytes."""
+    async for answer in log:
+        if isinstance(answer, LogPiece):
+            yield answer
+            size -= len(answer.data)
+            if size <= 0:
+                return
+
+
+def test_the_next_start_is_waited_for_and_told_from_its_beginning() -> None:
+    async def story() -> None:
+        async with looked() as agent, agent.asking() as one:
+            agent.log.close()
+            following = asyncio.create_task(told(Log(Role.WORKER, 3, 0, follow=True, g=1), one))
+            await asyncio.sleep(0.2)
+            log = start(agent.logs, (2, 0))
+            log.write(b"first\n")
+            log.close()
+            assert await following == (b"==== gen 2 ====\nfirst\n", LogEnd(2, 0, over=True))
+
+    played(story)
+
+
+def test_a_start_that_is_forgotten_while_it_is_followed_is_over() -> None:
+    async def story() -> None:
+        async with looked() as agent, agent.asking() as one:
+            following = asyncio.create_task(told(Log(Role.WORKER, 3, follow=True), one))
+            await until(lambda: bool(agent.window._followers))
+            await asyncio.sleep(0.2)
+            for g in (2, 3):
+                start(agent.logs, (g, 0), "workerlog.0")
+            assert await following == (b"==== gen 1 ====\n", LogEnd(1, 0, over=True))
+
+    played(story)
+
+
+def test_an_agent_that_ends_gives_followers_what_there_is() -> None:
+    async def story() -> None:
+        async with looked() as agent, agent.asking() as one:
+            following = asyncio.create_task(told(Log(Role.WORKER, 3, follow=True), one))
+            await until(lambda: bool(agent.window._followers))
+            await asyncio.sleep(0.2)
+            agent.log.write(b"the last words\n")
+            await agent.window.close()
+            assert await following == (b"==== gen 1 ====\nthe last words\n", LogEnd(1, 0, over=False))
+
+    played(story)
+
+
+def test_a_process_that_has_not_run_here_is_said() -> None:
+    async def story() -> None:
+        async with looked() as agent, agent.asking() as one:
+            with pytest.raises(Unasked, match="rank 4 has not run here"):
+                await told(Log(Role.WORKER, 4), one)
+
+    played(story)
+
+
+def test_what_a_follower_is_too_slow_for_is_counted() -> None:
+    async def story() -> None:
+        async with looked() as agent, agent.asking() as one:
+            missing = size = 0
+            log = StartLog(Nowhere(), Path("workerlog.5"), "==== gen 1 ====")
+            agent.logs.begin("/log/workerlog.5", "workerlog.5", (1, 0), "==== gen 1 ====", log)
+            async for answer in one.log(Log(Role.WORKER, 5, follow=True)):
+                if isinstance(answer, LogPiece):
+                    missing, size = missing + answer.missing, size + len(answer.data)
+                    if not log.closed:
+                        for _ in range(64):
+                            log.write(b"x" * (1 << 16))
+                        log.close()
+            assert missing + size == log.said + len("==== gen 1 ====\n")
+            assert missing > 0
+
+    played(story)

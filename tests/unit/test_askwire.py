@@ -1,0 +1,170 @@
+"""What an asker and an agent say to each other: proofs that are good for one thing, and limits."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic import askwire, linkwire
+from elastic.askwire import (
+    ANSWER_MAX,
+    LINES_MAX,
+    PIECE_BYTES,
+    QUESTION_MAX,
+    STACKS_BYTES,
+    Log,
+    LogEnd,
+    LogPiece,
+    LogStart,
+    Now,
+    Question,
+    Refusal,
+    Shown,
+    Snapshot,
+    Stacks,
+    StackText,
+    WorkerNow,
+    WorkerState,
+)
+from elastic.linkwire import Greeting, LinkError
+from elastic.model import Role
+
+SECRET = "the secret of the job"
+NONCE, OTHER = "0123456789abcdef" * 2, "fedcba9876543210" * 2
+LISTENER = Greeting("j1", "h-0001", NONCE)
+METRICS = {f"a metric with a long name {number:038d}": 1 / 3 for number in range(16)}
+
+
+def worker(index: int) -> WorkerNow:
+    return WorkerNow(
+        role=Role.WORKER,
+        index=index,
+        local_rank=index,
+        pid=4_000_000,
+        g=7,
+        state=WorkerState.PREPARING,
+        detail="d" * askwire.WORDS_MAX,
+        metrics=METRICS,
+        log=f"/home/me/log/workerlog.{index}",
+    )
+
+
+def snapshot(workers: int) -> Snapshot:
+    return Snapshot(
+        job_id="j1",
+        node="h-0001",
+        host="h",
+        version="0.1.0",
+        pid=1,
+        up_s=1.5,
+        g=7,
+        m_id=0,
+        state="running",
+        since_s=1.0,
+        lease_age_s=0.1,
+        right_s=4.0,
+        waits="",
+        workers=tuple(map(worker, range(workers))),
+    )
+
+
+# Proofs
+
+
+def test_an_asker_and_an_agent_that_know_the_secret_believe_each_other() -> None:
+    said = askwire.look(SECRET, LISTENER, OTHER)
+    assert askwire.proves(SECRET, LISTENER, said)
+    assert askwire.answers(SECRET, LISTENER, said, askwire.shown(SECRET, LISTENER, said))
+
+
+def test_another_secret_another_greeting_and_another_nonce_prove_nothing() -> None:
+    said = askwire.look(SECRET, LISTENER, OTHER)
+    assert not askwire.proves("another", LISTENER, said)
+    assert not askwire.proves(SECRET, Greeting("j1", "h-0001", OTHER), said)
+    assert not askwire.proves(SECRET, Greeting("j1", "h-0002", NONCE), said)
+    assert not askwire.proves(SECRET, LISTENER, msgspec.structs.replace(said, nonce=NONCE))
+
+
+def test_an_asker_cannot_pass_for_an_agent_nor_an_agent_open_a_window_with_its_proof() -> None:
+    look = askwire.look(SECRET, LISTENER, OTHER)
+    assert not linkwire.proves(SECRET, LISTENER, linkwire.Prove("w-0001", look.nonce, look.mac))
+    proof = linkwire.prove(SECRET, LISTENER, "w-0001", OTHER)
+    assert not askwire.proves(SECRET, LISTENER, linkwire.Look(proof.nonce, proof.mac))
+
+
+def test_the_proof_of_an_asker_that_is_sent_back_to_it_proves_nothing() -> None:
+    said = askwire.look(SECRET, LISTENER, OTHER)
+    assert not askwire.answers(SECRET, LISTENER, said, Shown(said.mac))
+
+
+# Lines
+
+
+@pytest.mark.parametrize(
+    "question",
+    [Now(), Log(Role.WORKER, 10**9, LINES_MAX, True, 2**53, 2**53, 2**53), Stacks(Role.SERVER, 0)],
+)
+def test_a_question_is_one_short_line_and_is_read_back(question: Question) -> None:
+    line = askwire.question_line(question)
+    assert line.count(b"\n") == 1
+    assert len(line) <= QUESTION_MAX
+    assert askwire.read_question(line.removesuffix(b"\n")) == question
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"{}",
+        b"[" * 5000,
+        b'{"type":"drain"}',
+        b'{"type":"log","role":"worker","index":-1}',
+        b'{"type":"log","role":"x","index":1}',
+        b'{"type":"log","role":"worker","index":1,"lines":1e9}',
+        b"\xff\xff",
+    ],
+)
+def test_what_is_no_question_is_refused_with_one_kind_of_error(line: bytes) -> None:
+    with pytest.raises(LinkError):
+        askwire.read_question(line)
+    with pytest.raises(LinkError):
+        askwire.read_answer(line)
+
+
+@given(st.binary(max_size=PIECE_BYTES))
+def test_bytes_of_a_log_come_as_they_are(data: bytes) -> None:
+    line = askwire.answer_line(LogPiece(data, 7))
+    assert len(line) <= ANSWER_MAX
+    assert askwire.read_answer(line.removesuffix(b"\n")) == LogPiece(data, 7)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        LogPiece(b"\xff" * PIECE_BYTES, 2**53, 2**53, 2**53, 2**53),
+        LogEnd(2**53, 2**53, over=True),
+        LogStart("/" + "x" * 4096),
+        StackText("x" * STACKS_BYTES, "y" * 100),
+        Refusal("z" * 2000),
+    ],
+)
+def test_the_longest_answers_find_room_in_a_line(answer: askwire.Answer) -> None:
+    assert len(askwire.answer_line(answer)) <= ANSWER_MAX
+
+
+def test_a_snapshot_with_little_to_tell_is_told_whole() -> None:
+    line = askwire.answer_line(snapshot(8))
+    assert askwire.read_answer(line.removesuffix(b"\n")) == snapshot(8)
+
+
+@pytest.mark.parametrize("workers", [30, 60, 500])
+def test_of_a_snapshot_that_is_too_long_what_finds_room_is_told_and_the_rest_is_counted(workers: int) -> None:
+    line = askwire.answer_line(snapshot(workers))
+    found = askwire.read_answer(line.removesuffix(b"\n"))
+    assert len(line) <= ANSWER_MAX
+    assert isinstance(found, Snapshot)
+    assert found.workers
+    assert len(found.workers) + found.more == workers
+    assert [one.index for one in found.workers] == list(range(len(found.workers)))

@@ -1,0 +1,195 @@
+"""How large an elastic Job of Kubernetes is to be: deploy/kubernetes/autoscaler.py as values."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.kubernetes.autoscaler import (
+    INDEX,
+    WANTED,
+    Condition,
+    Hold,
+    Job,
+    JobSpec,
+    Memory,
+    Meta,
+    Pod,
+    Policy,
+    Resize,
+    Status,
+    View,
+    decide,
+    view_of,
+)
+
+POLICY = Policy(2, 6, patience_s=100, again_s=500)
+NEW = Memory()
+
+
+def of(size: int, *, waiting: tuple[int, ...] = (), done: tuple[int, ...] = (), wanted: str = "") -> View:
+    """A Job whose other pods run."""
+    others = frozenset(range(size)) - set(waiting) - set(done)
+    return View(size, others, frozenset(waiting), frozenset(done), wanted)
+
+
+def test_when_all_pods_run_all_that_are_allowed_are_asked_for_at_once() -> None:
+    assert decide(of(2), NEW, POLICY, 0.0) == (Resize(6, "all 2 pods running"), NEW)
+
+
+def test_while_a_pod_starts_nothing_more_is_asked_for() -> None:
+    decision, _ = decide(View(3, running=frozenset({0, 2})), NEW, POLICY, 0.0)
+    assert decision == Hold("2 of 3 pods running")
+
+
+def test_pods_that_find_no_machine_are_taken_back_when_patience_is_over_and_not_before() -> None:
+    waits = of(6, waiting=(4, 5))
+    decision, memory = decide(waits, NEW, POLICY, 1000.0)
+    assert decision == Hold("2 pods without a machine", 1100.0)
+    decision, memory = decide(waits, memory, POLICY, 1099.9)
+    assert decision == Hold("2 pods without a machine", 1100.0)
+    decision, memory = decide(waits, memory, POLICY, 1100.0)
+    assert decision == Resize(4, "2 pods found no machine in 100 s")
+    assert memory.taken_back == 1100.0
+
+
+def test_a_pod_that_got_a_machine_in_between_waits_anew_when_it_loses_it() -> None:
+    _, memory = decide(of(6, waiting=(5,)), NEW, POLICY, 0.0)
+    _, memory = decide(of(6), memory, POLICY, 50.0)
+    decision, _ = decide(of(6, waiting=(5,)), memory, POLICY, 120.0)
+    assert decision == Hold("1 pod without a machine", 220.0)
+
+
+def test_a_pod_in_the_middle_is_waited_for_because_only_the_last_ones_can_go_and_they_run() -> None:
+    view = of(6, waiting=(0, 3))
+    _, memory = decide(view, NEW, POLICY, 0.0)
+    decision, _ = decide(view, memory, POLICY, 1000.0)
+    assert decision == Hold("2 pods without a machine")
+
+
+def test_the_least_number_stays_even_when_none_has_a_machine() -> None:
+    view = of(6, waiting=(0, 1, 2, 3, 4, 5))
+    _, memory = decide(view, NEW, POLICY, 0.0)
+    decision, memory = decide(view, memory, POLICY, 100.0)
+    assert decision == Resize(2, "4 pods found no machine in 100 s")
+    decision, _ = decide(of(2, waiting=(0, 1)), memory, POLICY, 100.0)
+    assert decision == Hold("2 pods without a machine")
+
+
+def test_after_pods_were_taken_back_more_are_asked_for_only_after_a_while() -> None:
+    memory = Memory(taken_back=1000.0)
+    decision, memory = decide(of(4), memory, POLICY, 1499.0)
+    assert decision == Hold("all 4 pods running; there was no machine for more", 1500.0)
+    decision, _ = decide(of(4), memory, POLICY, 1500.0)
+    assert decision == Resize(6, "all 4 pods running")
+
+
+def test_with_all_that_are_allowed_nothing_is_to_do() -> None:
+    assert decide(of(6), NEW, POLICY, 0.0) == (Hold("all 6 pods running, and more are not allowed"), NEW)
+
+
+@pytest.mark.parametrize(("size", "becomes"), [(1, 2), (9, 6)])
+def test_a_job_outside_of_the_range_is_brought_into_it(size: int, becomes: int) -> None:
+    assert decide(of(size), NEW, POLICY, 0.0) == (Resize(becomes, "--np allows 2 to 6"), NEW)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "decision"),
+    [
+        ("3", Resize(3, f"the annotation {WANTED} says 3")),
+        ("4", Hold(f"the annotation {WANTED} says 4")),
+        ("60", Resize(6, f"the annotation {WANTED} says 60, and --np allows 2 to 6")),
+        ("-1", Resize(2, f"the annotation {WANTED} says -1, and --np allows 2 to 6")),
+        ("9" * 5000, Hold(f"the annotation {WANTED} is {'9' * 40!r} and no number; write one, or remove it")),
+        ("all", Hold(f"the annotation {WANTED} is 'all' and no number; write one, or remove it")),
+    ],
+)
+def test_the_annotation_counts_instead_of_the_machines(wanted: str, decision: Hold | Resize) -> None:
+    assert decide(of(4, wanted=wanted), NEW, POLICY, 0.0) == (decision, NEW)
+
+
+def test_a_job_that_completes_is_not_grown() -> None:
+    decision, _ = decide(of(4, done=(1,)), NEW, POLICY, 0.0)
+    assert decision == Hold("1 of 4 pods completed", 100.0)
+
+
+def test_a_job_of_which_a_node_was_drained_grows_again_when_the_others_go_on() -> None:
+    _, memory = decide(of(4, done=(1,)), NEW, POLICY, 0.0)
+    _, memory = decide(of(4, done=(1, 2)), memory, POLICY, 60.0)
+    decision, memory = decide(of(4, done=(1, 2)), memory, POLICY, 159.0)
+    assert decision == Hold("2 of 4 pods completed", 160.0)
+    decision, memory = decide(of(4, done=(1, 2)), memory, POLICY, 160.0)
+    assert decision == Resize(6, "2 of 4 pods running, the others completed")
+    decision, _ = decide(of(6, done=(1, 2)), memory, POLICY, 160.0)
+    assert decision == Hold("4 of 6 pods running, the others completed, and more are not allowed")
+
+
+def test_pods_without_a_machine_are_taken_back_also_where_a_node_was_drained() -> None:
+    _, memory = decide(of(4, done=(1,), waiting=(3,)), NEW, POLICY, 0.0)
+    decision, _ = decide(of(4, done=(1,), waiting=(3,)), memory, POLICY, 100.0)
+    assert decision == Resize(3, "1 pod found no machine in 100 s")
+
+
+def test_a_pod_without_a_machine_does_not_keep_a_job_open_that_has_completed() -> None:
+    decision, _ = decide(of(4, done=(0, 1), waiting=(2, 3)), NEW, POLICY, 0.0)
+    assert decision == Resize(2, "the others have completed")
+
+
+def test_the_annotation_does_not_keep_a_job_open_that_has_completed() -> None:
+    decision, _ = decide(of(4, done=(0, 1, 2), waiting=(3,), wanted="4"), NEW, POLICY, 0.0)
+    assert decision == Resize(3, "the others have completed")
+    decision, _ = decide(of(3, done=(0, 1, 2), wanted="4"), NEW, POLICY, 0.0)
+    assert decision == Hold("3 of 3 pods completed")
+    decision, _ = decide(of(4, done=(0,), wanted="3"), NEW, POLICY, 0.0)
+    assert decision == Resize(3, f"the annotation {WANTED} says 3")
+
+
+def test_a_job_that_has_ended_or_is_suspended_is_left_alone() -> None:
+    assert decide(View(2, ended=True), Memory(taken_back=1.0), POLICY, 0.0) == (Hold("the Job has ended"), NEW)
+    assert decide(View(2, suspended=True), NEW, POLICY, 0.0) == (Hold("the Job is suspended"), NEW)
+
+
+indexes = st.frozensets(st.integers(0, 9))
+
+
+@given(st.integers(0, 10), indexes, indexes, st.floats(0, 2000), st.dictionaries(st.integers(0, 9), st.floats(0, 2000)))
+def test_whatever_is_seen_the_size_stays_in_the_range_and_no_running_pod_is_taken(
+    size: int, running: frozenset[int], waiting: frozenset[int], now: float, since: dict[int, float]
+) -> None:
+    view = View(size, running & frozenset(range(size)), waiting - running)
+    decision, _ = decide(view, Memory(since), POLICY, now)
+    if isinstance(decision, Resize):
+        assert POLICY.low <= decision.size <= POLICY.high
+        if size <= POLICY.high:
+            assert all(index < decision.size for index in view.running)
+
+
+def pod(index: str, phase: str, reason: str = "", *, leaving: bool = False) -> Pod:
+    conditions = [Condition("PodScheduled", "False", reason)] if reason else []
+    meta = Meta(annotations={INDEX: index}, deletion_timestamp="2026-01-01T00:00:00Z" if leaving else None)
+    return Pod(meta, Status(phase, conditions))
+
+
+def test_a_pod_counts_by_its_index_and_its_phase() -> None:
+    job = Job(Meta(annotations={WANTED: " 3 "}), JobSpec(6, 6))
+    pods = [
+        pod("0", "Running"),
+        pod("1", "Running", leaving=True),
+        pod("2", "Pending", "Unschedulable"),
+        pod("3", "Pending", "SchedulingGated"),
+        pod("4", "Succeeded"),
+        pod("5", "Failed"),
+        pod("6", "Running"),  # Above the size: on its way out.
+        pod("no number", "Running"),
+        pod("1" * 5000, "Running"),
+    ]
+    assert view_of(job, pods) == View(6, frozenset({0}), frozenset({2}), frozenset({4}), wanted="3")
+
+
+def test_what_the_server_says_beside_what_counts_is_passed_over() -> None:
+    said = b"""{"metadata": {"uid": "u", "resourceVersion": "7", "labels": {"a": "b"}}, "kind": "Job",
+        "spec": {"completions": 2, "parallelism": 2, "template": {}},
+        "status": {"active": 2, "conditions": [{"type": "Complete", "status": "True", "reason": "x"}]}}"""
+    assert view_of(msgspec.json.decode(said, type=Job), []) == View(2, ended=True)

@@ -1,0 +1,160 @@
+"""What starts machines of clouds: user data that is YAML, and commands that we take."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from launcher.commandline import SET_FOR_WORKERS
+from launcher.config import Config, parse
+from launcher.flags import FLAGS
+
+CLOUD = Path(__file__).parents[2] / "deploy" / "cloud"
+CLOUDS = ("aws", "gcp", "azure")
+CFN_PARAMETER_MAX = 4096
+"""Characters of a parameter of CloudFormation (its quotas page)."""
+
+
+def filled(cloud: str, folder: Path) -> Path:
+    """The settings of a job with every place filled in."""
+    path = folder / "job.env"
+    path.write_text(re.sub(r"<[A-Z_]+>", "10.0.0.5", (CLOUD / cloud / "job.env").read_text()))
+    return path
+
+
+def user_data(cloud: str, folder: Path) -> str:
+    ran = subprocess.run([CLOUD / "user-data.sh", filled(cloud, folder)], capture_output=True, text=True, check=True)
+    return ran.stdout
+
+
+def files(cloud: str, folder: Path) -> dict[str, str]:
+    """What cloud-init writes, by path."""
+    document: dict[str, Any] = yaml.safe_load(user_data(cloud, folder))
+    return {one["path"]: one["content"] for one in document["write_files"]}
+
+
+def settings(cloud: str, folder: Path) -> dict[str, str]:
+    """The variables that systemd reads from the file."""
+    lines = files(cloud, folder)["/etc/elastic-launch.env"].splitlines()
+    words = [shlex.split(line) for line in lines if line and not line.startswith("#")]
+    assert all(len(line) == 1 for line in words)
+    return dict(line[0].split("=", 1) for line in words)
+
+
+def config_of(cloud: str, folder: Path) -> Config:
+    """What elastic-launch makes of the command of the unit and its environment."""
+    environ = settings(cloud, folder)
+    unit = files(cloud, folder)["/etc/systemd/system/elastic-launch.service"]
+    (command,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+    program, *words = command.split()
+    assert program == "/opt/elastic-launch/venv/bin/elastic-launch"
+    argv = [word for one in words for word in (environ[one[1:]].split() if one.startswith("$") else [one])]
+    return parse(argv, environ)
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_the_command_of_a_machine_is_one_that_elastic_launch_takes(cloud: str, tmp_path: Path) -> None:
+    config = config_of(cloud, tmp_path)
+    assert config.servers == ("10.0.0.5:2379",)
+    assert (config.job_id, str(config.np), config.spot) == ("night", "1:4", cloud)
+    assert config.checkpoint_dir == "/mnt/shared/night"
+    assert (config.script, config.module) == ("elastic.examples.char_lm", True)
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_every_variable_of_the_settings_is_that_of_a_flag_or_used_by_the_set_up(cloud: str, tmp_path: Path) -> None:
+    flags = {name for flag in FLAGS for name in flag.variables} | SET_FOR_WORKERS
+    script = files(cloud, tmp_path)["/opt/elastic-launch/setup.sh"]
+    for name in settings(cloud, tmp_path):
+        assert name in flags or f"${name}" in script or name == "SCRIPT", name
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_a_save_has_no_more_time_than_the_cloud_gives(cloud: str, tmp_path: Path) -> None:
+    notice_s = {"aws": 120, "gcp": 30, "azure": 30}[cloud]
+    assert config_of(cloud, tmp_path).save_limit_s <= notice_s - 3
+
+
+def test_a_place_that_was_not_filled_in_is_one_line() -> None:
+    ran = subprocess.run(
+        [CLOUD / "user-data.sh", CLOUD / "aws" / "job.env"], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 2
+    assert re.fullmatch(r'.*job\.env has places to fill in: 4:ELASTIC_SERVER="<ETCD>:2379" .*\n', ran.stderr)
+    assert ran.stdout == ""
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_user_data_is_a_cloud_config_that_runs_what_it_writes(cloud: str, tmp_path: Path) -> None:
+    text = user_data(cloud, tmp_path)
+    assert text.startswith("#cloud-config\n")
+    document = yaml.safe_load(text)
+    assert set(document) == {"package_update", "packages", "write_files", "runcmd"}
+    (setup,) = [one for one in document["write_files"] if one["path"].endswith("setup.sh")]
+    assert document["runcmd"] == [[setup["path"]]]
+    assert setup["permissions"] == "0755"
+
+
+def test_user_data_fits_into_a_parameter_of_cloudformation(tmp_path: Path) -> None:
+    packed = gzip.compress(user_data("aws", tmp_path).encode(), 9)
+    assert len(base64.b64encode(packed)) < CFN_PARAMETER_MAX / 2
+
+
+class _Cfn(yaml.SafeLoader):
+    """YAML with the short functions of CloudFormation: `!Ref x` is {"Ref": "x"}."""
+
+
+def _function(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.ScalarNode):
+        return {suffix: loader.construct_scalar(node)}
+    assert isinstance(node, yaml.SequenceNode)
+    return {suffix: loader.construct_sequence(node)}
+
+
+_Cfn.add_multi_constructor("!", _function)
+
+
+def stack(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.load((CLOUD / "aws" / name).read_text(), Loader=_Cfn)
+    return found
+
+
+@pytest.mark.parametrize("name", ["store.yaml", "nodes.yaml"])
+def test_every_name_that_a_stack_refers_to_is_in_it(name: str) -> None:
+    document = stack(name)
+    known = {*document["Parameters"], *document["Resources"]}
+    text = json.dumps([document["Resources"], document["Outputs"]])
+    assert set(re.findall(r'"Ref": "([^"]+)"', text)) <= known
+    assert {at.partition(".")[0] for at in re.findall(r'"GetAtt": "([^"]+)"', text)} <= known
+
+
+def test_the_group_of_aws_is_of_spot_machines_that_need_tokens_and_are_replaced_before_they_go() -> None:
+    resources = stack("nodes.yaml")["Resources"]
+    group = resources["Group"]["Properties"]
+    assert group["CapacityRebalance"] is True
+    distribution = group["MixedInstancesPolicy"]["InstancesDistribution"]
+    assert distribution["OnDemandBaseCapacity"] == distribution["OnDemandPercentageAboveBaseCapacity"] == 0
+    assert resources["Template"]["Properties"]["LaunchTemplateData"]["MetadataOptions"]["HttpTokens"] == "required"
+
+
+def test_the_scale_set_of_azure_is_of_spot_machines_that_are_told_of_their_end() -> None:
+    document = json.loads((CLOUD / "azure" / "nodes.json").read_text())
+    (scale_set,) = document["resources"]
+    profile = scale_set["properties"]["virtualMachineProfile"]
+    assert (profile["priority"], profile["evictionPolicy"]) == ("Spot", "Delete")
+    assert profile["scheduledEventsProfile"]["terminateNotificationProfile"]["enable"] is True
+    used = set(re.findall(r"parameters\('(\w+)'\)", json.dumps(scale_set)))
+    assert used == set(document["parameters"])
+
+
+def test_the_instances_of_google_are_spot_machines() -> None:
+    assert "--provisioning-model=SPOT" in (CLOUD / "gcp" / "nodes.sh").read_text()

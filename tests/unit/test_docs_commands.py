@@ -1,0 +1,162 @@
+"""Every command that the documents show is run, read, or named here with the reason why it cannot be run.
+
+`elastic-ctl` and what starts jobs are run by tests/process/test_docs_commands.py; all of ours are read here besides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import pytest
+
+from elastic.errors import ElasticError
+from launcher.commandline import HINTS
+from launcher.flags import BY_NAME
+from tests import docsreading
+from tests.docscommands import ROOT, Block, Command, commands, everything, pages, parses, python
+
+NOT_HERE: Final[Mapping[str, str]] = {
+    "ssh": "another machine",
+    "kubectl": "a cluster; tests/unit/test_deploy_kubernetes.py and tests/cluster/test_deploy.py try it",
+    "docker": "the image; tests/cluster/test_deploy.py runs what is in it",
+    "systemctl": "systemd as the first process; tests/process/test_deploy_checks.py verifies the units",
+    "journalctl": "systemd as the first process",
+    "sbatch": "Slurm; tests/process/test_deploy_slurm.py runs the file under a stand-in",
+    "aws": "an account; tests/unit/test_deploy_cloud.py looks at the stacks",
+    "az": "an account; tests/unit/test_deploy_cloud.py looks at the templates",
+    "gcloud": "an account; tests/unit/test_deploy_cloud.py looks at the scripts",
+    "azure/store.sh": "an account",
+    "gcp/store.sh": "an account",
+    "gcp/nodes.sh": "an account",
+    "deploy/compose/chaos.sh": "the compose project; tests/cluster/test_deploy.py runs it",
+    "etcdctl": "run by tests/store/rights.py, as they stand on the page",
+    "etcd": "flags of a server for good; every test has an etcd of its own",
+    "promtool": "Prometheus; tests/unit/test_monitoring.py reads rules and names",
+    "horovodrun": "Horovod, shown beside ours",
+    "apt": "changes the machine",
+    "useradd": "changes the machine",
+    "nano": "a person",
+}
+"""Programs whose commands do not run in a test, and what they need; or which test runs them."""
+
+SHELL: Final = frozenset(
+    {"export", "eval", "echo", "mkdir", "cp", "cd", "kill", "tail", "sed", "tee", "head", "source", "sleep", "wait"}
+) | {
+    "curl",
+    "openssl",
+    "python3",
+    "python3.11",
+    ".ci/run",
+}
+"""What every shell has; that the files of ours that they name are there is looked at."""
+
+
+OF_OTHERS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("--min-np", "--max-np", "--slots-per-host", "--slots", "--reset-limit"), "horovodrun"),
+    **dict.fromkeys(("--host-discovery-script", "--blacklist-cooldown-range"), "horovodrun"),
+    **dict.fromkeys(("--network", "--net", "--build-arg"), "docker"),
+    **dict.fromkeys(("--no-kill", "--signal"), "sbatch"),
+    **dict.fromkeys(("--client-cert-auth", "--auth-token-ttl"), "etcd"),
+    **dict.fromkeys(("--image-family", "--image-project"), "gcloud"),
+    **dict.fromkeys(("--patience", "--again", "--job"), "deploy/kubernetes/autoscaler.py"),
+    **dict.fromkeys(("--seed", "--seeds", "--rounds", "--only", "--lasts", "--write"), "the tests' own commands"),
+    "--part": "python -m elastic.train.export",
+    "--grace-period": "kubectl",
+    "--help-env": "elastic-launch",
+    "--version": "elastic-launch",
+}
+"""Flags that sentences name beside those of the tables, and whose they are."""
+
+
+def every(programs: Mapping[str, object]) -> list[tuple[Command, tuple[str, ...]]]:
+    return [(command, words) for command in everything() for words in command.parts if words and words[0] in programs]
+
+
+def test_every_command_is_run_or_read_or_has_a_reason() -> None:
+    known = {*docsreading.READ, *NOT_HERE, *SHELL}
+    assert [
+        str(command) for command in everything() for words in command.parts if words and words[0] not in known
+    ] == []
+
+
+def test_every_reason_is_that_of_a_command() -> None:
+    programs = {words[0] for command in everything() for words in command.parts if words}
+    assert set(NOT_HERE) <= programs
+    for reason in NOT_HERE.values():
+        for named in re.findall(r"tests/[\w/]+\.py", reason):
+            assert (ROOT / named).is_file(), named
+
+
+@pytest.mark.parametrize("program", sorted(docsreading.READ))
+def test_every_command_can_be_read_by_what_reads_it_when_it_is_run(program: str) -> None:
+    wrong = []
+    for command, words in every({program: ""}):
+        if command.fails:  # It is typed to show the error.
+            continue
+        try:
+            docsreading.synopsis(command) if command.synopsis else docsreading.READ[program](words)
+        except (AssertionError, ElasticError, SystemExit, SyntaxError, IndexError) as error:
+            wrong.append(f"{command}: {error}")
+    assert not wrong, chr(10).join(wrong)
+
+
+def test_every_file_of_the_project_that_a_command_names_is_there() -> None:
+    for command in everything():
+        for words in command.parts:
+            docsreading.files(words)
+
+
+def pieces() -> list[Block]:
+    return [piece for page in pages() for piece in python(str(page.relative_to(ROOT)), page.read_text())]
+
+
+def test_every_piece_of_python_can_be_read() -> None:
+    assert [f"{piece.page}:{piece.line}" for piece in pieces() if not parses(piece)] == []
+
+
+def test_every_flag_in_the_prose_is_one_of_a_command_that_it_speaks_of() -> None:
+    known = {*BY_NAME, *HINTS, *(flag for flags in docsreading.flags_of_ctl().values() for flag in flags)}
+    quoted = [
+        (f"{page.relative_to(ROOT)}:{number}", flag)
+        for page in pages()
+        for number, line in enumerate(page.read_text().splitlines(), 1)
+        for flag in re.findall(r"`(--[A-Za-z][\w-]*)[^`]*`", line)
+    ]
+    of_others = [(where, flag) for where, flag in quoted if flag[2:].replace("-", "_") not in known]
+    assert [told for told in of_others if told[1] not in OF_OTHERS] == []
+    assert set(OF_OTHERS) <= {flag for _, flag in of_others}
+
+
+# The extractor.
+
+
+def texts(page: str) -> list[str]:
+    return [command.text for command in commands("page.md", page)]
+
+
+def test_a_block_of_commands_has_comments_variables_and_lines_that_go_on() -> None:
+    page = "Do:\n\n    # first\n    A=1 elastic-launch \\\n        --np 2 train.py  # two\n    nano x\n\nSo.\n"
+    found = commands("page.md", page)
+    assert [(command.line, command.text) for command in found] == [
+        (4, "A=1 elastic-launch --np 2 train.py  # two"),
+        (6, "nano x"),
+    ]
+    assert found[0].parts == (("elastic-launch", "--np", "2", "train.py"),)
+
+
+def test_of_a_transcript_only_what_was_typed_counts() -> None:
+    assert texts("\n    $ elastic-ctl list\n    job  state\n\n    elastic-launch: error: no\n") == ["elastic-ctl list"]
+
+
+def test_what_is_quoted_in_a_sentence_counts_when_it_is_more_than_a_name() -> None:
+    assert texts("`elastic-ctl` has `elastic-ctl logs RANK`, and `python x.py` is one, `a b` none\n") == [
+        "elastic-ctl logs RANK",
+        "python x.py",
+    ]
+
+
+def test_a_pipe_and_two_commands_on_a_line_are_parts() -> None:
+    (found,) = commands("page.md", "`sudo make a && .venv/bin/python -m b > c | tee d`\n")
+    assert found.parts == (("make", "a"), ("python", "-m", "b"), ("tee", "d"))

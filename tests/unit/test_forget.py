@@ -1,0 +1,162 @@
+"""Forgetting a job, and listing jobs: what is read, and what is deleted when."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from elastic.history import Event, What, remember
+from elastic.keys import Document, JobKeys, encode
+from elastic.model import Generation, Go, Member, Np, Place, Spec, Status, Verdict, Why
+from elastic.store.base import Put, Range
+from elastic.store.memory import MemoryCore
+from elastic.store.memory_store import MemoryStore
+from launcher import joblist
+from launcher.joblist import jobs
+from launcher.operate import forget
+from launcher.operate.job import Job, NoSuchJob
+
+SPEC = Spec(np=Np(low=1, high=2, first=2), slots=1)
+MEMBER = Member(host="h", slots=1, masters=(7000,), ports=(8000,))
+PLACES = (Place("a", "h", (7000,), (8000,)), Place("b", "h", (7000,), (8000,)))
+WORLD = Generation(g=3, run=1, tag="t", why=Why.LOSS, reason="c was lost", members=PLACES, slots=1)
+GO = Go(g=3, tag="t", master="h:7000", budget=WORLD.budget)
+VERDICT = Verdict(status=Status.FAILED, reason="no restart is left", run=1, g=3, tag="t", at=5.0)
+
+
+class Stored:
+    """A store with some jobs."""
+
+    def __init__(self) -> None:
+        self.core = MemoryCore()
+        self.store = MemoryStore(self.core, time.monotonic)
+
+    def put(self, job_id: str, *names: str, nodes: tuple[str, ...] = ()) -> Job:
+        """A job that has these documents, and registered nodes."""
+        keys = JobKeys(job_id, "/p")
+        all_documents: dict[str, Document] = {
+            "incarnation": f"of {job_id}",
+            "spec": SPEC,
+            "generation": WORLD,
+            "go": GO,
+            "verdict": VERDICT,
+        }
+        self.core.txn((), [Put(keys.root + name, encode(all_documents[name])) for name in names])
+        for node in nodes:
+            self.core.txn((), (Put(keys.member(node), encode(MEMBER)),))
+        return Job(job_id, keys, self.store, ("h:1",))
+
+    def event(self, job_id: str, at: float) -> None:
+        self.core.txn((), remember(JobKeys(job_id, "/p"), Event(at=at, node="a", what=What.GO, g=3), []))
+
+    def left(self) -> list[str]:
+        return [entry.key for entry in self.core.list(Range.prefix("/")).entries]
+
+
+@pytest.fixture
+def stored() -> Stored:
+    return Stored()
+
+
+def forgotten(job: Job) -> int:
+    assert forget.COMMAND.run is not None
+    return asyncio.run(_awaited(forget.COMMAND.run(job, argparse.Namespace(yes=True))))
+
+
+async def _awaited(work: Any) -> int:
+    code: int = await work
+    return code
+
+
+def test_an_ended_job_is_deleted_whole_and_one_whose_name_begins_the_same_is_not(
+    stored: Stored, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = stored.put("j1", "incarnation", "spec", "generation", "go", "verdict")
+    for at in (1.0, 2.0):
+        stored.event("j1", at)
+    stored.put("j10", "spec")
+    assert forgotten(job) == 0
+    assert stored.left() == ["/p/j10/spec"]
+    assert capsys.readouterr().out == (
+        "Job j1 is forgotten: 2 events, generation, go, incarnation, spec, verdict (7 keys). "
+        "Its logs and checkpoints stay.\n"
+    )
+
+
+def test_a_job_with_members_stays_and_they_are_named(stored: Stored) -> None:
+    job = stored.put("j1", "incarnation", "verdict", nodes=("a", "b"))
+    before = stored.left()
+    with pytest.raises(forget.Lives, match=r"2 members \(a, b\).* stop it first: elastic-ctl stop"):
+        forgotten(job)
+    assert stored.left() == before
+
+
+def test_a_node_that_joins_in_that_moment_keeps_its_job(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = stored.put("j1", "incarnation", "spec")
+    txn = stored.store.txn
+
+    async def overtaken(*arguments: Any) -> Any:
+        stored.core.txn((), (Put(job.keys.member("late"), encode(MEMBER)),))
+        return await txn(*arguments)
+
+    monkeypatch.setattr(stored.store, "txn", overtaken)
+    with pytest.raises(forget.Lives, match="1 member "):
+        forgotten(job)
+    assert job.keys.spec in stored.left()
+
+
+def test_what_a_late_node_left_of_a_history_can_be_forgotten_too(stored: Stored) -> None:
+    job = stored.put("j1")
+    with pytest.raises(NoSuchJob):
+        forgotten(job)
+    stored.event("j1", 1.0)
+    assert forgotten(job) == 0
+    assert stored.left() == []
+
+
+# The list of jobs
+
+
+def test_each_job_is_a_line_with_its_state_in_words(stored: Stored) -> None:
+    stored.put("ended", "incarnation", "spec", "generation", "go", "verdict")
+    stored.put("runs", "incarnation", "spec", "generation", "go", nodes=("a", "b", "c"))
+    stored.put("starts", "incarnation", "spec", "generation", nodes=("a", "b"))
+    stored.put("waits", "incarnation", "spec", nodes=("a",))
+    stored.put("left", "incarnation", "spec", "generation", "go")
+    stored.event("runs", 7.0)
+    stored.event("runs", 9.5)
+    found = {line.job_id: line for line in asyncio.run(jobs(stored.store, "/p"))}
+    assert {name: line.state for name, line in found.items()} == {
+        "ended": "failed",
+        "runs": "running",
+        "starts": "starting",
+        "waits": "waiting",
+        "left": "nobody here",
+    }
+    runs = found["runs"]
+    assert (runs.nodes, runs.of, runs.generation, runs.world_size, runs.np) == (3, 2, 3, 2, "2")
+    assert (runs.last_event_at, runs.verdict, runs.reason) == (9.5, None, "c was lost")
+    assert (found["ended"].verdict, found["ended"].reason) == (Status.FAILED, "no restart is left")
+
+
+def test_what_is_no_job_is_no_line_and_damaged_documents_are_said(stored: Stored) -> None:
+    for key in ("/p/plain", "/p/a b/spec", "/p/team/j1/spec", "/p0/x/spec"):
+        stored.core.txn((), (Put(key, b"x"),))
+    stored.event("forgotten", 1.0)
+    stored.core.txn((), (Put("/p/bad/spec", b"\xff"),))
+    (line,) = asyncio.run(jobs(stored.store, "/p/"))
+    assert (line.job_id, line.state, line.np) == ("bad", "unreadable", None)
+
+
+def test_a_list_of_many_pages_is_whole(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"j{number}" for number in range(12)] + ["j1-x", "j1.y"]
+    for name in names:
+        stored.put(name, "incarnation", "spec", nodes=("a", "b"))
+    monkeypatch.setattr(joblist, "PAGE", 5)
+    found = asyncio.run(jobs(stored.store, "/p"))
+    assert [line.job_id for line in found] == sorted(names)
+    assert {line.nodes for line in found} == {2}

@@ -1,0 +1,62 @@
+"""What the live status says, and that it fits."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from launcher.commandline import cut
+from launcher.config import Config, build
+from launcher.live.drawing import NARROW, lines
+from launcher.live.wanted import may_draw
+from launcher.live.words import Block
+
+BLOCK = Block(
+    "j1", "generation 2 · 3 of 4 nodes · world 3", "training", "step 293 of 690", 293 / 690, "18.9 steps/s · 0:21 left"
+)
+TERMINAL = {"TERM": "xterm-256color"}
+
+
+def texts(block: Block, width: int = 100) -> list[str]:
+    return [re.sub(r"\x1b\[[0-9;]*m", "", line.decode()) for line in lines(block, width)]
+
+
+def test_it_has_the_job_its_world_what_goes_on_and_a_bar() -> None:
+    rule, job, state, step = texts(BLOCK)
+    assert set(rule) == {"─"}
+    assert (job, state) == ("j1 · generation 2 · 3 of 4 nodes · world 3", "training")
+    assert re.fullmatch(r"step 293 of 690  [━╸╺ ]{24} 42 %  18\.9 steps/s · 0:21 left", step)
+
+
+def test_without_a_total_there_is_no_bar_and_without_steps_no_line_of_them() -> None:
+    assert texts(Block("j1", "w", "s", "step 3", None, "1.0 steps/s"))[-1] == "step 3  1.0 steps/s"
+    assert len(texts(Block("j1", "", "joining"))) == 3
+
+
+@given(st.text(max_size=120), st.text(max_size=120), st.integers(1, 140))
+def test_no_line_is_wider_than_the_terminal_whatever_it_says(world: str, rest: str, width: int) -> None:
+    found = texts(Block("j1", world, rest, "step 1", 0.5, rest), width)
+    assert bool(found) == (width > NARROW)
+    assert all(cell_len(line) < width for line in found)
+
+
+def config(*flags: str) -> Config:
+    return build(cut([*flags, "train.py"]), {})
+
+
+def test_it_is_there_unless_something_says_that_it_should_not() -> None:
+    assert may_draw(config(), TERMINAL)
+
+
+@pytest.mark.parametrize("flag", ["--no_live", "--quiet", "--log_format=json"])
+def test_flags_switch_it_off(flag: str) -> None:
+    assert not may_draw(config(flag), TERMINAL)
+
+
+@pytest.mark.parametrize("environ", [{}, {"TERM": "dumb"}, {**TERMINAL, "NO_COLOR": "1"}, {**TERMINAL, "CI": "true"}])
+def test_the_environment_switches_it_off(environ: dict[str, str]) -> None:
+    assert not may_draw(config(), environ)

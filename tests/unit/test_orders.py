@@ -1,0 +1,90 @@
+"""What an operator writes into the store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from elastic.history import Event, What, remember
+from elastic.keys import JobKeys, Stored, decode
+from elastic.model import Leave, Mode, Roles, Spec
+from elastic.proposals import Transaction
+from elastic.store.base import Put
+from launcher.operate import orders
+from launcher.stackwords import stacks_in
+from launcher.values import np
+from tests.unit.views import Job
+
+KEYS = JobKeys("j1")
+NOW = 1000.0
+
+
+def job_with(order: Leave | None = None, of: str = "b") -> Job:
+    """A job that runs on `a b`; one of them was told to leave before."""
+    job = Job("2")
+    job.run("a b")
+    if order is not None:
+        job.view = replace(job.view, leaves={of: Stored(order, 9, 9)})
+    return job
+
+
+def order_of(transaction: Transaction, node: str = "b") -> Leave:
+    (put,) = [one for one in transaction.then if isinstance(one, Put)]
+    leave = decode(KEYS, KEYS.leave(node), put.value)
+    assert isinstance(leave, Leave)
+    return leave
+
+
+@pytest.mark.parametrize(
+    ("before", "said", "left"),
+    [
+        (None, None, None),
+        (None, 8.0, 8.0),
+        (Leave(reason="x", within_s=60.0, at=NOW - 20), None, 40.0),
+        (Leave(reason="x", within_s=60.0, at=NOW - 20), 8.0, 8.0),
+        (Leave(reason="x", within_s=60.0, at=NOW - 20), 600.0, 40.0),
+        (Leave(reason="x", within_s=60.0, at=NOW - 90), None, 0.0),
+        (Leave(reason="x", within_s=60.0, at=NOW + 90), None, 60.0),
+        (Leave(reason="x", at=NOW - 20), 8.0, 8.0),
+    ],
+)
+def test_a_later_order_to_leave_can_only_leave_less_time(
+    before: Leave | None, said: float | None, left: float | None
+) -> None:
+    assert order_of(orders.leave(KEYS, job_with(before).view, "b", "y", said, NOW)).within_s == left
+
+
+def test_an_order_takes_away_those_of_nodes_that_are_gone() -> None:
+    transaction = orders.leave(KEYS, job_with(Leave(reason="x"), of="gone").view, "b", "y", None, NOW)
+    assert [one.range.start for one in transaction.then if not isinstance(one, Put)] == [KEYS.leave("gone")]
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted", "words"),
+    [
+        ({"ips": ("a", "b")}, "3", "the job's --ips names 2; use 2 at most"),
+        ({"ips": ("a", "b")}, "2", ""),
+        ({"mode": Mode.PS, "roles": Roles(server_num=1, worker_num=1)}, "2", "seats of this parameter-server job"),
+        ({"mode": Mode.PS, "roles": Roles(server_num=1, worker_num=1, apart=True)}, "2", ""),
+    ],
+)
+def test_an_np_that_the_job_cannot_have_is_refused_with_the_mend(
+    spec: dict[str, object], wanted: str, words: str
+) -> None:
+    unfit = orders.unfit(msgspec.structs.replace(Spec(np=np("2"), slots=1), **spec), np(wanted))
+    assert (words in unfit) if words else unfit == ""
+
+
+def test_an_event_of_a_time_after_which_no_key_has_room_moves_no_others() -> None:
+    event = Event(at=NOW, node="n", what=What.ORDER, g=1)
+    (put,) = remember(KEYS, event, [f"{KEYS.events}99999999999999-x"])
+    assert isinstance(put, Put)
+    assert put.key == f"{KEYS.events}00000001000000-n"
+
+
+def test_stacks_steer_no_terminal_whatever_a_function_is_called() -> None:
+    said = b'Thread 0x00 [\x1b]0;x\x07] (most recent call first):\n  File "a.py", line 1 in \x1b[31mf\n'
+    assert "\x1b" not in stacks_in(said)
+    assert 'File "a.py", line 1 in \ufffd[31mf' in stacks_in(said)

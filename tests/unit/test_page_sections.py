@@ -1,0 +1,164 @@
+"""What is on the page of a job, and its document, from values alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from elastic.askwire import WorkerState
+from elastic.course import Course, Point
+from elastic.model import Status, Verdict
+from elastic.story import tell
+from launcher.operate.picture import Picture
+from launcher.page.document import document, embedded
+from launcher.page.sections import fresh, newest_point, sections
+from launcher.status import JobStatus, describe
+from tests.unit.test_picturewords import window, worker
+from tests.unit.test_status import generation, view
+from tests.unit.test_story import FIRST, LOST, back, course, ended, go, made
+
+NOW = 100.0
+POINTS = course((100, 20.0, 1), (400, 49.5, 1), (390, 53.0, 2))
+
+
+def status(*nodes: str, verdict: Verdict | None = None) -> JobStatus:
+    found = describe(view(*nodes, newest=generation(2, *nodes), go=2), "j")
+    return replace(found, verdict=verdict)
+
+
+def picture(*steps: int, verdict: Verdict | None = None) -> Picture:
+    workers = [
+        replace(worker(0, WorkerState.STEPPING, step=step), step_age_s=1.0, metrics={"loss": 0.5}) for step in steps
+    ]
+    return Picture(
+        status=status("a-1", verdict=verdict), windows={"a-1": window(*workers)} if steps else {}, unasked={}
+    )
+
+
+def told(found: Picture, *events: Any, points: Course = POINTS, verdict: Verdict | None = None) -> dict[str, Any]:
+    everything = events or (*FIRST, *LOST)
+    story = tell(everything, points, now=NOW, verdict=verdict)
+    plain = dict(sections(found, story, points, everything, NOW))
+    again: dict[str, Any] = json.loads(embedded(plain))
+    return again
+
+
+# The head
+
+
+def test_the_newest_words_of_rank_0_come_before_what_is_stored() -> None:
+    head = told(picture(777))["head"]
+    assert (head["step"], head["loss"]) == (777, 0.5)
+    assert told(picture())["head"]["step"] == 400
+
+
+@pytest.mark.parametrize(
+    ("events", "state"),
+    [((*FIRST, *LOST), "training"), ((*FIRST, *LOST[:2]), "recovering"), (FIRST[:2], "starting")],
+)
+def test_a_job_with_a_go_trains_when_its_first_step_is_made(events: tuple[Any, ...], state: str) -> None:
+    points = POINTS if len(events) == 6 else Course()
+    assert told(picture(), *events, points=points)["head"]["state"] == state
+
+
+def test_a_job_whose_steps_are_old_is_paused() -> None:
+    story = tell((*FIRST, *LOST), POINTS, now=1000.0)
+    found = sections(picture(), story, POINTS, (), 1000.0)
+    assert found["head"]["state"] == "paused"
+
+
+def test_the_verdict_is_the_state_and_the_sentence() -> None:
+    verdict = Verdict(status=Status.FAILED, reason="no restart is left", run=1, g=2, tag="t", at=90.0)
+    head = told(picture(verdict=verdict), *FIRST, *LOST, ended(2, 90.0), verdict=verdict)["head"]
+    assert (head["state"], head["sentence"], head["until"]) == ("failed", "Failed: no restart is left", 90.0)
+
+
+# Nodes and generations
+
+
+def test_ages_are_told_as_moments_so_that_what_stands_still_stays_the_same() -> None:
+    (node,) = told(picture(5))["nodes"]
+    assert (node["since"], node["workers"][0]["since"]) == (NOW - 250.0, NOW - 40.0)
+
+
+def test_a_node_that_was_not_asked_has_no_workers_but_its_ranks() -> None:
+    (node,) = told(picture())["nodes"]
+    assert "workers" not in node
+    assert node["ranks"] == [0, 1]
+
+
+def test_nodes_of_generations_are_places_in_one_list_of_names() -> None:
+    found = told(picture())
+    assert found["names"] == ["a", "b"]
+    assert [one["nodes"] for one in found["generations"]] == [[0, 1], [0]]
+
+
+def test_who_has_left_is_told_with_the_reason_of_the_next_generation_and_the_newest_first() -> None:
+    lost = replace(LOST[0], reason="b was lost")
+    again = replace(made(3, 70.0, nodes=("c",)), reason="a was lost")
+    gone = told(picture(), *FIRST, lost, *LOST[1:], again)["gone"]
+    assert [(one["node"], one["g"], one["reason"]) for one in gone] == [("a", 2, "a was lost"), ("b", 1, "b was lost")]
+
+
+def test_a_node_that_came_back_has_not_left() -> None:
+    again = made(3, 70.0, nodes=("a", "b"))
+    assert told(picture(), *FIRST, *LOST, again, go(3, 70.1), back(3, 70.0, 1.0))["gone"] == []
+
+
+def test_an_empty_history_is_a_page_too() -> None:
+    story = tell((), None, now=NOW)
+    found = sections(picture(), story, None, (), NOW)
+    assert (found["generations"], found["course"]["points"], found["failure"]) == ([], [], None)
+
+
+# The course between two writes
+
+
+def test_what_was_seen_since_the_course_was_written_is_added_and_nothing_twice() -> None:
+    seen = course((400, 49.5, 1), (385, 52.0, 2), (500, 60.0, 2))
+    found = fresh(POINTS, seen)
+    assert found is not None
+    assert [point.step for point in found.points] == [100, 400, 390, 500]
+    assert fresh(None, seen) == seen
+    assert fresh(None, Course()) is None
+
+
+def test_the_newest_point_is_when_it_was_made_and_none_without_steps() -> None:
+    found = newest_point(picture(7), NOW)
+    assert found is not None
+    assert found[0] == Point(7, NOW - 1.0, 1, 0.5)
+    assert newest_point(picture(), NOW) is None
+
+
+# The document
+
+
+HOSTILE = "</script><script>alert(1)</script><!--x--> \u2028 & ' \" <!--script-->"
+
+
+def test_data_in_the_document_ends_no_tag_and_reads_back_as_it_was() -> None:
+    html = document({"job": HOSTILE}, {"text": HOSTILE}).html.decode()
+    assert html.count("</script>") == html.count("<script") == 3
+    found = re.search(r'id="data">(.*?)</script>', html)
+    assert found is not None
+    assert json.loads(found[1]) == {"text": HOSTILE}
+
+
+def test_the_policy_lets_in_two_pieces_by_their_hashes_and_nothing_else() -> None:
+    served, kept = document({"job": "j"}), document({"job": "j"}, {})
+    assert served.policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in served.policy
+    assert "connect-src 'self'" in served.policy
+    assert "connect-src" not in kept.policy
+    assert kept.policy in kept.html.decode()
+    assert "http-equiv" not in served.html.decode()
+
+
+def test_the_document_names_no_other_place() -> None:
+    html = document({"job": ""}).html.decode()
+    places = set(re.findall(r"https?://[^\s\"'`)]+", html))
+    assert places == {"http://www.w3.org/2000/svg"}, "which is a name, and never asked"

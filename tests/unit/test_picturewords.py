@@ -1,0 +1,133 @@
+"""A job as people see it: the store's words, and those of the nodes that could be asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic.askwire import Snapshot, WorkerNow, WorkerState
+from elastic.model import MemberState, Role
+from launcher.picturewords import COLUMNS, cells, foot_lines, length, rows, speed
+from launcher.status import NodeState, NodeStatus, describe
+from tests.unit.test_status import generation, member, view
+
+
+def worker(index: int, state: WorkerState, *, step: int | None = None, rate: float | None = None) -> WorkerNow:
+    detail = "downloading" if state is WorkerState.PREPARING else ""
+    return WorkerNow(
+        role=Role.WORKER,
+        index=index,
+        local_rank=0,
+        pid=1,
+        g=1,
+        state=state,
+        detail=detail,
+        since_s=40.0,
+        step=step,
+        rate=rate,
+    )
+
+
+def window(*workers: WorkerNow, state: str = "running") -> Snapshot:
+    return Snapshot(
+        job_id="j",
+        node="a-1",
+        host="a",
+        version="0",
+        pid=1,
+        up_s=1.0,
+        g=1,
+        m_id=0,
+        state=state,
+        since_s=250.0,
+        lease_age_s=0.1,
+        right_s=4.0,
+        waits="",
+        workers=workers,
+    )
+
+
+def node(state: NodeState = NodeState.RUNNING, note: str = "") -> NodeStatus:
+    return NodeStatus(m_id=0, node="a-1", host="a", ranks=(0, 1), state=state, note=note)
+
+
+# The table
+
+
+def test_of_a_node_that_cannot_be_asked_the_store_alone_is_told() -> None:
+    assert cells(node(), None) == ("0", "a-1", "a", "0-1", "running", "-", "-", "-", "")
+    assert len(cells(node(), None)) == len(COLUMNS)
+
+
+def test_a_node_that_was_asked_has_since_and_the_step_and_rate_of_its_furthest_worker() -> None:
+    told = window(
+        worker(0, WorkerState.STEPPING, step=12, rate=19.87), worker(1, WorkerState.STEPPING, step=11, rate=1.0)
+    )
+    assert cells(node(), told)[5:] == ("4 min", "12", "19.9/s", "")
+
+
+def test_workers_that_report_nothing_have_no_step() -> None:
+    assert cells(node(), window(worker(0, WorkerState.RUNNING)))[5:] == ("4 min", "-", "-", "")
+
+
+def test_a_worker_that_prepares_is_the_note_unless_the_store_has_one() -> None:
+    told = window(worker(3, WorkerState.PREPARING))
+    assert cells(node(), told)[-1] == "rank 3 preparing: downloading (40 s)"
+    assert cells(node(NodeState.STOPPING, "failed: rank 3: exit 1"), told)[-1] == "failed: rank 3: exit 1"
+
+
+def test_a_node_that_loads_torch_says_so() -> None:
+    assert cells(node(NodeState.READY), window(state="loading torch"))[-1] == "loading torch"
+
+
+def test_a_rate_of_a_worker_that_has_ended_is_none() -> None:
+    assert cells(node(), window(worker(0, WorkerState.EXITED, step=12, rate=19.87)))[6:8] == ("12", "-")
+
+
+def test_what_a_node_says_has_nothing_that_a_terminal_obeys() -> None:
+    told = window(state="loading torch")
+    odd = NodeStatus(m_id=None, node="a\x1b[31m", host="a\n", ranks=(), state=NodeState.SPARE, note="\x07")
+    assert all(cell.isprintable() for cell in cells(odd, told))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (5999, "100 min"), (9000, "2.5 h"), (864_000, "10 d")],
+)
+def test_a_time_is_told_in_few_signs(seconds: float, words: str) -> None:
+    assert length(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("rate", "words"), [(None, "-"), (0.0, "0.0/s"), (1.0, "1.0/s"), (123.44, "123.4/s"), (0.25, "4.0 s")]
+)
+def test_a_slow_rate_is_told_in_seconds_for_a_step(rate: float | None, words: str) -> None:
+    assert speed(rate) == words
+
+
+# Below the table
+
+
+def test_spares_are_named() -> None:
+    status = describe(view("a-1", "b-1", "c-1", newest=generation(1, "a-1"), go=1), "j")
+    assert foot_lines(status, {})[0] == "Spare: b-1, c-1"
+    assert [row[0] for row in rows(status, {})] == ["0", "-", "-"]
+
+
+def test_who_is_lost_is_missing_by_name_and_who_has_not_come_is_counted() -> None:
+    lost = describe(view("a-1", newest=generation(1, "a-1", "b-1"), go=1), "j")
+    assert foot_lines(lost, {}) == ["Missing: b-1 is no longer registered"]
+    none = describe(view(), "j")
+    assert foot_lines(none, {}) == ["Missing: 1 node: not started yet, or without a way to etcd"]
+
+
+def test_who_leaves_does_not_count() -> None:
+    leaves = member("b-1", MemberState.DRAINING, "SIGTERM")
+    status = describe(view("a-1", leaves, newest=generation(1, "a-1", "b-1"), go=1), "j")
+    assert foot_lines(status, {}) == ["Missing: b-1 does not count: it leaves (SIGTERM)"]
+
+
+def test_that_nodes_cannot_be_asked_is_one_line_for_all_of_them() -> None:
+    status = describe(view("a-1", "b-1", newest=generation(1, "a-1", "b-1"), go=1), "j")
+    assert foot_lines(status, {"a-1": "node a-1 cannot be asked: refused", "b-1": "the same"}) == [
+        "Not known here: node a-1 cannot be asked: refused (and 1 more)"
+    ]

@@ -1,0 +1,41 @@
+"""What is kept of a recorded recovery, and what the picture says of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tests import layers
+from tests.bench import picture
+from tests.bench.recorded import Lane, lanes
+from tests.bench.steplog import Step
+
+
+def step(at_s: float, node: str, rank: int, number: int, *, world: int = 3) -> Step:
+    return Step(at_s, 4 - world, rank, world, number, 100 + rank, node)
+
+
+def test_lanes_are_counted_from_the_kill_and_the_one_that_was_killed_is_the_last() -> None:
+    before = [step(100.0, node, rank, 7) for rank, node in enumerate("cab")]
+    after = [step(100.25, "a", 1, 8, world=2), step(100.3, "b", 0, 8, world=2)]
+    found, around = lanes([*before, *after], took_ms=200.0)
+    assert found == (Lane((-100.0,), (150.0,)), Lane((-100.0,), (200.0,)), Lane((-100.0,)))
+    assert around == (7, 8)
+
+
+def test_the_picture_is_whole_xml_and_says_in_its_title_what_there_is_to_see() -> None:
+    for drawing in picture.drawings().values():
+        root = ElementTree.fromstring(drawing)
+        title = root.find("{http://www.w3.org/2000/svg}title")
+        assert title is not None
+        assert (title.text or "").startswith("One of three nodes is killed: the others train on after")
+
+
+def test_the_pages_of_the_readme_name_both_pictures() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert all(f"docs/{name}" in readme for name in picture.PAGES)
+
+
+def test_nothing_of_the_library_imports_the_launcher_in_the_figure_of_layers() -> None:
+    launcher = {name for name, one in layers.PARTS.items() if one.modules[0].startswith("launcher")}
+    assert not [arrow for arrow in layers.arrows() if arrow[0] not in launcher and arrow[1] in launcher]

@@ -1,0 +1,374 @@
+"""What clouds say of this machine, and what it means: requests and answers as values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from elastic.errors import ConfigError
+from launcher.spot import machine
+from launcher.spot.aws import ACTION, REBALANCE, Aws
+from launcher.spot.azure import AZURE_POLL_S, FIRST_S, Azure
+from launcher.spot.endpoint import Endpoint, endpoint
+from launcher.spot.exchange import LEFT_MIN_S, PAUSE_MAX_S, POLL_S, TIMEOUT_S, Answer, Ask, Heard, Notice, Remark, Watch
+from launcher.spot.gcp import HANGS_S, Maintenance, Preempted
+
+NOW = 1_800_000_000.0
+"""Fri, 15 Jan 2027 08:00:00 GMT."""
+NOTHING = Answer(404)
+DATE = {"date": "Fri, 15 Jan 2027 08:00:00 GMT"}
+
+
+def heard(watch: Watch, *answers: Answer | None, now: float = NOW) -> list[tuple[Ask, Heard]]:
+    """Each request and what came of it."""
+    return [(watch.ask(), watch.hear(answer, now)) for answer in answers]
+
+
+def last(watch: Watch, *answers: Answer | None, now: float = NOW) -> Heard:
+    return heard(watch, *answers, now=now)[-1][1]
+
+
+def document(value: object, **headers: str) -> Answer:
+    return Answer(200, {**DATE, **headers}, json.dumps(value).encode())
+
+
+TOKEN = Answer(200, {}, b"AQAEABcdefg==")
+
+
+# --- AWS ----------------------------------------------------------------------------------------------------------
+
+
+def test_aws_is_asked_for_a_token_then_for_both_paths_with_it_and_then_left_alone_for_5_s() -> None:
+    rounds = heard(Aws(), TOKEN, NOTHING, NOTHING, NOTHING)
+    assert [(ask.method, ask.path) for ask, _ in rounds] == [
+        ("PUT", "/latest/api/token"),
+        ("GET", ACTION),
+        ("GET", REBALANCE),
+        ("GET", ACTION),
+    ]
+    assert rounds[0][0].headers == {"X-aws-ec2-metadata-token-ttl-seconds": "21600"}
+    assert {ask.headers["X-aws-ec2-metadata-token"] for ask, _ in rounds[1:]} == {"AQAEABcdefg=="}
+    assert [found.pause_s for _, found in rounds] == [0.0, 0.0, POLL_S, 0.0]
+    assert not any(found.found or found.trouble for _, found in rounds)
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        ("terminate", "AWS takes this machine back"),
+        ("stop", "AWS stops this machine"),
+        ("hibernate", "AWS hibernates this machine"),
+        ("what comes later", "AWS takes this machine back"),
+    ],
+)
+def test_an_action_of_aws_is_a_notice_with_its_time(action: str, words: str) -> None:
+    found = last(Aws(), TOKEN, document({"action": action, "time": "2027-01-15T08:01:58Z"}))
+    assert found.found == (Notice(words, NOW + 118, 118.0),)
+    (notice,) = found.found
+    assert isinstance(notice, Notice)
+    assert notice.reason == f"{words} at 08:01:58Z"
+
+
+def test_the_time_that_is_left_is_by_the_clock_of_the_server_and_not_by_that_of_a_machine_that_is_wrong() -> None:
+    answer = document({"action": "terminate", "time": "2027-01-15T08:01:58Z"})
+    (notice,) = last(Aws(), TOKEN, answer, now=NOW + 7_200).found
+    assert isinstance(notice, Notice)
+    assert notice.left_s == 118.0
+
+
+def test_without_a_date_the_clock_of_this_machine_counts() -> None:
+    answer = Answer(200, {}, b'{"action": "stop", "time": "2027-01-15T08:01:00Z"}')
+    (notice,) = last(Aws(), TOKEN, answer, now=NOW + 20).found
+    assert isinstance(notice, Notice)
+    assert notice.left_s == 40.0
+
+
+@pytest.mark.parametrize("time", ["2027-01-15T07:00:00Z", "2027-01-15T08:00:03Z", "soon"])
+def test_a_time_that_is_over_or_cannot_be_read_leaves_10_s_all_the_same(time: str) -> None:
+    (notice,) = last(Aws(), TOKEN, document({"action": "terminate", "time": time})).found
+    assert isinstance(notice, Notice)
+    assert notice.left_s == LEFT_MIN_S
+
+
+def test_a_rebalance_recommendation_is_a_remark() -> None:
+    found = last(Aws(), TOKEN, NOTHING, document({"noticeTime": "2027-01-15T07:59:00Z"})).found
+    text = "AWS says since 07:59:00Z that it may take this machine back (rebalance recommendation); training goes on"
+    assert found == (Remark(text),)
+
+
+def test_a_token_that_has_expired_is_replaced_at_once() -> None:
+    watch = Aws()
+    rounds = heard(watch, TOKEN, NOTHING, NOTHING, Answer(401), TOKEN, NOTHING)
+    assert [ask.method for ask, _ in rounds] == ["PUT", "GET", "GET", "GET", "PUT", "GET"]
+    assert rounds[3][1] == Heard(pause_s=0.0)
+
+
+def test_a_server_that_takes_no_token_that_it_gave_is_asked_ever_less_often() -> None:
+    answers = [TOKEN, Answer(401)] * 8
+    pauses = [found.pause_s for ask, found in heard(Aws(), *answers) if ask.method == "GET"]
+    assert pauses == [0.0, 10.0, 20.0, 40.0, 60.0, 60.0, 60.0, 60.0]
+
+
+@pytest.mark.parametrize("refusal", [None, Answer(403), Answer(404), Answer(200, {}, b"two words"), Answer(200)])
+def test_where_no_token_can_be_had_aws_is_asked_without_one(refusal: Answer | None) -> None:
+    rounds = heard(Aws(), refusal, document({"action": "stop", "time": "2027-01-15T08:01:00Z"}))
+    assert rounds[1][0] == Ask(ACTION)
+    assert rounds[1][1].found
+
+
+# --- Google -------------------------------------------------------------------------------------------------------
+
+
+def google(text: str, etag: str = "1f2e") -> Answer:
+    return Answer(200, {"metadata-flavor": "Google", "etag": etag}, text.encode())
+
+
+def test_google_is_asked_once_for_what_there_is_and_then_waited_for_with_the_etag() -> None:
+    rounds = heard(Preempted(), google("FALSE"), google("FALSE", "2a"), google("TRUE"))
+    base = "/computeMetadata/v1/instance/preempted"
+    assert [ask.path for ask, _ in rounds] == [
+        base,
+        f"{base}?wait_for_change=true&timeout_sec=60&last_etag=1f2e",
+        f"{base}?wait_for_change=true&timeout_sec=60&last_etag=2a",
+    ]
+    assert [ask.timeout_s > HANGS_S for ask, _ in rounds] == [False, True, True]
+    assert {ask.headers["Metadata-Flavor"] for ask, _ in rounds} == {"Google"}
+    assert rounds[2][1].found == (Notice("Google Cloud takes this machine back", NOW + 30, 30.0),)
+
+
+def test_who_is_not_google_is_not_believed() -> None:
+    found = last(Preempted(), Answer(200, {}, b"TRUE"))
+    assert (found.found, found.trouble) == ((), "it is not Google's")
+
+
+def test_an_etag_that_does_not_belong_into_an_address_is_not_sent_back() -> None:
+    rounds = heard(Preempted(), google("FALSE", "1 HTTP/1.1\r\nX: y"), google("FALSE", "a&b"), google("FALSE"))
+    assert {ask.path for ask, _ in rounds} == {"/computeMetadata/v1/instance/preempted"}
+
+
+def test_live_migration_is_a_remark_and_a_stop_for_maintenance_a_notice_of_60_s() -> None:
+    assert last(Maintenance(), google("NONE")).found == ()
+    (remark,) = last(Maintenance(), google("MIGRATE_ON_HOST_MAINTENANCE")).found
+    assert isinstance(remark, Remark)
+    assert last(Maintenance(), google("TERMINATE_ON_HOST_MAINTENANCE")).found == (
+        Notice("Google Cloud stops this machine for maintenance", NOW + 60, 60.0),
+    )
+
+
+# --- Azure --------------------------------------------------------------------------------------------------------
+
+
+def event(kind: str, *names: str, at: str = "Fri, 15 Jan 2027 08:00:30 GMT") -> dict[str, Any]:
+    return {"EventId": "f", "EventType": kind, "Resources": list(names), "NotBefore": at, "EventStatus": "Scheduled"}
+
+
+def azure(*events: dict[str, Any]) -> Heard:
+    return last(Azure(), Answer(200, {}, b"trainer_3"), document({"DocumentIncarnation": 2, "Events": events}))
+
+
+def test_azure_is_asked_for_the_name_of_the_machine_and_then_for_its_events() -> None:
+    none = document({"DocumentIncarnation": 1, "Events": []})
+    rounds = heard(Azure(), Answer(200, {}, b"trainer_3"), none, none)
+    assert [ask.path.partition("?")[0] for ask, _ in rounds] == [
+        "/metadata/instance/compute/name",
+        "/metadata/scheduledevents",
+        "/metadata/scheduledevents",
+    ]
+    assert [ask.timeout_s for ask, _ in rounds] == [TIMEOUT_S, FIRST_S, TIMEOUT_S]
+    assert {ask.headers["Metadata"] for ask, _ in rounds} == {"true"}
+    assert [found.pause_s for _, found in rounds] == [0.0, AZURE_POLL_S, AZURE_POLL_S]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("Preempt", "Azure takes this machine back"),
+        ("Terminate", "Azure deletes this machine"),
+        ("Reboot", "Azure restarts this machine"),
+        ("Redeploy", "Azure moves this machine to other hardware"),
+    ],
+)
+def test_an_event_of_azure_for_this_machine_is_a_notice(kind: str, words: str) -> None:
+    assert azure(event(kind, "TRAINER_3", "trainer_4")).found == (Notice(words, NOW + 30, 30.0),)
+
+
+def test_an_event_for_another_machine_is_none_for_this_one() -> None:
+    assert azure(event("Preempt", "trainer_4"), event("Preempt"), event("Freeze", "trainer_30")).found == ()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {**event("Terminate", "trainer_4"), "NotBefore": None},
+        {**event("Terminate"), "Resources": None},
+        {**event("Terminate"), "Resources": [None, 3]},
+        {**event("Terminate"), "EventType": None},
+        {**event("Terminate"), "NotBefore": 3},
+        {},
+        None,
+        [],
+    ],
+)
+def test_an_event_of_another_shape_hides_none_beside_it(other: Any) -> None:
+    found = azure(other, event("Preempt", "trainer_3"), other).found
+    assert found == (Notice("Azure takes this machine back", NOW + 30, 30.0),)
+
+
+@pytest.mark.parametrize("value", [None, "soon"])
+def test_an_event_for_this_machine_without_a_time_leaves_10_s(value: str | None) -> None:
+    (notice,) = azure({**event("Preempt", "trainer_3"), "NotBefore": value}).found
+    assert isinstance(notice, Notice)
+    assert notice.left_s == LEFT_MIN_S
+
+
+def test_an_event_that_has_begun_leaves_10_s() -> None:
+    assert azure(event("Preempt", "trainer_3", at="")).found == (
+        Notice("Azure takes this machine back", NOW, LEFT_MIN_S),
+    )
+
+
+def test_a_freeze_is_a_remark() -> None:
+    (remark,) = azure(event("Freeze", "trainer_3")).found
+    assert remark == Remark("Azure pauses this machine for some seconds at 08:00:30Z (Freeze); training goes on")
+
+
+@pytest.mark.parametrize("body", [b'{"action": "\xff", "time": "x"}', b'{"a":' + b"[" * 60_000])
+def test_what_is_no_text_or_nested_without_end_is_trouble(body: bytes) -> None:
+    assert last(Aws(), TOKEN, Answer(200, {}, body)).trouble == "its answer cannot be read"
+    bad = Answer(200, {}, body.replace(b"action", b"Events"))
+    assert last(Azure(), Answer(200, {}, b"trainer_3"), bad).trouble == "its answer cannot be read"
+
+
+def test_only_an_answer_about_notices_says_that_none_stands() -> None:
+    action = document({"action": "stop", "time": "2027-01-15T08:01:00Z"})
+    assert [one.clear for _, one in heard(Aws(), TOKEN, NOTHING, NOTHING, action, NOTHING, NOTHING, None)] == (
+        [False, True, False, False, False, True, False]
+    )
+    assert [one.clear for _, one in heard(Preempted(), google("FALSE"), google("TRUE"), None)] == [True, False, False]
+    assert last(Maintenance(), google("MIGRATE_ON_HOST_MAINTENANCE")).clear
+    assert azure(event("Freeze", "trainer_3"), event("Preempt", "trainer_4")).clear
+    assert not azure(event("Freeze", "trainer_3"), event("Preempt", "trainer_3")).clear
+
+
+# --- whatever comes -----------------------------------------------------------------------------------------------
+
+WATCHES: tuple[Callable[[], Watch], ...] = (Aws, Preempted, Maintenance, Azure)
+
+
+@pytest.mark.parametrize("make", WATCHES)
+@pytest.mark.parametrize("answer", [None, Answer(500), Answer(302, {"location": "http://elsewhere/"}), Answer(429)])
+def test_a_server_that_is_away_is_asked_ever_less_often_and_for_ever(
+    make: Callable[[], Watch], answer: Answer | None
+) -> None:
+    rounds = heard(make(), *[answer] * 30)
+    pauses = [found.pause_s for _, found in rounds if found.trouble]
+    assert pauses == sorted(pauses)
+    assert 0 < pauses[0] <= pauses[-1] <= PAUSE_MAX_S
+    assert not any(found.found for _, found in rounds)
+
+
+texts = st.sampled_from(
+    [
+        b'{"action": "stop", "time": "9999-12-31T23:59:59Z"}',
+        b'{"action": "stop", "time": "0001-01-01T00:00:00Z"}',
+        b'{"action": [], "time": 1}',
+        b'{"noticeTime": "x"}',
+        b'{"Events": [{"EventType": "Preempt", "Resources": ["a"], "NotBefore": "x"}]}',
+        b'{"Events": 3}',
+        b"TRUE",
+        b"a",
+        b"[" * 5000,
+        b'{"action": "\xff", "time": "\xff"}',
+        b'{"noticeTime": "\xff"}',
+        b'{"a": ' + b"[" * 60_000,
+        b'{"Events": [{"EventType": "\xff", "Resources": ["a"]}]}',
+        b'{"Events": [{"EventType": "Preempt", "Resources": ["a"], "x": ' + b"[" * 60_000,
+        b"TERMINATE_ON_HOST_MAINTENANCE",
+    ]
+)
+answers = st.none() | st.builds(
+    Answer,
+    st.sampled_from([200, 200, 200, 401, 404, 500]) | st.integers(100, 999),
+    st.dictionaries(
+        st.sampled_from(["date", "etag", "metadata-flavor"]),
+        st.sampled_from(["Google", "a", "\r\n", "é", "Fri, 32 Jan 2027 08:00:00 GMT"]),
+    ),
+    texts | st.binary(max_size=40),
+)
+
+
+@pytest.mark.parametrize("make", WATCHES)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.lists(answers, max_size=8))
+def test_no_answer_breaks_a_watch_or_makes_it_ask_without_end(
+    make: Callable[[], Watch], came: list[Answer | None]
+) -> None:
+    rounds = heard(make(), *came)
+    at_once = [found.pause_s == 0 for _, found in rounds]
+    assert not any(all(at_once[at : at + 5]) for at in range(len(at_once) - 4))
+    for ask, found in rounds:
+        assert ask.path.isprintable()
+        assert all(value.isprintable() for value in ask.headers.values())
+        assert all(one.left_s >= LEFT_MIN_S for one in found.found if isinstance(one, Notice) and one.reason)
+
+
+# --- where --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "provider"),
+    [
+        ({"sys_vendor": "Amazon EC2", "product_name": "g5.xlarge"}, "aws"),
+        ({"sys_vendor": "Xen", "bios_version": "4.11.amazon"}, "aws"),
+        ({"hypervisor": "ec2e1916-9099-7caf-fd21-012345abcdef"}, "aws"),
+        ({"sys_vendor": "Google", "product_name": "Google Compute Engine"}, "gcp"),
+        ({"sys_vendor": "Microsoft Corporation", "chassis_asset_tag": machine.AZURE_TAG}, "azure"),
+        ({"sys_vendor": "Microsoft Corporation", "product_name": "Virtual Machine"}, "none"),
+        ({"sys_vendor": "LENOVO", "product_name": "20XW"}, "none"),
+        ({}, "none"),
+    ],
+)
+def test_the_firmware_tells_whose_machine_this_is(said: dict[str, str], provider: str) -> None:
+    assert machine.provider(said) == provider
+
+
+def test_a_machine_that_says_nothing_is_no_cloud_s() -> None:
+    assert machine.look() in ("none", "aws", "gcp", "azure")
+
+
+def test_all_three_have_one_address_and_a_variable_names_another() -> None:
+    assert {endpoint(provider, {}) for provider in ("aws", "gcp", "azure")} == {Endpoint("169.254.169.254", 80)}
+    assert endpoint("azure", {"ELASTIC_SPOT_ENDPOINT": "http://127.0.0.1:8080/"}) == Endpoint("127.0.0.1", 8080)
+    assert endpoint("aws", {"AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://[fd00:ec2::254]"}).host == "fd00:ec2::254"
+    assert endpoint("gcp", {"GCE_METADATA_HOST": "metadata.google.internal:80"}).host == "metadata.google.internal"
+    assert endpoint("azure", {"GCE_METADATA_HOST": "other"}).host == "169.254.169.254"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://a",
+        "http://",
+        "http://a:99999",
+        "http://a:b",
+        "ftp://a",
+        "http://[",
+        "http://a b",
+        "http://a..b",
+        f"{'a' * 64}.b",
+        "http://.a",
+    ],
+)
+def test_a_variable_that_names_no_server_is_one_line(text: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^ELASTIC_SPOT_ENDPOINT=.* is no metadata server; write http://HOST\[:PORT\]"
+    ):
+        endpoint("aws", {"ELASTIC_SPOT_ENDPOINT": text})
+    for provider, name in (("aws", "AWS_EC2_METADATA_SERVICE_ENDPOINT"), ("gcp", "GCE_METADATA_HOST")):
+        with pytest.raises(ConfigError, match=rf"^{name}=.* is no metadata server"):
+            endpoint(provider, {name: text})

@@ -1,0 +1,220 @@
+"""The story of a job: which time was a pause, and what is told of each generation."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic.course import Course, Point
+from elastic.history import KEPT, Event, Failure, What
+from elastic.model import Status, Verdict, Why
+from elastic.story import Story, tell
+
+FAILURE = Failure(g=1, host="h", node="b", rank=1, code=1, words="exit 1", tail=("ValueError",))
+
+
+def made(g: int, at: float, why: Why = Why.LOSS, nodes: tuple[str, ...] = ("a", "b"), *, run: int = 1) -> Event:
+    return Event(at=at, node="a", what=What.GENERATION, g=g, run=run, why=why, nodes=nodes, world=len(nodes))
+
+
+def go(g: int, at: float, charged: int = 0, failure: Failure | None = None) -> Event:
+    return Event(at=at, node="a", what=What.GO, g=g, charged=charged, failure=failure)
+
+
+def back(
+    g: int, began: float, took: float, *, last: int | None = None, restored: int | None = None, at: float | None = None
+) -> Event:
+    what = What.START if g == 1 else What.RECOVERY
+    return Event(
+        at=began + took,
+        node="a",
+        what=what,
+        g=g,
+        why=Why.FIRST if g == 1 else Why.LOSS,
+        phases={"spawn": took / 2, "step": took / 2},
+        began=began,
+        complete=True,
+        last_step=last,
+        restored_step=restored,
+        last_at=at,
+    )
+
+
+def ended(g: int, at: float, status: Status = Status.COMPLETED) -> Event:
+    return Event(at=at, node="a", what=What.VERDICT, g=g, run=1, status=status, reason="so it is")
+
+
+def course(*points: tuple[int, float, int]) -> Course:
+    """Points of step, time and generation, with ten steps in a second."""
+    return Course(points=tuple(Point(step, at, g, rate=10.0) for step, at, g in points))
+
+
+FIRST = (made(1, 4.0, Why.FIRST), go(1, 4.5), back(1, 0.0, 10.0))
+LOST = (made(2, 50.5, nodes=("a",)), go(2, 51.0), back(2, 50.0, 2.0, last=400, restored=380, at=49.5))
+
+
+def pauses(story: Story) -> list[tuple[float, float]]:
+    return [(pause.began, pause.ended) for pause in story.pauses]
+
+
+# A job that told everything
+
+
+def test_goodput_counts_from_the_command_to_the_verdict_without_pauses_and_steps_made_again() -> None:
+    points = course((1, 10.0, 1), (400, 49.5, 1), (381, 52.0, 2), (900, 100.0, 2))
+    story = tell([*FIRST, *LOST, ended(2, 100.0)], points, now=5000.0)
+    assert (story.began, story.until, story.since) == (0.0, 100.0, None)
+    assert pauses(story) == [(0.0, 10.0), (49.5, 52.0)]
+    assert (story.pauses[1].again, story.pauses[1].again_s) == (20, 2.0)
+    assert story.goodput == pytest.approx((100 - 10 - 2.5 - 2) / 100)
+    totals = story.totals
+    assert (totals.wall_s, totals.paused_s, totals.again_s, totals.productive_s) == (100.0, 12.5, 2.0, 85.5)
+    assert (totals.restarts, totals.step, totals.again, totals.generations) == ({"loss": 1}, 900, 20, 2)
+
+
+def test_a_generation_has_who_was_in_its_moments_its_phases_and_its_steps() -> None:
+    story = tell([*FIRST, *LOST, ended(2, 100.0)], course((381, 52.0, 2), (900, 100.0, 2)), now=5000.0)
+    first, second = story.generations
+    assert (first.nodes, first.start, first.published_at, first.go_at) == (("a", "b"), True, 4.0, 4.5)
+    assert (first.first_step_at, first.ended_at, first.last_step) == (10.0, 49.5, 400)
+    assert (second.nodes, second.why, second.recovery_s) == (("a",), Why.LOSS, 2.0)
+    assert (second.phases, second.complete) == ({"spawn": 1.0, "step": 1.0}, True)
+    assert (second.steps, second.last_step, second.restored_step, second.again) == (520, 900, 380, 20)
+    assert second.ended_at == 100.0
+
+
+def test_the_failure_that_a_go_or_a_verdict_tells_ended_the_generation_before() -> None:
+    fatal = msgspec.structs.replace(FAILURE, g=2)
+    end = msgspec.structs.replace(ended(2, 60.0, Status.FAILED), failure=fatal)
+    story = tell([*FIRST, made(2, 50.0, Why.FAILURE), go(2, 51.0, 1, FAILURE), end], now=99.0)
+    assert [one.failure for one in story.generations] == [FAILURE, fatal]
+    assert story.first_failure == FAILURE
+    assert story.totals.charged == 1
+    assert story.verdict is not None
+    assert (story.verdict.status, story.verdict.reason) == (Status.FAILED, "so it is")
+
+
+def test_the_verdicts_document_serves_where_its_event_is_missing() -> None:
+    verdict = Verdict(status=Status.COMPLETED, reason="all", run=1, g=1, tag="", at=40.0)
+    story = tell(FIRST, now=99.0, verdict=verdict)
+    assert story.verdict is not None
+    assert (story.until, story.goodput) == (40.0, 0.75)
+
+
+def test_it_is_json() -> None:
+    story = tell([*FIRST, *LOST], course((1, 10.0, 1)), now=60.0)
+    assert msgspec.json.decode(msgspec.json.encode(story), type=Story) == story
+
+
+# What nobody lived to tell
+
+
+def test_a_start_that_is_not_over_is_a_pause_until_now() -> None:
+    story = tell(FIRST[:2], now=30.0)
+    assert (pauses(story), story.pauses[0].open, story.goodput) == ([(4.0, 30.0)], True, 0.0)
+
+
+def test_a_recovery_that_nobody_told_goes_from_the_last_step_in_the_course_to_the_first() -> None:
+    points = course((1, 10.0, 1), (350, 45.0, 1), (300, 53.0, 2), (600, 90.0, 2))
+    story = tell([*FIRST, *LOST[:2], ended(2, 100.0)], points, now=999.0)
+    assert pauses(story)[1] == (45.0, 53.0)
+    assert story.pauses[1].again == 51
+
+
+def test_a_generation_of_which_no_step_is_known_is_a_pause_where_the_script_reports_steps() -> None:
+    story = tell([*FIRST, *LOST[:2], made(3, 55.0), back(3, 55.0, 5.0), ended(3, 100.0)], now=999.0)
+    assert pauses(story) == [(0.0, 10.0), (50.5, 55.0), (55.0, 60.0)]
+
+
+def test_a_script_that_reports_nothing_works_from_its_go_on() -> None:
+    told = [made(1, 4.0, Why.FIRST), go(1, 5.0), made(2, 50.0), go(2, 51.0), ended(2, 104.0)]
+    story = tell(told, now=999.0)
+    assert pauses(story) == [(4.0, 5.0), (50.0, 51.0)]
+    assert story.goodput == pytest.approx(0.98)
+
+
+def test_a_job_whose_newest_step_is_old_is_in_a_pause_and_one_with_slow_steps_is_not() -> None:
+    points = course((1, 10.0, 1), (400, 49.5, 1))
+    assert tell(FIRST, points, now=150.0).pauses[-1].open is False
+    story = tell(FIRST, points, now=1049.5)
+    assert (pauses(story)[-1], story.pauses[-1].open) == ((49.5, 1049.5), True)
+    slow = Course(points=tuple(Point(number, 10.0 + 300 * number, 1, rate=1 / 300) for number in range(3)))
+    assert tell(FIRST, slow, now=1049.5).pauses[-1].open is False
+
+
+def test_a_job_in_which_nobody_is_left_is_in_a_pause_since_its_last_step() -> None:
+    story = tell(FIRST, course((1, 10.0, 1), (400, 49.5, 1)), now=60.0, here=False)
+    assert pauses(story)[-1] == (49.5, 60.0)
+
+
+def test_events_of_an_older_version_tell_their_pauses_too() -> None:
+    old = Event(at=12.0, node="a", what=What.START, g=1, phases={"join": 1.5, "step": 0.5})
+    end = Event(at=20.0, node="a", what=What.VERDICT, g=1, text="completed: all is well")
+    story = tell([Event(at=11.0, node="a", what=What.GENERATION, g=1), old, end], now=99.0)
+    assert (pauses(story), story.goodput) == ([(10.0, 12.0)], 0.8)
+    assert story.verdict is not None
+    assert (story.verdict.status, story.verdict.reason) == (Status.COMPLETED, "all is well")
+
+
+# Which part of a history
+
+
+def test_it_is_that_of_the_newest_run() -> None:
+    again = (made(3, 1000.0, Why.FIRST, run=2), go(3, 1001.0))
+    story = tell([*FIRST, *LOST, ended(2, 100.0), *again], course((900, 99.0, 2)), now=1010.0)
+    assert (story.run, story.began, story.verdict) == (2, 1000.0, None)
+    assert [one.g for one in story.generations] == [3]
+
+
+def test_when_the_beginning_is_gone_it_says_since_when_it_counts() -> None:
+    told = [event for g in range(2, 2 + KEPT // 2) for event in (made(g, g * 10.0), go(g, g * 10.0 + 1))]
+    story = tell(told, now=99999.0)
+    assert (story.since, story.began) == (20.0, 20.0)
+    assert tell(told[:9], now=99999.0).since is None
+
+
+def test_of_a_parameter_server_job_only_the_first_start_is_a_pause() -> None:
+    seats = msgspec.structs.replace(back(1, 40.0, 3.0), what=What.RECOVERY, rev=2)
+    told = [*FIRST, msgspec.structs.replace(made(1, 40.0), rev=2), seats, ended(1, 100.0)]
+    story = tell(told, now=999.0)
+    assert (pauses(story), story.goodput) == ([(0.0, 10.0)], 0.9)
+    assert story.generations[0].rev == 2
+
+
+def test_a_job_without_events_has_no_story() -> None:
+    assert tell([], now=1.0) == Story()
+
+
+numbers = st.integers(-1, 5) | st.integers(-(2**70), 2**70)
+moments = st.floats(0, 1000) | st.floats(0, 2e11)
+steps = st.none() | st.integers(-1, 2**62)
+events = st.builds(
+    Event,
+    at=moments,
+    node=st.just("a"),
+    what=st.sampled_from(What),
+    g=numbers,
+    rev=numbers,
+    why=st.none() | st.sampled_from(Why),
+    phases=st.dictionaries(st.sampled_from(["step", "join", "x"]), st.floats(-10, 1e9), max_size=3),
+    began=st.none() | moments,
+    last_at=st.none() | moments,
+    complete=st.none() | st.booleans(),
+    last_step=steps,
+    restored_step=steps,
+)
+point = st.builds(Point, st.integers(0, 2**62), moments, numbers, st.none(), st.none() | st.floats(allow_nan=False))
+
+
+@given(st.lists(events, max_size=12), st.lists(point, max_size=6), moments, st.booleans())
+def test_whatever_the_store_holds_it_is_a_share_and_adds_up(
+    told: list[Event], points: list[Point], now: float, here: bool
+) -> None:
+    story = tell(told, Course(points=tuple(points)), now=now, here=here)
+    assert story.goodput is None or 0.0 <= story.goodput <= 1.0
+    totals = story.totals
+    parts = totals.productive_s + totals.paused_s + totals.again_s
+    assert parts == pytest.approx(totals.wall_s, abs=0.01) or story.goodput is None
+    msgspec.json.encode(story)
