@@ -29,7 +29,7 @@ test: lint
 demo: setup
 	$(BIN)/python -m elastic.examples.demo
 
-# Every figure of README.md, its table and the charts in docs/: about an hour, on a machine that does nothing else. A figure
+# Every figure of docs/measured.md, its table, the charts in docs/ and the picture in README.md: about an hour, on a machine that does nothing else. A figure
 # that misses its goal is said, and the rest is measured all the same.
 bench: setup
 	-$(BIN)/python -m tests.bench.recovery
@@ -37,8 +37,10 @@ bench: setup
 	-$(BIN)/python -m tests.bench.scale --chart docs/scale.png
 	-$(BIN)/python -m tests.bench.idle --library
 	-$(BIN)/python -m tests.bench.checkpoint
+	-$(BIN)/python -m tests.bench.recorded
 	$(BIN)/python -m tests.bench.table --write
 	$(BIN)/python -m tests.bench.charts
+	$(BIN)/python -m tests.bench.picture
 
 # Paddle and torch do not share a process, so neither do they share an environment. Tests marked paddle use it.
 paddle: $(PADDLE)/.installed
