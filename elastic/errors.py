@@ -3,9 +3,10 @@
 Each class says whose fault it is and what to do about it::
 
     ElasticError
-    ├── ConfigError            the command line or this machine: mend it (exit 2)
+    ├── ConfigError            the command line or the set-up of this machine: mend it (exit 2)
     │   └── ScriptMistake      the same in a script that calls us: said on stderr, ends the script with 2
     ├── MachineTaken           the cloud takes this machine back: another one can go on (exit 4)
+    ├── MachineShort           no more open files, processes or memory here: end what else runs, try again (exit 4)
     ├── Refused                the job does not take this node: see the text (exit 3)
     ├── StoreError
     │   ├── StoreUnavailable   nobody answered: try again later (exit 4)
@@ -62,6 +63,12 @@ class ScriptMistake(ConfigError, SystemExit):
 
 class MachineTaken(ElasticError):
     """The cloud takes this machine back, and this node had not joined yet."""
+
+    exit_code = 4
+
+
+class MachineShort(ElasticError):
+    """This machine gave no more open files, processes or memory; the limits that can be looked at were high enough."""
 
     exit_code = 4
 

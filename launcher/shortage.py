@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from elastic.errors import ConfigError
+from elastic.errors import ConfigError, MachineShort
 
 FILES: Final = 40
 FILES_PER_WORKER: Final = 8
@@ -55,14 +55,14 @@ def check(workers: int, *, nodes: int = 1, etcd: bool = False) -> None:
         )
 
 
-def of(error: BaseException) -> ConfigError | None:
+def of(error: BaseException) -> MachineShort | None:
     """The line about an error that comes of a lack, None for any other error."""
     if isinstance(error, BaseExceptionGroup):
         return next((found for one in error.exceptions if (found := of(one)) is not None), None)
     if isinstance(error, OSError) and error.errno in _SHORT:
-        return ConfigError(f"{_SHORT[error.errno]} ({error.strerror}); see ulimit -a, and the limits of the container")
+        return MachineShort(f"{_SHORT[error.errno]} ({error.strerror}); see ulimit -a, and the limits of the container")
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
-        return ConfigError(f"{_SHORT[errno.EAGAIN]} ({error}); see ulimit -a, and the limits of the container")
+        return MachineShort(f"{_SHORT[errno.EAGAIN]} ({error}); see ulimit -a, and the limits of the container")
     return None
 
 

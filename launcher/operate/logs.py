@@ -26,8 +26,8 @@ AGAIN_S: Final = 1.0
 """Before a node that could not be asked is asked again, unless the process is elsewhere before."""
 SILENT_S: Final = 5.0
 """A node that says nothing for so long while the process runs elsewhere is left: its agent stands still."""
-TRIES: Final = 3
-"""So often a node is asked that has never answered, while it is registered."""
+TRIES_S: Final = 30.0
+"""So long a node is asked that has never answered, while it is registered: longer than the lease of one that died."""
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +53,7 @@ async def _run(job: Job, asked: argparse.Namespace) -> int:
 
 
 def _lines(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) <= LINES_MAX):
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(LINES_MAX)) and int(text) <= LINES_MAX):
         raise ConfigError(f"--lines {text}: a number from 0 to {LINES_MAX}")
     return int(text)
 
@@ -86,7 +86,8 @@ class _Teller:
 
     async def follow(self, lines: int) -> int:
         """Tell it until the job has ended; the exit code. Raises `Unasked` if its node never answers."""
-        newest, tries, tried = self._newest, 0, ""
+        newest, clock = self._newest, asyncio.get_running_loop().time
+        tried, since = "", 0.0
         while True:
             found = seatsof.where(newest.view, self._role, self._index)
             if found is None or found.stamp < self._stamp or (found.stamp == self._stamp and self._offset < 0):
@@ -102,20 +103,20 @@ class _Teller:
             asked = Log(self._role, self._index, LINES_MAX if self._begun else lines, True, *self._stamp, offset)
             try:
                 await self._tell_while_it_counts(found, asked)
-                tries = 0
                 if self._offset >= 0:  # Its agent ends, and could not tell all.
                     await newest.changes(AGAIN_S)
             except Unasked as error:
-                passes = self._begun or isinstance(error, NotNow)
-                tries = 0 if passes else tries + 1 if found.node == tried else 1
-                tried = found.node
+                if self._begun or isinstance(error, NotNow):  # This passes.
+                    tried = ""
+                elif tried != found.node:
+                    tried, since = found.node, clock()
                 if newest.view.verdict is not None:
                     self._stamp, self._offset = found.stamp, -1
                     say(f"{error}; the end of the log is in its file there", WHO)
-                elif tries >= TRIES:
+                elif tried and clock() - since >= TRIES_S:
                     raise
                 else:
-                    await self._wait_a_while(found, str(error) if passes else "")
+                    await self._wait_a_while(found, str(error))
 
     async def _wait_a_while(self, found: Found, why: str) -> None:
         """Wait `AGAIN_S`, whatever else changes in the store, or until the process is elsewhere; say once for what."""

@@ -18,7 +18,6 @@ from launcher.operate.job import Command, Job, write
 from launcher.operate.newest import Newest
 from launcher.operate.picture import Picture, look, picture
 from launcher.status import NodeState
-from launcher.telling import answer
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -55,7 +54,7 @@ async def _run(job: Job, asked: argparse.Namespace) -> int:
     if asked.json:
         _write_json(found)
     elif sys.stdout.isatty():
-        _draw(found)
+        table.draw(_drawn(found))
     else:
         write(_plain(found))
     return 0
@@ -130,9 +129,7 @@ def _plain(found: Picture, trouble: str = "") -> list[str]:
     """Everything in plain columns, for files and other programs."""
     lines = _head(found, trouble)
     if found.status.nodes:
-        rows = [picturewords.COLUMNS, *picturewords.rows(found.status, found.windows)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        lines += table.plain(picturewords.COLUMNS, picturewords.rows(found.status, found.windows))
     return lines + picturewords.foot_lines(found.status, found.unasked)
 
 
@@ -143,21 +140,11 @@ def _drawn(found: Picture, trouble: str = "") -> RenderableType:
 
     parts: list[RenderableType] = [Text(line) for line in _head(found, trouble)]
     if found.status.nodes:
-        made = table.empty(picturewords.COLUMNS, picturewords.NUMBERS)
-        for node, row in zip(found.status.nodes, picturewords.rows(found.status, found.windows), strict=True):
-            made.add_row(*map(Text, row), style=STYLES.get(node.state, ""))
-        parts.append(made)
+        rows = picturewords.rows(found.status, found.windows)
+        styles = [STYLES.get(node.state, "") for node in found.status.nodes]
+        parts.append(table.drawn(picturewords.COLUMNS, rows, styles, picturewords.NUMBERS))
     parts += [Text(line) for line in picturewords.foot_lines(found.status, found.unasked)]
     return Group(*parts)
-
-
-def _draw(found: Picture) -> None:
-    from rich.console import Console
-
-    console = Console()
-    with console.capture() as drawn:  # It would end the process by itself where nobody reads.
-        console.print(_drawn(found))
-    answer(drawn.get())
 
 
 COMMAND: Final = Command("status", "show a job: its generation, its nodes, and what it waits for", _arguments, _run)

@@ -6,7 +6,7 @@ stack trace: what the job says of itself needs none. Whoever raises one has writ
     Closed        RendezvousClosedError      0, 1    the job has ended: completed, or failed
     TimedOut      RendezvousTimeoutError     4       no round came together in join_timeout
     NotReached    RendezvousConnectionError  3, 4    etcd refuses this node; it cannot be reached
-    NotTaken      RendezvousStateError       2, 3    this machine lacks something; the job refuses this node
+    NotTaken      RendezvousStateError       2 to 4  this machine lacks something; the job refuses this node
     Over          RendezvousStateError       4       a world ended before torch's agent had started its workers
 """
 

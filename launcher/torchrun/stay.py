@@ -140,7 +140,7 @@ class Stay:
         return facts.view.go is not None and facts.view.go.value.g == facts.generation.g
 
     async def run(self) -> Left:
-        """Join, take part, leave. Raises `ElasticError` for a store that is not there, or lacks on this machine."""
+        """Join, take part, leave. Raises `ElasticError` for a store that is not there, or what this machine lacks."""
         config = self._config
         host = self.host = await resolve(config)
         node = f"{host}-{secrets.token_hex(2)}"

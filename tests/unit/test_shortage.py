@@ -50,7 +50,7 @@ def test_a_lack_is_known_by_its_number_also_within_a_group_and_another_error_is_
         found = shortage.of(error)
         assert found is not None
         assert os.strerror(number) in str(found)
-        assert found.exit_code == 2
+        assert found.exit_code == 4
     assert shortage.of(OSError(errno.EACCES, "no")) is None
     assert shortage.of(RuntimeError("something else")) is None
     assert shortage.of(RuntimeError("can't start new thread")) is not None

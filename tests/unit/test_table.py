@@ -13,10 +13,8 @@ ROW = ("0", "192.168.0.1-0f8b", "192.168.0.1", "0-7", "running", "12 s", "1651",
 
 
 def drawn(width: int) -> str:
-    made = table.empty(COLUMNS, NUMBERS)
-    made.add_row(*ROW)
     written = io.StringIO()
-    Console(file=written, width=width).print(made)
+    Console(file=written, width=width).print(table.drawn(COLUMNS, [ROW], [""], NUMBERS))
     return written.getvalue()
 
 
