@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import select
 import signal
 import socket
@@ -31,6 +30,7 @@ from elastic.channel import (
 from elastic.channelserver import BURST, CONNECTIONS_MAX, PATH_MAX, ChannelServer, Connection
 from elastic.errors import ConfigError
 from elastic.segments import Segments
+from tests.process.descriptors import none_left
 
 LIMIT_S = 30.0
 
@@ -108,15 +108,11 @@ def test_a_number_that_is_not_finite_does_not_cost_the_channel(heard: Heard) -> 
 
 
 def test_a_server_without_any_descriptor_left_turns_workers_away_and_lives_on(heard: Heard) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
         end.connect(heard.server.path)
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))  # Not even the one that is kept can be had anew.
+        with none_left(0):  # Not even the one that is kept can be had anew.
             heard.server.serve()
             heard.server.serve()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         worker = WorkerEnd(heard.server.path, hello())
         heard.until(lambda: len(heard.said) == 1)
         worker.close()

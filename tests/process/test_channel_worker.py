@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import elastic
 from elastic.channel import TEXT_MAX, Hello, Segment, Wanted, WorkerEnd, encode, said
 from elastic.testing import run
 from elastic.train import notes
+from tests.process.descriptors import none_left
 
 LIMIT_S = 30.0
 
@@ -78,20 +78,10 @@ def test_an_agent_that_is_not_understood_is_hung_up_on_and_costs_no_step(agent: 
 
 def test_a_worker_without_a_descriptor_left_gets_no_memory_and_is_told_why(agent: socket.socket) -> None:
     worker, theirs = connected(agent)
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with theirs:
         give(theirs, 4096)
-        held: list[int] = []
-        try:
-            top = max(map(int, os.listdir("/proc/self/fd"))) + 8
-            while not held or held[-1] < top:
-                held.append(os.dup(0))
-            resource.setrlimit(resource.RLIMIT_NOFILE, (top, limits[1]))
+        with none_left():
             answer = worker.segment("a", 4096, LIMIT_S)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            for fd in held:
-                os.close(fd)
         assert answer == "this worker has too many open files (ulimit -n)"
         worker.close()
 

@@ -19,6 +19,10 @@ SCHEDULES = (
     (Phase(1, 0, 2), Phase(2, 3, 1)),
 )
 LENGTH = 53
+FRESH = torch.multiprocessing.get_context("forkserver")
+"""Their parent has one thread. This process has those of whatever ran here before, and a fork of it may crash."""
+FRESH.set_forkserver_preload([__name__])
+CLEAN: dict[str, Any] = {"multiprocessing_context": FRESH}
 
 
 class Squares(Dataset[torch.Tensor]):
@@ -38,14 +42,16 @@ def count_from(start: int, epoch: int) -> Iterable[int]:
 def sampled(rank: int, world: int, *, total: bool, **options: Any) -> tuple[Source, Iterable[Any]]:
     batch = elastic.batch(total=9, most=2) if total else elastic.batch(per_rank=3)
     sampler = elastic.ElasticSampler(LENGTH, shuffle=False, batch=batch, rank=rank, world=world)
-    loader: DataLoader[Any] = DataLoader(Squares(), batch_size=batch.size, sampler=sampler, num_workers=2, **options)
+    loader: DataLoader[Any] = DataLoader(
+        Squares(), batch_size=batch.size, sampler=sampler, num_workers=2, **{**CLEAN, **options}
+    )
     return sampler, loader
 
 
 def streamed(rank: int, world: int, *, total: bool, **options: Any) -> tuple[Source, Iterable[Any]]:
     batch = elastic.batch(total=9, most=2) if total else elastic.batch(per_rank=3)
     make = functools.partial(count_from, 0)
-    stream = elastic.ElasticStream(make, batch=batch, rank=rank, world=world, num_workers=2, **options)
+    stream = elastic.ElasticStream(make, batch=batch, rank=rank, world=world, **{"num_workers": 2, **CLEAN, **options})
     return stream, stream
 
 
@@ -100,7 +106,7 @@ def collate(samples: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_dataset_that_shares_itself_among_workers_is_served_whole(persistent: bool) -> None:
     stream = elastic.ElasticStream(
-        Shared(), batch_size=4, num_workers=2, collate_fn=collate, persistent_workers=persistent
+        Shared(), batch_size=4, num_workers=2, collate_fn=collate, persistent_workers=persistent, **CLEAN
     )
     for epoch in range(2):
         stream.set_epoch(epoch)

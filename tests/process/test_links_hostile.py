@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import resource
 import secrets
 import socket
 import struct
@@ -20,6 +19,7 @@ from elastic.linkwire import Bye, Granted, Greeting, Ping, Pong, Prove
 from launcher import door, hello, watched
 from launcher.hello import Hello
 from launcher.watched import Watched
+from tests.process.descriptors import none_left
 from tests.process.linking import SECRET, Watching, at, listening, played, proves_nothing, watching
 from tests.process.linkpeer import JOB
 
@@ -253,25 +253,14 @@ def test_who_resets_its_connections_does_no_harm() -> None:
 def test_without_descriptors_nothing_is_lost_but_new_connections() -> None:
     async def story() -> None:
         async with linked() as (watcher, _, agent):
-            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            with pytest.MonkeyPatch.context() as patched:
+            with pytest.MonkeyPatch.context() as patched, socket.socket() as made:
                 patched.setattr(hello, "PAUSE_S", 0.05)
-                resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-                kept: list[int] = []
-                made = socket.socket()
                 made.setblocking(False)
-                with contextlib.suppress(OSError):
-                    while True:
-                        kept.append(os.dup(0))
-                with contextlib.suppress(BlockingIOError):
-                    made.connect(("127.0.0.1", agent.port))
-                await is_alive(watcher)
-                for fd in kept:
-                    os.close(fd)
-                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-                made.setblocking(False)
+                with none_left():
+                    with contextlib.suppress(BlockingIOError):
+                        made.connect(("127.0.0.1", agent.port))
+                    await is_alive(watcher)
                 assert (await asyncio.get_running_loop().sock_recv(made, 100)).startswith(b"elastic-launch 2")
-                made.close()
             await is_alive(watcher)
 
     played(story)
