@@ -212,7 +212,10 @@ def read(keys: JobKeys, entries: Iterable[Entry]) -> list[Event]:
 
 def _of_generation(document: Generation, node: str, at: float) -> Event:
     count = len(document.members)
-    text = f"{count} node{'' if count == 1 else 's'}, world size {document.world_size}: {document.reason}"
+    world = (
+        f"{count} node{'' if count == 1 else 's'}, world size {document.world_size}" if count else "all workers stop"
+    )
+    text = f"{world}: {document.reason}"
     return msgspec.structs.replace(
         _event(What.GENERATION, document.g, text, node, at),
         rev=document.rev,

@@ -81,9 +81,10 @@ class History:
 
 
 def in_words(event: history.Event) -> str:
-    """One line for people."""
+    """One line for people; before the first generation it names none."""
     at = datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return f"{at}  {clean(event.node)}  generation {event.g} {event.what}: {clean(event.text)}"
+    generation = f"generation {event.g} " if event.g else ""
+    return f"{at}  {clean(event.node)}  {generation}{event.what}: {clean(event.text)}"
 
 
 async def read(store: Store, keys: JobKeys) -> list[history.Event]:

@@ -52,6 +52,12 @@ def said(document: Go | Verdict, key: str) -> Event:
     return event
 
 
+def test_a_generation_without_members_tells_that_all_stop() -> None:
+    empty = Generation(g=2, run=1, tag="t", why=Why.STOP, reason="an operator stopped the job", members=(), slots=1)
+    (event,) = events_of(KEYS, Transaction("form", (), (Put(KEYS.generation, encode(empty)),)), "a", 1.0)
+    assert (event.text, event.world) == ("all workers stop: an operator stopped the job", 0)
+
+
 def test_a_generation_a_go_and_a_verdict_become_one_sentence_each() -> None:
     (formed,) = events_of(KEYS, proposal(), "a", 12.3456)
     assert (formed.at, formed.node, formed.what, formed.g) == (12.346, "a", What.GENERATION, 1)
