@@ -58,11 +58,11 @@ def shown(data: bytes) -> None:
         for name in ("shown", "console"):
             (folder / name).unlink(missing_ok=True)
         fd = os.open(folder / "console", os.O_WRONLY | os.O_CREAT)
-        console = Console(fd)
+        stderr, console = Console(2), Console(fd)
         os.close(fd)
         one = StartLog(Directly(lambda text, quietly: None), folder / "shown", HEADER)
         spec = WorkerSpec(3, 0, (), {}, "", folder / "shown", shown=True, header="", shared=True)
-        _, voice = Showing((Console(2), console)).of(spec, 1)
+        _, voice = Showing((stderr, console)).of(spec, 1)
         tap = Tap(one, voice)
         writer = tap.writer()
         os.set_blocking(writer, False)
@@ -73,6 +73,7 @@ def shown(data: bytes) -> None:
         tap.close()
         one.close()
         console.close()
+        stderr.close()
         assert (folder / "shown").read_bytes() == HEADER.encode() + b"\n" + data
         lines = (folder / "console").read_bytes().split(b"\n")
         assert lines.pop() == b""
