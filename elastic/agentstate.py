@@ -38,7 +38,7 @@ from elastic.agentevents import (
     StopWorkers,
 )
 from elastic.agentfacts import Facts, Phase
-from elastic.model import PLANNED, Ended, Generation, Outcome, Place, Role, Status
+from elastic.model import Ended, Generation, Outcome, Place, Role, Status
 from elastic.naming import failed_words, process_name
 from elastic.seatwords import seats_in_words
 
@@ -238,7 +238,7 @@ def _unplanned_now(f: Facts) -> bool:
     if generation is None:
         return False
     went = go is not None and go.value.g > f.workers_g
-    return went or (generation.g > f.workers_g + 1 and generation.why not in PLANNED)
+    return went or (generation.g > f.workers_g + 1 and not generation.planned)
 
 
 def _stopped_now(f: Facts) -> bool:
@@ -395,7 +395,7 @@ def _stop_superseded(f: Facts) -> None:
     if generation.g == f.workers_g:  # A revision without this node: it was asked to leave, or was thought lost.
         planned = generation.index(f.me.node) is not None
     else:
-        planned = generation.why in PLANNED and generation.g == f.workers_g + 1
+        planned = generation.planned and generation.before is not None and generation.before.g == f.workers_g
     f.planned, f.hurried = planned, not planned
     f.act(Say(f"{generation.reason}: stopping this node's workers"))
     grace_s = _grace_s(f) if planned else f.limits.loss_grace_s
@@ -409,7 +409,7 @@ def _grace_s(f: Facts) -> float:
 
 def _stopped(generation: Generation) -> str:
     """Why a generation stopped the workers of the one before, in words that go after "stopped"."""
-    return f"{'for a planned change:' if generation.why in PLANNED else 'because'} {generation.reason}"
+    return f"{'for a planned change:' if generation.planned else 'because'} {generation.reason}"
 
 
 def _stop_faster(f: Facts) -> None:

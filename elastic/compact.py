@@ -44,6 +44,7 @@ class _Before(msgspec.Struct, frozen=True, array_like=True):
     why: Why
     nodes: tuple[int | str, ...]
     since: tuple[Amount, ...] = ()
+    broken: bool = False
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -169,7 +170,9 @@ def _before(before: Before | None, members: Sequence[Place]) -> _Before | None:
     if before is None:
         return None
     m_ids = {place.node: m_id for m_id, place in enumerate(members)}
-    return _Before(before.g, before.why, tuple(_runs(m_ids.get(node, node) for node in before.nodes)), before.since)
+    return _Before(
+        before.g, before.why, tuple(_runs(m_ids.get(node, node) for node in before.nodes)), before.since, before.broken
+    )
 
 
 def _was(before: _Before | None, members: Sequence[Place]) -> Before | None:
@@ -177,7 +180,7 @@ def _was(before: _Before | None, members: Sequence[Place]) -> Before | None:
         return None
     count = len(members)
     nodes = tuple(one if isinstance(one, str) else members[_m_id(one, count)].node for one in _expanded(before.nodes))
-    return Before(before.g, nodes, before.why, before.since)
+    return Before(before.g, nodes, before.why, before.since, before.broken)
 
 
 def _seats(place: Place) -> tuple[int | str, ...]:

@@ -36,6 +36,7 @@ class Reason(StrEnum):
     GROWN = "newcomers join"
     TRAINING = "training"
     GATE_LOST = "a member was lost before the start"
+    GATE_LEFT = "a member without old workers is gone before the start"
     GATE_FAILED = "a worker failed in a planned stop"
     GATE_STOPPED = "a member had to end its workers in a planned stop"
     GATE_DRAINED = "a member drains before the start"

@@ -15,7 +15,7 @@ from elastic import cooldown, hostlist
 from elastic.budget import HEALTHY_S, Judgement, judge
 from elastic.decisions import Conclude, Decision, Form, Memory, Open, Reason, Wait
 from elastic.forming import failure_words, form, lost_words, reform
-from elastic.model import PLANNED, Before, Ended, Generation, Go, Outcome, Place, Status, Verdict, Why
+from elastic.model import Before, Ended, Generation, Go, Outcome, Place, Status, Verdict, Why
 from elastic.question import (
     BATCH_S,
     Question,
@@ -40,14 +40,17 @@ def at_gate(q: Question, generation: Generation) -> tuple[Decision, Memory]:
     if outcomes and all(o is not None and o.ended is Ended.OK and o.over for o in outcomes.values()) and before:
         return completed(q, before.g), q.memory
     lost = [node for node in nodes if not q.here(node)]
+    broke = [node for node in lost if before is None or (node in outcomes and not _over(outcomes[node]))]
     draining = [node for node in nodes if q.draining(node)]
     newcomers = q.newcomers()[: max(q.spec.np.high - len(staying), 0)]
     if not staying:
         return reform(q, f"{named(nodes)} left before the start" if nodes else "nobody is in this world"), q.memory
-    if lost:
+    if broke:
         return form(q, Reason.GATE_LOST, Why.LOSS, lost_words(q, lost) + " before the start", staying), q.memory
     if before is not None and (aborted := _aborted(q, generation, before, staying)) is not None:
         return aborted, q.memory
+    if lost:
+        return form(q, Reason.GATE_LEFT, Why.LEFT, _left_words(q, lost, outcomes), staying), q.memory
     if draining:
         return form(q, Reason.GATE_DRAINED, Why.DRAIN, drains(q, draining), staying), q.memory
     if newcomers:
@@ -67,6 +70,18 @@ def at_gate(q: Question, generation: Generation) -> tuple[Decision, Memory]:
     return opening(q, generation, before, until)
 
 
+def _over(outcome: Outcome | None) -> bool:
+    return outcome is not None and outcome.over
+
+
+def _left_words(q: Question, gone: list[str], outcomes: Mapping[str, Outcome | None]) -> str:
+    """Say who is gone that has no workers of the world before: some ended them and left, others died."""
+    ended = [node for node in gone if node in outcomes and node not in q.view.members]
+    others = [node for node in gone if node not in ended]
+    words = ([f"{named(ended)} left"] if ended else []) + ([lost_words(q, others)] if others else [])
+    return f"{', '.join(words)} before the start"
+
+
 def _not_dead(q: Question, before: Before | None, newcomers: list[str]) -> bool:
     """Tell whether a member of the world before was taken for dead and is back: it costs no restart of its own."""
     back = [node for node in newcomers if before is not None and node in before.nodes]
@@ -79,7 +94,7 @@ def _aborted(q: Question, generation: Generation, before: Before, staying: list[
     The others need not wait: whoever still tries to finish a step in the broken group is stopped by a generation that
     is not planned.
     """
-    if generation.why not in PLANNED:
+    if not generation.planned:
         return None
     outcomes = {node: q.outcome(before.g, node) for node in before.nodes}
     busy = [node for node, outcome in outcomes.items() if q.here(node) and (outcome is None or not outcome.over)]

@@ -63,12 +63,13 @@ def _stopping(q: Question, halt: Halt, before: Before) -> Decision:
     if _all_ok(outcomes, before.nodes):
         return completed(q, before.g)
     busy = [node for node in before.nodes if node not in outcomes or not outcomes[node].over]
-    waited = [node for node in busy if q.here(node)]
+    waited = [node for node in busy if q.here(node) or q.returns_until(node) is not None]
     broken = len(waited) < len(busy) or _broken(outcomes)
     if not waited or (broken and roster.roles_of(q.spec) is None):
         return _over(q, halt)
-    absent = [q.memory.absent_since[node] for node in waited if node in q.memory.absent_since]
-    until = min(absent) + 2 * q.spec.lease_ttl_s if absent else None
+    absent = [q.memory.absent_since[node] + 2 * q.spec.lease_ttl_s for node in waited if node in q.memory.absent_since]
+    returns = [at for node in waited if not q.here(node) and (at := q.returns_until(node)) is not None]
+    until = min(absent + returns, default=None)
     whose = "their" if len(waited) > 1 else "its"
     return Wait(Reason.STOPPING, f"{halt.reason}; waiting for {named(waited)} to stop {whose} workers", until)
 

@@ -73,13 +73,14 @@ class Why(StrEnum):
     DRAIN = "drain"
     GROWTH = "growth"
     JOINED = "joined"
+    LEFT = "left"
     KEPT_OUT = "kept out"
     SHRINK = "shrink"
     STOP = "stop"
 
 
-PLANNED: Final = (Why.DRAIN, Why.GROWTH, Why.SHRINK, Why.STOP)
-"""Nothing is broken by these: workers get time to save and to end."""
+PLANNED: Final = (Why.DRAIN, Why.GROWTH, Why.SHRINK, Why.STOP, Why.JOINED, Why.LEFT)
+"""Nothing is broken by these: workers get time to save and to end. The last two come while a gate is closed."""
 
 
 class Mode(StrEnum):
@@ -213,12 +214,14 @@ class Before(msgspec.Struct, frozen=True, array_like=True):
     """The newest generation that got its go, who was in it (whom the gate waits for), and why it was replaced.
 
     `since` has the newest starts of a roster that was revised, in the order of the nodes; otherwise it is empty.
+    `broken`: it was not replaced as planned, or a loss or a failure came while its workers were being stopped.
     """
 
     g: Number
     nodes: tuple[str, ...]
     why: Why
     since: tuple[Amount, ...] = ()
+    broken: bool = False
 
     def start(self, node: str) -> tuple[int, int] | None:
         """The last start that was asked of a node: generation and revision; None if it was not in it."""
@@ -344,6 +347,11 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     rev: Amount = 0
     cause: Cause | None = None
     distrusted: tuple[Host, ...] = ()
+
+    @property
+    def planned(self) -> bool:
+        """Whether whoever still runs the world before has time to save and to end."""
+        return self.why in PLANNED and not (self.before is not None and self.before.broken)
 
     def index(self, node: str) -> int | None:
         """M_id of a node, None if it is not in this generation."""

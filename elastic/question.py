@@ -12,6 +12,7 @@ from elastic.cooldown import budget_of
 from elastic.decisions import Conclude, Memory, Policy, Reason
 from elastic.keys import Stored, View
 from elastic.model import (
+    PLANNED,
     Before,
     Budget,
     Generation,
@@ -181,7 +182,7 @@ class Question:
         if newest is not None:
             inside = {place.host for place in members}
             before, budget = (
-                newest.before,
+                _as_it_is(newest.before, why),
                 cooldown.count_down(
                     budget_of(self.view), self.memory.cooling, self.now, inside, self.spec.restarts_max
                 ),
@@ -189,7 +190,8 @@ class Question:
             go = self.view.go.value if self.view.go is not None else None
             if go is not None and go.g == newest.g:
                 since = tuple(place.since for place in newest.members) if newest.rev else ()
-                before = Before(newest.g, tuple(place.node for place in newest.members), why, since)
+                nodes = tuple(place.node for place in newest.members)
+                before = Before(newest.g, nodes, why, since, why not in PLANNED)
         return Generation(
             g=(stored.value.g if stored is not None else 0) + 1,
             run=self.spec.run,
@@ -209,6 +211,11 @@ class Question:
         if not times:
             return self.now
         return min(max(times) + self.spec.settle_s, min(times) + SETTLE_MAX_S)
+
+
+def _as_it_is(before: Before | None, why: Why) -> Before | None:
+    """The world before, if its workers were still being stopped when another generation came because of `why`."""
+    return before if before is None or why in PLANNED else msgspec.structs.replace(before, broken=True)
 
 
 def completed(q: Question, g: int) -> Conclude:

@@ -20,7 +20,7 @@ from typing import Final
 
 from elastic.agentevents import Action, Event, Gone, Send, StartWorkers, StopWorkers
 from elastic.agentfacts import Facts
-from elastic.model import PLANNED, Generation, Why
+from elastic.model import Generation, Why
 from elastic.recovery import Mark, Recovery, phases
 from elastic.signs import Proposed, Proposing, Signs, proposer
 
@@ -284,7 +284,7 @@ class Timeline:
             generation=generation,
             began=self._command_at if fresh else min([evidence_at, *wrong]),
             start=generation.why is Why.FIRST,
-            planned=generation.why in PLANNED,
+            planned=generation.planned,
             before=0 if generation.why is Why.FIRST else generation.g - 1,
             text=generation.reason,
             tells=teller == self._node,

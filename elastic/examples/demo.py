@@ -21,11 +21,11 @@ from pathlib import Path
 from elastic.errors import ElasticError
 from elastic.store.embedded import EmbeddedEtcd
 
-EPOCHS = 30
+EPOCHS = 36
 STEP_S = 0.05
 CHECKPOINT_EVERY = 50
 STEPS_BEFORE_KILL = 120
-STEPS_BEFORE_JOIN = 60
+STEPS_BEFORE_JOIN = 20
 ACCURACY_MIN = 96.0
 WAIT_LIMIT_S = 120.0
 END_LIMIT_S = 20.0

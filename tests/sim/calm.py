@@ -18,8 +18,9 @@ from elastic.question import BATCH_S, LINK_PATIENCE_S
 from elastic.store.base import Delete, Put, Range
 from tests.sim.accidents import apart_for
 from tests.sim.checks import Promises
+from tests.sim.ends import GRACE_MAX_S
 from tests.sim.nodes import KEYS, Node, Observer, WorkerSet
-from tests.sim.nurseries import REACH_S
+from tests.sim.nurseries import REACH_S, SAVE_LIMIT_S
 from tests.sim.world import World
 
 NOTICE_S = 2.5
@@ -488,6 +489,8 @@ def loss_in_plan(world: World, calm: Calm, node: Node, old: Generation) -> None:
         elif not world.fail_in_plan(lost):
             return
         until = world.now + 2 * world.spec.lease_ttl_s + NOTICE_S + 2 * STOP_S
+        if lost.workers is None:  # They have saved: the others go on saving.
+            until += SAVE_LIMIT_S + GRACE_MAX_S
         text = f"a planned stop went wrong on {lost.name}, and the others do not start by {until:.0f}"
         calm.expect(world, Expected("6", text, until, lambda view: went(view) > old.g))
 

@@ -336,8 +336,8 @@ MUTATIONS: Final = (
     Mutation(
         "gate: lost",
         GATE,
-        '    if lost:\n        return form(q, Reason.GATE_LOST, Why.LOSS, lost_words(q, lost) + " before',
-        '    if False:\n        return form(q, Reason.GATE_LOST, Why.LOSS, lost_words(q, lost) + " before',
+        "    if broke:\n",
+        "    if False:\n",
         "no go for a member that is gone",
     ),
     Mutation(
@@ -433,7 +433,35 @@ MUTATIONS: Final = (
         "until = since + longest * (1 - CLOCK_ERROR) - q.policy.kill_s",
         "clocks differ, and a SIGKILL takes time",
     ),
-    Mutation("aborted: any", GATE, "if generation.why not in PLANNED:", "if False:", "only a plan can be aborted"),
+    Mutation(
+        "gate: left",
+        GATE,
+        "    if lost:\n        return form(q, Reason.GATE_LEFT",
+        "    if False:\n        return form(q, Reason.GATE_LEFT",
+        "no go for a member that is gone",
+    ),
+    Mutation(
+        "gate: all broke",
+        GATE,
+        "before is None or (node in outcomes and not _over(outcomes[node]))]",
+        "True]",
+        "who has no old workers hurries nobody who saves",
+    ),
+    Mutation(
+        "plan: joined",
+        "elastic/model.py",
+        "Why.STOP, Why.JOINED, Why.LEFT)",
+        "Why.STOP, Why.LEFT)",
+        "who comes while others save hurries nobody",
+    ),
+    Mutation(
+        "plan: broken",
+        "elastic/question.py",
+        "msgspec.structs.replace(before, broken=True)",
+        "before",
+        "a plan that was broken is none again when somebody comes",
+    ),
+    Mutation("aborted: any", GATE, "    if not generation.planned:\n", "    if False:\n", "only a plan can be aborted"),
     Mutation(
         "aborted: idle",
         GATE,

@@ -151,6 +151,8 @@ class Rules(Observer):
             return
         if names and not names & inside and generation.why in GOES_ON:
             world.fail("2", f"nobody of {old.g} is in {generation.g}, which is {generation.why} and not formed anew")
+        if self._went_g.get(world.store_number, 0) != old.g and old.planned and not generation.planned:
+            self._hurries(world, node, generation, old)
         if self._went_g.get(world.store_number, 0) == old.g or not names or names != inside:
             return
         if old.why not in PLANNED or generation.why in PLANNED:
@@ -162,6 +164,23 @@ class Rules(Observer):
         here = {name for name in before.nodes if name in seen.members or name in node.sent_memory.linked}
         if not here - over:
             world.fail("5", f"generation {generation.g} hurries {sorted(names)}, and all have stopped")
+
+    @staticmethod
+    def _hurries(world: World, node: Node, generation: Generation, old: Generation) -> None:
+        """Who saves for a plan is hurried only by what breaks the world that is saved."""
+        seen, before, memory = node.sent_view, old.before, node.sent_memory
+        if seen is None or before is None or generation.why in (Why.REFORMED, Why.KEPT_OUT):
+            return
+        world.counts["a planned stop was broken"] += 1
+        ends = {name: stored.value for (g, name), stored in seen.outcomes.items() if g == before.g}
+        if any(end.ended is Ended.FAILED or end.forced for end in ends.values()):
+            return
+        for name in before.nodes:
+            stored, end = seen.members.get(name), ends.get(name)
+            proven = stored is not None and ((name, stored.create_revision) in memory.gone or name in memory.dead)
+            if (end is None or not end.over) and (stored is None or proven):
+                return
+        world.fail("5", f"generation {generation.g} ({generation.reason}) hurries {before.nodes}, and nothing broke")
 
     @staticmethod
     def _really_lost(world: World, view: View, lost: set[str], node: Node) -> None:

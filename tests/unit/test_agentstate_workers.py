@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from elastic.agentevents import (
     Drain,
@@ -89,6 +90,8 @@ def test_a_planned_change_gives_the_workers_their_grace_and_a_loss_does_not() ->
         (Why.DRAIN, 15.0),
         (Why.GROWTH, 15.0),
         (Why.SHRINK, 15.0),
+        (Why.JOINED, 15.0),
+        (Why.LEFT, 15.0),
         (Why.LOSS, 2.0),
         (Why.FAILURE, 2.0),
         (Why.STOPPED, 2.0),
@@ -172,10 +175,28 @@ def test_a_worker_that_had_raised_before_it_was_stopped_is_recorded_beside_the_o
     assert (bench.outcomes[1].ended, bench.outcomes[1].exits, bench.outcomes[1].also) == (Ended.STOPPED, (), (late,))
 
 
-def test_an_agent_that_slept_through_a_generation_gives_no_grace() -> None:
+@pytest.mark.parametrize("why", [Why.GROWTH, Why.DRAIN, Why.JOINED, Why.LEFT])
+@pytest.mark.parametrize(("broken", "grace_s"), [(False, 15.0), (True, 2.0)])
+def test_an_agent_that_slept_through_a_generation_gives_grace_if_nothing_was_broken(
+    why: Why, broken: bool, grace_s: float
+) -> None:
     bench = running()
-    bench.world(3, "a b", why=Why.GROWTH, before=BOTH)
+    bench.world(3, "a b", why=why, before=replace(BOTH, broken=broken))
+    assert bench.stops == [(1, grace_s)]
+
+
+def test_an_agent_that_slept_through_a_whole_world_gives_no_grace() -> None:
+    bench = running()
+    bench.world(3, "a b", why=Why.GROWTH, before=replace(BOTH, g=2))
     assert bench.stops == [(1, 2.0)]
+
+
+@pytest.mark.parametrize("why", [Why.JOINED, Why.LEFT, Why.DRAIN])
+def test_who_comes_or_goes_while_others_save_hurries_nobody(why: Why) -> None:
+    bench = running()
+    bench.world(2, "a b", why=Why.GROWTH, before=BOTH)
+    bench.world(3, "a b", why=why, before=BOTH)
+    assert bench.stops == [(1, 15.0)]
 
 
 def test_a_verdict_of_others_stops_the_workers_with_grace() -> None:

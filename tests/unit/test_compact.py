@@ -93,7 +93,7 @@ def test_a_document_can_be_read_by_people() -> None:
     assert document["members"] == ["gpu-1.cluster-3f2a", "gpu-2.cluster-9b01", "other-77aa", ["odd", "10.0.0.1"]]
     assert document["ports"] == [8001, -2, 8001, 8003, -1, 9, 7, 5, 1, -2]
     assert document["masters"] == [[0, 7000]]
-    assert document["before"] == [4, "first", [0, "gone-1234", 1, -1], []]
+    assert document["before"] == [4, "first", [0, "gone-1234", 1, -1], [], False]
     assert not {"seats", "since", "leaving", "domain"} & set(document)
     assert read(write(generation)) == generation
 

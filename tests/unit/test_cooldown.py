@@ -359,7 +359,7 @@ def test_a_host_that_the_job_cannot_do_without_after_all_pays_for_its_failures()
     story.fail("c")
     story.fail_and_leave_out("c")
     story.vanish("b")
-    assert nodes_of(story.form(story.now, Reason.GATE_LOST)) == ["a", "c"]
+    assert nodes_of(story.form(story.now, Reason.GATE_LEFT)) == ["a", "c"]
     opened = story.open(story.now)
     assert opened.go.note == "restart 2 of 3"
     assert (opened.go.budget.charged, opened.go.budget.hosts[0].left_s) == (2, 0.0)
@@ -371,7 +371,7 @@ def test_a_row_that_is_paid_after_all_costs_no_more_than_the_job_has() -> None:
     story.fail("c")
     story.fail_and_leave_out("c")
     story.vanish("b")
-    story.form(story.now, Reason.GATE_LOST)
+    story.form(story.now, Reason.GATE_LEFT)
     opened = story.open(story.now)
     assert (opened.go.note, opened.go.budget.charged) == ("restart 1 of 1", 1)
 
@@ -382,7 +382,7 @@ def test_a_cooldown_that_ends_at_the_gate_excuses_the_failure_all_the_same() -> 
     story.fail_and_leave_out("c")
     story.decide(story.now)
     story.vanish("b")
-    story.form(story.now + COOLDOWN_S + 1, Reason.GATE_LOST)
+    story.form(story.now + COOLDOWN_S + 1, Reason.GATE_LEFT)
     assert story.open(story.now + COOLDOWN_S + 2).go.note == "not charged: host-c was kept out"
 
 

@@ -209,7 +209,7 @@ def test_a_member_that_is_lost_before_the_start_is_replaced_at_once() -> None:
     form = job.form(11, Reason.GATE_LOST)
     assert nodes_of(form) == ["a"]
     assert form.reason == "c was lost (its lease ended) before the start"
-    assert form.generation.before == Before(1, ("a", "b", "c"), Why.LOSS)
+    assert form.generation.before == Before(1, ("a", "b", "c"), Why.LOSS, (), True)
 
 
 def test_a_leaving_member_that_is_lost_while_the_others_save_ends_the_planned_stop() -> None:
@@ -222,8 +222,51 @@ def test_a_leaving_member_that_is_lost_while_the_others_save_ends_the_planned_st
     form = job.form(11, Reason.GATE_LOST)
     assert nodes_of(form) == ["a", "b"]
     assert form.reason == "c was lost (its lease ended) while workers were being stopped"
-    assert (form.generation.why, form.generation.before) == (Why.LOSS, Before(1, ("a", "b", "c"), Why.DRAIN))
+    assert (form.generation.why, form.generation.before) == (Why.LOSS, Before(1, ("a", "b", "c"), Why.DRAIN, (), True))
     job.wait(12, Reason.STOPPING)
+
+
+def test_who_comes_while_the_others_save_leaves_the_stop_a_planned_one() -> None:
+    job = Job("1:4")
+    job.run("a b")
+    job.join("c")
+    job.decide(10)
+    assert job.form(100, Reason.GROWN).generation.planned
+    job.stopped("b")
+    job.join("d")
+    job.decide(101)
+    generation = job.form(102, Reason.GATE_JOINED).generation
+    assert (generation.why, generation.planned) == (Why.JOINED, True)
+    job.write(job.decide(102))
+    job.vanish("a")
+    generation = job.form(103, Reason.GATE_LOST).generation
+    assert (generation.why, generation.planned) == (Why.LOSS, False)
+
+
+def test_who_leaves_or_dies_without_old_workers_while_the_others_save_leaves_the_stop_a_planned_one() -> None:
+    job = Job("1:4")
+    job.run("a b c")
+    job.join("d")
+    job.decide(10)
+    assert job.form(100, Reason.GROWN).generation.planned
+    job.stopped("b")
+    job.vanish("b")
+    left = job.form(101, Reason.GATE_LEFT)
+    assert (left.generation.why, left.generation.planned, left.reason) == (Why.LEFT, True, "b left before the start")
+    assert nodes_of(left) == ["a", "c", "d"]
+    job.vanish("d")
+    died = job.form(102, Reason.GATE_LEFT)
+    assert (died.generation.planned, died.reason) == (True, "d was lost (its lease ended) before the start")
+
+
+def test_who_comes_after_a_loss_makes_no_plan_of_it() -> None:
+    job = Job("1:4")
+    job.run("a b c")
+    job.vanish("c")
+    assert not job.form(10, Reason.LOST).generation.planned
+    job.join("d")
+    job.decide(11)
+    assert not job.form(12, Reason.GATE_JOINED).generation.planned
 
 
 def test_a_worker_that_fails_while_the_others_save_ends_the_planned_stop() -> None:
@@ -234,7 +277,10 @@ def test_a_worker_that_fails_while_the_others_save_ends_the_planned_stop() -> No
     job.failed("b", over=False)
     form = job.form(11, Reason.GATE_FAILED)
     assert nodes_of(form) == ["a", "b"]
-    assert (form.generation.why, form.generation.before) == (Why.FAILURE, Before(1, ("a", "b", "c"), Why.DRAIN))
+    assert (form.generation.why, form.generation.before) == (
+        Why.FAILURE,
+        Before(1, ("a", "b", "c"), Why.DRAIN, (), True),
+    )
     job.wait(12, Reason.STOPPING)
 
 
@@ -307,7 +353,7 @@ def test_the_world_before_stays_the_one_that_ran_however_often_the_members_chang
     job.wait(12, Reason.STOPPING)
     generation = job.form(13, Reason.GATE_JOINED).generation
     assert generation.g == 4
-    assert generation.before == Before(1, ("a", "b", "c"), Why.LOSS)
+    assert generation.before == Before(1, ("a", "b", "c"), Why.LOSS, (), True)
 
 
 def test_when_everybody_left_before_the_start_those_who_are_there_form_again() -> None:

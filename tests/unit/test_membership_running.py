@@ -348,7 +348,7 @@ def test_when_nobody_of_the_world_is_left_those_who_are_there_form_after_a_settl
     assert nodes_of(form) == ["c", "d"]
     assert form.generation.why is Why.REFORMED
     assert form.reason == "a, b left, nobody of this world remains"
-    assert form.generation.before == Before(1, ("a", "b"), Why.REFORMED)
+    assert form.generation.before == Before(1, ("a", "b"), Why.REFORMED, (), True)
 
 
 def test_a_job_whose_world_is_gone_forms_at_once_at_max() -> None:
@@ -631,7 +631,7 @@ def test_the_next_generation_names_the_one_before_it_and_carries_its_budget() ->
     job.vanish("b")
     generation = job.form(10, Reason.LOST).generation
     assert generation.g == 2
-    assert generation.before == Before(1, ("a", "b"), Why.LOSS)
+    assert generation.before == Before(1, ("a", "b"), Why.LOSS, (), True)
     assert generation.budget == spent
 
 

@@ -30,7 +30,7 @@ def test_an_error_of_ours_is_said_and_has_its_own_exit_code() -> None:
 def test_a_lack_of_this_machine_is_said_with_its_mend() -> None:
     for error in (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), RuntimeError("can't start new thread")):
         code, (line,) = ended(error)
-        assert code == 2
+        assert code == 4
         assert line.startswith("error: ")
         assert line.endswith("see ulimit -a, and the limits of the container")
 
