@@ -69,7 +69,7 @@ HINTS: Final[Mapping[str, str]] = {
     "gloo_port": "use --http_port",
     "with_gloo": "leave it out: the script chooses its backend",
     "backend": "leave it out: the script chooses its backend",
-    "scale": "use --np with --force",
+    "scale": "use elastic-ctl scale --np MIN:MAX, or --np with --force",
     "max_restart": "use --max_restarts",
     "elastic_level": "leave it out: --np MIN:MAX says how far a job may shrink and grow",
     "elastic_pre_hook": "leave it out: run it before the launcher",

@@ -40,8 +40,8 @@ def bridge_hint(host: str, servers: Sequence[str], *, inside: bool) -> str:
         return ""
     return (
         f"{host} is an address of docker's bridge, which other machines do not reach: start the container with "
-        "--network host, or publish ports with -p LOW-HIGH:LOW-HIGH and add --host ADDRESS_OF_THE_MACHINE "
-        "--port_range LOW:HIGH"
+        "--network host; ports published with -p LOW-HIGH:LOW-HIGH, with --host ADDRESS_OF_THE_MACHINE "
+        "--port_range LOW:HIGH, do where workers use neither gloo nor NCCL"
     )
 
 

@@ -123,7 +123,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="port_range",
         group=BASE,
         field="port_range",
-        help="take every port from this range, for firewalls: LOW:HIGH; a node needs one for each worker and 4 more",
+        help="take the node's own ports from this range: LOW:HIGH; a node needs one for each worker and 4 more; "
+        "gloo, NCCL and etcd have others",
         read=values.port_range,
         default=None,
         shown="any free ports",

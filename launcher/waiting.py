@@ -13,7 +13,7 @@ from elastic.cooldown import taken_for_linked
 from elastic.errors import StoreError
 from elastic.keys import JobKeys, ViewReader
 from elastic.membership import Memory, Reason, Wait, decide
-from elastic.store.base import Store
+from elastic.store.base import Range, Store
 from launcher.logs import Narrator
 from launcher.missing import ASKED, missing, words
 from launcher.reach import reach
@@ -59,7 +59,7 @@ class WaitingLines:
         if self._core.phase not in WAITING:
             return ""
         decision = self._core.facts.decision
-        if not isinstance(decision, Wait):
+        if not isinstance(decision, Wait) or self._old_news(decision.code):
             return self._newest
         asked = decision.code in ASKED
         return decision.reason + (words(missing(self._core.facts.view)) if asked else "")
@@ -91,7 +91,7 @@ class WaitingLines:
                 self._newest = reason
                 if code in AT_WORK:
                     pause = SPARE_EVERY_S
-                if reason and self._core.phase in WAITING and not self._leaves(code) and not self._old_news(code):
+                if reason and self._core.phase in WAITING and not self._leaves(code):
                     spare = code in AT_WORK and self._core.phase is Phase.SPARE
                     waited_s = self._clock() - since
                     so_far = f" ({waited_s:.0f} s so far)" if waited_s >= EVERY_S / 2 else ""
@@ -122,11 +122,12 @@ class WaitingLines:
         if not facts.prepared:
             return None, "this node loads torch for its workers"
         if facts.decision is not None:
-            code, waits = facts.decision.code, isinstance(facts.decision, Wait)
-            reason = facts.decision.reason
+            code, reason = facts.decision.code, facts.decision.reason
+            if not isinstance(facts.decision, Wait) or self._old_news(code):
+                return None, await self._silence()
             if code in ASKED:
                 reason += words(missing(facts.view, await self._unreached()))
-            return code, reason if waits else ""
+            return code, reason
         try:
             listing = await self._store.list(self._keys.everything[0])
         except StoreError as error:
@@ -140,6 +141,14 @@ class WaitingLines:
             first = (facts.following or (False, None))[1] or "the first in line"
             return decision.code, f"waiting for {first} to act: {decision.reason}"
         return decision.code, decision.reason + (words(missing(view)) if decision.code in ASKED else "")
+
+    async def _silence(self) -> str:
+        """What keeps this node from what it has decided, or from hearing what comes next; "" if etcd answers."""
+        try:
+            await self._store.list(Range.key(self._keys.spec), keys_only=True)
+        except StoreError as error:
+            return f"etcd does not answer ({error})"
+        return ""
 
     async def _unreached(self) -> dict[str, str]:
         """Nodes that are registered and do not answer this one, and why; of a large job only some are asked."""

@@ -167,11 +167,11 @@ def make(words: Sequence[str]) -> None:
 
 
 def pip(words: Sequence[str]) -> None:
-    """Our package with extras that there are."""
+    """Our package, from a checkout, as it is on no index, with extras that there are."""
     made = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for word in words[2:]:
-        if ours := re.fullmatch(r"elastic-launch(?:\[(.*)\])?", word):
-            assert made["name"] == "elastic-launch"
+        assert not word.startswith(made["name"]), word
+        if ours := re.fullmatch(r"\.(?:\[(.*)\])?", word):
             assert set(filter(None, (ours[1] or "").split(","))) <= set(made["optional-dependencies"]), word
 
 

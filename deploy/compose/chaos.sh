@@ -51,9 +51,12 @@ say() { printf '%(%H:%M:%S)T %s\n' -1 "$*"; }
 struck=""
 mend() {
   [ -n "$struck" ] || return 0
-  docker unpause "$struck" >/dev/null 2>&1 || true
-  docker start "$struck" >/dev/null
-  say "$struck is started again"
+  if docker unpause "$struck" >/dev/null 2>&1; then
+    say "$struck goes on"
+  else
+    docker start "$struck" >/dev/null
+    say "$struck is started again"
+  fi
   struck=""
 }
 trap mend EXIT
@@ -80,7 +83,7 @@ while [ "$rounds" -eq 0 ] || [ "$round" -lt "$rounds" ]; do
   case $fault in
     kill | etcd) say "$struck is killed"; docker kill "$struck" >/dev/null ;;
     stop) say "$struck is stopped"; docker stop "$struck" >/dev/null ;;
-    pause) say "$struck stands still"; docker pause "$struck" >/dev/null; sleep 10 ;;
+    pause) say "$struck stands still"; docker pause "$struck" >/dev/null; sleep 10; mend ;;
   esac
   sleep "$every"
   mend

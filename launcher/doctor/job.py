@@ -104,7 +104,7 @@ def reach_check(nodes: Sequence[str], answers: Mapping[str, Answer]) -> Check:
     if closed:
         ways = "1 way is" if len(closed) == 1 else f"{len(closed)} ways are"
         text = f"{ways} closed between {len(nodes)} members"
-        mend = "open the nodes' ports to each other, both ways (--port_range says which), or use --host or --nic"
+        mend = "open all ports between the nodes, both ways, or use --host or --nic"
         if all(way[1] in silent for way in closed):
             mend = "look whether the agents that did not answer stand still"
         return fail("reachability", text, mend, tuple(details))

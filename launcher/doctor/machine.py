@@ -102,7 +102,7 @@ def port_check(port_range: tuple[int, int] | None) -> Check:
             ports.hold("", PORTS_NEEDED).close()
         except ConfigError as error:
             return fail("ports", str(error))
-        return ok("ports", "free ones are there; --port_range LOW:HIGH keeps to those that a firewall lets through")
+        return ok("ports", "free ones are there; a firewall must leave all open between the nodes")
     low, high = port_range
     taken = [port for port in range(low, high + 1) if not _free(port)]
     free = high - low + 1 - len(taken)

@@ -219,12 +219,16 @@ def test_chaos_strikes_containers_of_the_project_starts_them_again_and_stops_whe
             node, etcd = service("node", PROJECT, 11), service("etcd-0", PROJECT, 12)
             others = service("node", "another", 13)
             before = [starts(each) for each in (node, etcd, others)]
-            for fault, said in (("kill", "is killed"), ("stop", "is stopped")):
+            for fault, said, mended in (
+                ("pause", "stands still", "goes on"),
+                ("kill", "is killed", "is started again"),
+                ("stop", "is stopped", "is started again"),
+            ):
                 done = chaos("--rounds", "1", "--faults", fault)
                 assert (done.returncode, done.stderr) == (0, "")
                 assert [line.partition(" ")[2] for line in done.stdout.splitlines()] == [
                     f"{node.name} {said}",
-                    f"{node.name} is started again",
+                    f"{node.name} {mended}",
                 ]
             assert chaos("--rounds", "1", "--faults", "etcd").returncode == 0
             after = [starts(each) for each in (node, etcd, others)]

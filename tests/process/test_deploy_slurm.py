@@ -28,6 +28,7 @@ import os, subprocess, sys
 words = sys.argv[1:]
 while words[0].startswith("--"):
     words.pop(0)
+assert os.environ["SRUN_CPUS_PER_TASK"] == os.environ["SLURM_CPUS_PER_TASK"]  # srun reads no other since 22.05.
 tasks = []
 for number, host in enumerate(os.environ["SLURM_JOB_NODELIST"].split(",")):
     environ = {{**os.environ, "SLURMD_NODENAME": host, "SLURM_PROCID": str(number)}}
@@ -119,7 +120,7 @@ async def batch(
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
     (folder / "train.py").write_text(TRAIN)
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("ELASTIC_", "SLURM", "PADDLE_"))}
-    of_slurm = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "127.0.0.1,127.0.0.2"}
+    of_slurm = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "127.0.0.1,127.0.0.2", "SLURM_CPUS_PER_TASK": "2"}
     environ = {
         **kept,
         **of_slurm,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -89,7 +90,8 @@ def test_a_place_that_was_not_filled_in_is_one_line() -> None:
         [CLOUD / "user-data.sh", CLOUD / "aws" / "job.env"], capture_output=True, text=True, check=False
     )
     assert ran.returncode == 2
-    assert re.fullmatch(r'.*job\.env has places to fill in: 4:ELASTIC_SERVER="<ETCD>:2379" .*\n', ran.stderr)
+    places = r'3:PACKAGE="[^"]* @ <WHEEL>" 5:ELASTIC_SERVER="<ETCD>:2379" .*'
+    assert re.fullmatch(rf".*job\.env has places to fill in: {places}\n", ran.stderr)
     assert ran.stdout == ""
 
 
@@ -154,6 +156,21 @@ def test_the_scale_set_of_azure_is_of_spot_machines_that_are_told_of_their_end()
     assert profile["scheduledEventsProfile"]["terminateNotificationProfile"]["enable"] is True
     used = set(re.findall(r"parameters\('(\w+)'\)", json.dumps(scale_set)))
     assert used == set(document["parameters"])
+
+
+def test_the_network_of_azure_has_a_way_out_before_a_machine_is_in_it(tmp_path: Path) -> None:
+    typed = tmp_path / "typed"
+    (stub := tmp_path / "az").write_text(f'#!/bin/sh\necho "$@" >>{typed}\n')
+    stub.chmod(0o755)
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run([CLOUD / "azure" / "store.sh", "share"], env=environ, capture_output=True, check=True)
+    commands = typed.read_text().splitlines()
+    (gateway,) = (at for at, line in enumerate(commands) if line.startswith("network nat gateway create"))
+    (subnet,) = (at for at, line in enumerate(commands) if " --nat-gateway " in line)
+    (machine,) = (at for at, line in enumerate(commands) if line.startswith("vm create"))
+    assert gateway < subnet < machine
+    (name,) = re.findall(r" --name (\S+)", commands[gateway])
+    assert f" --nat-gateway {name} " in commands[subnet]
 
 
 def test_the_instances_of_google_are_spot_machines() -> None:

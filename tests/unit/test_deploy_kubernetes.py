@@ -239,9 +239,10 @@ def test_on_each_cloud_nodes_are_on_spot_machines_and_etcd_is_not(cloud: str) ->
 
 
 def test_nodes_tolerate_the_taints_of_cards_and_of_spot_machines() -> None:
-    gpu, spot = pod_of(job_of("gpu"))["tolerations"], pod_of(job_of("spot"))["tolerations"]
-    assert [entry for entry in gpu if entry not in spot] == []
+    cpu, gpu, spot = (pod_of(job_of(overlay))["tolerations"] for overlay in ("cpu", "gpu", "spot"))
+    assert [entry for entry in cpu if entry not in gpu] == [entry for entry in gpu if entry not in spot] == []
     assert {entry["key"] for entry in spot} == {
+        "node.kubernetes.io/unreachable",
         "nvidia.com/gpu",
         "cloud.google.com/gke-spot",
         "kubernetes.azure.com/scalesetpriority",

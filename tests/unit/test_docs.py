@@ -20,7 +20,7 @@ from elastic.agentstate import TABLE
 from elastic.errors import ElasticError
 from elastic.membership import Reason
 from launcher import commandline, specs, variables
-from launcher.environment import Told, worker_environment
+from launcher.environment import SECRETS, Told, worker_environment
 from launcher.flags import BY_NAME, by_group
 from launcher.metrictable import METRICS
 from launcher.operate import job
@@ -242,6 +242,11 @@ def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
     cells = first_cells(section("reference.md", "Environment of a worker"))
     explained = [name for cell in cells for name in quoted(cell)]
     assert sorted(explained) == sorted({*made, *added} - {"http_proxy"})
+
+
+def test_what_is_kept_from_a_worker_is_named_and_nothing_else() -> None:
+    (sentence,) = re.findall(r"[^.]+ are not passed on", section("reference.md", "Environment of a worker"))
+    assert set(quoted(sentence)) == SECRETS
 
 
 def test_every_variable_of_a_parameter_server_process_is_explained_and_no_other() -> None:

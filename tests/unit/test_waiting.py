@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from elastic.agentfacts import DrainAsked, Phase
-from elastic.decisions import Reason, Wait
-from elastic.model import Budget, Cooldown, Go, Why
+from elastic.decisions import Conclude, Decision, Reason, Wait
+from elastic.model import Budget, Cooldown, Go, Status, Verdict, Why
 from elastic.store.memory_store import MemoryStore
 from launcher import waiting
 from launcher.console import Console
@@ -99,8 +99,15 @@ def test_a_node_that_leaves_does_not_say_that_it_waits_for_nodes(tmp_path: Path)
     assert said == []
 
 
-def lines_of(bench: Bench, folder: Path, hear: Callable[[str], None], clock: Callable[[], float]) -> WaitingLines:
-    """The lines of this bench's node, given to `hear`."""
+def lines_of(
+    bench: Bench,
+    folder: Path,
+    hear: Callable[[str], None],
+    clock: Callable[[], float],
+    *,
+    store: MemoryStore | None = None,
+) -> WaitingLines:
+    """The lines of this bench's node, given to `hear`. Without another `store` it is the bench's own."""
 
     class Heard(Narrator):
         def say(self, text: str) -> None:
@@ -108,14 +115,49 @@ def lines_of(bench: Bench, folder: Path, hear: Callable[[str], None], clock: Cal
 
     with (folder / "console").open("w") as file:
         narrator = Heard("b", Console(file.fileno()))
-    return WaitingLines(bench.core, MemoryStore(bench.shelf.core, lambda: 0.0), KEYS, narrator, clock)
+    return WaitingLines(bench.core, store or MemoryStore(bench.shelf.core, lambda: 0.0), KEYS, narrator, clock)
+
+
+OVER = Verdict(status=Status.COMPLETED, reason="all done", run=1, g=1, tag="", at=0.0)
+
+
+@pytest.mark.parametrize(
+    "decision", [Conclude(Reason.COMPLETED, "all done", OVER), Wait(Reason.TRAINING, "training with 2 nodes")]
+)
+def test_a_node_that_is_done_says_that_etcd_is_gone(
+    decision: Decision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "FIRST_S", 0.0)
+    monkeypatch.setattr(waiting, "EVERY_S", 0.0)
+    said: list[str] = []
+    bench, clock, enough = done(), itertools.count(100.0, 20.0), asyncio.Event()
+    bench.core.facts.decision = decision
+    store = MemoryStore(bench.shelf.core, lambda: 0.0)
+
+    def hear(text: str) -> None:
+        said.append(text)
+        if len(said) == 2:
+            enough.set()
+
+    lines = lines_of(bench, tmp_path, hear, lambda: next(clock), store=store)
+
+    async def main() -> None:
+        await store.close()
+        running = asyncio.create_task(lines.run())
+        await enough.wait()
+        running.cancel()
+
+    asyncio.run(main())
+    gone = "etcd does not answer (this client of the store was closed)"
+    assert said == [f"{gone} (20 s so far)", f"{gone} (40 s so far)"]
+    assert lines.sentence == gone
 
 
 def test_a_node_whose_workers_are_gone_does_not_repeat_that_the_world_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "FIRST_S", 0.0)
-    monkeypatch.setattr(waiting, "SPARE_EVERY_S", 0.0)
+    monkeypatch.setattr(waiting, "EVERY_S", 0.001)
     said: list[str] = []
     bench = done()
     bench.core.facts.decision = Wait(Reason.TRAINING, "training with 2 nodes")

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What stays while spot machines come and go: a network, etcd on an ordinary machine, and a shared folder (Azure Files
+# What stays while spot machines come and go: a network with a way out, etcd on an ordinary machine, and a shared folder (Azure Files
 # over NFS). Prints the two lines of job.env that name them. Needs az, logged in; GROUP and REGION may be set.
 set -euo pipefail
 if [ $# -ne 1 ]; then
@@ -13,8 +13,12 @@ here=$(cd "$(dirname "$0")" && pwd)
 az group create --name "$GROUP" --location "$REGION" --output none
 az network vnet create --resource-group "$GROUP" --name elastic --address-prefixes 10.20.0.0/16 \
   --subnet-name nodes --subnet-prefixes 10.20.0.0/20 --output none
+# The way out, for apt and pip: machines of a new network have none by themselves, and no public address here.
+az network public-ip create --resource-group "$GROUP" --name elastic-out --sku Standard --output none
+az network nat gateway create --resource-group "$GROUP" --name elastic-out \
+  --public-ip-addresses elastic-out --output none
 az network vnet subnet update --resource-group "$GROUP" --vnet-name elastic --name nodes \
-  --service-endpoints Microsoft.Storage --output none
+  --nat-gateway elastic-out --service-endpoints Microsoft.Storage --output none
 az vm create --resource-group "$GROUP" --name elastic-etcd --image Ubuntu2404 --size Standard_B2s \
   --vnet-name elastic --subnet nodes --public-ip-address "" --nsg "" \
   --admin-username azureuser --generate-ssh-keys --custom-data "$here/../etcd.yaml" --output none
