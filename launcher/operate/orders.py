@@ -38,14 +38,14 @@ def unfit(spec: Spec, np: Np) -> str:
 
 
 def leave(keys: JobKeys, view: View, node: str, reason: str, within_s: float | None, at: float) -> Transaction:
-    """Tell a member to leave. The view has it. A deadline that it was given before can only come nearer.
+    """Tell a member to leave. The view has it. The shorter of two deadlines holds.
 
-    What nodes were told that are gone is deleted with it.
+    No clock is asked how much of the first is over: that of its writer may be another one. The node counts each from
+    when it heard of it, and keeps the nearer. What nodes were told that are gone is deleted with it.
     """
     stored = view.leaves.get(node)
-    if stored is not None and stored.value.within_s is not None:
-        left_s = min(max(stored.value.at + stored.value.within_s - at, 0.0), stored.value.within_s)
-        within_s = left_s if within_s is None else min(left_s, within_s)
+    before_s = stored.value.within_s if stored is not None else None
+    within_s = min((one for one in (before_s, within_s) if one is not None), default=None)
     order = Leave(reason=reason, within_s=within_s, at=at)
     compares = (
         *_guards(keys, view),

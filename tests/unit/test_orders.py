@@ -42,15 +42,15 @@ def order_of(transaction: Transaction, node: str = "b") -> Leave:
     [
         (None, None, None),
         (None, 8.0, 8.0),
-        (Leave(reason="x", within_s=60.0, at=NOW - 20), None, 40.0),
+        (Leave(reason="x", within_s=60.0, at=NOW - 20), None, 60.0),
         (Leave(reason="x", within_s=60.0, at=NOW - 20), 8.0, 8.0),
-        (Leave(reason="x", within_s=60.0, at=NOW - 20), 600.0, 40.0),
-        (Leave(reason="x", within_s=60.0, at=NOW - 90), None, 0.0),
-        (Leave(reason="x", within_s=60.0, at=NOW + 90), None, 60.0),
+        (Leave(reason="x", within_s=60.0, at=NOW - 20), 600.0, 60.0),
+        (Leave(reason="x", within_s=60.0, at=NOW - 3600), None, 60.0),
+        (Leave(reason="x", within_s=60.0, at=NOW + 3600), None, 60.0),
         (Leave(reason="x", at=NOW - 20), 8.0, 8.0),
     ],
 )
-def test_a_later_order_to_leave_can_only_leave_less_time(
+def test_the_shorter_of_two_deadlines_holds_whatever_the_clocks_of_those_who_gave_them(
     before: Leave | None, said: float | None, left: float | None
 ) -> None:
     assert order_of(orders.leave(KEYS, job_with(before).view, "b", "y", said, NOW)).within_s == left
