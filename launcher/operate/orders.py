@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
+from elastic import roster
 from elastic.keys import JobKeys, View, encode
-from elastic.model import Halt, Leave, Mode, Np, Spec, Status, Verdict
+from elastic.model import Halt, Leave, Np, Spec, Status, Verdict
 from elastic.proposals import Transaction
 from elastic.store.base import Compare, Delete, Put, Range
 
@@ -32,7 +33,8 @@ def unfit(spec: Spec, np: Np) -> str:
     if spec.ips and np.high > len(spec.ips):
         most = len(spec.ips)
         return f"--np {np} asks for {np.high} nodes, and the job's --ips names {most}; use {most} at most"
-    if spec.mode is not Mode.COLLECTIVE and (spec.roles is None or not spec.roles.apart):
+    roles = roster.roles_of(spec)
+    if roles is not None and not roles.apart:
         return "the seats of this parameter-server job are fixed on its hosts; stop it, and start it with other lists"
     return ""
 

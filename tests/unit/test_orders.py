@@ -68,6 +68,7 @@ def test_an_order_takes_away_those_of_nodes_that_are_gone() -> None:
         ({"ips": ("a", "b")}, "2", ""),
         ({"mode": Mode.PS, "roles": Roles(server_num=1, worker_num=1)}, "2", "seats of this parameter-server job"),
         ({"mode": Mode.PS, "roles": Roles(server_num=1, worker_num=1, apart=True)}, "2", ""),
+        ({"mode": Mode.TORCHRUN}, "2", ""),
     ],
 )
 def test_an_np_that_the_job_cannot_have_is_refused_with_the_mend(
