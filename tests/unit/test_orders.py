@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import msgspec
 import pytest
 
 from elastic.history import Event, What, remember
-from elastic.keys import JobKeys, Stored, decode
+from elastic.keys import JobKeys, Stored, decode, encode
 from elastic.model import Leave, Mode, Roles, Spec
 from elastic.proposals import Transaction
 from elastic.store.base import Put
+from elastic.store.memory import MemoryCore
+from elastic.store.memory_store import MemoryStore
 from launcher.operate import orders
+from launcher.operate.job import Job as Ordered
+from launcher.operate.scale import scale
 from launcher.stackwords import stacks_in
 from launcher.values import np
 from tests.unit.views import Job
@@ -76,6 +81,30 @@ def test_an_np_that_the_job_cannot_have_is_refused_with_the_mend(
 ) -> None:
     unfit = orders.unfit(msgspec.structs.replace(Spec(np=np("2"), slots=1), **spec), np(wanted))
     assert (words in unfit) if words else unfit == ""
+
+
+def in_words(job: Job, wanted: str) -> str:
+    """What follows where the job gets that np."""
+    core = MemoryCore()
+    documents = (("spec", job.spec), ("generation", job.view.generation), ("go", job.view.go))
+    found = {name: one.value if isinstance(one, Stored) else one for name, one in documents if one is not None}
+    core.txn((), [Put(KEYS.root + name, encode(document)) for name, document in found.items()])
+    core.txn((), [Put(KEYS.member(node), encode(one.value)) for node, one in job.view.members.items()])
+    said = asyncio.run(scale(Ordered("j1", KEYS, MemoryStore(core, lambda: NOW), ("h:1",)), np(wanted)))
+    return said.partition("; ")[2]
+
+
+def test_a_world_that_runs_trains_on_where_more_are_wanted_than_there_are() -> None:
+    job = job_with()
+    assert in_words(job, "3:3") == "it trains on with 2; after the next change it holds until 1 more comes"
+    job.join("c")
+    assert in_words(job, "3:3") == "2 nodes run: 1 that waits will be taken in"
+
+
+def test_a_job_that_has_no_world_holds_where_more_are_wanted_than_there_are() -> None:
+    job = Job("2")
+    job.join("a")
+    assert in_words(job, "3:3") == "1 node here: the job holds until 2 more come"
 
 
 def test_an_event_of_a_time_after_which_no_key_has_room_moves_no_others() -> None:
