@@ -19,7 +19,7 @@ from launcher.logs import clean
 from launcher.operate import orders
 from launcher.operate.job import WHO, Command, Job, reading, write
 from launcher.operate.newest import Newest
-from launcher.operate.ordering import CannotOrder, ended, give, operator
+from launcher.operate.ordering import CannotOrder, ended, give, operator, understands
 from launcher.report import of_nodes
 
 DEADLINE_MIN_S: Final = DEADLINE_SPARE_S + 1.0
@@ -56,6 +56,7 @@ async def drain(job: Job, targets: Sequence[str], deadline_s: float | None) -> t
     view = await job.view()
     if view.verdict is not None:
         raise CannotOrder(ended(job, view))
+    understands(job, view)
     nodes = chosen(view, targets)
     reason = f"elastic-ctl drain by {operator()}"
     told = []

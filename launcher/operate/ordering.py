@@ -12,6 +12,7 @@ from elastic import history
 from elastic.errors import ElasticError, OutcomeUnknown
 from elastic.history import Event, What
 from elastic.keys import View
+from elastic.model import SCHEMA
 from elastic.proposals import Transaction
 from elastic.store.base import Operation, Range
 from launcher.logs import clean
@@ -38,6 +39,7 @@ async def give(job: Job, order: Callable[[View], Transaction | None], what: Call
     """
     for _ in range(TRIES_MAX):
         view = await job.view()
+        understands(job, view)
         transaction = order(view)
         if transaction is None:
             return view, False
@@ -49,6 +51,16 @@ async def give(job: Job, order: Callable[[View], Transaction | None], what: Call
         if result.done:
             return view, True
     raise CannotOrder(f"{job.job_id} changes too fast to be told anything; try again")
+
+
+def understands(job: Job, view: View) -> None:
+    """Raise `CannotOrder` where the agents are of another version: they would wait, or end, for what they cannot read.
+
+    Nothing can be ordered of a job that has ended, whatever its version.
+    """
+    schema = view.spec.value.schema if view.spec is not None else view.schema
+    if view.verdict is None and schema is not None and schema != SCHEMA:
+        raise CannotOrder(f"job {job.job_id} runs schema {schema}, this elastic-ctl has {SCHEMA}; use its version")
 
 
 async def _noted(job: Job, view: View, text: str) -> tuple[Operation, ...]:
