@@ -6,10 +6,12 @@ Who gives several orders in one moment gets the one that came last.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from elastic import roster
-from elastic.keys import JobKeys, View, encode
+from elastic.keys import JobKeys, Stored, View, encode
 from elastic.model import Halt, Leave, Np, Spec, Status, Verdict
 from elastic.proposals import Transaction
 from elastic.store.base import Compare, Delete, Put, Range
@@ -24,7 +26,7 @@ def scale(keys: JobKeys, view: View, np: Np) -> Transaction:
     """Another np in the spec. The view has one."""
     assert view.spec is not None
     spec: Spec = msgspec.structs.replace(view.spec.value, np=np)
-    compares = (*_guards(keys, view), Compare.modified(keys.spec, view.spec.mod_revision))
+    compares = (*_guards(keys, view), _as_seen(view, keys.spec, view.spec))
     return Transaction("scale", compares, (Put(keys.spec, encode(spec)),))
 
 
@@ -52,15 +54,11 @@ def leave(keys: JobKeys, view: View, node: str, reason: str, within_s: float | N
     compares = (
         *_guards(keys, view),
         Compare.created(keys.member(node), view.members[node].create_revision),
-        Compare.modified(keys.leave(node), stored.mod_revision if stored is not None else _damaged(view, keys, node)),
+        _as_seen(view, keys.leave(node), stored),
     )
     gone = [one for one in view.leaves if one not in view.members and one != node][:FORGOTTEN_MAX]
     deletes = tuple(Delete(Range.key(keys.leave(one))) for one in gone)
     return Transaction("drain", compares, (Put(keys.leave(node), encode(order)), *deletes))
-
-
-def _damaged(view: View, keys: JobKeys, node: str) -> int:
-    return view.damaged_at.get(keys.leave(node), 0)
 
 
 def halt(keys: JobKeys, view: View, reason: str, at: float) -> Transaction:
@@ -71,18 +69,24 @@ def halt(keys: JobKeys, view: View, reason: str, at: float) -> Transaction:
 
 
 def end(keys: JobKeys, view: View, reason: str, at: float) -> Transaction:
-    """Write the verdict at once: whoever has workers stops them fast."""
-    run = view.spec.value.run if view.spec is not None else 1
-    g = view.generation.value.g if view.generation is not None else 0
+    """Write the verdict at once: whoever has workers stops them fast. It needs nothing that can be read."""
+    generation = view.generation.value if view.generation is not None else None
+    run = view.spec.value.run if view.spec is not None else generation.run if generation is not None else 1
+    g = generation.g if generation is not None else 0
     verdict = Verdict(status=Status.STOPPED, reason=reason, run=run, g=g, tag=TAG, at=at)
-    at_spec = Compare.modified(keys.spec, view.spec.mod_revision if view.spec is not None else 0)
-    return Transaction("stop", (*_guards(keys, view), at_spec), (Put(keys.verdict, encode(verdict)),))
+    compares = (*_guards(keys, view), _as_seen(view, keys.spec, view.spec))
+    return Transaction("stop", compares, (Put(keys.verdict, encode(verdict)),))
 
 
 def _guards(keys: JobKeys, view: View) -> tuple[Compare, ...]:
     same = (
-        Compare.absent(keys.incarnation)
-        if view.incarnation is None
-        else Compare.equals(keys.incarnation, encode(view.incarnation.value))
+        Compare.equals(keys.incarnation, encode(view.incarnation.value))
+        if view.incarnation is not None
+        else _as_seen(view, keys.incarnation, None)
     )
-    return (same, Compare.absent(keys.verdict))
+    return (same, _as_seen(view, keys.verdict, None))
+
+
+def _as_seen(view: View, key: str, stored: Stored[Any] | None) -> Compare:
+    """The key is as it was read: what stood there, or still what cannot be read, or still nothing."""
+    return Compare.modified(key, stored.mod_revision if stored is not None else view.damaged_at.get(key, 0))

@@ -45,8 +45,10 @@ async def stop(job: Job, reason: str, *, at_once: bool) -> tuple[str, View | Non
     def order(view: View) -> Transaction | None:
         if view.verdict is not None:
             return None
-        if view.spec is None and view.generation is None:
+        if view.spec is None and view.generation is None and not view.unreadable and not view.members:
             raise CannotOrder(f"{job.job_id} has never begun: nothing is to be stopped")
+        if not at_once and (trouble := _no_save(job, view)):
+            raise CannotOrder(f"{job.job_id}: {trouble}; put it right, or end the job at once: elastic-ctl stop --now")
         at = round(time.time(), 3)
         if at_once or not view.members or view.spec is None:  # Nobody is there who could write the verdict.
             return orders.end(job.keys, view, reason, at)
@@ -61,6 +63,13 @@ async def stop(job: Job, reason: str, *, at_once: bool) -> tuple[str, View | Non
     return f"{job.job_id}: {nodes} will save, stop their workers and end", view
 
 
+def _no_save(job: Job, view: View) -> str:
+    """Why agents cannot have their workers save: what they go by cannot be read; "" if they can."""
+    if view.unreadable:
+        return f"{view.unreadable[0]} cannot be read, so nobody could save"
+    return f"{job.keys.spec} is not there, so nobody could save" if view.spec is None and view.members else ""
+
+
 async def _wait(job: Job, stopped: View, reason: str) -> int:
     """Until the verdict is there and every node has left. Where all of them died meanwhile, it is written here."""
     run = _run_of(stopped)
@@ -68,7 +77,7 @@ async def _wait(job: Job, stopped: View, reason: str) -> int:
     async with Newest(job, partial(say, who=WHO)) as newest:
         while True:
             view = newest.view
-            if view.incarnation is None and view.spec is None:
+            if not (view.incarnation or view.spec or view.generation or view.verdict or view.unreadable):
                 write([f"{job.job_id} was deleted meanwhile"])
                 return 0
             if view.verdict is None and (said or _run_of(view) != run):

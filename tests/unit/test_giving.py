@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
 
-from elastic.model import SCHEMA
-from elastic.store.base import Put
+from elastic.model import SCHEMA, Status
+from elastic.store.base import Delete, Put, Range
 from launcher.operate.drain import drain
 from launcher.operate.job import Job
 from launcher.operate.ordering import CannotOrder
 from launcher.operate.scale import scale
+from launcher.operate.stop import COMMAND as STOP
 from launcher.operate.stop import stop
 from launcher.values import np
-from tests.unit.test_forget import SPEC, Stored
+from tests.unit.test_forget import SPEC, Stored, awaited_code
 
 ORDERS: dict[str, Callable[[Job], Awaitable[object]]] = {
     "scale": lambda job: scale(job, np("3")),
@@ -65,3 +67,56 @@ def test_of_a_job_that_has_ended_it_is_said_how_whatever_its_version(stored: Sto
     line, view = asyncio.run(stop(job, "why", at_once=False))
     assert "no restart is left" in line
     assert view is None
+
+
+# What cannot be read
+
+
+@pytest.mark.parametrize("name", ["spec", "incarnation", "generation", "go", "verdict"])
+def test_a_job_of_which_something_cannot_be_read_is_stopped_at_once_and_not_with_a_save(
+    stored: Stored, job: Job, name: str
+) -> None:
+    key = job.keys.root + name
+    stored.core.txn((), (Put(key, b"{bad"),))
+    with pytest.raises(CannotOrder, match=f"j1: {key} cannot be read, .* end the job at once: elastic-ctl stop --now"):
+        given(job, "stop")
+    given(job, "stop --now")
+    verdict = asyncio.run(job.view()).verdict
+    assert verdict is not None
+    assert (verdict.value.status, verdict.value.run) == (Status.STOPPED, 1)
+
+
+def test_a_job_whose_spec_is_gone_is_stopped_at_once_and_not_with_a_save(stored: Stored, job: Job) -> None:
+    stored.core.txn((), (Delete(Range.key(job.keys.spec)),))
+    with pytest.raises(CannotOrder, match=f"j1: {job.keys.spec} is not there, .* elastic-ctl stop --now"):
+        given(job, "stop")
+    given(job, "stop --now")
+    assert job.keys.verdict in stored.left()
+
+
+def test_a_job_that_never_began_is_not_stopped(stored: Stored) -> None:
+    with pytest.raises(CannotOrder, match="j1 has never begun"):
+        given(stored.put("j1", "incarnation"), "stop --now")
+
+
+@pytest.mark.parametrize("name", ["spec", "incarnation"])
+def test_where_nothing_can_be_read_any_more_a_stop_is_waited_for_to_its_end(
+    stored: Stored, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    job = stored.put("j1", "incarnation")
+    stored.core.txn((), (Put(job.keys.root + name, b"{bad"), Delete(Range.key(job.keys.generation))))
+    assert STOP.run is not None
+    assert asyncio.run(awaited_code(STOP.run(job, argparse.Namespace(now=True, no_wait=False)))) == 0
+    assert "Job j1 was stopped" in capsys.readouterr().out
+
+
+def test_nodes_are_told_to_leave_and_np_is_changed_where_the_incarnation_cannot_be_read(
+    stored: Stored, job: Job
+) -> None:
+    stored.core.txn((), (Put(job.keys.incarnation, b"{bad"),))
+    given(job, "drain")
+    given(job, "scale")
+    view = asyncio.run(job.view())
+    assert list(view.leaves) == ["a"]
+    assert view.spec is not None
+    assert str(view.spec.value.np) == "3"
