@@ -14,7 +14,7 @@ from elastic.history import Event, What
 from elastic.keys import View
 from elastic.model import SCHEMA
 from elastic.proposals import Transaction
-from elastic.store.base import Operation, Range
+from elastic.store.base import Operation, Put, Range
 from launcher.logs import clean
 from launcher.operate.job import NO_SUCH_JOB, Job
 from launcher.report import ended_lines
@@ -43,7 +43,7 @@ async def give(job: Job, order: Callable[[View], Transaction | None], what: Call
         transaction = order(view)
         if transaction is None:
             return view, False
-        noted = await _noted(job, view, what(view))
+        noted = await _noted(job, view, what(view), transaction)
         try:
             result = await job.store.txn(transaction.compares, (*transaction.then, *noted))
         except OutcomeUnknown:
@@ -63,12 +63,19 @@ def understands(job: Job, view: View) -> None:
         raise CannotOrder(f"job {job.job_id} runs schema {schema}, this elastic-ctl has {SCHEMA}; use its version")
 
 
-async def _noted(job: Job, view: View, text: str) -> tuple[Operation, ...]:
-    """What puts an order into the history of the job."""
+async def _noted(job: Job, view: View, text: str, transaction: Transaction) -> tuple[Operation, ...]:
+    """What puts an order into the history of the job, and the verdict if it is one: no agent tells of that."""
     g = view.generation.value.g if view.generation is not None else 0
-    event = Event(at=round(time.time(), 3), node=operator(), what=What.ORDER, g=g, text=text[: history.TEXT_MAX])
+    at = round(time.time(), 3)
+    order = Event(at=at, node=operator(), what=What.ORDER, g=g, text=text[: history.TEXT_MAX])
     listing = await job.store.list(Range.prefix(job.keys.events), keys_only=True)
-    return history.remember(job.keys, event, sorted(entry.key for entry in listing.entries))
+    present = sorted(entry.key for entry in listing.entries)
+    noted: list[Operation] = []
+    for event in (order, *history.events_of(job.keys, transaction, operator(), at)):
+        put, *deleted = history.remember(job.keys, event, present)
+        noted += (put, *deleted)
+        present += [one.key for one in (put,) if isinstance(one, Put)]
+    return tuple(noted)
 
 
 def ended(job: Job, view: View) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
+from elastic import history
+from elastic.history import What
 from elastic.model import SCHEMA, Status
 from elastic.store.base import Delete, Put, Range
 from launcher.operate.drain import drain
@@ -120,3 +122,27 @@ def test_nodes_are_told_to_leave_and_np_is_changed_where_the_incarnation_cannot_
     assert list(view.leaves) == ["a"]
     assert view.spec is not None
     assert str(view.spec.value.np) == "3"
+
+
+# What is told of it
+
+
+@pytest.mark.parametrize("before", [0, history.KEPT])
+def test_a_verdict_that_an_operator_writes_stands_in_the_history_after_the_order(
+    stored: Stored, job: Job, before: int
+) -> None:
+    for number in range(before):
+        stored.event(job.job_id, float(number))
+    given(job, "stop --now")
+    listing = stored.core.list(Range.prefix(job.keys.events))
+    order, verdict = history.read(job.keys, listing.entries)[-2:]
+    assert (order.what, order.g, order.text) == (What.ORDER, 3, "why")
+    assert (verdict.what, verdict.g, verdict.run, verdict.node) == (What.VERDICT, 3, 1, order.node)
+    assert (verdict.status, verdict.reason, verdict.text) == (Status.STOPPED, "why", "stopped: why")
+    assert len(listing.entries) <= history.KEPT
+
+
+def test_an_order_to_save_and_to_end_is_no_verdict_yet(stored: Stored, job: Job) -> None:
+    given(job, "stop")
+    (event,) = history.read(job.keys, stored.core.list(Range.prefix(job.keys.events)).entries)
+    assert event.what is What.ORDER
