@@ -62,20 +62,28 @@ def leave(keys: JobKeys, view: View, node: str, reason: str, within_s: float | N
 
 
 def halt(keys: JobKeys, view: View, reason: str, at: float) -> Transaction:
-    """Stop this run as a planned change. The view has a spec."""
-    assert view.spec is not None
-    order = Halt(run=view.spec.value.run, reason=reason, at=at)
+    """Stop this run as a planned change."""
+    order = Halt(run=_run(view), reason=reason, at=at)
     return Transaction("stop", _guards(keys, view), (Put(keys.halt, encode(order)),))
 
 
-def end(keys: JobKeys, view: View, reason: str, at: float) -> Transaction:
-    """Write the verdict at once: whoever has workers stops them fast. It needs nothing that can be read."""
-    generation = view.generation.value if view.generation is not None else None
-    run = view.spec.value.run if view.spec is not None else generation.run if generation is not None else 1
-    g = generation.g if generation is not None else 0
-    verdict = Verdict(status=Status.STOPPED, reason=reason, run=run, g=g, tag=TAG, at=at)
+def end(keys: JobKeys, view: View, reason: str, at: float, *, deserted: bool = False) -> Transaction:
+    """Write the verdict at once: whoever has workers stops them fast. It needs nothing that can be read.
+
+    `deserted`: only if nobody is registered.
+    """
+    g = view.generation.value.g if view.generation is not None else 0
+    verdict = Verdict(status=Status.STOPPED, reason=reason, run=_run(view), g=g, tag=TAG, at=at)
     compares = (*_guards(keys, view), _as_seen(view, keys.spec, view.spec))
+    if deserted:
+        compares = (*compares, Compare.empty(keys.members))
     return Transaction("stop", compares, (Put(keys.verdict, encode(verdict)),))
+
+
+def _run(view: View) -> int:
+    if view.spec is not None:
+        return view.spec.value.run
+    return view.generation.value.run if view.generation is not None else 1
 
 
 def _guards(keys: JobKeys, view: View) -> tuple[Compare, ...]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 import pytest
 
 from elastic import history
+from elastic.errors import StoreUnavailable
 from elastic.history import What
+from elastic.keys import encode
 from elastic.model import SCHEMA, Status
 from elastic.store.base import Delete, Put, Range
+from launcher.operate import stop as stop_module
 from launcher.operate.drain import drain
 from launcher.operate.job import Job
 from launcher.operate.ordering import CannotOrder
@@ -20,7 +24,7 @@ from launcher.operate.scale import scale
 from launcher.operate.stop import COMMAND as STOP
 from launcher.operate.stop import stop
 from launcher.values import np
-from tests.unit.test_forget import SPEC, Stored, awaited_code
+from tests.unit.test_forget import MEMBER, SPEC, Stored, awaited_code
 
 ORDERS: dict[str, Callable[[Job], Awaitable[object]]] = {
     "scale": lambda job: scale(job, np("3")),
@@ -146,3 +150,91 @@ def test_an_order_to_save_and_to_end_is_no_verdict_yet(stored: Stored, job: Job)
     given(job, "stop")
     (event,) = history.read(job.keys, stored.core.list(Range.prefix(job.keys.events)).entries)
     assert event.what is What.ORDER
+
+
+# A job in which nobody is registered
+
+
+@pytest.fixture
+def empty(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """A job that no node is registered in; leases are short."""
+    monkeypatch.setattr(stop_module, "RETURN_SPARE_S", 0.05)
+    job = stored.put("j1", "incarnation", "generation", "go")
+    stored.core.txn((), (Put(job.keys.spec, encode(msgspec.structs.replace(SPEC, lease_ttl_s=0.0))),))
+    return job
+
+
+def stopped(job: Job, tell: Callable[[str], object]) -> str:
+    return asyncio.run(stop(job, "why", at_once=False, tell=tell))[0]
+
+
+def test_it_ends_when_none_has_come_back_for_a_lease(stored: Stored, empty: Job) -> None:
+    told: list[str] = []
+    before: list[list[str]] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        before.append(stored.left())
+
+    assert stopped(empty, tell) == "j1 is stopped"
+    assert told == ["no node is registered: j1 ends when none has come back within 0.05 s"]
+    assert empty.keys.halt in before[0]
+    assert empty.keys.verdict not in before[0]
+    assert empty.keys.verdict in stored.left()
+
+
+def test_a_node_that_comes_back_meanwhile_saves(stored: Stored, empty: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop_module, "RETURN_SPARE_S", 60.0)
+    back = Put(empty.keys.member("a"), encode(MEMBER))
+    assert stopped(empty, lambda _: stored.core.txn((), (back,))) == "j1: 1 node will save, stop their workers and end"
+    assert empty.keys.verdict not in stored.left()
+
+
+def test_a_node_that_comes_back_in_the_last_moment_saves(
+    stored: Stored, empty: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    txn = stored.store.txn
+    back = Put(empty.keys.member("a"), encode(MEMBER))
+
+    async def overtaken(compares: Any, then: Any, *more: Any) -> Any:
+        if any(isinstance(one, Put) and one.key == empty.keys.verdict for one in then):
+            stored.core.txn((), (back,))
+        return await txn(compares, then, *more)
+
+    monkeypatch.setattr(stored.store, "txn", overtaken)
+    assert stopped(empty, lambda _: None) == "j1: 1 node will save, stop their workers and end"
+    assert empty.keys.verdict not in stored.left()
+
+
+def test_time_in_which_etcd_does_not_answer_does_not_count(
+    stored: Stored, empty: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing = stored.store.list
+    back = Put(empty.keys.member("a"), encode(MEMBER))
+    asked = 0
+
+    async def away(*arguments: Any, **how: Any) -> Any:
+        nonlocal asked
+        if arguments[0] == Range.key(empty.keys.spec):
+            asked += 1
+            if asked == 5:
+                stored.core.txn((), (back,))
+            raise StoreUnavailable("nobody answered")
+        return await listing(*arguments, **how)
+
+    monkeypatch.setattr(stored.store, "list", away)
+    assert stopped(empty, lambda _: None) == "j1: 1 node will save, stop their workers and end"
+    assert asked == 5
+
+
+def test_it_is_ended_at_once_where_that_is_ordered(stored: Stored, empty: Job) -> None:
+    assert asyncio.run(stop(empty, "why", at_once=True))[0] == "j1 is stopped"
+    assert empty.keys.verdict in stored.left()
+
+
+def test_a_key_of_a_member_that_cannot_be_read_is_named(stored: Stored, empty: Job) -> None:
+    key = empty.keys.member("a")
+    stored.core.txn((), (Put(key, b"{bad"),))
+    with pytest.raises(CannotOrder, match=f"{key} cannot be read, .* elastic-ctl stop --now"):
+        stopped(empty, lambda _: None)
+    assert empty.keys.verdict not in stored.left()
