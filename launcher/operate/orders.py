@@ -6,6 +6,7 @@ Who gives several orders in one moment gets the one that came last.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,10 +15,12 @@ from elastic import roster
 from elastic.keys import JobKeys, Stored, View, encode
 from elastic.model import Halt, Leave, Np, Spec, Status, Verdict
 from elastic.proposals import Transaction
-from elastic.store.base import Compare, Delete, Put, Range
+from elastic.store.base import OPERATIONS_MAX, Compare, Delete, Operation, Put, Range
 
-FORGOTTEN_MAX = 50
-"""Old orders that one new order takes away."""
+NOTED_MAX = 4
+"""Operations that put an order, and a verdict, into the history of the job, in the same transaction."""
+LEAVING_MAX = (OPERATIONS_MAX - NOTED_MAX - 2) // 3
+"""Nodes that one transaction tells to leave: two compares and a key for each."""
 TAG = "operator"
 """Of a verdict that no proposer wrote."""
 
@@ -41,24 +44,26 @@ def unfit(spec: Spec, np: Np) -> str:
     return ""
 
 
-def leave(keys: JobKeys, view: View, node: str, reason: str, within_s: float | None, at: float) -> Transaction:
-    """Tell a member to leave. The view has it. The shorter of two deadlines holds.
+def leave(
+    keys: JobKeys, view: View, nodes: Sequence[str], reason: str, within_s: float | None, at: float
+) -> Transaction:
+    """Tell members to leave, at most `LEAVING_MAX`. The view has them. The shorter of two deadlines holds.
 
     No clock is asked how much of the first is over: that of its writer may be another one. The node counts each from
     when it heard of it, and keeps the nearer. What nodes were told that are gone is deleted with it.
     """
-    stored = view.leaves.get(node)
-    before_s = stored.value.within_s if stored is not None else None
-    within_s = min((one for one in (before_s, within_s) if one is not None), default=None)
-    order = Leave(reason=reason, within_s=within_s, at=at)
-    compares = (
-        *_guards(keys, view),
-        Compare.created(keys.member(node), view.members[node].create_revision),
-        _as_seen(view, keys.leave(node), stored),
-    )
-    gone = [one for one in view.leaves if one not in view.members and one != node][:FORGOTTEN_MAX]
-    deletes = tuple(Delete(Range.key(keys.leave(one))) for one in gone)
-    return Transaction("drain", compares, (Put(keys.leave(node), encode(order)), *deletes))
+    compares: list[Compare] = [*_guards(keys, view)]
+    then: list[Operation] = []
+    for node in nodes:
+        stored = view.leaves.get(node)
+        before_s = stored.value.within_s if stored is not None else None
+        nearer_s = min((one for one in (before_s, within_s) if one is not None), default=None)
+        compares.append(Compare.created(keys.member(node), view.members[node].create_revision))
+        compares.append(_as_seen(view, keys.leave(node), stored))
+        then.append(Put(keys.leave(node), encode(Leave(reason=reason, within_s=nearer_s, at=at))))
+    room = OPERATIONS_MAX - NOTED_MAX - len(compares) - len(then)
+    gone = [one for one in view.leaves if one not in view.members][:room]
+    return Transaction("drain", tuple(compares), (*then, *(Delete(Range.key(keys.leave(one))) for one in gone)))
 
 
 def halt(keys: JobKeys, view: View, reason: str, at: float) -> Transaction:

@@ -14,7 +14,7 @@ from elastic import history
 from elastic.errors import StoreUnavailable
 from elastic.history import What
 from elastic.keys import encode
-from elastic.model import SCHEMA, Status
+from elastic.model import SCHEMA, Leave, Status
 from elastic.store.base import Delete, Put, Range
 from launcher.operate import stop as stop_module
 from launcher.operate.drain import drain
@@ -150,6 +150,50 @@ def test_an_order_to_save_and_to_end_is_no_verdict_yet(stored: Stored, job: Job)
     given(job, "stop")
     (event,) = history.read(job.keys, stored.core.list(Range.prefix(job.keys.events)).entries)
     assert event.what is What.ORDER
+
+
+# Many nodes at once
+
+
+def leaves(job: Job) -> dict[str, int]:
+    """Who is told to leave, and in which revision that was written."""
+    return {node: one.mod_revision for node, one in asyncio.run(job.view()).leaves.items()}
+
+
+@pytest.mark.parametrize(("count", "changes"), [(1, 1), (3, 1), (40, 1), (100, 3)])
+def test_a_host_with_many_nodes_is_drained_in_as_few_changes_as_a_transaction_allows(
+    stored: Stored, count: int, changes: int
+) -> None:
+    nodes = [f"n{number:03}" for number in range(count)]
+    job = stored.put("j1", "incarnation", "spec", "generation", "go", nodes=tuple(nodes))
+    for number in range(history.KEPT):
+        stored.event("j1", float(number))
+    old = encode(Leave(reason="x", within_s=9.0))
+    for name in [*(f"gone{number}" for number in range(200)), "n000"]:
+        stored.core.txn((), (Put(job.keys.leave(name), old),))
+    line, told = asyncio.run(drain(job, ["h"], None))
+    assert told == nodes
+    assert line.startswith(f"j1: {', '.join(nodes)} ")
+    found = {node: at for node, at in leaves(job).items() if node in nodes}
+    assert sorted(found) == sorted(nodes)
+    assert len(set(found.values())) == changes
+    assert len(leaves(job)) < count + 200
+    texts = [event.text for event in history.read(job.keys, stored.core.list(Range.prefix(job.keys.events)).entries)]
+    assert " ".join(text.removeprefix("elastic-ctl drain ") for text in texts[-changes:]) == " ".join(nodes)
+
+
+def test_a_node_that_left_meanwhile_is_not_told_and_the_others_are(
+    stored: Stored, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    txn = stored.store.txn
+
+    async def overtaken(*arguments: Any) -> Any:
+        stored.core.txn((), (Delete(Range.key(job.keys.member("a"))),))
+        return await txn(*arguments)
+
+    monkeypatch.setattr(stored.store, "txn", overtaken)
+    assert asyncio.run(drain(job, ["a", "b"], None))[1] == ["b"]
+    assert list(leaves(job)) == ["b"]
 
 
 # A job in which nobody is registered

@@ -58,11 +58,11 @@ def order_of(transaction: Transaction, node: str = "b") -> Leave:
 def test_the_shorter_of_two_deadlines_holds_whatever_the_clocks_of_those_who_gave_them(
     before: Leave | None, said: float | None, left: float | None
 ) -> None:
-    assert order_of(orders.leave(KEYS, job_with(before).view, "b", "y", said, NOW)).within_s == left
+    assert order_of(orders.leave(KEYS, job_with(before).view, ["b"], "y", said, NOW)).within_s == left
 
 
 def test_an_order_takes_away_those_of_nodes_that_are_gone() -> None:
-    transaction = orders.leave(KEYS, job_with(Leave(reason="x"), of="gone").view, "b", "y", None, NOW)
+    transaction = orders.leave(KEYS, job_with(Leave(reason="x"), of="gone").view, ["b"], "y", None, NOW)
     assert [one.range.start for one in transaction.then if not isinstance(one, Put)] == [KEYS.leave("gone")]
 
 
