@@ -1,9 +1,9 @@
 """The history of a job for people, in the store: who changed the world, when, and why (pure).
 
 The proposer writes one short event for each generation, go and verdict, after its proposal was carried out, and who
-tells of a recovery one for it, once it is over. In a parameter-server job the proposer adds how the recovery of seats
-began that start on another node. Nothing depends on it, and an event can be missing: its writer may be gone, or not
-know that its proposal held.
+tells of a recovery one for it, once it is over. An operator's verdict comes with its event. In a parameter-server job
+the proposer adds how the recovery of seats began that start on another node. Nothing depends on it, and an event can be
+missing: its writer may be gone, or not know that its proposal held.
 """
 
 from __future__ import annotations

@@ -147,13 +147,19 @@ def tell(
 
 
 def _newest_run(events: Sequence[Event]) -> Sequence[Event]:
-    """What came after the last verdict that another generation has followed."""
+    """What came after the last verdict that another generation has followed.
+
+    The number of the run tells, where it is known: a verdict may be told before the last generation, or not at all.
+    """
     begins, ended = 0, False
+    run: int | None = None
     for at, event in enumerate(events):
         if event.what is What.VERDICT:
             ended = True
-        elif ended and event.what is What.GENERATION:
-            begins, ended = at, False
+        elif event.what is What.GENERATION:
+            if ended if None in (run, event.run) else run != event.run:
+                begins, ended = at, False
+            run = event.run
     return events[begins:]
 
 

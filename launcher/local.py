@@ -18,8 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from elastic.errors import StoreError
-from elastic.keys import JobKeys
+from elastic.errors import DocumentError, StoreError
+from elastic.keys import JobKeys, decode
+from elastic.model import Status
 from elastic.store.base import Range, Store
 from launcher import serving
 from launcher.config import Config
@@ -29,7 +30,7 @@ from launcher.outputs import Outputs
 from launcher.signals import HEARD
 
 CODES_BY_WEIGHT: Final = (1, 2, 3, 4)
-"""Which exit code says most, when no node saw the job complete."""
+"""Which exit code says most, when the job has not ended well."""
 
 
 def run(config: Config, outputs: Outputs) -> int:
@@ -41,14 +42,15 @@ def run(config: Config, outputs: Outputs) -> int:
     return asyncio.run(_Parent(config, outputs).run())
 
 
-def exit_code(codes: Sequence[int]) -> int:
+def exit_code(codes: Sequence[int], *, ended: bool) -> int:
     """One code for the codes of all nodes (minus n: killed by signal n).
 
-    A failed job is 1. Otherwise one node that saw the job complete is enough: the others were sent away or killed.
+    A failed job is 1. Otherwise one node that ended with 0 is enough if the job has `ended`, completed or stopped: the
+    others were sent away or killed. If it has not, that node was drained, and the job is as open as the others left it.
     """
     if 1 in codes:
         return 1
-    if not codes or 0 in codes:
+    if not any(codes) or (ended and 0 in codes):
         return 0
     for code in CODES_BY_WEIGHT:
         if code in codes:
@@ -145,7 +147,21 @@ class _Parent:
         codes = [child.returncode for child in self._children]
         if self._draws and min(codes) < 0:  # It was killed, and could not do so itself.
             wipe(2)
-        return 128 + self._signal if self._kill.is_set() and self._signal else exit_code(codes)
+        doubtful = 0 in codes and 1 not in codes and any(codes)
+        ended = doubtful and await self._has_ended(server)
+        return 128 + self._signal if self._kill.is_set() and self._signal else exit_code(codes, ended=ended)
+
+    async def _has_ended(self, server: str) -> bool:
+        """Tell whether the job has completed, or was stopped; not if nobody says so."""
+        keys = JobKeys(self._config.job_id, self._config.key_prefix)
+        store = replace(self._config.way, endpoints=tuple(server.split(","))).open()
+        try:
+            entries = (await store.list(Range.key(keys.verdict))).entries
+            return any(decode(keys, one.key, one.value).status is not Status.FAILED for one in entries)
+        except (StoreError, DocumentError):
+            return False
+        finally:
+            await store.close()
 
     def _start(self, server: str, environments: Sequence[Mapping[str, str]]) -> None:
         # -P: a folder named "launcher" where the user stands is not ours.

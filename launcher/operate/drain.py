@@ -19,7 +19,7 @@ from launcher.logs import clean
 from launcher.operate import orders
 from launcher.operate.job import WHO, Command, Job, reading, write
 from launcher.operate.newest import Newest
-from launcher.operate.ordering import CannotOrder, ended, give, operator
+from launcher.operate.ordering import CannotOrder, ended, give, operator, understands
 from launcher.report import of_nodes
 
 DEADLINE_MIN_S: Final = DEADLINE_SPARE_S + 1.0
@@ -56,18 +56,13 @@ async def drain(job: Job, targets: Sequence[str], deadline_s: float | None) -> t
     view = await job.view()
     if view.verdict is not None:
         raise CannotOrder(ended(job, view))
+    understands(job, view)
     nodes = chosen(view, targets)
     reason = f"elastic-ctl drain by {operator()}"
-    told = []
-    for node in nodes:
-
-        def order(view: View, node: str = node) -> Transaction | None:
-            if view.verdict is not None or node not in view.members:
-                return None
-            return orders.leave(job.keys, view, node, reason, deadline_s, round(time.time(), 3))
-
-        view, written = await give(job, order, lambda _, node=node: f"elastic-ctl drain {node}")  # type: ignore[misc]
-        told += [node] if written else []
+    told: list[str] = []
+    for at in range(0, len(nodes), orders.LEAVING_MAX):
+        view, some = await _tell(job, nodes[at : at + orders.LEAVING_MAX], reason, deadline_s)
+        told += some
     if not told:
         return f"{job.job_id}: {', '.join(map(clean, nodes))} left meanwhile", []
     left = len(set(view.members) - set(told))
@@ -75,6 +70,21 @@ async def drain(job: Job, targets: Sequence[str], deadline_s: float | None) -> t
     holds = f"; {of_nodes(left)} left, fewer than the {low} that may run: the job holds until others come"
     whom = f"{', '.join(map(clean, told))} {'is' if len(told) == 1 else 'are'}"
     return f"{job.job_id}: {whom} told to leave{holds if left < low else ''}", told
+
+
+async def _tell(job: Job, nodes: Sequence[str], reason: str, deadline_s: float | None) -> tuple[View, list[str]]:
+    """Tell those that are still there, all in one transaction, so that the world changes once; the view, and whom."""
+
+    def here(view: View) -> list[str]:
+        return [node for node in nodes if node in view.members]
+
+    def order(view: View) -> Transaction | None:
+        if view.verdict is not None or not here(view):
+            return None
+        return orders.leave(job.keys, view, here(view), reason, deadline_s, round(time.time(), 3))
+
+    view, written = await give(job, order, lambda view: f"elastic-ctl drain {' '.join(here(view))}")
+    return view, here(view) if written else []
 
 
 async def _wait(job: Job, nodes: Sequence[str]) -> int:

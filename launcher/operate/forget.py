@@ -48,7 +48,8 @@ async def _run(job: Job, asked: argparse.Namespace) -> int:
         members = await job.store.list(Range.prefix(job.keys.members), keys_only=True)
         _check(job, [entry.key.removeprefix(job.keys.members) for entry in members.entries])
         keys = await _keys(job)
-        same = Compare.modified(job.keys.incarnation, view.incarnation.mod_revision if view.incarnation else 0)
+        key, stored = job.keys.incarnation, view.incarnation
+        same = Compare.modified(key, stored.mod_revision if stored is not None else view.damaged_at.get(key, 0))
         guards = (Compare.empty(job.keys.members), same)
         if (await job.store.txn(guards, (Delete(Range.prefix(job.keys.root)),))).succeeded:
             write([f"Job {job.job_id} is forgotten: {_what(job.keys, keys)}. Its logs and checkpoints stay."])

@@ -12,8 +12,9 @@ from elastic import history
 from elastic.errors import ElasticError, OutcomeUnknown
 from elastic.history import Event, What
 from elastic.keys import View
+from elastic.model import SCHEMA
 from elastic.proposals import Transaction
-from elastic.store.base import Operation, Range
+from elastic.store.base import Operation, Put, Range
 from launcher.logs import clean
 from launcher.operate.job import NO_SUCH_JOB, Job
 from launcher.report import ended_lines
@@ -38,10 +39,11 @@ async def give(job: Job, order: Callable[[View], Transaction | None], what: Call
     """
     for _ in range(TRIES_MAX):
         view = await job.view()
+        understands(job, view)
         transaction = order(view)
         if transaction is None:
             return view, False
-        noted = await _noted(job, view, what(view))
+        noted = await _noted(job, view, what(view), transaction)
         try:
             result = await job.store.txn(transaction.compares, (*transaction.then, *noted))
         except OutcomeUnknown:
@@ -51,12 +53,29 @@ async def give(job: Job, order: Callable[[View], Transaction | None], what: Call
     raise CannotOrder(f"{job.job_id} changes too fast to be told anything; try again")
 
 
-async def _noted(job: Job, view: View, text: str) -> tuple[Operation, ...]:
-    """What puts an order into the history of the job."""
+def understands(job: Job, view: View) -> None:
+    """Raise `CannotOrder` where the agents are of another version: they would wait, or end, for what they cannot read.
+
+    Nothing can be ordered of a job that has ended, whatever its version.
+    """
+    schema = view.spec.value.schema if view.spec is not None else view.schema
+    if view.verdict is None and schema is not None and schema != SCHEMA:
+        raise CannotOrder(f"job {job.job_id} runs schema {schema}, this elastic-ctl has {SCHEMA}; use its version")
+
+
+async def _noted(job: Job, view: View, text: str, transaction: Transaction) -> tuple[Operation, ...]:
+    """What puts an order into the history of the job, and the verdict if it is one: no agent tells of that."""
     g = view.generation.value.g if view.generation is not None else 0
-    event = Event(at=round(time.time(), 3), node=operator(), what=What.ORDER, g=g, text=text[: history.TEXT_MAX])
+    at = round(time.time(), 3)
+    order = Event(at=at, node=operator(), what=What.ORDER, g=g, text=text[: history.TEXT_MAX])
     listing = await job.store.list(Range.prefix(job.keys.events), keys_only=True)
-    return history.remember(job.keys, event, sorted(entry.key for entry in listing.entries))
+    present = sorted(entry.key for entry in listing.entries)
+    noted: list[Operation] = []
+    for event in (order, *history.events_of(job.keys, transaction, operator(), at)):
+        put, *deleted = history.remember(job.keys, event, present)
+        noted += (put, *deleted)
+        present += [one.key for one in (put,) if isinstance(one, Put)]
+    return tuple(noted)
 
 
 def ended(job: Job, view: View) -> str:

@@ -6,15 +6,21 @@ Who gives several orders in one moment gets the one that came last.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 
-from elastic.keys import JobKeys, View, encode
-from elastic.model import Halt, Leave, Mode, Np, Spec, Status, Verdict
+from elastic import roster
+from elastic.keys import JobKeys, Stored, View, encode
+from elastic.model import Halt, Leave, Np, Spec, Status, Verdict
 from elastic.proposals import Transaction
-from elastic.store.base import Compare, Delete, Put, Range
+from elastic.store.base import OPERATIONS_MAX, Compare, Delete, Operation, Put, Range
 
-FORGOTTEN_MAX = 50
-"""Old orders that one new order takes away."""
+NOTED_MAX = 4
+"""Operations that put an order, and a verdict, into the history of the job, in the same transaction."""
+LEAVING_MAX = (OPERATIONS_MAX - NOTED_MAX - 2) // 3
+"""Nodes that one transaction tells to leave: two compares and a key for each."""
 TAG = "operator"
 """Of a verdict that no proposer wrote."""
 
@@ -23,7 +29,7 @@ def scale(keys: JobKeys, view: View, np: Np) -> Transaction:
     """Another np in the spec. The view has one."""
     assert view.spec is not None
     spec: Spec = msgspec.structs.replace(view.spec.value, np=np)
-    compares = (*_guards(keys, view), Compare.modified(keys.spec, view.spec.mod_revision))
+    compares = (*_guards(keys, view), _as_seen(view, keys.spec, view.spec))
     return Transaction("scale", compares, (Put(keys.spec, encode(spec)),))
 
 
@@ -32,55 +38,68 @@ def unfit(spec: Spec, np: Np) -> str:
     if spec.ips and np.high > len(spec.ips):
         most = len(spec.ips)
         return f"--np {np} asks for {np.high} nodes, and the job's --ips names {most}; use {most} at most"
-    if spec.mode is not Mode.COLLECTIVE and (spec.roles is None or not spec.roles.apart):
+    roles = roster.roles_of(spec)
+    if roles is not None and not roles.apart:
         return "the seats of this parameter-server job are fixed on its hosts; stop it, and start it with other lists"
     return ""
 
 
-def leave(keys: JobKeys, view: View, node: str, reason: str, within_s: float | None, at: float) -> Transaction:
-    """Tell a member to leave. The view has it. A deadline that it was given before can only come nearer.
+def leave(
+    keys: JobKeys, view: View, nodes: Sequence[str], reason: str, within_s: float | None, at: float
+) -> Transaction:
+    """Tell members to leave, at most `LEAVING_MAX`. The view has them. The shorter of two deadlines holds.
 
-    What nodes were told that are gone is deleted with it.
+    No clock is asked how much of the first is over: that of its writer may be another one. The node counts each from
+    when it heard of it, and keeps the nearer. What nodes were told that are gone is deleted with it.
     """
-    stored = view.leaves.get(node)
-    if stored is not None and stored.value.within_s is not None:
-        left_s = min(max(stored.value.at + stored.value.within_s - at, 0.0), stored.value.within_s)
-        within_s = left_s if within_s is None else min(left_s, within_s)
-    order = Leave(reason=reason, within_s=within_s, at=at)
-    compares = (
-        *_guards(keys, view),
-        Compare.created(keys.member(node), view.members[node].create_revision),
-        Compare.modified(keys.leave(node), stored.mod_revision if stored is not None else _damaged(view, keys, node)),
-    )
-    gone = [one for one in view.leaves if one not in view.members and one != node][:FORGOTTEN_MAX]
-    deletes = tuple(Delete(Range.key(keys.leave(one))) for one in gone)
-    return Transaction("drain", compares, (Put(keys.leave(node), encode(order)), *deletes))
-
-
-def _damaged(view: View, keys: JobKeys, node: str) -> int:
-    return view.damaged_at.get(keys.leave(node), 0)
+    compares: list[Compare] = [*_guards(keys, view)]
+    then: list[Operation] = []
+    for node in nodes:
+        stored = view.leaves.get(node)
+        before_s = stored.value.within_s if stored is not None else None
+        nearer_s = min((one for one in (before_s, within_s) if one is not None), default=None)
+        compares.append(Compare.created(keys.member(node), view.members[node].create_revision))
+        compares.append(_as_seen(view, keys.leave(node), stored))
+        then.append(Put(keys.leave(node), encode(Leave(reason=reason, within_s=nearer_s, at=at))))
+    room = OPERATIONS_MAX - NOTED_MAX - len(compares) - len(then)
+    gone = [one for one in view.leaves if one not in view.members][:room]
+    return Transaction("drain", tuple(compares), (*then, *(Delete(Range.key(keys.leave(one))) for one in gone)))
 
 
 def halt(keys: JobKeys, view: View, reason: str, at: float) -> Transaction:
-    """Stop this run as a planned change. The view has a spec."""
-    assert view.spec is not None
-    order = Halt(run=view.spec.value.run, reason=reason, at=at)
+    """Stop this run as a planned change."""
+    order = Halt(run=_run(view), reason=reason, at=at)
     return Transaction("stop", _guards(keys, view), (Put(keys.halt, encode(order)),))
 
 
-def end(keys: JobKeys, view: View, reason: str, at: float) -> Transaction:
-    """Write the verdict at once: whoever has workers stops them fast."""
-    run = view.spec.value.run if view.spec is not None else 1
+def end(keys: JobKeys, view: View, reason: str, at: float, *, deserted: bool = False) -> Transaction:
+    """Write the verdict at once: whoever has workers stops them fast. It needs nothing that can be read.
+
+    `deserted`: only if nobody is registered.
+    """
     g = view.generation.value.g if view.generation is not None else 0
-    verdict = Verdict(status=Status.STOPPED, reason=reason, run=run, g=g, tag=TAG, at=at)
-    at_spec = Compare.modified(keys.spec, view.spec.mod_revision if view.spec is not None else 0)
-    return Transaction("stop", (*_guards(keys, view), at_spec), (Put(keys.verdict, encode(verdict)),))
+    verdict = Verdict(status=Status.STOPPED, reason=reason, run=_run(view), g=g, tag=TAG, at=at)
+    compares = (*_guards(keys, view), _as_seen(view, keys.spec, view.spec))
+    if deserted:
+        compares = (*compares, Compare.empty(keys.members))
+    return Transaction("stop", compares, (Put(keys.verdict, encode(verdict)),))
+
+
+def _run(view: View) -> int:
+    if view.spec is not None:
+        return view.spec.value.run
+    return view.generation.value.run if view.generation is not None else 1
 
 
 def _guards(keys: JobKeys, view: View) -> tuple[Compare, ...]:
     same = (
-        Compare.absent(keys.incarnation)
-        if view.incarnation is None
-        else Compare.equals(keys.incarnation, encode(view.incarnation.value))
+        Compare.equals(keys.incarnation, encode(view.incarnation.value))
+        if view.incarnation is not None
+        else _as_seen(view, keys.incarnation, None)
     )
-    return (same, Compare.absent(keys.verdict))
+    return (same, _as_seen(view, keys.verdict, None))
+
+
+def _as_seen(view: View, key: str, stored: Stored[Any] | None) -> Compare:
+    """The key is as it was read: what stood there, or still what cannot be read, or still nothing."""
+    return Compare.modified(key, stored.mod_revision if stored is not None else view.damaged_at.get(key, 0))

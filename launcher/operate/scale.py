@@ -63,8 +63,10 @@ def _what_follows(view: View, np: Np) -> str:
         out = inside - np.high
         return f"{run}: {out} of them will leave the world and wait as {'a spare' if out == 1 else 'spares'}"
     if here < np.low:
-        more = np.low - here
-        return f"{of_nodes(here)} here: the job holds until {more} more come{'s' if more == 1 else ''}"
+        until = f"holds until {np.low - here} more come{'s' if np.low - here == 1 else ''}"
+        if inside and view.go is not None and generation is not None and view.go.value.g == generation.g:
+            return f"it trains on with {inside}; after the next change it {until}"  # No world ends for want of others.
+        return f"{of_nodes(here)} here: the job {until}"
     if here > inside and np.high > inside:
         new = min(here, np.high) - inside
         return f"{run}: {new} that wait{'s' if new == 1 else ''} will be taken in"

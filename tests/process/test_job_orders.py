@@ -8,6 +8,10 @@ import sys
 from signal import SIGKILL, SIGTERM
 from typing import NamedTuple
 
+from elastic.keys import JobKeys
+from elastic.store.base import Put, Range
+from elastic.store.etcd import EtcdStore
+from tests.process.happenings import LIMIT_S
 from tests.process.jobs import QUICK_TTL_S, Job, story
 from tests.process.test_job_planned import listens, node_of
 
@@ -32,6 +36,15 @@ async def ctl(job: Job, *words: str, name: str = "me") -> Ran:
     )
     out, err = await process.communicate()
     return Ran(process.returncode or 0, out.decode(), err.decode())
+
+
+async def put(job: Job, key: str, value: bytes) -> None:
+    """Write a key, as nobody of the job would."""
+    store = EtcdStore((job.etcd.endpoint,))
+    try:
+        await store.txn((), (Put(key, value),))
+    finally:
+        await store.close()
 
 
 async def events(job: Job) -> str:
@@ -164,6 +177,49 @@ async def test_stop_writes_the_verdict_where_all_agents_die_meanwhile(job: Job) 
     late = await job.node("--np", "1")
     assert await late.exits() == 0
     assert len(job.workers) == 1
+
+
+@story
+async def test_a_job_whose_spec_somebody_damaged_can_be_stopped_at_once(job: Job) -> None:
+    node = await job.node("--np", "1")
+    await job.world(1, 1)
+    key = JobKeys(job.job_id).spec
+    await put(job, key, b"{bad")
+    ran = await ctl(job, "stop")
+    assert ran.code == 1
+    assert f"{key} cannot be read, so nobody could save" in ran.err
+    ran = await ctl(job, "stop", "--now")
+    assert (ran.code, ran.err) == (0, "")
+    assert "was stopped just now (run 1, generation 1): elastic-ctl stop --now by me@" in ran.out
+    assert await node.exits() == 0
+
+
+@story
+async def test_a_save_goes_on_although_the_lease_of_its_node_ends_early(job: Job) -> None:
+    node = await job.node("--np", "1", "--save_limit", "100", "--grace", "100")
+    (worker,) = await job.world(1, 1)
+    await worker.obeys("ignore", SIGTERM)
+    await listens(worker)
+    stopping = asyncio.create_task(ctl(job, "stop"))
+    await node.says("elastic-ctl stop by me@.*: stopping this node's workers")
+    store = EtcdStore((job.etcd.endpoint,))
+    try:
+        members = Range.prefix(JobKeys(job.job_id).members)
+        listing = await store.list(members)
+        await store.revoke(listing.entries[0].lease)
+        async with asyncio.timeout(LIMIT_S):
+            async for batch in store.watch([members], listing.revision + 1):
+                if any(not change.deleted for change in batch.changes):
+                    break
+    finally:
+        await store.close()
+    assert not worker.ended
+    worker.order("leave", 143)
+    assert await node.exits() == 0
+    assert (await stopping).code == 0
+    (log,) = node.logs().glob("workerlog.*")
+    assert "SIGKILL" not in log.read_text()
+    assert "no node is left" not in await events(job)
 
 
 @story

@@ -283,23 +283,27 @@ def test_etcd_stays_while_a_node_of_another_terminal_is_registered(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("codes", "code"),
+    ("codes", "where_it_ended", "where_it_is_open"),
     [
-        ([0, 0, 0], 0),
-        ([0, -9, 0], 0),
-        ([0, 143], 0),
-        ([0, 4], 0),
-        ([0, 1], 1),
-        ([4, 1, 3], 1),
-        ([4, 3], 3),
-        ([143, 4], 4),
-        ([130, 130], 130),
-        ([-9, -9], 137),
-        ([], 0),
+        ([0, 0, 0], 0, 0),
+        ([0, -9, 0], 0, 137),
+        ([0, 143], 0, 143),
+        ([0, 4], 0, 4),
+        ([0, 4, 143, 3], 0, 3),
+        ([0, 1], 1, 1),
+        ([4, 1, 3], 1, 1),
+        ([4, 3], 3, 3),
+        ([143, 4], 4, 4),
+        ([130, 130], 130, 130),
+        ([-9, -9], 137, 137),
+        ([], 0, 0),
     ],
 )
-def test_the_most_telling_code_of_all_nodes_is_the_parents(codes: list[int], code: int) -> None:
-    assert exit_code(codes) == code
+def test_the_most_telling_code_of_all_nodes_is_the_parents(
+    codes: list[int], where_it_ended: int, where_it_is_open: int
+) -> None:
+    assert exit_code(codes, ended=True) == where_it_ended
+    assert exit_code(codes, ended=False) == where_it_is_open
 
 
 def command(*argv: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], str, tuple[dict[str, str], ...]]:

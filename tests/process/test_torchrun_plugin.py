@@ -155,6 +155,24 @@ def test_a_node_that_is_lost_between_the_go_and_its_ranks_ends_no_other_torchrun
 
 
 @pytest.mark.timeout(120)
+def test_an_operator_takes_torchruns_in_and_out_of_the_world(stage: Stage) -> None:
+    async def story() -> None:
+        async with Torchruns(stage.etcd, stage.folder).open() as job:
+            first = await job.start("1:1", conf="grow_every=0")
+            await job.world(first)
+            second = await job.start("1:1", conf="grow_every=0")
+            await second.says("spare: ")
+            assert await scaled(job, "1:2") == "--np 1 becomes 1:2; 1 node runs: 1 that waits will be taken in"
+            await job.world(first, second)
+            await scaled(job, "1")
+            await job.world(first)
+            job.end.write_text("0")
+            assert await first.exits() == 0
+
+    asyncio.run(story())
+
+
+@pytest.mark.timeout(120)
 def test_workers_train_over_the_store_of_a_round_and_a_failure_restarts_all_of_them(stage: Stage) -> None:
     async def story() -> None:
         async with Torchruns(stage.etcd, stage.folder).open() as job:
@@ -224,3 +242,16 @@ def status(job: Torchruns) -> str:
     argv = ("-m", "launcher.ctl", "status", "--elastic_server", job.etcd.endpoint, "--job_id", job.job_id)
     ran = subprocess.run([sys.executable, *argv], cwd=Path.cwd(), capture_output=True, text=True, check=True)
     return ran.stdout
+
+
+async def scaled(job: Torchruns, np: str) -> str:
+    """Give the job another np; what follows, in words."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "launcher.ctl", "scale", "--np", np),
+        *("--elastic_server", job.etcd.endpoint, "--job_id", job.job_id),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    return out.decode().strip().removeprefix(f"{job.job_id}: ")

@@ -64,10 +64,10 @@ def stored() -> Stored:
 
 def forgotten(job: Job) -> int:
     assert forget.COMMAND.run is not None
-    return asyncio.run(_awaited(forget.COMMAND.run(job, argparse.Namespace(yes=True))))
+    return asyncio.run(awaited_code(forget.COMMAND.run(job, argparse.Namespace(yes=True))))
 
 
-async def _awaited(work: Any) -> int:
+async def awaited_code(work: Any) -> int:
     code: int = await work
     return code
 
@@ -107,6 +107,20 @@ def test_a_node_that_joins_in_that_moment_keeps_its_job(stored: Stored, monkeypa
     with pytest.raises(forget.Lives, match="1 member "):
         forgotten(job)
     assert job.keys.spec in stored.left()
+
+
+@pytest.mark.parametrize("name", ["incarnation", "spec", "generation", "verdict", "members/a/b"])
+def test_a_job_of_which_something_cannot_be_read_is_forgotten_if_no_key_of_a_member_is_there(
+    stored: Stored, name: str
+) -> None:
+    job = stored.put("j1", "incarnation", "spec", "generation", "go", "verdict")
+    stored.core.txn((), (Put(job.keys.root + name, b"{bad"),))
+    if name.startswith("members/"):
+        with pytest.raises(forget.Lives, match=r"1 member \(a/b\)"):
+            forgotten(job)
+    else:
+        assert forgotten(job) == 0
+        assert stored.left() == []
 
 
 def test_what_a_late_node_left_of_a_history_can_be_forgotten_too(stored: Stored) -> None:

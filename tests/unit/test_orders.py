@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import msgspec
 import pytest
 
 from elastic.history import Event, What, remember
-from elastic.keys import JobKeys, Stored, decode
+from elastic.keys import JobKeys, Stored, decode, encode
 from elastic.model import Leave, Mode, Roles, Spec
 from elastic.proposals import Transaction
 from elastic.store.base import Put
+from elastic.store.memory import MemoryCore
+from elastic.store.memory_store import MemoryStore
 from launcher.operate import orders
+from launcher.operate.job import Job as Ordered
+from launcher.operate.scale import scale
 from launcher.stackwords import stacks_in
 from launcher.values import np
 from tests.unit.views import Job
@@ -42,22 +47,22 @@ def order_of(transaction: Transaction, node: str = "b") -> Leave:
     [
         (None, None, None),
         (None, 8.0, 8.0),
-        (Leave(reason="x", within_s=60.0, at=NOW - 20), None, 40.0),
+        (Leave(reason="x", within_s=60.0, at=NOW - 20), None, 60.0),
         (Leave(reason="x", within_s=60.0, at=NOW - 20), 8.0, 8.0),
-        (Leave(reason="x", within_s=60.0, at=NOW - 20), 600.0, 40.0),
-        (Leave(reason="x", within_s=60.0, at=NOW - 90), None, 0.0),
-        (Leave(reason="x", within_s=60.0, at=NOW + 90), None, 60.0),
+        (Leave(reason="x", within_s=60.0, at=NOW - 20), 600.0, 60.0),
+        (Leave(reason="x", within_s=60.0, at=NOW - 3600), None, 60.0),
+        (Leave(reason="x", within_s=60.0, at=NOW + 3600), None, 60.0),
         (Leave(reason="x", at=NOW - 20), 8.0, 8.0),
     ],
 )
-def test_a_later_order_to_leave_can_only_leave_less_time(
+def test_the_shorter_of_two_deadlines_holds_whatever_the_clocks_of_those_who_gave_them(
     before: Leave | None, said: float | None, left: float | None
 ) -> None:
-    assert order_of(orders.leave(KEYS, job_with(before).view, "b", "y", said, NOW)).within_s == left
+    assert order_of(orders.leave(KEYS, job_with(before).view, ["b"], "y", said, NOW)).within_s == left
 
 
 def test_an_order_takes_away_those_of_nodes_that_are_gone() -> None:
-    transaction = orders.leave(KEYS, job_with(Leave(reason="x"), of="gone").view, "b", "y", None, NOW)
+    transaction = orders.leave(KEYS, job_with(Leave(reason="x"), of="gone").view, ["b"], "y", None, NOW)
     assert [one.range.start for one in transaction.then if not isinstance(one, Put)] == [KEYS.leave("gone")]
 
 
@@ -68,6 +73,7 @@ def test_an_order_takes_away_those_of_nodes_that_are_gone() -> None:
         ({"ips": ("a", "b")}, "2", ""),
         ({"mode": Mode.PS, "roles": Roles(server_num=1, worker_num=1)}, "2", "seats of this parameter-server job"),
         ({"mode": Mode.PS, "roles": Roles(server_num=1, worker_num=1, apart=True)}, "2", ""),
+        ({"mode": Mode.TORCHRUN}, "2", ""),
     ],
 )
 def test_an_np_that_the_job_cannot_have_is_refused_with_the_mend(
@@ -75,6 +81,30 @@ def test_an_np_that_the_job_cannot_have_is_refused_with_the_mend(
 ) -> None:
     unfit = orders.unfit(msgspec.structs.replace(Spec(np=np("2"), slots=1), **spec), np(wanted))
     assert (words in unfit) if words else unfit == ""
+
+
+def in_words(job: Job, wanted: str) -> str:
+    """What follows where the job gets that np."""
+    core = MemoryCore()
+    documents = (("spec", job.spec), ("generation", job.view.generation), ("go", job.view.go))
+    found = {name: one.value if isinstance(one, Stored) else one for name, one in documents if one is not None}
+    core.txn((), [Put(KEYS.root + name, encode(document)) for name, document in found.items()])
+    core.txn((), [Put(KEYS.member(node), encode(one.value)) for node, one in job.view.members.items()])
+    said = asyncio.run(scale(Ordered("j1", KEYS, MemoryStore(core, lambda: NOW), ("h:1",)), np(wanted)))
+    return said.partition("; ")[2]
+
+
+def test_a_world_that_runs_trains_on_where_more_are_wanted_than_there_are() -> None:
+    job = job_with()
+    assert in_words(job, "3:3") == "it trains on with 2; after the next change it holds until 1 more comes"
+    job.join("c")
+    assert in_words(job, "3:3") == "2 nodes run: 1 that waits will be taken in"
+
+
+def test_a_job_that_has_no_world_holds_where_more_are_wanted_than_there_are() -> None:
+    job = Job("2")
+    job.join("a")
+    assert in_words(job, "3:3") == "1 node here: the job holds until 2 more come"
 
 
 def test_an_event_of_a_time_after_which_no_key_has_room_moves_no_others() -> None:

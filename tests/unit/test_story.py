@@ -161,6 +161,18 @@ def test_events_of_an_older_version_tell_their_pauses_too() -> None:
 # Which part of a history
 
 
+def test_a_run_whose_verdict_nobody_told_ends_where_another_one_begins() -> None:
+    again = (made(3, 1000.0, Why.FIRST, run=2), go(3, 1001.0))
+    story = tell([*FIRST, *LOST, *again], now=1010.0)
+    assert (story.run, story.began, [one.g for one in story.generations]) == (2, 1000.0, [3])
+
+
+def test_a_generation_that_is_told_after_the_verdict_of_its_run_begins_none() -> None:
+    story = tell([*FIRST, ended(2, 51.5), *LOST[:1]], now=1010.0)
+    assert (story.run, story.began, [one.g for one in story.generations]) == (1, 0.0, [1, 2])
+    assert story.verdict is not None
+
+
 def test_it_is_that_of_the_newest_run() -> None:
     again = (made(3, 1000.0, Why.FIRST, run=2), go(3, 1001.0))
     story = tell([*FIRST, *LOST, ended(2, 100.0), *again], course((900, 99.0, 2)), now=1010.0)
