@@ -153,6 +153,8 @@ class Rules(Observer):
             world.fail("2", f"nobody of {old.g} is in {generation.g}, which is {generation.why} and not formed anew")
         if self._went_g.get(world.store_number, 0) != old.g and old.planned and not generation.planned:
             self._hurries(world, node, generation, old)
+        if old.before is not None and old.before == generation.before and generation.planned and not old.planned:
+            world.fail("5", f"generation {generation.g} plans for workers that {old.g} has stopped fast")
         if self._went_g.get(world.store_number, 0) == old.g or not names or names != inside:
             return
         if old.why not in PLANNED or generation.why in PLANNED:
