@@ -71,7 +71,6 @@ def newest_point(picture: Picture, now: float) -> tuple[Point, Mapping[str, floa
 def _head(picture: Picture, story: Story, course: Course | None, now: float) -> dict[str, Any]:
     status, first = picture.status, _rank_0(picture.windows.values())
     points = course.points if course is not None else ()
-    losses = [point.loss for point in points if point.loss is not None]
     rates = [point.rate for point in points if point.rate is not None]
     found: dict[str, Any] = {
         name: getattr(status, name)
@@ -99,9 +98,18 @@ def _head(picture: Picture, story: Story, course: Course | None, now: float) -> 
         "totals": msgspec.to_builtins(story.totals),
         "step": first.step if lives and first is not None and first.step is not None else story.totals.step,
         "rate": first.rate if lives and first is not None else (rates[-1] if rates and verdict is None else None),
-        "loss": (first.metrics.get("loss") if first is not None else None) or (losses[-1] if losses else None),
         "at": round(now, 3),
-    }
+    } | _loss(first, points)
+
+
+def _loss(first: WorkerNow | None, points: Sequence[Point]) -> dict[str, float | None]:
+    """The newest loss, None if it is not finite; nothing if none was reported. A generation goes on reporting it."""
+    if first is not None and "loss" in first.metrics:
+        return {"loss": first.metrics["loss"]}
+    known = next((point for point in reversed(points) if point.loss is not None), None)
+    if known is None:
+        return {}
+    return {"loss": known.loss if points[-1].loss is not None or points[-1].g != known.g else None}
 
 
 def _state(status: JobStatus, story: Story) -> str:

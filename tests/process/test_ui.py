@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from itertools import pairwise
 
+from elastic.course import Course, Point
+from launcher.page.document import document
 from tests.process import held
 from tests.process.browsing import browser, browser_test, look, served
 from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
 from tests.process.test_ctl_history import ctl, reports
+from tests.unit.test_page_sections import picture, told
+from tests.unit.test_story import FIRST
 
 DIGITS = ("--checkpoint_every", "20", "--print_every", "10", "--epochs", "10")
 HOSTILE = "</script><script>window.taken=1</script><img src=x onerror=taken=1> \"'&\x07\x1b[31m‮ ]]>"
@@ -187,6 +192,38 @@ async def test_the_page_has_a_name_for_everything_that_can_be_pressed_and_headin
             await seen.page.emulate_media(color_scheme=scheme)
             pale = json.loads(await seen.page.evaluate(PALE))
             assert pale == [], scheme
+
+
+NARROW = [(0.3, 0.30000000000000004), (0.9999999999999999, 1.0), (-1e308, 1e308), (5e-324, 5e-324), (0.1, 0.1)]
+
+
+@browser_test
+@story
+async def test_values_that_differ_by_their_last_bit_or_by_all_there_is_are_drawn_and_one_that_is_none_is_named(
+    job: Job,
+) -> None:
+    """The marks beside a chart never end its drawing."""
+    names = tuple(f"metric {number}" for number in range(len(NARROW) - 1))
+    points = tuple(
+        Point(step, 10.0 + step, 1, NARROW[0][step], None, tuple(pair[step] for pair in NARROW[1:])) for step in (0, 1)
+    )
+    data = told(picture(5, loss=None), *FIRST[:2], points=Course(names=names, points=points))
+    path = job.folder / "narrow.html"
+    path.write_bytes(document({"job": "j"}, data).html)
+    async with browser() as chromium:
+        seen = await look(chromium, path.as_uri())
+        await seen.text("#tiles", "not finite")
+        assert await seen.page.locator(".chart svg").count() == len(NARROW)
+        lines = await seen.page.locator(".chart .line").evaluate_all(
+            "(found) => found.map((one) => one.getAttribute('d'))"
+        )
+        for line in lines:
+            heights = [float(piece.split()[1]) for piece in re.split("[ML]", line)[1:]]
+            assert len(heights) == 2, line
+            assert all(0 <= height <= 190 for height in heights), line
+        marks = await seen.page.locator(".chart .grid").count()
+        assert 2 * len(NARROW) <= marks <= 6 * len(NARROW)
+        assert seen.troubles == []
 
 
 PALE = """JSON.stringify([...document.querySelectorAll('body *')].filter((one) => one.offsetParent
