@@ -194,6 +194,33 @@ async def test_the_page_has_a_name_for_everything_that_can_be_pressed_and_headin
             assert pale == [], scheme
 
 
+@browser_test
+@story
+async def test_a_page_that_nobody_sees_leaves_its_connection_to_others_and_goes_on_when_it_is_seen_again(
+    job: Job,
+) -> None:
+    """A browser has six of them to one server."""
+    async with browser() as chromium, served(job) as url:
+        first = await look(chromium, url)
+        page = first.page
+        for _ in range(7):
+            await page.locator("body[data-contact=live]").wait_for()
+            await page.evaluate(SEEN, False)
+            page = await first.page.context.new_page()
+            await page.goto(url)
+        await job.node("--np", "1")
+        await job.world(1, 1)
+        await first.page.evaluate(SEEN, True)
+        await first.text("#map-sum", "1 node")
+        assert first.troubles == []
+
+
+SEEN = """(seen) => {
+  Object.defineProperty(document, "hidden", { value: !seen, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+"""What a browser does when somebody comes to another page, or back to this one."""
+
 NARROW = [(0.3, 0.30000000000000004), (0.9999999999999999, 1.0), (-1e308, 1e308), (5e-324, 5e-324), (0.1, 0.1)]
 
 

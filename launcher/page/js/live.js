@@ -55,18 +55,27 @@ function take(sections) {
   else contact("live", "live");
 }
 
+// A browser has six connections to one server for all its pages, so that one which nobody sees holds none.
+let source = null;
 function follow() {
-  const source = new EventSource(`/api/job/${encodeURIComponent(setup.job)}/live`);
-  source.onmessage = (event) => {
+  if (source || document.hidden) return;
+  const mine = (source = new EventSource(`/api/job/${encodeURIComponent(setup.job)}/live`));
+  heardAt = Date.now();
+  mine.onmessage = (event) => {
     heardAt = Date.now();
     tell("contact", "");
     take(JSON.parse(event.data));
   };
-  source.onerror = () => {
+  mine.onerror = () => {
     lost();
-    if (source.readyState !== EventSource.CLOSED) return; // It tries again by itself.
+    if (mine.readyState !== EventSource.CLOSED) return; // It tries again by itself.
+    leave();
     setTimeout(follow, AGAIN_MS);
   };
+}
+function leave() {
+  if (source) source.close();
+  source = null;
 }
 let lostAt = null;
 function lost() {
@@ -101,8 +110,9 @@ function start() {
   if (!setup.job) return void followJobs();
   contact("stale", "connecting");
   follow();
+  document.addEventListener("visibilitychange", () => (document.hidden ? leave() : follow()));
   setInterval(() => {
-    if (Date.now() - heardAt > SILENT_S * 1000) lost();
+    if (source && Date.now() - heardAt > SILENT_S * 1000) lost();
     if (document.body.dataset.contact !== "live") return;
     tick();
     for (const made of $("map").children) tickNode(made);
