@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from elastic import askwire, linkwire
 from elastic.askwire import Log, LogEnd, LogPiece, LogStart, Refusal, Shown, Snapshot, Stacks, StackText
 from elastic.model import Member, Role
-from launcher import window
+from launcher import asking, window
 from launcher.asking import Asking, NotNow, Unasked, ask_all
 from launcher.hello import Hello
 from launcher.lastlogs import LastLogs
@@ -157,6 +158,43 @@ def test_who_answers_for_an_agent_and_cannot_prove_it_is_not_believed() -> None:
             snapshots, unasked = await ask_all(JOB, SECRET, members, 5.0)
             assert snapshots == {}
             assert "not elastic-launch" in unasked[NODE]
+
+    played(story)
+
+
+@pytest.mark.parametrize(("at_once", "silent"), [(asking.AT_ONCE, 70), (2, 4)])
+def test_nodes_that_listen_and_say_nothing_hide_no_other(
+    at_once: int, silent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "AT_ONCE", at_once)
+
+    async def story() -> None:
+        async with looked() as agent, impostor(b"", b"", close=False) as port:
+            members = {f"n-silent-{number}": agent.member(port) for number in range(silent)} | {NODE: agent.member()}
+            snapshots, unasked = await ask_all(JOB, SECRET, members, 6.0)
+            assert set(snapshots) == {NODE}
+            assert len(unasked) == silent
+            assert all("cannot be asked: no answer within" in why for why in unasked.values())
+
+    played(story)
+
+
+def test_of_who_was_never_tried_it_is_not_said_that_it_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_s = 0.1
+
+    async def takes_all_the_time(_asking: Asking, _secret: str) -> None:
+        time.sleep(2 * limit_s)  # noqa: ASYNC251  # Nobody else has a turn.
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asking, "AT_ONCE", 1)
+    monkeypatch.setattr(Asking, "_connect", takes_all_the_time)
+
+    async def story() -> None:
+        async with looked() as agent:
+            snapshots, unasked = await ask_all(JOB, SECRET, {"n-2": agent.member(), NODE: agent.member()}, limit_s)
+            assert snapshots == {}
+            assert "cannot be asked: no answer within 0.05 s" in unasked["n-2"]
+            assert unasked[NODE].endswith("was not asked: others took the 0.1 s that there are")
 
     played(story)
 
