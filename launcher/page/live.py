@@ -116,7 +116,7 @@ class LiveJob:
 
     def _note(self, found: Picture) -> None:
         """Keep what rank 0 says of its steps: its node writes it only once in a while."""
-        if (newest := newest_point(found, time.time())) is not None:
+        if (newest := newest_point(found)) is not None:
             point, metrics = newest
             last = self._seen.points[-1] if self._seen.points else None
             if last is None or (point.g, point.step) != (last.g, last.step):
@@ -132,6 +132,7 @@ class LiveJob:
             status=described,
             windows={node: said for node, said in asked.windows.items() if node in here} if asked else {},
             unasked=asked.unasked if asked else {},
+            asked_at=asked.asked_at if asked else now,
         )
         events, written = self._history.events, fresh(self._history.course, self._seen)
         verdict = self.view.verdict.value if self.view.verdict is not None else None

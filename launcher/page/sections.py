@@ -35,7 +35,7 @@ def sections(picture: Picture, story: Story, course: Course | None, events: Sequ
     gone = _gone(status, story.generations)
     return {
         "head": _head(picture, story, course, now),
-        "nodes": [_node(node, picture, now) for node in status.nodes],
+        "nodes": [_node(node, picture) for node in status.nodes],
         "gone": gone,
         "names": names.found,
         "generations": generations,
@@ -59,12 +59,12 @@ def fresh(stored: Course | None, seen: Course) -> Course | None:
     return msgspec.structs.replace(stored, points=(*stored.points, *more))
 
 
-def newest_point(picture: Picture, now: float) -> tuple[Point, Mapping[str, float | None]] | None:
+def newest_point(picture: Picture) -> tuple[Point, Mapping[str, float | None]] | None:
     """What rank 0 says of its steps just now, if it makes any."""
     first = _rank_0(picture.windows.values())
     if first is None or first.step is None or first.step_age_s is None or first.state is WorkerState.EXITED:
         return None
-    point = Point(first.step, round(now - first.step_age_s, 3), first.g, first.metrics.get("loss"))
+    point = Point(first.step, round(picture.asked_at - first.step_age_s, 3), first.g, first.metrics.get("loss"))
     return point, first.metrics
 
 
@@ -131,8 +131,8 @@ def _sentence(status: JobStatus) -> str:
     return status.now[:1].upper() + status.now[1:]
 
 
-def _node(node: NodeStatus, picture: Picture, now: float) -> dict[str, Any]:
-    window = picture.windows.get(node.node)
+def _node(node: NodeStatus, picture: Picture) -> dict[str, Any]:
+    window, now = picture.windows.get(node.node), picture.asked_at
     found: dict[str, Any] = {
         "node": node.node,
         "host": node.host,

@@ -35,7 +35,10 @@ def picture(*steps: int, verdict: Verdict | None = None, loss: float | None = 0.
         replace(worker(0, WorkerState.STEPPING, step=step), step_age_s=1.0, metrics={"loss": loss}) for step in steps
     ]
     return Picture(
-        status=status("a-1", verdict=verdict), windows={"a-1": window(*workers)} if steps else {}, unasked={}
+        status=status("a-1", verdict=verdict),
+        windows={"a-1": window(*workers)} if steps else {},
+        unasked={},
+        asked_at=NOW,
     )
 
 
@@ -143,10 +146,10 @@ def test_what_was_seen_since_the_course_was_written_is_added_and_nothing_twice()
 
 
 def test_the_newest_point_is_when_it_was_made_and_none_without_steps() -> None:
-    found = newest_point(picture(7), NOW)
+    found = newest_point(picture(7))
     assert found is not None
     assert found[0] == Point(7, NOW - 1.0, 1, 0.5)
-    assert newest_point(picture(), NOW) is None
+    assert newest_point(picture()) is None
 
 
 # The document
