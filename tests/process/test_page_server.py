@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from elastic.askwire import WorkerState
 from elastic.keys import JobKeys, View, encode
-from elastic.store.base import Put
+from elastic.store.base import Delete, Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
 from launcher.operate.job import Job
@@ -226,12 +226,37 @@ def test_what_stands_still_is_since_the_same_moment_in_each_round(monkeypatch: p
             async for found in sections_of(answer):
                 heads += "head" in found
                 seen += [node for node in found.get("nodes", ()) if "since" in node]
-                if heads == 6:
+                if heads == 4:
                     break
         assert len(seen) == 2, "each node is told once"
         assert len({node["since"] for node in seen}) == 1
 
     still()
+
+
+def test_the_curve_of_a_job_that_was_forgotten_is_not_drawn_in_the_next_one_of_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live, "ASK_EVERY_S", 0.4)
+    now: dict[str, Any] = {"step": 1000}
+    monkeypatch.setattr(live, "picture", answering(now))
+
+    @played
+    async def forgotten() -> None:
+        async with serving() as one, one.client.get(f"{one.base}/api/job/j/live") as answer:
+            told = sections_of(answer)
+            await anext(found async for found in told if found.get("course", {}).get("points"))
+            now["reached"] = False
+            keys = JobKeys("j", "/p")
+            stored = one.core.list(Range.prefix(keys.root)).entries
+            one.core.txn((), (Delete(Range.prefix(keys.root)),))
+            await anext(found async for found in told if found.get("absent"))
+            again = [Put(entry.key, entry.value) for entry in stored if entry.key != keys.incarnation]
+            one.core.txn((), (*again, Put(keys.incarnation, encode("i2"))))
+            found = await anext(found async for found in told if "course" in found)
+            assert found["course"]["points"] == []
+
+    forgotten()
 
 
 def test_a_browser_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
