@@ -140,3 +140,5 @@ function formOf(worker) {
   if (worker.state === "exited" && worker.code && !OUR_ENDS.includes(worker.code)) return WORKER_FORMS.failed;
   return WORKER_FORMS[worker.state] || WORKER_FORMS.unknown;
 }
+
+const lostWords = (steps, made) => (made < steps ? `lost, ${count(made)} of them made again` : "made again");
