@@ -16,6 +16,7 @@ from launcher.asking import Asking, NotNow, Unasked
 from launcher.descriptors import say
 from launcher.operate.job import Command, Job, write
 from launcher.operate.newest import Newest
+from launcher.operate.readers import while_read
 from launcher.seatsof import Found
 from launcher.telling import pass_on
 
@@ -49,7 +50,7 @@ async def _run(job: Job, asked: argparse.Namespace) -> int:
         if not asked.follow:
             await teller.tell_once(lines)
             return 0
-        return await teller.follow(lines)
+        return await while_read(teller.follow(lines))
 
 
 def _lines(text: str) -> int:
