@@ -28,7 +28,7 @@ AGAIN_S: Final = 1.0
 SILENT_S: Final = 5.0
 """A node that says nothing for so long while the process runs elsewhere is left: its agent stands still."""
 TRIES_S: Final = 30.0
-"""So long a node is asked that has never answered, while it is registered; or `LEASES` of the job, if that is longer."""
+"""So long a node is asked that has never answered, while it is registered, or `LEASES` of the job if that is longer."""
 LEASES: Final = 2.0
 """One that died is registered until its lease has ended."""
 

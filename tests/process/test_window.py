@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,7 +17,7 @@ import pytest
 from elastic import askwire, linkwire
 from elastic.askwire import Log, LogEnd, LogPiece, LogStart, Refusal, Shown, Snapshot, Stacks, StackText
 from elastic.model import Member, Role
-from launcher import asking, window
+from launcher import asking, stackdump, window
 from launcher.asking import Asking, NotNow, Unasked, ask_all
 from launcher.hello import Hello
 from launcher.lastlogs import LastLogs
@@ -39,6 +42,7 @@ class Looked:
         self.complaints: list[str] = []
         self.logs = LastLogs()
         self.asked: list[Stacks] = []
+        self.sign = "x"
         self.window = Window(lambda: snapshot(1), self.logs, self.stacks, self.complaints.append)
         self.links = Links(
             JOB,
@@ -59,7 +63,7 @@ class Looked:
         self.asked.append(asked)
         if asked.index == 99:
             raise KeyError("a mistake of ours")
-        return StackText("x" * (asked.index * 1000), "somehow")
+        return StackText(self.sign * (asked.index * 1000), "somehow")
 
     def asking(self, secret: str = SECRET, node: str = NODE) -> Asking:
         return Asking(JOB, secret, node, self.member())
@@ -312,13 +316,26 @@ def test_a_mistake_of_ours_in_an_answer_ends_the_asker_and_is_heard() -> None:
     played(story)
 
 
-def test_stacks_without_end_are_cut() -> None:
+@pytest.mark.parametrize("sign", ["x", "ж", "训", "🔥"])
+def test_stacks_without_end_are_cut(sign: str) -> None:
     async def story() -> None:
         async with looked() as agent, agent.asking() as one:
+            agent.sign = sign
             found = await one.stacks(Stacks(Role.WORKER, 98))
-            assert found.text.endswith("(cut here)")
+            assert found.text.strip(sign) == "\n… (cut here)"
 
     played(story)
+
+
+def test_a_name_that_the_kernel_has_cut_within_a_sign_is_no_hindrance() -> None:
+    rename = "ctypes.CDLL(None).prctl(15, 'обучение rank 0'.encode(), 0, 0, 0)"
+    argv = [sys.executable, "-c", f"import ctypes; {rename}; print(flush=True); input()"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        assert stackdump._catches(process.pid, signal.SIGINT)
+        assert not stackdump._catches(process.pid, stackdump.OWN_SIGNAL)
+        process.communicate(b"\n")
 
 
 # Logs
