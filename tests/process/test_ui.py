@@ -13,6 +13,7 @@ from tests.process import held
 from tests.process.browsing import browser, browser_test, look, served
 from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
 from tests.process.test_ctl_history import ctl, reports
+from tests.process.test_page_server import TOKEN, played, serving
 from tests.unit.test_page_sections import picture, told
 from tests.unit.test_story import FIRST
 
@@ -108,6 +109,16 @@ async def test_only_who_has_the_token_sees_buttons_and_each_order_says_what_foll
         assert [one for one in seen.troubles if "400 (Bad Request)" not in one] == [], "but for the np that was none"
     for node in job.nodes:
         assert await node.exits() == 0
+
+
+@browser_test
+@played
+async def test_an_address_whose_token_cannot_be_read_opens_the_page_all_the_same() -> None:
+    async with serving(TOKEN) as one, browser() as chromium:
+        seen = await look(chromium, f"{one.base}/job/j#token=100%zz")
+        await seen.page.locator("body[data-contact=live]").wait_for()
+        assert "token" not in seen.page.url
+        assert seen.troubles == []
 
 
 @browser_test
