@@ -18,6 +18,7 @@ from elastic.keys import JobKeys, View, encode
 from elastic.store.base import Delete, Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
+from launcher.operate.drain import DEADLINE_MIN_S
 from launcher.operate.job import Job
 from launcher.operate.picture import Picture
 from launcher.page import live, server
@@ -144,7 +145,8 @@ async def test_orders_need_the_token_the_pages_own_origin_and_json() -> None:
             {"Content-Type": "text/plain"},
         ):
             assert (await one.order({"order": "stop"}, **headers))[0] == 403, headers
-        wrong_ones: tuple[object, ...] = ("stop", {}, {"order": "shout"}, {"order": "scale", "np": "0"}, [])
+        short = {"order": "drain", "node": "a", "deadline": str(DEADLINE_MIN_S - 1)}
+        wrong_ones: tuple[object, ...] = ("stop", {}, {"order": "shout"}, {"order": "scale", "np": "0"}, [], short)
         for wrong in (*wrong_ones, {"order": "stop", "more": 1}):
             status, said = await one.order(wrong)
             assert status == 400, wrong
@@ -174,6 +176,9 @@ def test_who_asks_for_job_after_job_makes_it_follow_some_and_no_more(monkeypatch
             answers = [await one.get(f"/api/job/j{number}") for number in range(4)]
             assert [status for status, _, _ in answers] == [200, 200, 409, 409]
             assert "2 jobs are followed already" in answers[-1][2]
+            status, headers, said = await one.get("/api/job/j4/live")
+            assert (status, headers["Content-Type"]) == (200, server.STREAM)
+            assert said.startswith('data: {"full":"2 jobs are followed already')
 
     some()
 

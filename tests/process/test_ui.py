@@ -7,7 +7,10 @@ import json
 import re
 from itertools import pairwise
 
+import pytest
+
 from elastic.course import Course, Point
+from launcher.page import server
 from launcher.page.document import document
 from tests.process import held
 from tests.process.browsing import browser, browser_test, look, served
@@ -159,6 +162,24 @@ async def test_text_of_a_job_stays_text_on_the_page_and_in_the_file_to_keep(job:
     code, out, err = await ctl(job, "report", "--out", "-")
     assert (code, err, out.startswith("<!doctype html>")) == (0, "", True)
     assert out.count("</script>") == 3
+
+
+@browser_test
+def test_a_page_for_which_there_is_no_room_says_so_and_not_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "BROWSERS_MAX", 0)
+
+    @played
+    async def full() -> None:
+        async with serving() as one, browser() as chromium:
+            seen = await look(chromium, f"{one.base}/job/j")
+            await seen.text("#notices", "pages are open already")
+            await seen.page.wait_for_event("request", lambda request: request.url.endswith("/live"))
+            assert "has not answered" not in await seen.said("#notices")
+            monkeypatch.setattr(server, "BROWSERS_MAX", 1)
+            await seen.page.locator("body[data-contact=live]").wait_for()
+            assert await seen.said("#notices") == ""
+
+    full()
 
 
 @browser_test

@@ -15,6 +15,7 @@ from elastic.model import Status, Verdict
 from elastic.story import tell
 from launcher.operate.picture import Picture
 from launcher.page.document import document, embedded
+from launcher.page.looking import shown
 from launcher.page.sections import fresh, newest_point, sections
 from launcher.status import JobStatus, describe
 from tests.unit.test_picturewords import window, worker
@@ -150,6 +151,15 @@ def test_the_newest_point_is_when_it_was_made_and_none_without_steps() -> None:
     assert found is not None
     assert found[0] == Point(7, NOW - 1.0, 1, 0.5)
     assert newest_point(picture()) is None
+
+
+# A log
+
+
+def test_a_log_is_shown_as_a_terminal_shows_it_in_the_end() -> None:
+    bar = b"".join(b"\r%d%%|###   | %d/200" % (step // 2, step) for step in range(201))
+    data = b"\x1b[31mred\x1b[0m\n" + bar + b"\n\ttabs \xff\r\n"
+    assert shown(data) == "red\n100%|###   | 200/200\n    tabs \ufffd\n"
 
 
 # The document

@@ -50,13 +50,15 @@ function take(sections) {
   if (there) {
     for (const [needs, draw] of PARTS) if (needs.some((name) => name in sections)) draw();
   }
-  if (page.trouble) contact("stale", "etcd does not answer");
+  if (sections.full) contact("stale", "waits");
+  else if (page.trouble) contact("stale", "etcd does not answer");
   else if (page.head && page.head.verdict) contact("ended", "ended");
   else contact("live", "live");
 }
 
 // A browser has six connections to one server for all its pages, so that one which nobody sees holds none.
-let source = null;
+let source = null,
+  full = false;
 function follow() {
   if (source || document.hidden) return;
   const mine = (source = new EventSource(`/api/job/${encodeURIComponent(setup.job)}/live`));
@@ -64,10 +66,12 @@ function follow() {
   mine.onmessage = (event) => {
     heardAt = Date.now();
     tell("contact", "");
-    take(JSON.parse(event.data));
+    const sections = JSON.parse(event.data);
+    full = Boolean(sections.full);
+    take(sections);
   };
   mine.onerror = () => {
-    lost();
+    if (!full) lost();
     if (mine.readyState !== EventSource.CLOSED) return; // It tries again by itself.
     leave();
     setTimeout(follow, AGAIN_MS);
