@@ -34,7 +34,8 @@ STALE_STEPS: Final = 5.0
 class Paused(msgspec.Struct, frozen=True, kw_only=True):
     """A time without a step, before generation `g`: wall clocks, seconds since the epoch.
 
-    `again_s`: so long the `again` steps took that were made again after it. `open`: it has not ended.
+    `again` steps were lost in it, and `made` of them have been made again since; that took `again_s`, as long as steps
+    take and no longer than there was time for it. `open`: it has not ended.
     """
 
     g: int
@@ -42,6 +43,7 @@ class Paused(msgspec.Struct, frozen=True, kw_only=True):
     began: float
     ended: float
     again: int = 0
+    made: int = 0
     again_s: float = 0.0
     open: bool = False
 
@@ -115,6 +117,7 @@ def pauses(notes: Sequence[Notes], until: float, *, ended: bool, here: bool) -> 
             next_at = after.first_at if after is not None else until
             finish = over if over is not None else next_at
             again = _again(one, before)
+            whole_s, left_s = _again_s(again, one, before), max(next_at - finish, 0.0)
             found.append(
                 Paused(
                     g=one.g,
@@ -122,7 +125,8 @@ def pauses(notes: Sequence[Notes], until: float, *, ended: bool, here: bool) -> 
                     began=min(_began(one, before), finish),
                     ended=finish,
                     again=again,
-                    again_s=round(min(_again_s(again, one, before), max(next_at - finish, 0.0)), 3),
+                    made=int(again * left_s / whole_s) if left_s < whole_s else again,
+                    again_s=round(min(whole_s, left_s), 3),
                     open=over is None and goes_on,
                 )
             )

@@ -9,6 +9,7 @@ What does not come about is `Unasked`, in words that follow "node X at ADDRESS c
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
@@ -45,8 +46,8 @@ CONNECT_LIMIT_S: Final = 3.0
 ANSWER_LIMIT_S: Final = 15.0
 """So long an answer may take; stacks are looked at for one asker after the other."""
 ELSEWHERE: Final = "run this on a machine that reaches it"
-AT_ONCE: Final = 64
-"""Nodes that are asked at the same time."""
+AT_ONCE: Final = 500
+"""Nodes that are asked at the same time: connections for which the usual limit of open files, 1024, has room."""
 
 
 class Unasked(ElasticError):
@@ -84,7 +85,7 @@ class Asking:
                 await self._connect(self._secret)
             connected = True
         except TimeoutError as error:
-            raise self._unasked(f"no answer within {self._limit_s:g} s; {ELSEWHERE}") from error
+            raise self._unasked(_silent(self._limit_s)) from error
         except (OSError, ValueError) as error:
             where = f"; {ELSEWHERE}" if isinstance(error, OSError) else ""
             raise self._unasked(reason(error, self._member.host) + where) from error
@@ -185,17 +186,26 @@ class Asking:
 async def ask_all(
     job_id: str, secret: str | None, members: Mapping[str, Member], limit_s: float
 ) -> tuple[dict[str, Snapshot], dict[str, str]]:
-    """Ask these members how they stand, all within `limit_s`; and of those that cannot be asked, why."""
+    """Ask these members how they stand, all within `limit_s`; and of those that were not asked, why.
+
+    Where they cannot all be asked at once each has its part of the time, so that silent ones take it from nobody.
+    """
     gate = asyncio.Semaphore(AT_ONCE)
+    each_s = limit_s / max(math.ceil(len(members) / AT_ONCE), 1)
     snapshots: dict[str, Snapshot] = {}
     unasked: dict[str, str] = {}
+    tried: set[str] = set()
 
     async def one(node: str, member: Member) -> None:
-        try:
-            async with gate, Asking(job_id, secret, node, member, limit_s) as asking:
-                snapshots[node] = await asking.now()
-        except Unasked as error:
-            unasked[node] = str(error)
+        async with gate:
+            tried.add(node)
+            try:
+                async with asyncio.timeout(each_s), Asking(job_id, secret, node, member, each_s) as asking:
+                    snapshots[node] = await asking.now()
+            except Unasked as error:
+                unasked[node] = str(error)
+            except TimeoutError:
+                unasked[node] = _words(node, member, _silent(each_s))
 
     try:
         async with asyncio.timeout(limit_s), asyncio.TaskGroup() as group:
@@ -203,11 +213,20 @@ async def ask_all(
                 group.create_task(one(node, member))
     except TimeoutError:
         for node, member in members.items():
-            if node not in snapshots:
-                unasked.setdefault(node, _words(node, member, f"no answer within {limit_s:g} s; {ELSEWHERE}"))
+            if node in tried and node not in snapshots:
+                unasked.setdefault(node, _words(node, member, _silent(each_s)))
+            elif node not in tried:
+                unasked[node] = f"{_named(node, member)} was not asked: others took the {limit_s:g} s that there are"
     return snapshots, unasked
 
 
+def _silent(limit_s: float) -> str:
+    return f"no answer within {limit_s:.3g} s; {ELSEWHERE}"
+
+
 def _words(node: str, member: Member, why: str) -> str:
-    where = f" at {join_host_port(member.host, member.link)}" if member.link else ""
-    return f"node {node}{where} cannot be asked: {why}"
+    return f"{_named(node, member)} cannot be asked: {why}"
+
+
+def _named(node: str, member: Member) -> str:
+    return f"node {node} at {join_host_port(member.host, member.link)}" if member.link else f"node {node}"

@@ -97,25 +97,28 @@ class Console:
         if self._fd is None or not data:
             return
         self._at_line_start = data.endswith(b"\n")
-        if self.around is not None:
-            data = self.around.text(data)
-        self.write_around(data)
+        self.write_around(data if self.around is None else self.around.text(data), len(data))
 
-    def write_around(self, data: bytes) -> None:
-        """Write what is no text, and changes nothing of it."""
+    def write_around(self, data: bytes, text_bytes: int = 0) -> None:
+        """Write what is no text, and changes nothing of it, but for so many bytes, which are missed if left out."""
         if self._fd is None or not data:
             return
         if len(self._waiting) + len(data) > self._room:
             self._flush()
         in_order = self._give_back is not None and self._left_out  # A file is told where something is missing.
         if self._fd is not None and (in_order or len(self._waiting) + len(data) > self._room):
-            self._left_out += len(data)
+            self._left_out += text_bytes
             if self.around is not None:
                 self.around.lost()
             return
         self._waiting += data
         if self._watched is None:
             self._flush()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something waits for a console that stands still."""
+        return bool(self._waiting)
 
     @property
     def full(self) -> bool:

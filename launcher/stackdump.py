@@ -75,7 +75,8 @@ def _ask_warm(one: Seen) -> bool:
 def _catches(pid: int, number: int) -> bool:
     """Tell whether a process has a handler for a signal: else it would die of it."""
     with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")  # A name is cut after 15 bytes.
+        for line in status.splitlines():
             name, _, mask = line.partition(":")
             if name == "SigCgt":
                 return bool(int(mask, 16) >> (number - 1) & 1)

@@ -36,7 +36,11 @@ def story_line(told: Story) -> str:
     pauses = f"{len(told.pauses)} pause{'' if len(told.pauses) == 1 else 's'}"
     parts = [f"{_length(totals.paused_s)} in {pauses}"]
     if totals.again:
-        parts.append(f"{totals.again} step{'' if totals.again == 1 else 's'} made again ({_length(totals.again_s)})")
+        made = sum(pause.made for pause in told.pauses)
+        lost = "" if made == totals.again else f" lost, {made} of them"
+        parts.append(
+            f"{totals.again} step{'' if totals.again == 1 else 's'}{lost} made again ({_length(totals.again_s)})"
+        )
     since = "" if told.since is None else ", counted from the oldest event that is kept"
     return f"goodput {100 * told.goodput:.1f} % of {_length(totals.wall_s)}{since}: {', '.join(parts)}"
 

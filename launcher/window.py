@@ -140,8 +140,8 @@ class Window:
             case Stacks():
                 async with self._stacks_turn:
                     found = await self._stacks(question)
-                if isinstance(found, StackText) and len(found.text) > STACKS_BYTES:
-                    found = StackText(f"{found.text[:STACKS_BYTES]}\n… (cut here)", found.how)
+                if isinstance(found, StackText) and len(data := found.text.encode(errors="replace")) > STACKS_BYTES:
+                    found = StackText(f"{data[:STACKS_BYTES].decode(errors='ignore')}\n… (cut here)", found.how)
                 await asker.say(found)
 
     def _follows(self) -> bool:

@@ -96,6 +96,8 @@ class Live:
         self._console.write_around(self._draw(time.monotonic()))
 
     def _draw(self, now: float) -> bytes:
+        if self._console.waiting:  # The room is for the text.
+            return b""
         if self._screen.inside and now - self._text_at >= PATIENCE_S:
             self._screen.forget()
         out = self._screen.draw(self._wanted)

@@ -21,6 +21,7 @@ from launcher.descriptors import say
 from launcher.history import in_words
 from launcher.operate.job import WHO, Command, Job, write
 from launcher.operate.phasebar import bar
+from launcher.operate.readers import while_read
 from launcher.story import read_story, story_line
 from launcher.telling import answer
 
@@ -41,7 +42,7 @@ async def _run(job: Job, asked: argparse.Namespace) -> int:
         await job.view()  # Raises if there is no such job; one that has just begun has no events.
     _show(found, asked.json)
     if asked.follow:
-        await _Following(job, listing.entries, asked.json).until_the_end()
+        await while_read(_Following(job, listing.entries, asked.json).until_the_end())
     if not asked.json and (asked.follow or sys.stdout.isatty()):
         line = story_line(await read_story(job.store, job.keys, time.time()))
         write([line] if line else [])

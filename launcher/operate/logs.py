@@ -16,6 +16,7 @@ from launcher.asking import Asking, NotNow, Unasked
 from launcher.descriptors import say
 from launcher.operate.job import Command, Job, write
 from launcher.operate.newest import Newest
+from launcher.operate.readers import while_read
 from launcher.seatsof import Found
 from launcher.telling import pass_on
 
@@ -27,7 +28,9 @@ AGAIN_S: Final = 1.0
 SILENT_S: Final = 5.0
 """A node that says nothing for so long while the process runs elsewhere is left: its agent stands still."""
 TRIES_S: Final = 30.0
-"""So long a node is asked that has never answered, while it is registered: longer than the lease of one that died."""
+"""So long a node is asked that has never answered, while it is registered, or `LEASES` of the job if that is longer."""
+LEASES: Final = 2.0
+"""One that died is registered until its lease has ended."""
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +52,7 @@ async def _run(job: Job, asked: argparse.Namespace) -> int:
         if not asked.follow:
             await teller.tell_once(lines)
             return 0
-        return await teller.follow(lines)
+        return await while_read(teller.follow(lines))
 
 
 def _lines(text: str) -> int:
@@ -113,7 +116,7 @@ class _Teller:
                 if newest.view.verdict is not None:
                     self._stamp, self._offset = found.stamp, -1
                     say(f"{error}; the end of the log is in its file there", WHO)
-                elif tried and clock() - since >= TRIES_S:
+                elif tried and clock() - since >= tries_s(newest.view):
                     raise
                 else:
                     await self._wait_a_while(found, str(error))
@@ -181,6 +184,11 @@ class _Teller:
         self._passed_on += len(piece.data)
         self._stamp, self._offset = (piece.g, piece.rev), piece.offset
         self._whole_line = piece.data.endswith(b"\n")
+
+
+def tries_s(view: View) -> float:
+    """So long a node of this job is asked that has never answered, in seconds."""
+    return max(TRIES_S, LEASES * view.spec.value.lease_ttl_s) if view.spec is not None else TRIES_S
 
 
 def _tell_ended(verdict: Verdict, view: View, role: Role, index: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -18,11 +19,15 @@ ASK_LIMIT_S: Final = 1.0
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
-    """`windows` are the nodes' own words, by node. `unasked` says of the others why there are none."""
+    """`windows` are the nodes' own words, by node. `unasked` says of the others why there are none.
+
+    `asked_at` is the wall clock when they were asked, from which the ages in their words count.
+    """
 
     status: status.JobStatus
     windows: Mapping[str, Snapshot]
     unasked: Mapping[str, str]
+    asked_at: float
 
     @property
     def told(self) -> dict[str, object]:
@@ -38,10 +43,10 @@ async def look(job: Job) -> Picture:
 
 async def picture(job: Job, view: View) -> Picture:
     """The same of what was read; a job that has ended has nobody to ask."""
-    described = status.describe(view, job.job_id)
+    described, asked_at = status.describe(view, job.job_id), time.time()
     if view.verdict is not None:
-        return Picture(status=described, windows={}, unasked={})
+        return Picture(status=described, windows={}, unasked={}, asked_at=asked_at)
     members = {node: stored.value for node, stored in view.members.items()}
     secret = view.secret.value if view.secret is not None else None
     windows, unasked = await ask_all(job.job_id, secret, members, ASK_LIMIT_S)
-    return Picture(status=described, windows=windows, unasked=unasked)
+    return Picture(status=described, windows=windows, unasked=unasked, asked_at=asked_at)

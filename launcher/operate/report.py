@@ -6,6 +6,7 @@ import argparse
 import os
 import secrets
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -55,19 +56,34 @@ async def report(job: Job) -> bytes:
 
 def _free(path: Path) -> None:
     """See, before anything is read, that no file is there."""
-    if path.exists():
+    try:
+        there = path.exists()
+    except OSError as error:
+        raise _no(path, error) from error
+    if there:
         raise ConfigError(f"{path} is there already; add --force to replace it, or name another file with --out")
 
 
 def _keep(path: Path, html: bytes) -> None:
-    """Write the file whole, or not at all."""
-    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    """Write the file whole, or not at all; a device or a pipe is written to, and not replaced."""
     try:
-        new.write_bytes(html)
-        os.replace(new, path)
+        if path.exists() and not path.is_file():
+            path.write_bytes(html)
+            return
+        new = path.with_name(f".{secrets.token_hex(8)}.new")
+        try:
+            new.write_bytes(html)
+            os.replace(new, path)
+        except OSError:
+            with suppress(OSError):
+                new.unlink()
+            raise
     except OSError as error:
-        new.unlink(missing_ok=True)
-        raise ConfigError(f"{path} cannot be written ({error.strerror}); name another file with --out") from error
+        raise _no(path, error) from error
+
+
+def _no(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"{path} cannot be written ({error.strerror}); name another file with --out")
 
 
 COMMAND: Final = Command("report", "write the page of a job as one HTML file to keep", _arguments, _run)

@@ -17,6 +17,7 @@ from launcher.operate import table
 from launcher.operate.job import Command, Job, write
 from launcher.operate.newest import Newest
 from launcher.operate.picture import Picture, look, picture
+from launcher.operate.readers import while_read
 from launcher.status import NodeState
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 async def _run(job: Job, asked: argparse.Namespace) -> int:
     if asked.watch is not None:
-        return await _watch(job, _seconds(asked.watch), as_json=asked.json)
+        return await while_read(_watch(job, _seconds(asked.watch), as_json=asked.json))
     found = await look(job)
     if asked.json:
         _write_json(found)

@@ -6,13 +6,14 @@ import argparse
 import asyncio
 import ipaddress
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from elastic.errors import ConfigError
-from launcher import values
+from launcher import openfiles, values
 from launcher.commandline import named_values
 from launcher.descriptors import say
 from launcher.endpoints import join_host_port
@@ -22,6 +23,8 @@ HERE: Final = "127.0.0.1"
 TOKEN_BYTES: Final = 24
 TOKEN_MIN: Final = 16
 TOKEN_MAX: Final = 256
+SIGNS: Final = re.compile(r"[A-Za-z0-9._~-]+")
+"""What stands in an address as it is (RFC 3986, 2.3)."""
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +60,7 @@ async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
     servers, key_prefix = named_store(vars(asked), environ)
     only: str = named_values(vars(asked), environ, JOB_FLAGS).get("job_id") or ""
     token = _token(asked)
+    openfiles.raise_own()  # Browsers, and the nodes of all jobs at which somebody looks.
     store = open_store(vars(asked), environ)
     lives = Lives(store, key_prefix, servers.endpoints)
     server = PageServer(lives, (store, key_prefix), only, token)
@@ -89,9 +93,9 @@ def _token(asked: argparse.Namespace) -> str:
         token = Path(asked.token_file).read_text().strip()
     except (OSError, ValueError) as error:
         raise ConfigError(f"--token_file {asked.token_file} cannot be read ({error})") from error
-    if not TOKEN_MIN <= len(token) <= TOKEN_MAX or not token.isascii() or not token.isprintable() or " " in token:
+    if not TOKEN_MIN <= len(token) <= TOKEN_MAX or not SIGNS.fullmatch(token):
         raise ConfigError(
-            f"--token_file {asked.token_file} needs a line of {TOKEN_MIN} to {TOKEN_MAX} letters, digits and signs"
+            f"--token_file {asked.token_file} needs a line of {TOKEN_MIN} to {TOKEN_MAX} letters, digits and -._~"
         )
     return token
 

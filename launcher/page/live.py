@@ -96,8 +96,11 @@ class LiveJob:
                 self._show(status.describe(self.view, self.job.job_id))
                 clock = asyncio.get_running_loop().time
                 if self.view.verdict is None and clock() >= asked_at + self._ask_every_s:
-                    self._picture = await picture(self.job, self.view)
-                    self._note(self._picture)
+                    of = self.view.incarnation
+                    found = await picture(self.job, self.view)
+                    if self.view.incarnation == of:  # It may be another job by now.
+                        self._picture = found
+                        self._note(found)
                     self._show(status.describe(self.view, self.job.job_id))
                     asked_at = clock()
             elif self._there is False or self._trouble is not None:
@@ -116,7 +119,7 @@ class LiveJob:
 
     def _note(self, found: Picture) -> None:
         """Keep what rank 0 says of its steps: its node writes it only once in a while."""
-        if (newest := newest_point(found, time.time())) is not None:
+        if (newest := newest_point(found)) is not None:
             point, metrics = newest
             last = self._seen.points[-1] if self._seen.points else None
             if last is None or (point.g, point.step) != (last.g, last.step):
@@ -132,6 +135,7 @@ class LiveJob:
             status=described,
             windows={node: said for node, said in asked.windows.items() if node in here} if asked else {},
             unasked=asked.unasked if asked else {},
+            asked_at=asked.asked_at if asked else now,
         )
         events, written = self._history.events, fresh(self._history.course, self._seen)
         verdict = self.view.verdict.value if self.view.verdict is not None else None
@@ -160,7 +164,10 @@ class LiveJob:
         self._there = there
         first = keys.generation
         documents = {key: entry for key, entry in mirror.entries.items() if key >= first}
+        before = self.view.incarnation
         self.view = self._reader.read(documents, mirror.revision, complete=True, follows=None)
+        if self.view.incarnation != before:
+            self._seen, self._picture = Course(), None  # They are those of another job.
         self._history.read(mirror.entries)
         self._woken.set()
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from elastic.askwire import Log, LogEnd, LogPiece, LogStart, Stacks
 from launcher import seatsof
+from launcher.logs import clean
 from launcher.operate.job import Job
 from launcher.operate.stacks import node_of
 
@@ -26,7 +27,12 @@ async def log(job: Job, named: str) -> dict[str, Any]:
                     data = (data + answer.data)[-BYTES_MAX:]
                 case LogEnd():
                     pass
-    return {"path": path, "text": data.decode(errors="replace")}
+    return {"path": path, "text": shown(data)}
+
+
+def shown(data: bytes) -> str:
+    """Lines of a log as a terminal would show them in the end, without colours."""
+    return "\n".join(map(clean, data.decode(errors="replace").split("\n")))
 
 
 async def stacks(job: Job, named: str) -> dict[str, Any]:

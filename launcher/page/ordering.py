@@ -10,7 +10,7 @@ import msgspec
 from elastic.errors import ConfigError
 from elastic.unreadable import UNREADABLE
 from launcher import values
-from launcher.operate.drain import drain
+from launcher.operate.drain import DEADLINE_MIN_S, drain
 from launcher.operate.job import Job
 from launcher.operate.scale import scale
 from launcher.operate.stop import stop, why
@@ -51,7 +51,7 @@ async def carry_out(job: Job, asked: bytes) -> str:
         case Scale():
             return await scale(job, _read(values.np, order.np))
         case Drain():
-            deadline_s = _read(values.seconds(1.0), order.deadline) if order.deadline else None
+            deadline_s = _read(values.seconds(DEADLINE_MIN_S), order.deadline) if order.deadline else None
             return (await drain(job, [order.node], deadline_s))[0]
         case _:
             return (await stop(job, why(at_once=order.now), at_once=order.now))[0]

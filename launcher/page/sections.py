@@ -35,7 +35,7 @@ def sections(picture: Picture, story: Story, course: Course | None, events: Sequ
     gone = _gone(status, story.generations)
     return {
         "head": _head(picture, story, course, now),
-        "nodes": [_node(node, picture, now) for node in status.nodes],
+        "nodes": [_node(node, picture) for node in status.nodes],
         "gone": gone,
         "names": names.found,
         "generations": generations,
@@ -59,19 +59,18 @@ def fresh(stored: Course | None, seen: Course) -> Course | None:
     return msgspec.structs.replace(stored, points=(*stored.points, *more))
 
 
-def newest_point(picture: Picture, now: float) -> tuple[Point, Mapping[str, float | None]] | None:
+def newest_point(picture: Picture) -> tuple[Point, Mapping[str, float | None]] | None:
     """What rank 0 says of its steps just now, if it makes any."""
     first = _rank_0(picture.windows.values())
     if first is None or first.step is None or first.step_age_s is None or first.state is WorkerState.EXITED:
         return None
-    point = Point(first.step, round(now - first.step_age_s, 3), first.g, first.metrics.get("loss"))
+    point = Point(first.step, round(picture.asked_at - first.step_age_s, 3), first.g, first.metrics.get("loss"))
     return point, first.metrics
 
 
 def _head(picture: Picture, story: Story, course: Course | None, now: float) -> dict[str, Any]:
     status, first = picture.status, _rank_0(picture.windows.values())
     points = course.points if course is not None else ()
-    losses = [point.loss for point in points if point.loss is not None]
     rates = [point.rate for point in points if point.rate is not None]
     found: dict[str, Any] = {
         name: getattr(status, name)
@@ -99,9 +98,18 @@ def _head(picture: Picture, story: Story, course: Course | None, now: float) -> 
         "totals": msgspec.to_builtins(story.totals),
         "step": first.step if lives and first is not None and first.step is not None else story.totals.step,
         "rate": first.rate if lives and first is not None else (rates[-1] if rates and verdict is None else None),
-        "loss": (first.metrics.get("loss") if first is not None else None) or (losses[-1] if losses else None),
         "at": round(now, 3),
-    }
+    } | _loss(first, points)
+
+
+def _loss(first: WorkerNow | None, points: Sequence[Point]) -> dict[str, float | None]:
+    """The newest loss, None if it is not finite; nothing if none was reported. A generation goes on reporting it."""
+    if first is not None and "loss" in first.metrics:
+        return {"loss": first.metrics["loss"]}
+    known = next((point for point in reversed(points) if point.loss is not None), None)
+    if known is None:
+        return {}
+    return {"loss": known.loss if points[-1].loss is not None or points[-1].g != known.g else None}
 
 
 def _state(status: JobStatus, story: Story) -> str:
@@ -123,8 +131,8 @@ def _sentence(status: JobStatus) -> str:
     return status.now[:1].upper() + status.now[1:]
 
 
-def _node(node: NodeStatus, picture: Picture, now: float) -> dict[str, Any]:
-    window = picture.windows.get(node.node)
+def _node(node: NodeStatus, picture: Picture) -> dict[str, Any]:
+    window, now = picture.windows.get(node.node), picture.asked_at
     found: dict[str, Any] = {
         "node": node.node,
         "host": node.host,

@@ -27,7 +27,7 @@ from launcher.joblist import JobLine, jobs
 from launcher.metricsdoor import Complaint
 from launcher.operate.job import WHO, Job
 from launcher.page.document import Document, document
-from launcher.page.live import LiveJob, Lives
+from launcher.page.live import LiveJob, Lives, TooMany
 from launcher.page.looking import log, stacks
 from launcher.page.ordering import ORDER_BYTES_MAX, carry_out
 
@@ -166,8 +166,7 @@ class PageServer:
     async def _live(self, request: web.Request) -> web.StreamResponse:
         """All sections, then those that change, as server-sent events, until the browser goes or is too slow."""
         if self._open >= BROWSERS_MAX:
-            full = {"full": f"{BROWSERS_MAX} pages are open already: close one, and this one goes on"}
-            return _headers(web.Response(body=b"data: " + msgspec.json.encode(full) + b"\n\n", content_type=STREAM))
+            return _full(f"{BROWSERS_MAX} pages are open already: close one, and this one goes on")
         self._open += 1
         try:
             async with self._lives.of(request.match_info["job"]) as live:
@@ -176,6 +175,8 @@ class PageServer:
                 await _headers(response).prepare(request)
                 await self._feed(request, response, live)
                 return response
+        except TooMany as error:
+            return _full(str(error))
         finally:
             self._open -= 1
 
@@ -225,6 +226,12 @@ def message(sections: Mapping[str, bytes], known: Mapping[str, bytes]) -> bytes:
 def refused(status: int, why: str) -> web.Response:
     """Why there is no answer."""
     return _json(status, {"error": why})
+
+
+def _full(why: str) -> web.Response:
+    """Have a page say this, and ask again."""
+    said = msgspec.json.encode({"full": why})
+    return _headers(web.Response(body=b"data: " + said + b"\n\n", content_type=STREAM))
 
 
 def _json(status: int, value: object) -> web.Response:

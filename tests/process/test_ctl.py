@@ -113,6 +113,35 @@ def complaint(code: int, *argv: str, **environ: str) -> str:
 # What is shown
 
 
+@pytest.mark.parametrize(
+    ("command", "lines"),
+    [
+        (("events", "--job_id", "j1", "--follow"), 1),
+        (("status", "--job_id", "j10", "--watch", "1000"), 1),
+        (("logs", "0", "--job_id", "j10", "--follow"), 0),
+    ],
+)
+def test_who_follows_ends_with_whoever_read_it_though_nothing_new_comes(
+    server: str, command: tuple[str, ...], lines: int
+) -> None:
+    argv = [sys.executable, "-m", "launcher.ctl", *command, "--elastic_server", server]
+    with subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as follower:
+        assert follower.stdout is not None
+        assert follower.stderr is not None
+        for _ in range(lines):
+            assert follower.stdout.readline()
+        if not lines:
+            assert "waiting" in follower.stderr.readline()
+        follower.stdout.close()
+        try:
+            assert follower.wait(LIMIT_S) == telling.NOBODY_READS
+        finally:
+            follower.kill()
+        assert follower.stderr.read() == ""
+
+
 def test_a_follower_of_a_log_outlives_a_recovery_in_which_its_node_is_gone_and_the_store_is_busy(server: str) -> None:
     keys = JobKeys("k2")
     lost: dict[str, Document] = {keys.incarnation: "x", keys.spec: SPEC, keys.generation: GENERATION, keys.go: GO}

@@ -261,6 +261,19 @@ def test_a_wrong_command_line_is_one_line_that_names_what_is_wrong_and_exit_2(
     assert names in err
 
 
+WRONG_TOKENS = ("100%zzabcdefghijklmnop", "a token with spaces", "a/token+of=base64", "tökèn-of-somebody")
+
+
+@pytest.mark.parametrize("token", WRONG_TOKENS)
+def test_a_token_that_would_not_stand_in_an_address_as_it_is_is_refused(
+    token: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "token"
+    path.write_text(f"{token}\n")
+    assert main(("ui", "--elastic_server", "127.0.0.1:1", "--listen", "192.0.2.1:80", "--token_file", str(path))) == 2
+    assert "needs a line of 16 to 256 letters, digits and -._~" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_get_a_script_of_their_own(shell: str) -> None:
     ran = subprocess.run([*CTL, "completion", shell], capture_output=True, text=True, timeout=LIMIT_S, check=True)

@@ -7,18 +7,26 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
-from elastic.keys import JobKeys, encode
-from elastic.store.base import Put
+from elastic.askwire import WorkerState
+from elastic.keys import JobKeys, View, encode
+from elastic.store.base import Delete, Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
+from launcher.operate.drain import DEADLINE_MIN_S
+from launcher.operate.job import Job
+from launcher.operate.picture import Picture
 from launcher.page import live, server
 from launcher.page.live import Lives
 from launcher.page.server import BROWSERS_MAX, PageServer
+from launcher.status import describe
 from tests.unit.test_forget import GO, MEMBER, SPEC, WORLD
+from tests.unit.test_picturewords import window, worker
 
 TOKEN = "a-token-of-somebody"
 LIMIT_S = 20.0
@@ -137,7 +145,8 @@ async def test_orders_need_the_token_the_pages_own_origin_and_json() -> None:
             {"Content-Type": "text/plain"},
         ):
             assert (await one.order({"order": "stop"}, **headers))[0] == 403, headers
-        wrong_ones: tuple[object, ...] = ("stop", {}, {"order": "shout"}, {"order": "scale", "np": "0"}, [])
+        short = {"order": "drain", "node": "a", "deadline": str(DEADLINE_MIN_S - 1)}
+        wrong_ones: tuple[object, ...] = ("stop", {}, {"order": "shout"}, {"order": "scale", "np": "0"}, [], short)
         for wrong in (*wrong_ones, {"order": "stop", "more": 1}):
             status, said = await one.order(wrong)
             assert status == 400, wrong
@@ -167,6 +176,9 @@ def test_who_asks_for_job_after_job_makes_it_follow_some_and_no_more(monkeypatch
             answers = [await one.get(f"/api/job/j{number}") for number in range(4)]
             assert [status for status, _, _ in answers] == [200, 200, 409, 409]
             assert "2 jobs are followed already" in answers[-1][2]
+            status, headers, said = await one.get("/api/job/j4/live")
+            assert (status, headers["Content-Type"]) == (200, server.STREAM)
+            assert said.startswith('data: {"full":"2 jobs are followed already')
 
     some()
 
@@ -185,6 +197,71 @@ async def test_many_look_at_a_job_and_the_store_is_read_once_and_written_never()
             stream.close()
         assert one.core.revision == before + 1
         assert len([task for task in asyncio.all_tasks() if task.get_name() == "follow j"]) == 1
+
+
+def answering(now: dict[str, Any]) -> Callable[[Job, View], Awaitable[Picture]]:
+    """Nodes that have stood since a whole second and make no steps but those that are put into `now`."""
+    began = time.monotonic() - 100.0 - time.time() % 1
+
+    async def picture(job: Job, view: View) -> Picture:
+        age_s = time.monotonic() - began
+        one = replace(worker(0, WorkerState.STEPPING, step=now["step"]), step_age_s=0.1, since_s=age_s)
+        said = replace(window(one), since_s=age_s, up_s=age_s)
+        windows = {node: said for node in view.members if now.get("reached", True)}
+        return Picture(status=describe(view, job.job_id), windows=windows, unasked={}, asked_at=time.time())
+
+    return picture
+
+
+async def sections_of(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+    async for line in answer.content:
+        if line.startswith(b"data:"):
+            yield json.loads(line.removeprefix(b"data:"))
+
+
+def test_what_stands_still_is_since_the_same_moment_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "ASK_EVERY_S", 1.2)
+    monkeypatch.setattr(live, "picture", answering({"step": 7}))
+
+    @played
+    async def still() -> None:
+        seen = []
+        async with serving() as one, one.client.get(f"{one.base}/api/job/j/live") as answer:
+            heads = 0
+            async for found in sections_of(answer):
+                heads += "head" in found
+                seen += [node for node in found.get("nodes", ()) if "since" in node]
+                if heads == 4:
+                    break
+        assert len(seen) == 2, "each node is told once"
+        assert len({node["since"] for node in seen}) == 1
+
+    still()
+
+
+def test_the_curve_of_a_job_that_was_forgotten_is_not_drawn_in_the_next_one_of_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live, "ASK_EVERY_S", 0.4)
+    now: dict[str, Any] = {"step": 1000}
+    monkeypatch.setattr(live, "picture", answering(now))
+
+    @played
+    async def forgotten() -> None:
+        async with serving() as one, one.client.get(f"{one.base}/api/job/j/live") as answer:
+            told = sections_of(answer)
+            await anext(found async for found in told if found.get("course", {}).get("points"))
+            now["reached"] = False
+            keys = JobKeys("j", "/p")
+            stored = one.core.list(Range.prefix(keys.root)).entries
+            one.core.txn((), (Delete(Range.prefix(keys.root)),))
+            await anext(found async for found in told if found.get("absent"))
+            again = [Put(entry.key, entry.value) for entry in stored if entry.key != keys.incarnation]
+            one.core.txn((), (*again, Put(keys.incarnation, encode("i2"))))
+            found = await anext(found async for found in told if "course" in found)
+            assert found["course"]["points"] == []
+
+    forgotten()
 
 
 def test_a_browser_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from itertools import pairwise
 
+import pytest
+
+from elastic.course import Course, Point
+from launcher.page import server
+from launcher.page.document import document
 from tests.process import held
 from tests.process.browsing import browser, browser_test, look, served
 from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
 from tests.process.test_ctl_history import ctl, reports
+from tests.process.test_page_server import TOKEN, played, serving
+from tests.unit.test_page_sections import picture, told
+from tests.unit.test_story import FIRST
 
 DIGITS = ("--checkpoint_every", "20", "--print_every", "10", "--epochs", "10")
 HOSTILE = "</script><script>window.taken=1</script><img src=x onerror=taken=1> \"'&\x07\x1b[31m‮ ]]>"
@@ -106,6 +115,16 @@ async def test_only_who_has_the_token_sees_buttons_and_each_order_says_what_foll
 
 
 @browser_test
+@played
+async def test_an_address_whose_token_cannot_be_read_opens_the_page_all_the_same() -> None:
+    async with serving(TOKEN) as one, browser() as chromium:
+        seen = await look(chromium, f"{one.base}/job/j#token=100%zz")
+        await seen.page.locator("body[data-contact=live]").wait_for()
+        assert "token" not in seen.page.url
+        assert seen.troubles == []
+
+
+@browser_test
 @story
 async def test_text_of_a_job_stays_text_on_the_page_and_in_the_file_to_keep(job: Job) -> None:
     node = await job.node("--np", "1", "--max_restarts", "0")
@@ -143,6 +162,24 @@ async def test_text_of_a_job_stays_text_on_the_page_and_in_the_file_to_keep(job:
     code, out, err = await ctl(job, "report", "--out", "-")
     assert (code, err, out.startswith("<!doctype html>")) == (0, "", True)
     assert out.count("</script>") == 3
+
+
+@browser_test
+def test_a_page_for_which_there_is_no_room_says_so_and_not_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "BROWSERS_MAX", 0)
+
+    @played
+    async def full() -> None:
+        async with serving() as one, browser() as chromium:
+            seen = await look(chromium, f"{one.base}/job/j")
+            await seen.text("#notices", "pages are open already")
+            await seen.page.wait_for_event("request", lambda request: request.url.endswith("/live"))
+            assert "has not answered" not in await seen.said("#notices")
+            monkeypatch.setattr(server, "BROWSERS_MAX", 1)
+            await seen.page.locator("body[data-contact=live]").wait_for()
+            assert await seen.said("#notices") == ""
+
+    full()
 
 
 @browser_test
@@ -187,6 +224,65 @@ async def test_the_page_has_a_name_for_everything_that_can_be_pressed_and_headin
             await seen.page.emulate_media(color_scheme=scheme)
             pale = json.loads(await seen.page.evaluate(PALE))
             assert pale == [], scheme
+
+
+@browser_test
+@story
+async def test_a_page_that_nobody_sees_leaves_its_connection_to_others_and_goes_on_when_it_is_seen_again(
+    job: Job,
+) -> None:
+    """A browser has six of them to one server."""
+    async with browser() as chromium, served(job) as url:
+        first = await look(chromium, url)
+        page = first.page
+        for _ in range(7):
+            await page.locator("body[data-contact=live]").wait_for()
+            await page.evaluate(SEEN, False)
+            page = await first.page.context.new_page()
+            await page.goto(url)
+        await job.node("--np", "1")
+        await job.world(1, 1)
+        await first.page.evaluate(SEEN, True)
+        await first.text("#map-sum", "1 node")
+        assert first.troubles == []
+
+
+SEEN = """(seen) => {
+  Object.defineProperty(document, "hidden", { value: !seen, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+"""What a browser does when somebody comes to another page, or back to this one."""
+
+NARROW = [(0.3, 0.30000000000000004), (0.9999999999999999, 1.0), (-1e308, 1e308), (5e-324, 5e-324), (0.1, 0.1)]
+
+
+@browser_test
+@story
+async def test_values_that_differ_by_their_last_bit_or_by_all_there_is_are_drawn_and_one_that_is_none_is_named(
+    job: Job,
+) -> None:
+    """The marks beside a chart never end its drawing."""
+    names = tuple(f"metric {number}" for number in range(len(NARROW) - 1))
+    points = tuple(
+        Point(step, 10.0 + step, 1, NARROW[0][step], None, tuple(pair[step] for pair in NARROW[1:])) for step in (0, 1)
+    )
+    data = told(picture(5, loss=None), *FIRST[:2], points=Course(names=names, points=points))
+    path = job.folder / "narrow.html"
+    path.write_bytes(document({"job": "j"}, data).html)
+    async with browser() as chromium:
+        seen = await look(chromium, path.as_uri())
+        await seen.text("#tiles", "not finite")
+        assert await seen.page.locator(".chart svg").count() == len(NARROW)
+        lines = await seen.page.locator(".chart .line").evaluate_all(
+            "(found) => found.map((one) => one.getAttribute('d'))"
+        )
+        for line in lines:
+            heights = [float(piece.split()[1]) for piece in re.split("[ML]", line)[1:]]
+            assert len(heights) == 2, line
+            assert all(0 <= height <= 190 for height in heights), line
+        marks = await seen.page.locator(".chart .grid").count()
+        assert 2 * len(NARROW) <= marks <= 6 * len(NARROW)
+        assert seen.troubles == []
 
 
 PALE = """JSON.stringify([...document.querySelectorAll('body *')].filter((one) => one.offsetParent

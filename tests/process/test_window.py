@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -13,7 +17,7 @@ import pytest
 from elastic import askwire, linkwire
 from elastic.askwire import Log, LogEnd, LogPiece, LogStart, Refusal, Shown, Snapshot, Stacks, StackText
 from elastic.model import Member, Role
-from launcher import window
+from launcher import asking, stackdump, window
 from launcher.asking import Asking, NotNow, Unasked, ask_all
 from launcher.hello import Hello
 from launcher.lastlogs import LastLogs
@@ -38,6 +42,7 @@ class Looked:
         self.complaints: list[str] = []
         self.logs = LastLogs()
         self.asked: list[Stacks] = []
+        self.sign = "x"
         self.window = Window(lambda: snapshot(1), self.logs, self.stacks, self.complaints.append)
         self.links = Links(
             JOB,
@@ -58,7 +63,7 @@ class Looked:
         self.asked.append(asked)
         if asked.index == 99:
             raise KeyError("a mistake of ours")
-        return StackText("x" * (asked.index * 1000), "somehow")
+        return StackText(self.sign * (asked.index * 1000), "somehow")
 
     def asking(self, secret: str = SECRET, node: str = NODE) -> Asking:
         return Asking(JOB, secret, node, self.member())
@@ -157,6 +162,43 @@ def test_who_answers_for_an_agent_and_cannot_prove_it_is_not_believed() -> None:
             snapshots, unasked = await ask_all(JOB, SECRET, members, 5.0)
             assert snapshots == {}
             assert "not elastic-launch" in unasked[NODE]
+
+    played(story)
+
+
+@pytest.mark.parametrize(("at_once", "silent"), [(asking.AT_ONCE, 70), (2, 4)])
+def test_nodes_that_listen_and_say_nothing_hide_no_other(
+    at_once: int, silent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "AT_ONCE", at_once)
+
+    async def story() -> None:
+        async with looked() as agent, impostor(b"", b"", close=False) as port:
+            members = {f"n-silent-{number}": agent.member(port) for number in range(silent)} | {NODE: agent.member()}
+            snapshots, unasked = await ask_all(JOB, SECRET, members, 6.0)
+            assert set(snapshots) == {NODE}
+            assert len(unasked) == silent
+            assert all("cannot be asked: no answer within" in why for why in unasked.values())
+
+    played(story)
+
+
+def test_of_who_was_never_tried_it_is_not_said_that_it_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_s = 0.1
+
+    async def takes_all_the_time(_asking: Asking, _secret: str) -> None:
+        time.sleep(2 * limit_s)  # noqa: ASYNC251  # Nobody else has a turn.
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asking, "AT_ONCE", 1)
+    monkeypatch.setattr(Asking, "_connect", takes_all_the_time)
+
+    async def story() -> None:
+        async with looked() as agent:
+            snapshots, unasked = await ask_all(JOB, SECRET, {"n-2": agent.member(), NODE: agent.member()}, limit_s)
+            assert snapshots == {}
+            assert "cannot be asked: no answer within 0.05 s" in unasked["n-2"]
+            assert unasked[NODE].endswith("was not asked: others took the 0.1 s that there are")
 
     played(story)
 
@@ -274,13 +316,26 @@ def test_a_mistake_of_ours_in_an_answer_ends_the_asker_and_is_heard() -> None:
     played(story)
 
 
-def test_stacks_without_end_are_cut() -> None:
+@pytest.mark.parametrize("sign", ["x", "ж", "训", "🔥"])
+def test_stacks_without_end_are_cut(sign: str) -> None:
     async def story() -> None:
         async with looked() as agent, agent.asking() as one:
+            agent.sign = sign
             found = await one.stacks(Stacks(Role.WORKER, 98))
-            assert found.text.endswith("(cut here)")
+            assert found.text.strip(sign) == "\n… (cut here)"
 
     played(story)
+
+
+def test_a_name_that_the_kernel_has_cut_within_a_sign_is_no_hindrance() -> None:
+    rename = "ctypes.CDLL(None).prctl(15, 'обучение rank 0'.encode(), 0, 0, 0)"
+    argv = [sys.executable, "-c", f"import ctypes; {rename}; print(flush=True); input()"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        assert stackdump._catches(process.pid, signal.SIGINT)
+        assert not stackdump._catches(process.pid, stackdump.OWN_SIGNAL)
+        process.communicate(b"\n")
 
 
 # Logs

@@ -15,6 +15,7 @@ from elastic.model import Status, Verdict
 from elastic.story import tell
 from launcher.operate.picture import Picture
 from launcher.page.document import document, embedded
+from launcher.page.looking import shown
 from launcher.page.sections import fresh, newest_point, sections
 from launcher.status import JobStatus, describe
 from tests.unit.test_picturewords import window, worker
@@ -30,12 +31,15 @@ def status(*nodes: str, verdict: Verdict | None = None) -> JobStatus:
     return replace(found, verdict=verdict)
 
 
-def picture(*steps: int, verdict: Verdict | None = None) -> Picture:
+def picture(*steps: int, verdict: Verdict | None = None, loss: float | None = 0.5) -> Picture:
     workers = [
-        replace(worker(0, WorkerState.STEPPING, step=step), step_age_s=1.0, metrics={"loss": 0.5}) for step in steps
+        replace(worker(0, WorkerState.STEPPING, step=step), step_age_s=1.0, metrics={"loss": loss}) for step in steps
     ]
     return Picture(
-        status=status("a-1", verdict=verdict), windows={"a-1": window(*workers)} if steps else {}, unasked={}
+        status=status("a-1", verdict=verdict),
+        windows={"a-1": window(*workers)} if steps else {},
+        unasked={},
+        asked_at=NOW,
     )
 
 
@@ -54,6 +58,21 @@ def test_the_newest_words_of_rank_0_come_before_what_is_stored() -> None:
     head = told(picture(777))["head"]
     assert (head["step"], head["loss"]) == (777, 0.5)
     assert told(picture())["head"]["step"] == 400
+
+
+def losses(*points: tuple[float | None, int]) -> Course:
+    return Course(points=tuple(Point(step, 50.0 + step, g, loss) for step, (loss, g) in enumerate(points)))
+
+
+@pytest.mark.parametrize("loss", [None, 0.0])
+def test_a_loss_that_is_not_finite_and_one_of_zero_are_told_as_they_are(loss: float | None) -> None:
+    assert told(picture(7, loss=loss), points=losses((0.25, 1)))["head"]["loss"] == loss
+
+
+def test_the_newest_loss_that_is_stored_may_be_one_that_is_not_finite_and_without_any_there_is_none() -> None:
+    assert told(picture(), points=losses((0.25, 1), (None, 1)))["head"]["loss"] is None
+    assert told(picture(), points=losses((0.25, 1), (None, 2)))["head"]["loss"] == 0.25
+    assert "loss" not in told(picture(), points=losses((None, 1)))["head"]
 
 
 @pytest.mark.parametrize(
@@ -128,10 +147,19 @@ def test_what_was_seen_since_the_course_was_written_is_added_and_nothing_twice()
 
 
 def test_the_newest_point_is_when_it_was_made_and_none_without_steps() -> None:
-    found = newest_point(picture(7), NOW)
+    found = newest_point(picture(7))
     assert found is not None
     assert found[0] == Point(7, NOW - 1.0, 1, 0.5)
-    assert newest_point(picture(), NOW) is None
+    assert newest_point(picture()) is None
+
+
+# A log
+
+
+def test_a_log_is_shown_as_a_terminal_shows_it_in_the_end() -> None:
+    bar = b"".join(b"\r%d%%|###   | %d/200" % (step // 2, step) for step in range(201))
+    data = b"\x1b[31mred\x1b[0m\n" + bar + b"\n\ttabs \xff\r\n"
+    assert shown(data) == "red\n100%|###   | 200/200\n    tabs \ufffd\n"
 
 
 # The document

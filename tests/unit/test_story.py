@@ -11,6 +11,7 @@ from elastic.course import Course, Point
 from elastic.history import KEPT, Event, Failure, What
 from elastic.model import Status, Verdict, Why
 from elastic.story import Story, tell
+from launcher.story import story_line
 
 FAILURE = Failure(g=1, host="h", node="b", rank=1, code=1, words="exit 1", tail=("ValueError",))
 
@@ -94,6 +95,16 @@ def test_the_failure_that_a_go_or_a_verdict_tells_ended_the_generation_before() 
     assert story.totals.charged == 1
     assert story.verdict is not None
     assert (story.verdict.status, story.verdict.reason) == (Status.FAILED, "so it is")
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [(52.0, "20 steps lost, 0 of them made again (0.0 s)"), (53.5, "20 steps lost, 15 of them made again (1.5 s)")],
+)
+def test_steps_that_were_lost_are_not_called_made_again_before_there_was_time_for_it(now: float, words: str) -> None:
+    points = course((1, 10.0, 1), (400, 49.5, 1))
+    assert story_line(tell([*FIRST, *LOST], points, now=now)).endswith(f", {words}")
+    assert story_line(tell([*FIRST, *LOST], points, now=60.0)).endswith(", 20 steps made again (2.0 s)")
 
 
 def test_the_verdicts_document_serves_where_its_event_is_missing() -> None:

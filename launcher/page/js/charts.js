@@ -69,13 +69,21 @@ function makeChart(one) {
   return made;
 }
 
+const MARKS_MAX = 32;
+
+// Round numbers from at or below `low` to at or above `high`. Values that differ by rounding alone are one value.
 function nice(low, high, many) {
-  const rough = (high - low || Math.abs(high) || 1) / many,
+  const size = Math.max(Math.abs(low), Math.abs(high)),
+    span = Math.min(high - low, Number.MAX_VALUE);
+  const rough = Math.max(span < size * 1e-9 ? size : span || 1, 1e-300) / many,
     power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
-  const found = [];
-  for (let at = Math.floor(low / step) * step; at <= high + step * 0.999; at += step)
-    found.push(Number(at.toPrecision(12)));
+  const first = Math.floor(low / step),
+    last = Math.max(Math.floor(high / step + 0.999), first + 1);
+  const found = [],
+    most = Number.MAX_VALUE;
+  for (let index = 0; index <= last - first && index < MARKS_MAX; index++)
+    found.push(Math.max(-most, Math.min(most, Number(((first + index) * step).toPrecision(12)))));
   return found;
 }
 
@@ -93,9 +101,9 @@ function drawChart(made, one) {
     high = Math.max(axis === "time" ? page.head.until || now() : 0, ...xs);
   const ticks = nice(one.id === "rate" ? 0 : Math.min(...ys), Math.max(...ys), 4),
     floor = ticks[0],
-    roof = Math.max(ticks[ticks.length - 1], floor + 1e-12);
+    roof = ticks[ticks.length - 1];
   const x = (at) => left + ((at - low) / Math.max(high - low, 1e-9)) * (width - left - 10),
-    y = (value) => bottom - ((value - floor) / (roof - floor)) * (bottom - 10);
+    y = (value) => bottom - ((value / 2 - floor / 2) / (roof / 2 - floor / 2)) * (bottom - 10); // The whole may be infinite.
   const parts = [];
   if (axis === "time") {
     for (const pause of page.pauses) {

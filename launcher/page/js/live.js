@@ -50,23 +50,36 @@ function take(sections) {
   if (there) {
     for (const [needs, draw] of PARTS) if (needs.some((name) => name in sections)) draw();
   }
-  if (page.trouble) contact("stale", "etcd does not answer");
+  if (sections.full) contact("stale", "waits");
+  else if (page.trouble) contact("stale", "etcd does not answer");
   else if (page.head && page.head.verdict) contact("ended", "ended");
   else contact("live", "live");
 }
 
+// A browser has six connections to one server for all its pages, so that one which nobody sees holds none.
+let source = null,
+  full = false;
 function follow() {
-  const source = new EventSource(`/api/job/${encodeURIComponent(setup.job)}/live`);
-  source.onmessage = (event) => {
+  if (source || document.hidden) return;
+  const mine = (source = new EventSource(`/api/job/${encodeURIComponent(setup.job)}/live`));
+  heardAt = Date.now();
+  mine.onmessage = (event) => {
     heardAt = Date.now();
     tell("contact", "");
-    take(JSON.parse(event.data));
+    const sections = JSON.parse(event.data);
+    full = Boolean(sections.full);
+    take(sections);
   };
-  source.onerror = () => {
-    lost();
-    if (source.readyState !== EventSource.CLOSED) return; // It tries again by itself.
+  mine.onerror = () => {
+    if (!full) lost();
+    if (mine.readyState !== EventSource.CLOSED) return; // It tries again by itself.
+    leave();
     setTimeout(follow, AGAIN_MS);
   };
+}
+function leave() {
+  if (source) source.close();
+  source = null;
 }
 let lostAt = null;
 function lost() {
@@ -101,8 +114,9 @@ function start() {
   if (!setup.job) return void followJobs();
   contact("stale", "connecting");
   follow();
+  document.addEventListener("visibilitychange", () => (document.hidden ? leave() : follow()));
   setInterval(() => {
-    if (Date.now() - heardAt > SILENT_S * 1000) lost();
+    if (source && Date.now() - heardAt > SILENT_S * 1000) lost();
     if (document.body.dataset.contact !== "live") return;
     tick();
     for (const made of $("map").children) tickNode(made);

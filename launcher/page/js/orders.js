@@ -4,7 +4,12 @@ const asking = $("ask");
 let token = "";
 if (location.hash.startsWith("#token=")) {
   // It is in no log, and from here on not in the address.
-  token = decodeURIComponent(location.hash.slice(7));
+  token = location.hash.slice(7);
+  try {
+    token = decodeURIComponent(token);
+  } catch {
+    /* It is as it stands there. */
+  }
   history.replaceState(null, "", location.pathname);
   try {
     sessionStorage.setItem("token", token);

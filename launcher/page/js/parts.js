@@ -43,7 +43,8 @@ function drawHead() {
   say(tiles.goodput.value, head.goodput === null ? "–" : `${(100 * head.goodput).toFixed(1)} %`);
   say(tiles.goodput.more, totals.wall_s ? `${length(totals.paused_s)} in pauses` : "");
   say(tiles.step.value, count(head.step));
-  say(tiles.step.more, totals.again ? `${count(totals.again)} made again` : "");
+  const made = page.pauses.reduce((sum, pause) => sum + pause.made, 0);
+  say(tiles.step.more, totals.again ? `${count(totals.again)} ${lostWords(totals.again, made)}` : "");
   say(tiles.rate.value, head.verdict ? "–" : speed(head.rate));
   say(tiles.rate.more, "steps/s");
   say(tiles.loss.value, figure(head.loss));

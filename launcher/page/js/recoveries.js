@@ -92,7 +92,7 @@ function drawRecovery(made, one) {
     ),
   );
   const ended = one.complete === false ? "not back after " : "";
-  const again = one.again ? `; ${several(one.again, "step")} made again` : "";
+  const again = one.again ? `; ${several(one.again, "step")} lost` : "";
   const restored = one.restored_step === null ? "" : `; went on from step ${count(Math.max(one.restored_step, 0))}`;
   const was = made.querySelector("details");
   made.replaceChildren(

@@ -213,7 +213,7 @@ function choice(kind, name, place, words) {
 }
 function pauseWords(pause) {
   const one = page.generations.find((other) => other.g === pause.g);
-  const again = pause.again ? `; ${several(pause.again, "step")} made again (${length(pause.again_s)})` : "";
+  const again = pause.again ? `; ${several(pause.again, "step")} ${lostWords(pause.again, pause.made)} (${length(pause.again_s)})` : "";
   if (pause.open) return `Pause since ${hour(pause.began)}: no step is made`;
   return `Pause of ${length(pause.ended - pause.began)} at ${hour(pause.began)}, before generation ${pause.g}${one && one.reason ? `: ${one.reason}` : ""}${again}`;
 }

@@ -76,7 +76,8 @@ function whole(seconds) {
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 function figure(value) {
-  if (value === null || value === undefined) return "–";
+  if (value === undefined) return "–";
+  if (value === null) return "not finite"; // JSON cannot say it.
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2);
   return String(Number(value.toPrecision(4)));
@@ -139,3 +140,5 @@ function formOf(worker) {
   if (worker.state === "exited" && worker.code && !OUR_ENDS.includes(worker.code)) return WORKER_FORMS.failed;
   return WORKER_FORMS[worker.state] || WORKER_FORMS.unknown;
 }
+
+const lostWords = (steps, made) => (made < steps ? `lost, ${count(made)} of them made again` : "made again");

@@ -1,0 +1,38 @@
+"""Whether anybody still reads what a command writes, for those that may have nothing to write for a long time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from launcher.descriptors import drop
+from launcher.telling import NobodyReads
+
+_Result = TypeVar("_Result")
+
+
+async def while_read(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """What `work` comes to. Raises `NobodyReads` as soon as stdout is a pipe whose reader has gone (`| head`)."""
+    fd = sys.stdout.fileno()
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        return await work
+    loop = asyncio.get_running_loop()
+    task, gone = asyncio.ensure_future(work), asyncio.Event()
+    waiting = asyncio.ensure_future(gone.wait())
+    loop.add_reader(fd, gone.set)  # Nothing can be read there: it is the end, and nothing else, that wakes us up.
+    try:
+        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        loop.remove_reader(fd)
+        ended = task.done()
+        for one in (task, waiting):
+            one.cancel()
+        await asyncio.wait({task, waiting})
+    if ended:
+        return task.result()
+    drop(sys.stdout)
+    raise NobodyReads

@@ -1,0 +1,66 @@
+"""The live status on a terminal that stands still (Ctrl-S, a pager), whose room is for the text."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import termios
+
+import pytest
+
+from launcher import console
+from launcher.console import Console
+from launcher.live import live
+from launcher.live.live import Live
+from launcher.live.words import Block
+
+ROOM = 1 << 15
+LOOKS = 600
+"""Drawings of some 150 bytes: nearly three times the room."""
+LIMIT_S = 30.0
+
+
+def test_a_terminal_that_stands_still_for_long_has_all_text_when_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "BUFFER_BYTES", ROOM)
+    monkeypatch.setattr(live, "EVERY_S", 0.001)
+    monkeypatch.setattr(live, "in_foreground", lambda _: True)
+
+    async def story(screen: int, ours: int) -> None:
+        often, shown, looks = asyncio.Event(), asyncio.Event(), 0
+        got = bytearray()
+
+        def look() -> Block:
+            nonlocal looks
+            looks += 1
+            if looks >= LOOKS:
+                often.set()
+            return Block("digits", "world 24", "training", f"step {looks} of 100000", looks / 100_000, "loss 0.1")
+
+        def read() -> None:
+            got.extend(os.read(screen, 1 << 16))
+            if b"digits" in got.partition(b"important")[2]:
+                shown.set()
+
+        output = Console(ours)
+        while not output.waiting:
+            output.write(b"x" * 1000 + b"\n")
+        status = Live(output, ours, look)
+        await often.wait()
+        output.write(b"an important line\n")
+        asyncio.get_running_loop().add_reader(screen, read)
+        await shown.wait()
+        status.close()
+        output.close()
+        assert b"stood still" not in got
+
+    async def within(screen: int, ours: int) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            await story(screen, ours)
+
+    screen, ours = os.openpty()
+    try:
+        termios.tcsetwinsize(ours, (24, 80))
+        asyncio.run(within(screen, ours))
+    finally:
+        os.close(screen)
+        os.close(ours)
