@@ -153,6 +153,11 @@ class Rules(Observer):
             world.fail("2", f"nobody of {old.g} is in {generation.g}, which is {generation.why} and not formed anew")
         if self._went_g.get(world.store_number, 0) != old.g and old.planned and not generation.planned:
             self._hurries(world, node, generation, old)
+        if generation.why is Why.LEFT and node.sent_view is not None and generation.before is not None:
+            g, nodes = generation.before.g, generation.before.nodes
+            over = {name for (of, name), stored in node.sent_view.outcomes.items() if of == g and stored.value.over}
+            if busy := (inside - names - over) & set(nodes):
+                world.fail("3", f"{sorted(busy)} may have workers of {g}, and generation {generation.g} says they left")
         if old.before is not None and old.before == generation.before and generation.planned and not old.planned:
             world.fail("5", f"generation {generation.g} plans for workers that {old.g} has stopped fast")
         if self._went_g.get(world.store_number, 0) == old.g or not names or names != inside:
