@@ -133,12 +133,60 @@ def test_pods_without_a_machine_are_taken_back_also_where_a_node_was_drained() -
 
 
 def test_a_pod_without_a_machine_does_not_keep_a_job_open_that_has_completed() -> None:
-    decision, _ = decide(of(4, done=(0, 1), waiting=(2, 3)), NEW, POLICY, 0.0)
+    _, memory = decide(of(4, done=(0,), waiting=(2, 3)), NEW, POLICY, 0.0)
+    completed = of(4, done=(0, 1), waiting=(2, 3))
+    decision, memory = decide(completed, memory, POLICY, 5.0)
+    assert decision == Hold("2 of 4 pods completed, and none runs", 105.0)
+    decision, _ = decide(completed, memory, POLICY, 105.0)
     assert decision == Resize(2, "the others have completed")
 
 
+def test_after_a_start_of_its_own_it_waits_before_it_takes_a_job_for_completed() -> None:
+    decision, memory = decide(of(4, done=(0,), waiting=(1, 2, 3)), NEW, POLICY, 1000.0)
+    assert decision == Hold("1 of 4 pods completed, and none runs", 1100.0)
+    _, memory = decide(of(4, done=(0,), waiting=(2, 3)), memory, POLICY, 1100.0)  # It was drained: 1 goes on.
+    decision, _ = decide(of(4, done=(0,), waiting=(1, 2)), memory, POLICY, 1101.0)
+    assert decision == Hold("2 pods without a machine", 1201.0)
+
+
+def test_a_drained_node_is_no_end_of_the_job_when_all_machines_are_taken_at_once() -> None:
+    memory, low = NEW, Policy(1, 4, patience_s=100)
+    for now in (0.0, 100.0):
+        _, memory = decide(of(4, done=(0,)), memory, low, now)
+    gone = of(4, done=(0,), waiting=(1, 2, 3))
+    decision, memory = decide(gone, memory, low, 200.0)
+    assert decision == Hold("3 pods without a machine", 300.0)
+    decision, memory = decide(gone, memory, low, 300.0)
+    assert decision == Resize(2, "2 pods found no machine in 100 s"), "with index 0 alone the Job would be complete"
+    decision, memory = decide(of(2, done=(0,), waiting=(1,)), memory, low, 300.0)
+    assert decision == Hold("1 pod without a machine")
+    decision, memory = decide(of(2, done=(0,), waiting=(1,)), memory, low, 900.0)
+    assert decision == Hold("1 pod without a machine")
+    decision, _ = decide(of(3, done=(0, 1), waiting=(2,)), memory, low, 1000.0)
+    assert decision == Hold("2 of 3 pods completed, and none runs", 1100.0), "1 was not drained: it is the end"
+
+
+def test_a_number_of_somebody_s_own_does_not_complete_a_job_of_which_the_first_were_drained() -> None:
+    memory = NEW
+    for now in (0.0, 100.0):
+        _, memory = decide(of(4, done=(0, 1)), memory, POLICY, now)
+    decision, _ = decide(of(4, done=(0, 1), wanted="2"), memory, POLICY, 200.0)
+    assert decision == Resize(3, f"the annotation {WANTED} says 2, and the first 2 have completed")
+    decision, _ = decide(of(8, done=(0, 1, 2, 3, 4, 5, 6)), memory, POLICY, 0.0)
+    assert decision == Hold("7 of 8 pods completed", 100.0)
+
+
+def test_time_in_which_a_job_is_suspended_does_not_show_that_it_has_completed() -> None:
+    _, memory = decide(of(4, done=(0,)), NEW, POLICY, 0.0)
+    _, memory = decide(View(4, done=frozenset({0}), suspended=True), memory, POLICY, 50.0)
+    decision, _ = decide(of(4, done=(0,), waiting=(1, 2, 3)), memory, POLICY, 500.0)
+    assert decision == Hold("1 of 4 pods completed, and none runs", 600.0)
+
+
 def test_the_annotation_does_not_keep_a_job_open_that_has_completed() -> None:
-    decision, _ = decide(of(4, done=(0, 1, 2), waiting=(3,), wanted="4"), NEW, POLICY, 0.0)
+    completed = of(4, done=(0, 1, 2), waiting=(3,), wanted="4")
+    _, memory = decide(completed, NEW, POLICY, 0.0)
+    decision, _ = decide(completed, memory, POLICY, 100.0)
     assert decision == Resize(3, "the others have completed")
     decision, _ = decide(of(3, done=(0, 1, 2), wanted="4"), NEW, POLICY, 0.0)
     assert decision == Hold("3 of 3 pods completed")
