@@ -48,6 +48,8 @@ BYTES_MAX = 256 << 20
 """Of one answer: a list of 10,000 pods."""
 DIGITS_MAX = 10
 """Of a number in an annotation; the largest of Kubernetes has as many."""
+INDEXES_MAX = 100_000
+"""Of a Job whose indexes are all tracked, Kubernetes allows as many."""
 WANTED: Final = "elastic-launch/nodes"
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
 OWNER: Final = "batch.kubernetes.io/controller-uid"
@@ -59,7 +61,10 @@ ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The Job and its pods. `running`, `waiting` and `done` are indexes; those that wait have no machine to run on."""
+    """The Job and its pods. `running`, `waiting` and `done` are indexes; those that wait have no machine to run on.
+
+    An index that is done, because its pod completed or failed for good, gets no pod any more.
+    """
 
     size: int
     running: frozenset[int] = frozenset()
@@ -140,7 +145,7 @@ def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Hold
         return Hold(f"{len(view.running)} of {_pods(view.size)} running"), memory
     here = f"all {_pods(view.size)} running"
     if view.done:  # Drained by hand: their indexes are used up.
-        here = f"{len(view.running)} of {_pods(view.size)} running, the others completed"
+        here = f"{len(view.running)} of {_pods(view.size)} running, the others ended"
     if view.size >= policy.high:
         return Hold(f"{here}, and more are not allowed"), memory
     if memory.taken_back is not None and now < memory.taken_back + policy.again_s:
@@ -171,7 +176,7 @@ def _as_wanted(view: View, policy: Policy) -> Hold | Resize:
     allowed = min(max(number, policy.low), policy.high)
     size = _open(view, allowed)
     within = "" if allowed == number else f", and --np allows {policy.low} to {policy.high}"
-    within += "" if size == allowed else f", and the first {allowed} have completed"
+    within += "" if size == allowed else f", and the first {allowed} have ended"
     reason = f"the annotation {WANTED} says {number}{within}"
     return Hold(reason) if size == view.size else Resize(size, reason)
 
@@ -183,11 +188,11 @@ def _at_the_end(view: View, certain_at: float, now: float) -> Hold | Resize:
         return Hold(_completed(view))
     if now < certain_at:  # They may have been drained before anybody looked, and the machines of the others be away.
         return Hold(f"{_completed(view)}, and none runs", certain_at)
-    return Resize(kept, "the others have completed")
+    return Resize(kept, "the others have ended")
 
 
 def _completed(view: View) -> str:
-    return f"{len(view.done)} of {_pods(view.size)} completed"
+    return f"{len(view.done)} of {_pods(view.size)} ended"
 
 
 def _kept(view: View, given_up: Set[int], low: int) -> int:
@@ -231,10 +236,18 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """status."""
+    """status of a pod."""
 
     phase: str = ""
     conditions: list[Condition] = []
+
+
+class JobStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """status of a Job. Indexes are written as "0,2-5"; they stay when their pods are gone."""
+
+    conditions: list[Condition] = []
+    completed_indexes: str = ""
+    failed_indexes: str = ""
 
 
 class JobSpec(msgspec.Struct, frozen=True):
@@ -250,7 +263,7 @@ class Job(msgspec.Struct, frozen=True):
 
     metadata: Meta
     spec: JobSpec
-    status: Status = Status()
+    status: JobStatus = JobStatus()
 
 
 class Pod(msgspec.Struct, frozen=True):
@@ -275,30 +288,43 @@ class Complaint(msgspec.Struct, frozen=True):
 
 def view_of(job: Job, pods: Sequence[Pod]) -> View:
     """The Job as `decide` sees it."""
-    found: dict[str, set[int]] = {"running": set(), "waiting": set(), "done": set()}
+    size = job.spec.completions or 0
+    found: dict[str, set[int]] = {"running": set(), "waiting": set()}
+    done = _indexes(job.status.completed_indexes, size) | _indexes(job.status.failed_indexes, size)
     for pod in pods:
         text = pod.metadata.annotations.get(INDEX, "")
-        if not text.isdecimal() or len(text) > DIGITS_MAX or int(text) >= (job.spec.completions or 0):
+        if not text.isdecimal() or len(text) > DIGITS_MAX or int(text) >= size:
             continue
         without = any(
             one.type == "PodScheduled" and one.status == "False" and one.reason == "Unschedulable"
             for one in pod.status.conditions
         )
         if pod.status.phase == "Succeeded":
-            found["done"].add(int(text))
+            done.add(int(text))
         elif pod.metadata.deletion_timestamp is None and pod.status.phase == "Running":
             found["running"].add(int(text))
         elif pod.metadata.deletion_timestamp is None and pod.status.phase == "Pending" and without:
             found["waiting"].add(int(text))
     return View(
-        size=job.spec.completions or 0,
-        running=frozenset(found["running"]),
-        waiting=frozenset(found["waiting"]),
-        done=frozenset(found["done"]),
+        size=size,
+        running=frozenset(found["running"] - done),
+        waiting=frozenset(found["waiting"] - done),
+        done=frozenset(done),
         wanted=job.metadata.annotations.get(WANTED, "").strip(),
         ended=any(one.type in ("Complete", "Failed") and one.status == "True" for one in job.status.conditions),
         suspended=job.spec.suspend,
     )
+
+
+def _indexes(text: str, size: int) -> set[int]:
+    """The indexes below `size` that a text like "0,2-5" names; a part of it that is none is passed over."""
+    found = set[int]()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        last = last or first
+        if first.isdecimal() and last.isdecimal() and max(len(first), len(last)) <= DIGITS_MAX:
+            found.update(range(int(first), min(int(last) + 1, size, INDEXES_MAX)))
+    return found
 
 
 # The thin shell.
