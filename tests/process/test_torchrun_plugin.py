@@ -208,6 +208,19 @@ def test_a_node_alone_gives_up_in_one_line_and_one_without_a_restart_left_fails_
 
 
 @pytest.mark.timeout(120)
+def test_a_node_that_does_not_reach_its_own_address_says_so_in_one_line_and_leaves(stage: Stage) -> None:
+    async def story() -> None:
+        async with Torchruns(stage.etcd, stage.folder).open() as job:
+            node = await job.start("1", conf="join_timeout=1", local_addr="192.0.2.1")
+            assert await node.exits() == 4
+            assert node.lines[-1].startswith("[elastic-launch] this node does not reach 192.0.2.1:")
+            assert node.lines[-1].endswith("in 1 s; is --local-addr an address of this machine?")
+            assert all(line.startswith("[elastic-launch") for line in node.lines)
+
+    asyncio.run(story())
+
+
+@pytest.mark.timeout(120)
 def test_the_handler_keeps_torchs_interface_over_rounds_a_close_and_a_run_after_it(stage: Stage) -> None:
     async def story() -> None:
         async with Torchruns(stage.etcd, stage.folder).open() as job:

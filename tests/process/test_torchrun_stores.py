@@ -39,7 +39,7 @@ def test_a_node_that_accepts_and_says_nothing_is_waited_for_only_while_the_round
 
 
 def test_nobody_leaves_the_meeting_before_all_are_there() -> None:
-    server = serve("127.0.0.1", 0)
+    server = serve(0, lambda: True)
     round_ = Round()
     first = Meeting("127.0.0.1", server.port, 0, 2)
     assert first.meet(round_.over_soon, round_.said.append) is None
@@ -53,7 +53,7 @@ def test_nobody_leaves_the_meeting_before_all_are_there() -> None:
 
 
 def test_a_wait_at_the_exit_barrier_ends_with_the_round_and_says_so() -> None:
-    server = serve("127.0.0.1", 0)
+    server = serve(0, lambda: True)
     round_ = Round()
     store = RoundStore("127.0.0.1", server.port, round_.over_soon, round_.said.append)
     store.wait(["never"])
@@ -62,7 +62,7 @@ def test_a_wait_at_the_exit_barrier_ends_with_the_round_and_says_so() -> None:
 
 
 def test_a_wait_for_ranks_ends_torchrun_with_exit_code_4_when_the_round_is_over() -> None:
-    server = serve("127.0.0.1", 0)
+    server = serve(0, lambda: True)
     round_ = Round()
     store = RoundStore("127.0.0.1", server.port, round_.over_soon, round_.said.append)
     with pytest.raises(Over) as ended:
@@ -73,7 +73,7 @@ def test_a_wait_for_ranks_ends_torchrun_with_exit_code_4_when_the_round_is_over(
 
 
 def test_a_store_that_is_gone_ends_a_wait_for_ranks_in_the_same_way() -> None:
-    server = serve("127.0.0.1", 0)
+    server = serve(0, lambda: True)
     round_ = Round()
     store = RoundStore("127.0.0.1", server.port, round_.goes_on, round_.said.append)
     with ThreadPoolExecutor() as pool:

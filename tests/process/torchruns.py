@@ -65,12 +65,14 @@ class Torchruns:
         restarts: int = 3,
         job_id: str = "",
         program: tuple[str, ...] = ("-m", "torch.distributed.run"),
+        local_addr: str = "",
     ) -> Node:
         """Start one."""
         flags = ("--rdzv-backend", "elastic-etcd", "--rdzv-endpoint", self.etcd.endpoint)
         settings = ("last_call_timeout=0.5", "lease_ttl=10", *filter(None, [conf]))
         return await self.run(
             *(*program, *flags, "--rdzv-id", job_id or self.job_id, "--nnodes", nnodes),
+            *(("--local-addr", local_addr) if local_addr else ()),
             *("--nproc-per-node", "1", "--max-restarts", str(restarts), "--rdzv-conf", ",".join(settings)),
             *(script or (str(self.folder / "worker.py"), str(self.end))),
         )
