@@ -19,6 +19,7 @@ import threading
 import time
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import suppress
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # It is of C++.
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -371,5 +372,7 @@ def _said(what: object) -> str:
 
 
 def _write(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+    """Write to stderr. One that is full, closed or not there at all (None) changes no exit code."""
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()

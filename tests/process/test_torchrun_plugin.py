@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import io
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.rendezvous import RendezvousParameters
 
+from launcher.torchrun import BACKEND
+from launcher.torchrun.handler import create_handler
 from tests.process.jobs import Stage
 from tests.process.torchruns import Torchruns, works
 
@@ -230,6 +237,29 @@ def test_the_handler_keeps_torchs_interface_over_rounds_a_close_and_a_run_after_
             assert caller.shown == ["closed 0", "ran again"]
 
     asyncio.run(story())
+
+
+class _Full(io.StringIO):
+    """As a disk without room is."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _closed() -> io.StringIO:
+    file = io.StringIO()
+    file.close()
+    return file
+
+
+@pytest.mark.parametrize("stderr", [_Full, _closed, lambda: None])
+def test_a_mistake_has_exit_code_2_also_where_it_cannot_be_said(
+    monkeypatch: pytest.MonkeyPatch, stderr: Callable[[], io.StringIO | None]
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stderr())
+    with pytest.raises(SystemExit) as ended:
+        create_handler(RendezvousParameters(BACKEND, "127.0.0.1:2379", "j1", 1, 1, is_host=1))
+    assert ended.value.code == 2
 
 
 def status(job: Torchruns) -> str:
