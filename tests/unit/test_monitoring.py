@@ -192,6 +192,9 @@ def test_the_example_of_scraping_names_machines_and_pods() -> None:
     machines, pods = found["scrape_configs"]
     assert machines["static_configs"][0]["targets"]
     assert pods["kubernetes_sd_configs"] == [{"role": "pod"}]
+    (phases,) = (one for one in pods["relabel_configs"] if one.get("action") == "drop")
+    assert phases["source_labels"] == ["__meta_kubernetes_pod_phase"]
+    assert {*phases["regex"].split("|")} == {"Succeeded", "Failed"}, "pods that have ended answer nobody"
     assert found["rule_files"] == [ALERTS.name]
     names = [one["job_name"] for one in found["scrape_configs"]]
     assert len(set(names)) == len(names)
