@@ -115,6 +115,21 @@ async def test_a_node_of_a_machine_with_a_notice_waits_and_joins_when_the_notice
 
 
 @story
+async def test_an_event_of_azure_days_ahead_is_a_line_and_the_node_drains_when_it_is_near(job: Job) -> None:
+    async with Azure("trainer_3").serve() as azure:
+        assert isinstance(azure, Azure)
+        azure.plans("Redeploy", "trainer_3", left_s=300_000.0)
+        node = await job.node("--np", "1", environ=on("azure", azure))
+        words = "Azure moves this machine to other hardware at"
+        await node.says(rf"{words} \d{{4}}-\d\d-\d\d \S+Z: this node drains 10 minutes before")
+        await job.world(1, 1)
+        azure.events.clear()
+        azure.plans("Redeploy", "trainer_3", left_s=500.0)
+        await node.says(rf"{words} \S+Z, in \d+ s: this node drains")
+        assert await node.exits() == 4
+
+
+@story
 async def test_workers_that_still_save_are_ended_before_the_machine_goes_and_the_others_do_not_wait(job: Job) -> None:
     limits = ("--np", "2", "--save_limit", str(NEVER_S), "--grace", str(NEVER_S), "--loss_grace", "0.2")
     async with Aws().serve() as aws:
