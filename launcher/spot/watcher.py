@@ -88,6 +88,14 @@ class SpotWatch:
             for watch in watches:
                 group.create_task(self._follow(watch, where))
 
+    @property
+    def held(self) -> str:
+        """Why this node does not join yet, "" if no notice keeps it out."""
+        if not self._enters or not self._standing:
+            return ""
+        notice, _ = min(self._standing.values(), key=lambda one: one[1])
+        return f"{notice.reason}: this node does not join"
+
     async def free(self) -> None:
         """Wait until no notice stands: a node of a machine that goes would cost the others two restarts.
 

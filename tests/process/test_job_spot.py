@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from signal import SIGTERM
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -15,6 +17,7 @@ from tests.bench import steplog
 from tests.process.jobs import Job, story
 from tests.process.metadata import Aws, Azure, Google, Metadata
 from tests.process.nodes import Node
+from tests.store.servers import free_ports
 
 NEVER_S = 3600.0
 
@@ -110,8 +113,13 @@ async def test_a_node_of_a_machine_with_a_notice_waits_and_joins_when_the_notice
     async with Azure("trainer_3").serve() as azure:
         assert isinstance(azure, Azure)
         azure.plans("Redeploy", "trainer_3", left_s=600.0)
-        node = await job.node("--np", "1", environ=on("azure", azure))
+        (port,) = free_ports(1)
+        node = await job.node("--np", "1", "--metrics_port", str(port), environ=on("azure", azure))
         await node.says(r"Azure moves this machine to other hardware at \S+Z: this node does not join and waits")
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/readyz") as answer:
+            assert answer.status == 503
+            words = await answer.text()
+            assert re.fullmatch(r"Azure moves this machine to other hardware at \S+Z: this node does not join\n", words)
         assert not any("joined the job" in line for line in node.lines)
         azure.events.clear()
         await node.says(r"the notice was withdrawn: this node joins$")

@@ -320,6 +320,8 @@ def test_a_node_is_ready_when_its_workers_run(watched: Watched) -> None:
 
 def test_a_node_that_is_not_ready_says_what_it_waits_for(watched: Watched) -> None:
     assert health.ready(None, running=0, reason="") == (False, "this agent has not reached etcd yet")
+    held = "AWS takes this machine back at 08:01:58Z: this node does not join"
+    assert health.ready(None, running=0, reason=held) == (False, held)
     waits = Bench("a", "2")
     assert health.ready(waits.facts, running=0, reason="").words == "1 of 2 nodes is here; waiting for 1 more"
     watched.agent.world(2, "b", why=Why.LOSS, before=Before(1, ("a", "b"), Why.FIRST))
