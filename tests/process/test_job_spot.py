@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from signal import SIGTERM
 
@@ -10,6 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from launcher.spot.aws import ACTION
 from launcher.spot.endpoint import endpoint
 from launcher.spot.exchange import Ask
 from launcher.spot.fetch import BODY_MAX, BadAnswer, fetch
@@ -204,6 +206,9 @@ async def _fails(request: web.Request) -> web.StreamResponse:
     return web.Response(status=503)
 
 
+HOSTILE = (_huge, _garbage, _no_text, _nested, _elsewhere, _fails)
+
+
 async def _hangs(request: web.Request) -> web.StreamResponse:
     await asyncio.sleep(NEVER_S)
     raise AssertionError
@@ -211,19 +216,23 @@ async def _hangs(request: web.Request) -> web.StreamResponse:
 
 @story
 async def test_a_metadata_server_that_is_hostile_or_away_changes_nothing(job: Job) -> None:
-    """One job with a server of each kind; explicit `--spot` says once that no notice can be seen."""
-    async with Aws().serve() as server:
-        server.replacement = _huge
-        node = await job.node("--np", "1", environ=on("aws", server))
-        (worker,) = await job.world(1, 1)
-        await node.says(rf"no notice of {server.endpoint[7:]} can be seen \(.*\); it is asked again; training goes on$")
-        server.replacement = _elsewhere
-        await worker.exits(0)
-        assert await node.exits() == 0
-        assert not any("elsewhere" in path for path in server.asked)
+    """One job with a node for a server of each kind; explicit `--spot` says once that no notice can be seen."""
+    async with contextlib.AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(Aws().serve()) for _ in HOSTILE]
+        for server, kind in zip(servers, HOSTILE, strict=True):
+            server.replacement = kind
+        nodes = [await job.node("--np", str(len(HOSTILE)), environ=on("aws", server)) for server in servers]
+        for server, node in zip(servers, nodes, strict=True):
+            where = server.endpoint.removeprefix("http://")
+            await node.says(rf"no notice of {where} can be seen \(.*\); it is asked again; training goes on$")
+            assert f"GET {ACTION}" in server.asked
+            assert not any("elsewhere" in one for one in server.asked)
+        for worker in await job.world(1, len(HOSTILE)):
+            await worker.exits(0)
+        assert {await node.exits() for node in nodes} == {0}
 
 
-@pytest.mark.parametrize("kind", [_huge, _garbage, _no_text, _nested, _elsewhere, _fails])
+@pytest.mark.parametrize("kind", HOSTILE)
 def test_whatever_a_server_answers_is_an_answer_or_a_bad_one(
     kind: object,
 ) -> None:
