@@ -32,6 +32,7 @@ if rank == 1 and not mark.exists():
     mark.touch()
     raise RuntimeError("once")
 dist.barrier()
+print("agents' store:", os.environ["TORCHELASTIC_USE_AGENT_STORE"], flush=True)
 print("sum", int(total.item()), "of", world, flush=True)
 dist.destroy_process_group()
 """
@@ -162,13 +163,18 @@ def test_a_node_that_is_lost_between_the_go_and_its_ranks_ends_no_other_torchrun
 
 
 @pytest.mark.timeout(120)
-def test_workers_train_over_the_store_of_a_round_and_a_failure_restarts_all_of_them(stage: Stage) -> None:
+@pytest.mark.parametrize(("disabled", "shared"), [("0", "True"), ("1", "False")])
+def test_workers_train_over_the_store_of_a_round_or_their_own_and_a_failure_restarts_all_of_them(
+    stage: Stage, disabled: str, shared: str
+) -> None:
     async def story() -> None:
         async with Torchruns(stage.etcd, stage.folder).open() as job:
             script = job.folder / "train.py"
             script.write_text(TRAIN)
-            nodes = [await job.start("2", str(script)) for _ in range(2)]
+            environ = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": disabled}
+            nodes = [await job.start("2", str(script), environ=environ) for _ in range(2)]
             assert [await node.exits() for node in nodes] == [0, 0]
+            assert [node.shown[-2] for node in nodes] == [f"agents' store: {shared}"] * 2
             assert [node.shown[-1] for node in nodes] == ["sum 2 of 2", "sum 2 of 2"]
             await nodes[0].says("the job has completed: every worker of generation 2 ended with exit code 0")
 

@@ -9,7 +9,7 @@ import re
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from elastic.store.embedded import guarded
@@ -66,6 +66,7 @@ class Torchruns:
         job_id: str = "",
         program: tuple[str, ...] = ("-m", "torch.distributed.run"),
         local_addr: str = "",
+        environ: Mapping[str, str] | None = None,
     ) -> Node:
         """Start one."""
         flags = ("--rdzv-backend", "elastic-etcd", "--rdzv-endpoint", self.etcd.endpoint)
@@ -75,9 +76,10 @@ class Torchruns:
             *(("--local-addr", local_addr) if local_addr else ()),
             *("--nproc-per-node", "1", "--max-restarts", str(restarts), "--rdzv-conf", ",".join(settings)),
             *(script or (str(self.folder / "worker.py"), str(self.end))),
+            environ=environ,
         )
 
-    async def run(self, *argv: str) -> Node:
+    async def run(self, *argv: str, environ: Mapping[str, str] | None = None) -> Node:
         """Start python with these arguments."""
         name = "ABCDEFGH"[len(self.nodes)]
         mark = f"elastic-test-{secrets.token_hex(8)}-{name}."
@@ -85,7 +87,14 @@ class Torchruns:
         process = await asyncio.create_subprocess_exec(
             *guarded([sys.executable, *argv]),
             cwd=self.folder,
-            env={**kept, "TEST_MARK": mark, "NODE": name, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+            env={
+                **kept,
+                "TEST_MARK": mark,
+                "NODE": name,
+                "CUDA_VISIBLE_DEVICES": "",
+                "OMP_NUM_THREADS": "1",
+                **(environ or {}),
+            },
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -395,8 +396,18 @@ def test_the_firmware_tells_whose_machine_this_is(said: dict[str, str], provider
     assert machine.provider(said) == provider
 
 
-def test_a_machine_that_says_nothing_is_no_cloud_s() -> None:
-    assert machine.look() in ("none", "aws", "gcp", "azure")
+def test_a_machine_that_says_nothing_is_no_cloud_s(tmp_path: Path) -> None:
+    assert machine.look(tmp_path, tmp_path / "uuid") == "none"
+
+
+def test_the_files_of_the_firmware_are_read_as_they_are_written(tmp_path: Path) -> None:
+    (tmp_path / "sys_vendor").write_bytes(b"Microsoft Corporation\n")
+    assert machine.look(tmp_path, tmp_path / "uuid") == "none"
+    (tmp_path / "chassis_asset_tag").write_bytes(machine.AZURE_TAG.encode() + b"\n")
+    assert machine.look(tmp_path, tmp_path / "uuid") == "azure"
+    (tmp_path / "chassis_asset_tag").write_bytes(b"\xff" * 5000)
+    (tmp_path / "uuid").write_bytes(b"ec2e1916-9099-7caf-fd21-012345abcdef\n")
+    assert machine.look(tmp_path, tmp_path / "uuid") == "aws"
 
 
 def test_all_three_have_one_address_and_a_variable_names_another() -> None:
