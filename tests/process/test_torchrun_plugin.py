@@ -221,6 +221,27 @@ def test_a_node_alone_gives_up_in_one_line_and_one_without_a_restart_left_fails_
 
 
 @pytest.mark.timeout(120)
+def test_operators_are_told_in_one_line_that_torchrun_has_the_workers_and_their_logs(stage: Stage) -> None:
+    async def story() -> None:
+        async with Torchruns(stage.etcd, stage.folder).open() as job:
+            node = await job.start("1")
+            await job.world(node)
+            shown = await asyncio.to_thread(status, job)
+            assert "running" in shown
+            assert "cannot be asked" not in shown
+            whose = "torchrun has the workers of this job and their logs: see its output on each node, or its --log-dir"
+            for words in (("logs", "0"), ("logs", "0", "--follow"), ("stacks", "0")):
+                ran = await asyncio.to_thread(ctl, job, *words)
+                assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", f"elastic-ctl: error: {whose}\n")
+            job.end.write_text("0")
+            assert await node.exits() == 0
+            ran = await asyncio.to_thread(ctl, job, "logs", "0")
+            assert ran.stdout == f"the job has completed, and its agents have ended; {whose}\n"
+
+    asyncio.run(story())
+
+
+@pytest.mark.timeout(120)
 def test_a_node_that_does_not_reach_its_own_address_says_so_in_one_line_and_leaves(stage: Stage) -> None:
     async def story() -> None:
         async with Torchruns(stage.etcd, stage.folder).open() as job:
@@ -270,6 +291,12 @@ def test_a_mistake_has_exit_code_2_also_where_it_cannot_be_said(
 
 def status(job: Torchruns) -> str:
     """What `elastic-ctl status` shows of the job."""
-    argv = ("-m", "launcher.ctl", "status", "--elastic_server", job.etcd.endpoint, "--job_id", job.job_id)
-    ran = subprocess.run([sys.executable, *argv], cwd=Path.cwd(), capture_output=True, text=True, check=True)
+    ran = ctl(job, "status")
+    assert ran.returncode == 0
     return ran.stdout
+
+
+def ctl(job: Torchruns, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of `elastic-ctl`."""
+    argv = ("-m", "launcher.ctl", *words, "--elastic_server", job.etcd.endpoint, "--job_id", job.job_id)
+    return subprocess.run([sys.executable, *argv], cwd=Path.cwd(), capture_output=True, text=True, check=False)
