@@ -74,11 +74,11 @@ async def test_all_nodes_of_a_machine_that_google_takes_back_drain_and_exit_with
             await node.says(r"Google Cloud moves this machine .* training goes on$")
         google.says("maintenance-event", "NONE")
         await google.heard("maintenance-event", 2)
+        told = [len(node.lines) for node in nodes]
         google.says("maintenance-event", "MIGRATE_ON_HOST_MAINTENANCE")
-        for node in nodes:
-            moved = [at for at, one in enumerate(node.lines) if "Google Cloud moves this machine" in one]
-            assert len(moved) == 1
-            await node.says(r"Google Cloud moves this machine .* training goes on$", since=moved[0] + 1)
+        for node, since in zip(nodes, told, strict=True):
+            await node.says(r"Google Cloud moves this machine .* training goes on$", since=since)
+            assert sum("Google Cloud moves this machine" in one for one in node.lines) == 2
         google.says("preempted", "TRUE")
         for node in nodes:
             await node.says(r"Google Cloud takes this machine back at \S+Z, in 30 s: this node drains")
