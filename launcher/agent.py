@@ -199,6 +199,7 @@ class Agent:
         await self._workers.start()
         openfiles.raise_own()
         if self._monitor is not None and self._config.metrics_at is not None:
+            self._monitor.held = lambda: watch.held
             await self._monitor.open(*self._config.metrics_at)
         with loading.kept():  # Only now: the nursery stands, and grpc brings threads.
             import elastic.store.etcd  # noqa: F401

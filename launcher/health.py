@@ -26,10 +26,10 @@ def healthy(*, nursery: bool) -> Answer:
 def ready(facts: Facts | None, *, running: int, reason: str) -> Answer:
     """Whether this node's workers run, or it is a spare; `running` are those that do.
 
-    `reason` is what the agent last said that it waits for, "" if that is nothing.
+    `reason` is what the agent last said that it waits for, or why it does not join yet; "" if that is nothing.
     """
     if facts is None:
-        return Answer(False, "this agent has not reached etcd yet")
+        return Answer(False, reason or "this agent has not reached etcd yet")
     generation = facts.generation
     if facts.phase is Phase.RUNNING and running and generation is not None:
         runs = "1 worker runs" if running == 1 else f"{running} workers run"

@@ -209,7 +209,7 @@ class Notes:
         known: dict[str, float | None] = {
             "start_seconds": self._start_s,
             "step": meter.step,
-            "steps_per_second": self._rate.rate,
+            "steps_per_second": self._rate.rate_at(now),
             "last_step_age_seconds": max(now - meter.stepped_at, 0.0) if meter.stepped_at is not None else None,
             "loss": self._loss,
             "goodput_ratio": sums.goodput,

@@ -28,6 +28,7 @@ HEADER_BYTES_MAX: Final = 4096
 HEADERS_MAX: Final = 32
 CLOSING_S: Final = 0.2
 BACKLOG: Final = 16
+ANY_V6: Final = "::"
 METHODS: Final = ("GET", "HEAD")
 
 
@@ -68,8 +69,11 @@ class MetricsDoor:
             max_headers=HEADERS_MAX,
         )
         # Names are resolved here, without the thread that asyncio would start for it.
-        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4][0]
-        self._server = await asyncio.get_running_loop().create_server(guarded, str(address), port, backlog=BACKLOG)
+        family, *_, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        address = str(found[0])
+        both = address == ANY_V6 and socket.has_dualstack_ipv6()  # asyncio's own socket would answer IPv6 alone.
+        listening = socket.create_server((address, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
+        self._server = await asyncio.get_running_loop().create_server(guarded, sock=listening, backlog=BACKLOG)
 
     @property
     def endpoints(self) -> tuple[tuple[str, int], ...]:

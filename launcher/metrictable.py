@@ -105,7 +105,7 @@ METRICS: Final = (
     _gauge("step", "The newest step that this node's workers have reported"),
     _counter("steps_total", "Steps that this node's workers have reported, those made again included"),
     _counter("steps_again_total", "Steps that were made again after a recovery"),
-    _gauge("steps_per_second", "The rate of steps in the last 30 s; absent while nothing runs"),
+    _gauge("steps_per_second", "The rate of steps in the last 30 s, 0 if the next is late; absent while nothing runs"),
     _gauge("last_step_age_seconds", "Since the last step was reported; absent before the first"),
     _gauge("loss", "The loss as the script last reported it; NaN if it was not finite"),
     # goodput

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from elastic.agentevents import Action, Event
@@ -55,6 +55,8 @@ class Monitor:
         self._complained = False
         self._standing: set[int] = set()
         """Local ranks of processes of a parameter-server job that have said that they do their work."""
+        self.held: Callable[[], str] = lambda: ""
+        """Why this node does not join, "" if nothing keeps it out."""
         workers.talk.followers.append(self._heard)
 
     async def open(self, host: str, port: int) -> None:
@@ -127,7 +129,7 @@ class Monitor:
             case "/healthz":
                 found = health.healthy(nursery=self._workers.nursery_lives)
             case "/readyz":
-                reason = self._lines.sentence if self._lines is not None else ""
+                reason = self._lines.sentence if self._lines is not None else self.held()
                 found = health.ready(self._facts, running=sum(self._workers.locals.values()), reason=reason)
             case _:
                 return None

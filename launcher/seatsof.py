@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from elastic.errors import ConfigError
 from elastic.keys import View
-from elastic.model import Generation, Role, Seat
+from elastic.model import Generation, Mode, Role, Seat
 from elastic.naming import process_name
 
 _NAMED = re.compile(r"(?:(?P<role>worker|server|heter)(?:log)?[.])?(?P<index>[0-9]{1,9})", re.ASCII)
@@ -76,6 +76,13 @@ def absent(view: View, role: Role, index: int) -> str:
         there = len(generation.seated(role))
         return f"there is no {name} now: generation {generation.g} has {there} of that role"
     return f"there is no {name}: generation {generation.g} has the ranks 0 to {generation.world_size - 1}"
+
+
+def elsewhere(view: View) -> str:
+    """Who has the workers, in a sentence, where the nodes of the job do not; "" where they do."""
+    if view.spec is None or view.spec.value.mode is not Mode.TORCHRUN:
+        return ""
+    return "torchrun has the workers of this job and their logs: see its output on each node, or its --log-dir"
 
 
 def _generation(view: View) -> Generation | None:

@@ -18,7 +18,7 @@ import os
 import ssl
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
@@ -48,6 +48,8 @@ BYTES_MAX = 256 << 20
 """Of one answer: a list of 10,000 pods."""
 DIGITS_MAX = 10
 """Of a number in an annotation; the largest of Kubernetes has as many."""
+INDEXES_MAX = 100_000
+"""Of a Job whose indexes are all tracked, Kubernetes allows as many."""
 WANTED: Final = "elastic-launch/nodes"
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
 OWNER: Final = "batch.kubernetes.io/controller-uid"
@@ -59,7 +61,10 @@ ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The Job and its pods. `running`, `waiting` and `done` are indexes; those that wait have no machine to run on."""
+    """The Job and its pods. `running`, `waiting` and `done` are indexes; those that wait have no machine to run on.
+
+    An index that is done, because its pod completed or failed for good, gets no pod any more.
+    """
 
     size: int
     running: frozenset[int] = frozenset()
@@ -82,12 +87,15 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Since when an index waits, when some were taken back the last time, and since when these and no more are done."""
+    """Since when an index waits, since when one is done, and when some were taken back the last time."""
 
     since: Mapping[int, float] = field(default_factory=dict)
     taken_back: float | None = None
-    done: frozenset[int] = frozenset()
-    done_at: float = 0.0
+    done: Mapping[int, float] = field(default_factory=dict)
+    drained: frozenset[int] = frozenset()
+    """Done, and others ran on for the time of patience: the job was not over."""
+    idle: float | None = None
+    """Since when some are done and none runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,42 +116,54 @@ class Resize:
 
 def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Hold | Resize, Memory]:
     """What to do with the Job, and what to remember of it. Only pods at the end are taken back: others would move."""
-    since = {index: memory.since.get(index, now) for index in view.waiting if index < view.size}
-    memory = replace(memory, since=since)
-    if view.done != memory.done:
-        memory = replace(memory, done=view.done, done_at=now)
+    memory = _remembered(view, memory, policy, now)
+    since = memory.since
     if view.ended:
         return Hold("the Job has ended"), Memory()
     if view.suspended:
         return Hold("the Job is suspended"), memory
-    if view.done and not view.running:
-        return _at_the_end(view), memory
+    if memory.idle is not None and not view.done <= memory.drained:
+        return _at_the_end(view, max(memory.idle, *memory.done.values()) + policy.patience_s, now), memory
     if view.wanted:
         return _as_wanted(view, policy), memory
     if not policy.low <= view.size <= policy.high:
-        size = min(max(view.size, policy.low), policy.high)
-        return Resize(size, f"--np allows {policy.low} to {policy.high}"), memory
+        size = _open(view, min(max(view.size, policy.low), policy.high))
+        if size != view.size:
+            return Resize(size, f"--np allows {policy.low} to {policy.high}"), memory
 
     given_up = {index for index, start in since.items() if now - start >= policy.patience_s}
-    if kept := _kept(view.size, given_up, policy.low):
+    if kept := _kept(view, given_up, policy.low):
         reason = f"{_pods(view.size - kept)} found no machine in {policy.patience_s:g} s"
         return Resize(kept, reason), replace(memory, taken_back=now)
     if since:
         later = [start + policy.patience_s for index, start in since.items() if index not in given_up]
         return Hold(f"{_pods(len(since))} without a machine", min(later, default=None)), memory
-    if view.done and now < memory.done_at + policy.patience_s:  # The others may be about to complete, too.
-        return Hold(_completed(view), memory.done_at + policy.patience_s), memory
+    certain_at = max(memory.done.values(), default=now) + policy.patience_s
+    if view.done and now < certain_at:  # The others may be about to complete, too.
+        return Hold(_completed(view), certain_at), memory
     if len(view.running | view.done) < view.size:
         return Hold(f"{len(view.running)} of {_pods(view.size)} running"), memory
     here = f"all {_pods(view.size)} running"
     if view.done:  # Drained by hand: their indexes are used up.
-        here = f"{len(view.running)} of {_pods(view.size)} running, the others completed"
-    if view.size == policy.high:
+        here = f"{len(view.running)} of {_pods(view.size)} running, the others ended"
+    if view.size >= policy.high:
         return Hold(f"{here}, and more are not allowed"), memory
     if memory.taken_back is not None and now < memory.taken_back + policy.again_s:
         until = memory.taken_back + policy.again_s
         return Hold(f"{here}; there was no machine for more", until), memory
     return Resize(policy.high, here), memory
+
+
+def _remembered(view: View, memory: Memory, policy: Policy, now: float) -> Memory:
+    done = {index: memory.done.get(index, now) for index in view.done}
+    drained = memory.drained & view.done
+    if view.running:
+        drained |= {index for index, at in done.items() if now - at >= policy.patience_s}
+    idle = None
+    if view.done and not view.running and not view.suspended:
+        idle = memory.idle if memory.idle is not None else now
+    since = {index: memory.since.get(index, now) for index in view.waiting if index < view.size}
+    return replace(memory, since=since, done=done, drained=drained, idle=idle)
 
 
 def _as_wanted(view: View, policy: Policy) -> Hold | Resize:
@@ -153,29 +173,42 @@ def _as_wanted(view: View, policy: Policy) -> Hold | Resize:
         number = None
     if number is None:
         return Hold(f"the annotation {WANTED} is {view.wanted[:40]!r} and no number; write one, or remove it")
-    size = min(max(number, policy.low), policy.high)
-    within = "" if size == number else f", and --np allows {policy.low} to {policy.high}"
+    allowed = min(max(number, policy.low), policy.high)
+    size = _open(view, allowed)
+    within = "" if allowed == number else f", and --np allows {policy.low} to {policy.high}"
+    within += "" if size == allowed else f", and the first {allowed} have ended"
     reason = f"the annotation {WANTED} says {number}{within}"
     return Hold(reason) if size == view.size else Resize(size, reason)
 
 
-def _at_the_end(view: View) -> Hold | Resize:
+def _at_the_end(view: View, certain_at: float, now: float) -> Hold | Resize:
     """Some nodes have done their work and none runs: nobody is added or waited for, whatever is wanted."""
-    if kept := _kept(view.size, view.waiting, 1):
-        return Resize(kept, "the others have completed")
-    return Hold(_completed(view))
+    kept = _kept(view, view.waiting, 0)
+    if not kept:
+        return Hold(_completed(view))
+    if now < certain_at:  # They may have been drained before anybody looked, and the machines of the others be away.
+        return Hold(f"{_completed(view)}, and none runs", certain_at)
+    return Resize(kept, "the others have ended")
 
 
 def _completed(view: View) -> str:
-    return f"{len(view.done)} of {_pods(view.size)} completed"
+    return f"{len(view.done)} of {_pods(view.size)} ended"
 
 
-def _kept(size: int, given_up: frozenset[int] | set[int], low: int) -> int:
-    """How many are left when those that are given up go, from the end on; 0 if none goes."""
-    kept = size
-    while kept > low and kept - 1 in given_up:
-        kept -= 1
-    return kept if kept < size else 0
+def _kept(view: View, given_up: Set[int], low: int) -> int:
+    """How many are left when those that are given up go, from the end on; 0 if none goes.
+
+    Of those that are not done `low` stay: a Job whose indexes are all done is complete.
+    """
+    kept, open_ = view.size, view.size - len(view.done)
+    while open_ > low and kept - 1 in given_up:
+        kept, open_ = kept - 1, open_ - 1
+    return kept if kept < view.size else 0
+
+
+def _open(view: View, size: int) -> int:
+    """The size, or what the Job needs at least so as not to be complete before its work is done."""
+    return max(size, 1 + next((index for index in range(view.size) if index not in view.done), -1))
 
 
 def _pods(number: int) -> str:
@@ -203,10 +236,18 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """status."""
+    """status of a pod."""
 
     phase: str = ""
     conditions: list[Condition] = []
+
+
+class JobStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """status of a Job. Indexes are written as "0,2-5"; they stay when their pods are gone."""
+
+    conditions: list[Condition] = []
+    completed_indexes: str = ""
+    failed_indexes: str = ""
 
 
 class JobSpec(msgspec.Struct, frozen=True):
@@ -222,7 +263,7 @@ class Job(msgspec.Struct, frozen=True):
 
     metadata: Meta
     spec: JobSpec
-    status: Status = Status()
+    status: JobStatus = JobStatus()
 
 
 class Pod(msgspec.Struct, frozen=True):
@@ -247,30 +288,43 @@ class Complaint(msgspec.Struct, frozen=True):
 
 def view_of(job: Job, pods: Sequence[Pod]) -> View:
     """The Job as `decide` sees it."""
-    found: dict[str, set[int]] = {"running": set(), "waiting": set(), "done": set()}
+    size = job.spec.completions or 0
+    found: dict[str, set[int]] = {"running": set(), "waiting": set()}
+    done = _indexes(job.status.completed_indexes, size) | _indexes(job.status.failed_indexes, size)
     for pod in pods:
         text = pod.metadata.annotations.get(INDEX, "")
-        if not text.isdecimal() or len(text) > DIGITS_MAX or int(text) >= (job.spec.completions or 0):
+        if not text.isdecimal() or len(text) > DIGITS_MAX or int(text) >= size:
             continue
         without = any(
             one.type == "PodScheduled" and one.status == "False" and one.reason == "Unschedulable"
             for one in pod.status.conditions
         )
         if pod.status.phase == "Succeeded":
-            found["done"].add(int(text))
+            done.add(int(text))
         elif pod.metadata.deletion_timestamp is None and pod.status.phase == "Running":
             found["running"].add(int(text))
         elif pod.metadata.deletion_timestamp is None and pod.status.phase == "Pending" and without:
             found["waiting"].add(int(text))
     return View(
-        size=job.spec.completions or 0,
-        running=frozenset(found["running"]),
-        waiting=frozenset(found["waiting"]),
-        done=frozenset(found["done"]),
+        size=size,
+        running=frozenset(found["running"] - done),
+        waiting=frozenset(found["waiting"] - done),
+        done=frozenset(done),
         wanted=job.metadata.annotations.get(WANTED, "").strip(),
         ended=any(one.type in ("Complete", "Failed") and one.status == "True" for one in job.status.conditions),
         suspended=job.spec.suspend,
     )
+
+
+def _indexes(text: str, size: int) -> set[int]:
+    """The indexes below `size` that a text like "0,2-5" names; a part of it that is none is passed over."""
+    found = set[int]()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        last = last or first
+        if first.isdecimal() and last.isdecimal() and max(len(first), len(last)) <= DIGITS_MAX:
+            found.update(range(int(first), min(int(last) + 1, size, INDEXES_MAX)))
+    return found
 
 
 # The thin shell.

@@ -48,6 +48,8 @@ async def _run(job: Job, asked: argparse.Namespace) -> int:
         if newest.view.verdict is not None:
             _tell_ended(newest.view.verdict.value, newest.view, role, index)
             return NOT_HERE
+        if why := seatsof.elsewhere(newest.view):
+            raise Unasked(why)
         teller = _Teller(job, newest, role, index)
         if not asked.follow:
             await teller.tell_once(lines)
@@ -200,6 +202,8 @@ def _tell_ended(verdict: Verdict, view: View, role: Role, index: int) -> None:
 
 
 def _where_it_was(view: View, role: Role, index: int) -> str:
+    if why := seatsof.elsewhere(view):
+        return why
     found = seatsof.where(view, role, index)
     if found is None:
         return seatsof.absent(view, role, index)

@@ -10,7 +10,7 @@ import msgspec
 
 from elastic.askwire import Snapshot
 from elastic.keys import View
-from launcher import status
+from launcher import seatsof, status
 from launcher.asking import ask_all
 from launcher.operate.job import Job
 
@@ -42,9 +42,9 @@ async def look(job: Job) -> Picture:
 
 
 async def picture(job: Job, view: View) -> Picture:
-    """The same of what was read; a job that has ended has nobody to ask."""
+    """The same of what was read; a job that has ended has nobody to ask, and torchrun's nodes answer nobody."""
     described, asked_at = status.describe(view, job.job_id), time.time()
-    if view.verdict is not None:
+    if view.verdict is not None or seatsof.elsewhere(view):
         return Picture(status=described, windows={}, unasked={}, asked_at=asked_at)
     members = {node: stored.value for node, stored in view.members.items()}
     secret = view.secret.value if view.secret is not None else None

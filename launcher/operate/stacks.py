@@ -32,6 +32,8 @@ async def node_of(job: Job, role: Role, index: int, ended: str) -> Asking:
     Raises `Unasked`, `NoSuchJob`, `StoreError`.
     """
     view = await job.view()
+    if why := seatsof.elsewhere(view):
+        raise Unasked(why)
     if view.verdict is not None:
         raise Unasked(f"the job has {view.verdict.value.status}: no worker runs, and {ended}")
     found = seatsof.where(view, role, index)

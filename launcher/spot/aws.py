@@ -91,7 +91,9 @@ class Aws:
         """The other path, at once; after the second one there is a pause."""
         first = self._asked == ACTION
         self._path = REBALANCE if first else ACTION
-        return Heard(found, 0.0, trouble, clear=not found and not trouble) if first else Heard(found, trouble=trouble)
+        if not first:
+            return Heard(found, trouble=trouble)
+        return Heard(found, 0.0, trouble, clear=not trouble and not any(isinstance(one, Notice) for one in found))
 
     def _failed(self, trouble: str) -> Heard:
         self._failures += 1

@@ -2,7 +2,8 @@
 
 The events of all machines of a placement group come to each of them, so this machine first asks for its own name. An
 event is never acknowledged: that would only bring it forward. A Preempt is announced at least 30 s before, a Reboot and
-a Redeploy 15 and 10 minutes before. The first request for events switches them on, and may take two minutes.
+a Redeploy 15 and 10 minutes before, and days before where hardware is about to fail. The first request for events
+switches them on, and may take two minutes.
 
 Source: Azure documentation, "Azure Metadata Service: Scheduled Events for Linux VMs".
 """

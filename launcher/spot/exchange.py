@@ -23,6 +23,9 @@ TIMEOUT_S = 5.0
 LEFT_MIN_S = 10.0
 """So much time counts as left at least. A notice can name a moment that is over, or none; to try to save costs nothing,
 and if the machine goes meanwhile it is a loss like any other."""
+NEAR_S = 600.0
+"""A machine that goes later than this is worth a line and no drain yet: until then it makes steps. Azure announces
+hardware that is about to fail days ahead, and Google a stop of a machine with cards an hour ahead."""
 TOKEN: Final = re.compile(r"[!-~]{1,1024}")
 """What may be sent back to a server in a header."""
 
@@ -90,11 +93,18 @@ class Watch(Protocol):
         """Take in what came of it; None: no answer. `now` is this machine's Unix time."""
 
 
-def notice(text: str, at: float | None, answer: Answer, now: float) -> Notice:
-    """Make a notice. `at` is by the server's clock, which is its Date header where it has one; None: it is due."""
+def notice(
+    text: str, at: float | None, answer: Answer, now: float, *, left_min_s: float = LEFT_MIN_S
+) -> Notice | Remark:
+    """Make a notice, or a remark if it is further away than `NEAR_S`.
+
+    `at` is by the server's clock, which is its Date header where it has one; None: it is due.
+    """
     theirs = parsed_time(answer.headers.get("date", ""))
     left_s = 0.0 if at is None else at - (theirs if theirs is not None else now)
-    return Notice(text, now if at is None else at, max(left_s, LEFT_MIN_S))
+    if at is not None and left_s > NEAR_S:
+        return Remark(f"{text} at {date_time(at)}: this node drains {NEAR_S / 60:.0f} minutes before, if that stands")
+    return Notice(text, now if at is None else at, max(left_s, left_min_s))
 
 
 def pause(failures: int, longest_s: float = PAUSE_MAX_S) -> float:
@@ -114,7 +124,16 @@ def parsed_time(text: str) -> float | None:
 
 def clock_time(at: float) -> str:
     """Unix time as people read it: 12:03:44Z. A time that no clock has is "an unknown time"."""
+    return _shown(at, "%H:%M:%SZ")
+
+
+def date_time(at: float) -> str:
+    """The same with its date: 2027-01-18 12:03:44Z."""
+    return _shown(at, "%Y-%m-%d %H:%M:%SZ")
+
+
+def _shown(at: float, form: str) -> str:
     try:
-        return f"{datetime.fromtimestamp(at, UTC):%H:%M:%SZ}"
+        return datetime.fromtimestamp(at, UTC).strftime(form)
     except (OverflowError, OSError, ValueError):
         return "an unknown time"

@@ -4,16 +4,20 @@ Both are hanging requests: the server answers when the value changes, or after a
 that a notice that is there already is seen at once; the others name the etag of the answer before, so that no change
 between two requests is missed. An answer without `Metadata-Flavor: Google` is not from the metadata server.
 
-A spot machine has about 30 s after `preempted` is TRUE. A maintenance event is announced 60 s before, or earlier for
-machines with cards. Sources: Compute Engine documentation, "Create and use Spot VMs", "Query metadata server for
-maintenance event notices", "About VM metadata".
+A spot machine has about 30 s after `preempted` is TRUE. A maintenance event is announced 60 s before, or up to an hour
+for machines with cards; when it begins says `upcoming-maintenance`, where that is kept. Sources: Compute Engine
+documentation, "Create and use Spot VMs", "Query metadata server for maintenance event notices", "Monitor and plan for a
+host maintenance event", "About VM metadata".
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from launcher.spot.exchange import TOKEN, Answer, Ask, Heard, Notice, Remark, pause
+import msgspec
+
+from elastic.unreadable import UNREADABLE
+from launcher.spot.exchange import TOKEN, Answer, Ask, Heard, Notice, Remark, notice, parsed_time, pause
 
 HANGS_S = 60
 """A hanging request is answered after this time, whatever there is."""
@@ -22,9 +26,11 @@ PAUSE_S = 1.0
 """Between two requests, so that a server that does not hang is not asked without end."""
 TROUBLE_MAX_S = 5.0
 """A preemption leaves 30 s: a server that does not answer is asked again soon."""
+HEADERS: Final = {"Metadata-Flavor": "Google"}
 BASE: Final = "/computeMetadata/v1/instance"
 PREEMPTED_S = 30.0
 MAINTENANCE_S = 60.0
+STOPS: Final = "Google Cloud stops this machine for maintenance"
 
 
 class _Value:
@@ -38,11 +44,10 @@ class _Value:
 
     def ask(self) -> Ask:
         """The value as it is, or its next change."""
-        headers = {"Metadata-Flavor": "Google"}
         if not self._etag:
-            return Ask(f"{BASE}/{self.PATH}", headers)
+            return Ask(f"{BASE}/{self.PATH}", HEADERS)
         query = f"wait_for_change=true&timeout_sec={HANGS_S}&last_etag={self._etag}"
-        return Ask(f"{BASE}/{self.PATH}?{query}", headers, timeout_s=ANSWERED_S)
+        return Ask(f"{BASE}/{self.PATH}?{query}", HEADERS, timeout_s=ANSWERED_S)
 
     def hear(self, answer: Answer | None, now: float) -> Heard:
         """A value; anything else is trouble."""
@@ -81,16 +86,57 @@ class Preempted(_Value):
         return (Notice("Google Cloud takes this machine back", now + PREEMPTED_S, PREEMPTED_S),)
 
 
+class _Planned(msgspec.Struct):
+    """Both spellings are documented."""
+
+    window_start_time: str = ""
+    windowStartTime: str = ""  # noqa: N815
+
+
 class Maintenance(_Value):
-    """What Google is about to do with the host of this machine."""
+    """What Google is about to do with the host of this machine; of a stop also when."""
 
     PATH = "maintenance-event"
+
+    def __init__(self) -> None:
+        """Nothing was asked yet."""
+        super().__init__()
+        self._stops = False
+        """Whether the last answer was that the machine stops, and nobody has asked when."""
+
+    def ask(self) -> Ask:
+        """The event, or when it is."""
+        return Ask(f"{BASE}/upcoming-maintenance?alt=json", HEADERS) if self._stops else super().ask()
+
+    def hear(self, answer: Answer | None, now: float) -> Heard:
+        """Where nobody says when, a stop is as near as one without cards."""
+        if not self._stops:
+            heard = super().hear(answer, now)
+            if self._stops:
+                self._etag = ""  # Nothing hangs while the time runs: after this the event is read as it is.
+                return Heard(pause_s=0.0)
+            return heard
+        self._stops = False
+        at = _begins(answer)
+        said = answer if answer is not None and at is not None else Answer(0)
+        stop = notice(STOPS, at or now + MAINTENANCE_S, said, now, left_min_s=MAINTENANCE_S)
+        return Heard((stop,), clear=isinstance(stop, Remark))
 
     def read(self, answer: Answer, now: float) -> tuple[Notice | Remark, ...]:
         """NONE, MIGRATE_ON_HOST_MAINTENANCE or TERMINATE_ON_HOST_MAINTENANCE."""
         if answer.text.startswith("MIGRATE"):
             return (Remark("Google Cloud moves this machine to another host (live migration); training goes on"),)
         if answer.text.startswith("TERMINATE"):
-            text = "Google Cloud stops this machine for maintenance"
-            return (Notice(text, now + MAINTENANCE_S, MAINTENANCE_S),)
+            self._stops = True
         return ()
+
+
+def _begins(answer: Answer | None) -> float | None:
+    """When a planned maintenance begins, None if that is not said."""
+    if answer is None or answer.status != 200 or answer.headers.get("metadata-flavor") != "Google":
+        return None
+    try:
+        planned = msgspec.json.decode(answer.body, type=_Planned)
+    except UNREADABLE:
+        return None
+    return parsed_time(planned.window_start_time or planned.windowStartTime)

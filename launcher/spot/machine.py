@@ -28,9 +28,9 @@ def provider(said: Mapping[str, str]) -> str:
     return "azure" if said.get("chassis_asset_tag") == AZURE_TAG else "none"
 
 
-def look() -> str:
+def look(dmi: Path = DMI, hypervisor: Path = HYPERVISOR) -> str:
     """The provider of this machine."""
-    return provider({**{name: _text(DMI / name) for name in NAMES}, "hypervisor": _text(HYPERVISOR)})
+    return provider({**{name: _text(dmi / name) for name in NAMES}, "hypervisor": _text(hypervisor)})
 
 
 def _text(path: Path) -> str:

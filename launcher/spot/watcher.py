@@ -28,6 +28,7 @@ TRY_AGAIN = 4
 EARLIER_S = 1.0
 """A notice that leaves so much less time than the one before is told again."""
 REMARKS_MAX = 100
+"""Of the whole life of an agent: a server that says another one each time fills no log."""
 FIRST_S = 1.0
 """So long after its start a node waits for the first answers before it joins. A server answers within milliseconds."""
 HELD_EVERY_S = 300.0
@@ -69,7 +70,9 @@ class SpotWatch:
         self._standing: dict[Watch, tuple[Notice, float]] = {}
         """The notices that stand, with the time at which this machine may be gone."""
         self._changed = asyncio.Event()
-        self._remarked: set[str] = set()
+        self._remarked: dict[tuple[Watch, str], set[str]] = {}
+        """What was said of the newest answer of each watch, by what was asked for."""
+        self._remarks = 0
         self._troubled: set[Watch] = set()
 
     async def run(self) -> None:
@@ -84,6 +87,14 @@ class SpotWatch:
         async with asyncio.TaskGroup() as group:
             for watch in watches:
                 group.create_task(self._follow(watch, where))
+
+    @property
+    def held(self) -> str:
+        """Why this node does not join yet, "" if no notice keeps it out."""
+        if not self._enters or not self._standing:
+            return ""
+        notice, _ = min(self._standing.values(), key=lambda one: one[1])
+        return f"{notice.reason}: this node does not join"
 
     async def free(self) -> None:
         """Wait until no notice stands: a node of a machine that goes would cost the others two restarts.
@@ -114,14 +125,19 @@ class SpotWatch:
 
     async def _follow(self, watch: Watch, where: Endpoint) -> None:
         while True:
-            answer = await _answer(where, watch.ask())
+            ask = watch.ask()
+            answer = await _answer(where, ask)
             try:
                 heard = watch.hear(answer, time.time())
             except Exception as error:  # noqa: BLE001  Whatever a server says, training goes on.
                 heard = Heard((), PAUSE_MAX_S, f"its answer cannot be understood: {type(error).__name__}")
             self._note(watch, heard)
             for found in heard.found:
-                self._remark(found) if isinstance(found, Remark) else self._notice(found)
+                if isinstance(found, Notice):
+                    self._notice(found)
+            if not heard.trouble:
+                texts = {one.text for one in heard.found if isinstance(one, Remark)}
+                self._remark((watch, ask.path.partition("?")[0]), texts)
             if heard.trouble or heard.pause_s:
                 self._trouble(watch, where, heard.trouble)
             await asyncio.sleep(heard.pause_s)
@@ -152,10 +168,13 @@ class SpotWatch:
             )
         self._put(Drain(TRY_AGAIN, notice.reason, deadline))
 
-    def _remark(self, remark: Remark) -> None:
-        if remark.text not in self._remarked and len(self._remarked) < REMARKS_MAX:
-            self._remarked.add(remark.text)
-            self._narrator.say(remark.text)
+    def _remark(self, asked: tuple[Watch, str], texts: set[str]) -> None:
+        """Say what the answer before did not say. What is gone is forgotten: the next time it is news again."""
+        for text in sorted(texts - self._remarked.get(asked, set())):
+            self._remarks += 1
+            if self._remarks <= REMARKS_MAX:
+                self._narrator.say(text)
+        self._remarked[asked] = texts
 
     def _trouble(self, watch: Watch, where: Endpoint, trouble: str) -> None:
         """Say once that notices may not be seen, and once that they are again; `auto` may well find nothing."""

@@ -19,6 +19,7 @@ import threading
 import time
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import suppress
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # It is of C++.
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -224,31 +225,38 @@ class EtcdRendezvous(RendezvousHandler):
         host, port = parse_endpoint(round_.go.master)
         me, size = round_.generation.members[round_.m_id].host, len(round_.generation.members)
         bootstrap = RendezvousStoreInfo(host, port)
-        if round_.m_id == 0:
-            try:
-                self._server = stores.serve(host, port)
-            except RuntimeError as error:
-                self._leave()
-                mend = "somebody else has the port, or --local-addr is not an address of this machine"
-                raise endings.NotReached(_said(f"cannot listen at {round_.go.master} ({error}); {mend}"), 4) from error
-            if not self.use_agent_store:
-                bootstrap = RendezvousStoreInfo.build(0, self._server, me)  # Before the others look for it.
+        meeting = stores.Meeting(host, port, round_.m_id, size)
         limit_s = self._settings.join_timeout_s
-        until = time.monotonic() + limit_s
+        own_s = min(limit_s, stores.SERVE_S) if round_.m_id == 0 else limit_s
+        began = time.monotonic()
         met = False
 
         def goes_on() -> bool:
             with self._changed:
-                return self._rounds.taken is round_ and self._goes_on() and (met or time.monotonic() < until)
+                in_time = met or time.monotonic() < began + (limit_s if meeting.reached else own_s)
+                return self._rounds.taken is round_ and self._goes_on() and in_time
 
         def ended(text: str) -> None:
             if met:
                 _said(text)
 
-        meeting = stores.Meeting(host, port, round_.m_id, size)
+        if round_.m_id == 0:
+            try:
+                self._server = stores.serve(port, goes_on)
+            except RuntimeError as error:
+                self._leave()
+                text = f"cannot listen at port {port} ({error}); somebody else has it"
+                raise endings.NotReached(_said(text), 4) from error
+            except endings.Over:
+                pass  # So says `goes_on`, too.
+            if self._server is not None and not self.use_agent_store:
+                bootstrap = RendezvousStoreInfo.build(0, self._server, me)  # Before the others look for it.
         store = meeting.meet(goes_on, ended)
         if store is None and self._goes_on():
             self._leave()
+            if round_.m_id == 0 and not meeting.reached:
+                text = f"this node does not reach {round_.go.master} itself, where the round meets, in {own_s:g} s"
+                raise endings.NotReached(_said(f"{text}; is --local-addr an address of this machine?"), 4)
             raise _not_met(round_.go.master, limit_s, reached=meeting.reached)
         if store is None:
             return None
@@ -364,5 +372,7 @@ def _said(what: object) -> str:
 
 
 def _write(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+    """Write to stderr. One that is full, closed or not there at all (None) changes no exit code."""
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()

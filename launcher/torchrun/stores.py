@@ -22,10 +22,13 @@ from launcher.torchrun.endings import Over
 
 T = TypeVar("T")
 
+LOOPBACK = "127.0.0.1"
 TRY_S = 0.5
 """One attempt to reach the node of rank 0."""
 PAUSE_S = 0.05
 """Between two looks: that node starts its store as soon as it has heard of the go."""
+SERVE_S = 10.0
+"""To begin to listen, and to connect to oneself: both take milliseconds."""
 STORE_S = 300.0
 """Torch's own limit for a call of its store."""
 HERE = "elastic-launch/here/{m_id}"
@@ -141,9 +144,20 @@ class RoundStore(TCPStore):
             time.sleep(PAUSE_S)
 
 
-def serve(host: str, port: int) -> TCPStore:
-    """Listen until the last reference is gone. Raises `RuntimeError` (torch's) if the port is taken."""
-    return TCPStore(host, port, is_master=True, wait_for_workers=False)
+def serve(port: int, goes_on: Callable[[], bool]) -> TCPStore:
+    """Listen at every address until the last reference is gone.
+
+    Raises `RuntimeError` (torch's) if the port is taken, and `Over` if the round is over before it listens. Torch's own
+    connection to the server goes over loopback: to an address that this machine cannot reach itself torch would try
+    again and again, with stack traces on stderr. `Meeting` finds that out quietly.
+    """
+    limit = timedelta(seconds=SERVE_S)
+    store = within(
+        lambda: TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, timeout=limit),
+        goes_on,
+    )
+    store.set_timeout(timedelta(seconds=STORE_S))
+    return store
 
 
 def within(call: Callable[[], T], goes_on: Callable[[], bool]) -> T:

@@ -31,6 +31,8 @@ class Cluster:
         self.tokens = {"first"}
         self.rules: list[Thing] = one(rendered(KUBERNETES / "components" / "autoscaler"), "Role", "autoscaler")["rules"]
         self.pods: dict[int, Thing] = {}
+        self.done: set[int] = set()
+        """Indexes whose pod has succeeded, whether or not it is still there."""
         self.taken: list[tuple[int, str]] = []
         """Pods that were removed because the Job became smaller: index, and phase at that moment."""
         self.patches: list[Thing] = []
@@ -50,7 +52,7 @@ class Cluster:
     def renew(self, size: int) -> None:
         """Another Job under the same name."""
         self._made += 1
-        self.pods = {}
+        self.pods, self.done = {}, set()
         spec = {"completionMode": "Indexed", "completions": size, "parallelism": size, "suspend": False}
         meta = {"name": NAME, "uid": f"uid-{self._made}", "annotations": {}}
         self.job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec, "status": {}}
@@ -63,7 +65,7 @@ class Cluster:
             self.taken.append((index, self.phase(index)))
             del self.pods[index]
         for index in range(size):
-            if index not in self.pods:
+            if index not in self.pods and index not in self.done:
                 self._made += 1
                 meta = {
                     "name": f"{NAME}-{index}-{self._made}",
@@ -100,6 +102,25 @@ class Cluster:
         self.machines = self.machines if machines is None else machines
         self.settle()
         await self.tell()
+
+    async def finish(self, index: int) -> None:
+        """The pod of an index exits with 0."""
+        self.pods[index]["status"] = {"phase": "Succeeded"}
+        self.done.add(index)
+        self.job["status"]["completedIndexes"] = ",".join(map(str, sorted(self.done)))
+        await self.change()
+
+    async def clear_away(self, index: int) -> None:
+        """A pod that has ended is deleted, as when the machine on which it ran is removed."""
+        del self.pods[index]
+        await self.change()
+
+    async def take_all(self) -> None:
+        """All machines go at once; pods that ran wait for another."""
+        for pod in self.pods.values():
+            if pod["status"]["phase"] == "Running":
+                pod["status"] = {"phase": "Pending"}
+        await self.change(machines=0)
 
     async def until(self, size: int, running: int) -> None:
         """Wait until the Job has this size and so many pods run."""

@@ -13,6 +13,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.process.happenings import Happenings
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -26,6 +28,8 @@ class Metadata:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.told = Happenings()
+        """Of each request."""
         self.endpoint = ""
         self.replacement: Handler | None = None
         """What answers everything, instead of the cloud."""
@@ -35,6 +39,7 @@ class Metadata:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(f"{request.method} {request.path_qs}")
+        self.told.changed()
         return await (self.replacement or self.answer)(request)
 
     @contextlib.asynccontextmanager
@@ -102,6 +107,11 @@ class Google(Metadata):
         self._values[name] = value
         self._changed.set()
         self._changed = asyncio.Event()
+
+    async def heard(self, name: str, nodes: int) -> None:
+        """Wait until so many nodes have heard the value as it is now, which has just changed."""
+        before, asks = len(self.asked), f"last_etag={self._etag(name)}"
+        await self.told.until(lambda: sum(asks in one for one in self.asked[before:]) >= nodes, f"{name} was heard")
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         if request.headers.get("Metadata-Flavor") != "Google":

@@ -87,6 +87,34 @@ async def test_a_job_grows_to_the_machines_that_come_and_no_running_pod_is_ever_
 
 
 @story
+async def test_a_job_whose_first_node_was_drained_is_not_completed_when_all_machines_are_taken(tmp_path: Path) -> None:
+    cluster = Cluster(size=3, machines=3)
+    async with cluster.serve() as server, scaler(tmp_path, server, "--np", "1:3") as autoscaler:
+        await autoscaler.says("all 3 pods running")
+        await cluster.finish(0)
+        await autoscaler.says("2 of 3 pods running, the others ended")
+        await cluster.take_all()
+        assert await autoscaler.says("from 3") == "Job train: from 3 to 2 pods: 1 pod found no machine in 0.3 s"
+        await cluster.change(machines=1)
+        await cluster.until(size=2, running=1)
+        await autoscaler.says("from 2 to 3")
+        await cluster.finish(1)
+        await cluster.take_all()
+        assert await autoscaler.says("ended$") == "Job train: from 3 to 2 pods: the others have ended"
+
+
+@story
+async def test_a_job_grows_also_when_the_pod_of_a_drained_node_has_been_deleted(tmp_path: Path) -> None:
+    cluster = Cluster(size=2, machines=2)
+    async with cluster.serve() as server:
+        await cluster.finish(0)
+        await cluster.clear_away(0)
+        async with scaler(tmp_path, server, "--np", "1:4") as autoscaler:
+            line = await autoscaler.says("from 2")
+            assert line == "Job train: from 2 to 4 pods: 1 of 2 pods running, the others ended"
+
+
+@story
 async def test_the_server_has_to_show_a_certificate_of_the_cluster_s_authority(tmp_path: Path) -> None:
     own = authority(tmp_path)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -9,8 +9,10 @@ from contextlib import suppress
 from signal import SIGTERM
 
 import aiohttp
+import pytest
 
-from launcher.metricsdoor import CONNECTIONS_MAX
+from launcher.endpoints import join_host_port
+from launcher.metricsdoor import CONNECTIONS_MAX, MetricsDoor, line
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
 from tests.process.nodes import Node
@@ -187,6 +189,22 @@ async def test_a_port_that_somebody_else_has_is_one_line_and_the_node_goes_on(jo
     said = [line for line in node.lines if "metrics" in line]
     assert len(said) == 1
     assert "cannot be used (Address already in use): this node goes on without metrics" in said[0]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_any_address_of_ipv6_is_any_of_ipv4_too(host: str) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+
+    async def main() -> None:
+        door = MetricsDoor(lambda path, accept: line(200, path), print)
+        await door.open("::", 0)
+        ((_, port),) = door.endpoints
+        async with aiohttp.ClientSession() as session, session.get(f"http://{join_host_port(host, port)}/x") as answer:
+            assert await answer.text() == "/x\n"
+        await door.close()
+
+    asyncio.run(main())
 
 
 @story

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 from signal import SIGTERM
 
+import aiohttp
 import pytest
 from aiohttp import web
 
+from launcher.spot.aws import ACTION
 from launcher.spot.endpoint import endpoint
 from launcher.spot.exchange import Ask
 from launcher.spot.fetch import BODY_MAX, BadAnswer, fetch
@@ -15,6 +19,7 @@ from tests.bench import steplog
 from tests.process.jobs import Job, story
 from tests.process.metadata import Aws, Azure, Google, Metadata
 from tests.process.nodes import Node
+from tests.store.servers import free_ports
 
 NEVER_S = 3600.0
 
@@ -67,6 +72,13 @@ async def test_all_nodes_of_a_machine_that_google_takes_back_drain_and_exit_with
         google.says("maintenance-event", "MIGRATE_ON_HOST_MAINTENANCE")
         for node in nodes:
             await node.says(r"Google Cloud moves this machine .* training goes on$")
+        google.says("maintenance-event", "NONE")
+        await google.heard("maintenance-event", 2)
+        told = [len(node.lines) for node in nodes]
+        google.says("maintenance-event", "MIGRATE_ON_HOST_MAINTENANCE")
+        for node, since in zip(nodes, told, strict=True):
+            await node.says(r"Google Cloud moves this machine .* training goes on$", since=since)
+            assert sum("Google Cloud moves this machine" in one for one in node.lines) == 2
         google.says("preempted", "TRUE")
         for node in nodes:
             await node.says(r"Google Cloud takes this machine back at \S+Z, in 30 s: this node drains")
@@ -103,8 +115,13 @@ async def test_a_node_of_a_machine_with_a_notice_waits_and_joins_when_the_notice
     async with Azure("trainer_3").serve() as azure:
         assert isinstance(azure, Azure)
         azure.plans("Redeploy", "trainer_3", left_s=600.0)
-        node = await job.node("--np", "1", environ=on("azure", azure))
+        (port,) = free_ports(1)
+        node = await job.node("--np", "1", "--metrics_port", str(port), environ=on("azure", azure))
         await node.says(r"Azure moves this machine to other hardware at \S+Z: this node does not join and waits")
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/readyz") as answer:
+            assert answer.status == 503
+            words = await answer.text()
+            assert re.fullmatch(r"Azure moves this machine to other hardware at \S+Z: this node does not join\n", words)
         assert not any("joined the job" in line for line in node.lines)
         azure.events.clear()
         await node.says(r"the notice was withdrawn: this node joins$")
@@ -112,6 +129,21 @@ async def test_a_node_of_a_machine_with_a_notice_waits_and_joins_when_the_notice
         await worker.exits(0)
         assert await node.exits() == 0
         assert sum("does not join" in line for line in node.lines) == 1
+
+
+@story
+async def test_an_event_of_azure_days_ahead_is_a_line_and_the_node_drains_when_it_is_near(job: Job) -> None:
+    async with Azure("trainer_3").serve() as azure:
+        assert isinstance(azure, Azure)
+        azure.plans("Redeploy", "trainer_3", left_s=300_000.0)
+        node = await job.node("--np", "1", environ=on("azure", azure))
+        words = "Azure moves this machine to other hardware at"
+        await node.says(rf"{words} \d{{4}}-\d\d-\d\d \S+Z: this node drains 10 minutes before")
+        await job.world(1, 1)
+        azure.events.clear()
+        azure.plans("Redeploy", "trainer_3", left_s=500.0)
+        await node.says(rf"{words} \S+Z, in \d+ s: this node drains")
+        assert await node.exits() == 4
 
 
 @story
@@ -174,6 +206,9 @@ async def _fails(request: web.Request) -> web.StreamResponse:
     return web.Response(status=503)
 
 
+HOSTILE = (_huge, _garbage, _no_text, _nested, _elsewhere, _fails)
+
+
 async def _hangs(request: web.Request) -> web.StreamResponse:
     await asyncio.sleep(NEVER_S)
     raise AssertionError
@@ -181,19 +216,23 @@ async def _hangs(request: web.Request) -> web.StreamResponse:
 
 @story
 async def test_a_metadata_server_that_is_hostile_or_away_changes_nothing(job: Job) -> None:
-    """One job with a server of each kind; explicit `--spot` says once that no notice can be seen."""
-    async with Aws().serve() as server:
-        server.replacement = _huge
-        node = await job.node("--np", "1", environ=on("aws", server))
-        (worker,) = await job.world(1, 1)
-        await node.says(rf"no notice of {server.endpoint[7:]} can be seen \(.*\); it is asked again; training goes on$")
-        server.replacement = _elsewhere
-        await worker.exits(0)
-        assert await node.exits() == 0
-        assert not any("elsewhere" in path for path in server.asked)
+    """One job with a node for a server of each kind; explicit `--spot` says once that no notice can be seen."""
+    async with contextlib.AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(Aws().serve()) for _ in HOSTILE]
+        for server, kind in zip(servers, HOSTILE, strict=True):
+            server.replacement = kind
+        nodes = [await job.node("--np", str(len(HOSTILE)), environ=on("aws", server)) for server in servers]
+        for server, node in zip(servers, nodes, strict=True):
+            where = server.endpoint.removeprefix("http://")
+            await node.says(rf"no notice of {where} can be seen \(.*\); it is asked again; training goes on$")
+            assert f"GET {ACTION}" in server.asked
+            assert not any("elsewhere" in one for one in server.asked)
+        for worker in await job.world(1, len(HOSTILE)):
+            await worker.exits(0)
+        assert {await node.exits() for node in nodes} == {0}
 
 
-@pytest.mark.parametrize("kind", [_huge, _garbage, _no_text, _nested, _elsewhere, _fails])
+@pytest.mark.parametrize("kind", HOSTILE)
 def test_whatever_a_server_answers_is_an_answer_or_a_bad_one(
     kind: object,
 ) -> None:

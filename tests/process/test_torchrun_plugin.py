@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import io
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.rendezvous import RendezvousParameters
 
+from launcher.torchrun import BACKEND
+from launcher.torchrun.handler import create_handler
 from tests.process.jobs import Stage
 from tests.process.torchruns import Torchruns, works
 
@@ -25,6 +32,7 @@ if rank == 1 and not mark.exists():
     mark.touch()
     raise RuntimeError("once")
 dist.barrier()
+print("agents' store:", os.environ["TORCHELASTIC_USE_AGENT_STORE"], flush=True)
 print("sum", int(total.item()), "of", world, flush=True)
 dist.destroy_process_group()
 """
@@ -173,13 +181,18 @@ def test_an_operator_takes_torchruns_in_and_out_of_the_world(stage: Stage) -> No
 
 
 @pytest.mark.timeout(120)
-def test_workers_train_over_the_store_of_a_round_and_a_failure_restarts_all_of_them(stage: Stage) -> None:
+@pytest.mark.parametrize(("disabled", "shared"), [("0", "True"), ("1", "False")])
+def test_workers_train_over_the_store_of_a_round_or_their_own_and_a_failure_restarts_all_of_them(
+    stage: Stage, disabled: str, shared: str
+) -> None:
     async def story() -> None:
         async with Torchruns(stage.etcd, stage.folder).open() as job:
             script = job.folder / "train.py"
             script.write_text(TRAIN)
-            nodes = [await job.start("2", str(script)) for _ in range(2)]
+            environ = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": disabled}
+            nodes = [await job.start("2", str(script), environ=environ) for _ in range(2)]
             assert [await node.exits() for node in nodes] == [0, 0]
+            assert [node.shown[-2] for node in nodes] == [f"agents' store: {shared}"] * 2
             assert [node.shown[-1] for node in nodes] == ["sum 2 of 2", "sum 2 of 2"]
             await nodes[0].says("the job has completed: every worker of generation 2 ended with exit code 0")
 
@@ -226,6 +239,40 @@ def test_a_node_alone_gives_up_in_one_line_and_one_without_a_restart_left_fails_
 
 
 @pytest.mark.timeout(120)
+def test_operators_are_told_in_one_line_that_torchrun_has_the_workers_and_their_logs(stage: Stage) -> None:
+    async def story() -> None:
+        async with Torchruns(stage.etcd, stage.folder).open() as job:
+            node = await job.start("1")
+            await job.world(node)
+            shown = await asyncio.to_thread(status, job)
+            assert "running" in shown
+            assert "cannot be asked" not in shown
+            whose = "torchrun has the workers of this job and their logs: see its output on each node, or its --log-dir"
+            for words in (("logs", "0"), ("logs", "0", "--follow"), ("stacks", "0")):
+                ran = await asyncio.to_thread(ctl, job, *words)
+                assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", f"elastic-ctl: error: {whose}\n")
+            job.end.write_text("0")
+            assert await node.exits() == 0
+            ran = await asyncio.to_thread(ctl, job, "logs", "0")
+            assert ran.stdout == f"the job has completed, and its agents have ended; {whose}\n"
+
+    asyncio.run(story())
+
+
+@pytest.mark.timeout(120)
+def test_a_node_that_does_not_reach_its_own_address_says_so_in_one_line_and_leaves(stage: Stage) -> None:
+    async def story() -> None:
+        async with Torchruns(stage.etcd, stage.folder).open() as job:
+            node = await job.start("1", conf="join_timeout=1", local_addr="192.0.2.1")
+            assert await node.exits() == 4
+            assert node.lines[-1].startswith("[elastic-launch] this node does not reach 192.0.2.1:")
+            assert node.lines[-1].endswith("in 1 s; is --local-addr an address of this machine?")
+            assert all(line.startswith("[elastic-launch") for line in node.lines)
+
+    asyncio.run(story())
+
+
+@pytest.mark.timeout(120)
 def test_the_handler_keeps_torchs_interface_over_rounds_a_close_and_a_run_after_it(stage: Stage) -> None:
     async def story() -> None:
         async with Torchruns(stage.etcd, stage.folder).open() as job:
@@ -237,21 +284,44 @@ def test_the_handler_keeps_torchs_interface_over_rounds_a_close_and_a_run_after_
     asyncio.run(story())
 
 
+class _Full(io.StringIO):
+    """As a disk without room is."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _closed() -> io.StringIO:
+    file = io.StringIO()
+    file.close()
+    return file
+
+
+@pytest.mark.parametrize("stderr", [_Full, _closed, lambda: None])
+def test_a_mistake_has_exit_code_2_also_where_it_cannot_be_said(
+    monkeypatch: pytest.MonkeyPatch, stderr: Callable[[], io.StringIO | None]
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stderr())
+    with pytest.raises(SystemExit) as ended:
+        create_handler(RendezvousParameters(BACKEND, "127.0.0.1:2379", "j1", 1, 1, is_host=1))
+    assert ended.value.code == 2
+
+
 def status(job: Torchruns) -> str:
     """What `elastic-ctl status` shows of the job."""
-    argv = ("-m", "launcher.ctl", "status", "--elastic_server", job.etcd.endpoint, "--job_id", job.job_id)
-    ran = subprocess.run([sys.executable, *argv], cwd=Path.cwd(), capture_output=True, text=True, check=True)
+    ran = ctl(job, "status")
+    assert ran.returncode == 0
     return ran.stdout
 
 
 async def scaled(job: Torchruns, np: str) -> str:
     """Give the job another np; what follows, in words."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "launcher.ctl", "scale", "--np", np),
-        *("--elastic_server", job.etcd.endpoint, "--job_id", job.job_id),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    out, _ = await process.communicate()
-    assert process.returncode == 0
-    return out.decode().strip().removeprefix(f"{job.job_id}: ")
+    ran = await asyncio.to_thread(ctl, job, "scale", "--np", np)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip().removeprefix(f"{job.job_id}: ")
+
+
+def ctl(job: Torchruns, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of `elastic-ctl`."""
+    argv = ("-m", "launcher.ctl", *words, "--elastic_server", job.etcd.endpoint, "--job_id", job.job_id)
+    return subprocess.run([sys.executable, *argv], cwd=Path.cwd(), capture_output=True, text=True, check=False)

@@ -9,7 +9,7 @@ import re
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from elastic.store.embedded import guarded
@@ -65,17 +65,21 @@ class Torchruns:
         restarts: int = 3,
         job_id: str = "",
         program: tuple[str, ...] = ("-m", "torch.distributed.run"),
+        local_addr: str = "",
+        environ: Mapping[str, str] | None = None,
     ) -> Node:
         """Start one."""
         flags = ("--rdzv-backend", "elastic-etcd", "--rdzv-endpoint", self.etcd.endpoint)
         settings = ("last_call_timeout=0.5", "lease_ttl=10", *filter(None, [conf]))
         return await self.run(
             *(*program, *flags, "--rdzv-id", job_id or self.job_id, "--nnodes", nnodes),
+            *(("--local-addr", local_addr) if local_addr else ()),
             *("--nproc-per-node", "1", "--max-restarts", str(restarts), "--rdzv-conf", ",".join(settings)),
             *(script or (str(self.folder / "worker.py"), str(self.end))),
+            environ=environ,
         )
 
-    async def run(self, *argv: str) -> Node:
+    async def run(self, *argv: str, environ: Mapping[str, str] | None = None) -> Node:
         """Start python with these arguments."""
         name = "ABCDEFGH"[len(self.nodes)]
         mark = f"elastic-test-{secrets.token_hex(8)}-{name}."
@@ -83,7 +87,14 @@ class Torchruns:
         process = await asyncio.create_subprocess_exec(
             *guarded([sys.executable, *argv]),
             cwd=self.folder,
-            env={**kept, "TEST_MARK": mark, "NODE": name, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+            env={
+                **kept,
+                "TEST_MARK": mark,
+                "NODE": name,
+                "CUDA_VISIBLE_DEVICES": "",
+                "OMP_NUM_THREADS": "1",
+                **(environ or {}),
+            },
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

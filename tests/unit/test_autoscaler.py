@@ -14,6 +14,7 @@ from deploy.kubernetes.autoscaler import (
     Hold,
     Job,
     JobSpec,
+    JobStatus,
     Memory,
     Meta,
     Pod,
@@ -112,18 +113,18 @@ def test_the_annotation_counts_instead_of_the_machines(wanted: str, decision: Ho
 
 def test_a_job_that_completes_is_not_grown() -> None:
     decision, _ = decide(of(4, done=(1,)), NEW, POLICY, 0.0)
-    assert decision == Hold("1 of 4 pods completed", 100.0)
+    assert decision == Hold("1 of 4 pods ended", 100.0)
 
 
 def test_a_job_of_which_a_node_was_drained_grows_again_when_the_others_go_on() -> None:
     _, memory = decide(of(4, done=(1,)), NEW, POLICY, 0.0)
     _, memory = decide(of(4, done=(1, 2)), memory, POLICY, 60.0)
     decision, memory = decide(of(4, done=(1, 2)), memory, POLICY, 159.0)
-    assert decision == Hold("2 of 4 pods completed", 160.0)
+    assert decision == Hold("2 of 4 pods ended", 160.0)
     decision, memory = decide(of(4, done=(1, 2)), memory, POLICY, 160.0)
-    assert decision == Resize(6, "2 of 4 pods running, the others completed")
+    assert decision == Resize(6, "2 of 4 pods running, the others ended")
     decision, _ = decide(of(6, done=(1, 2)), memory, POLICY, 160.0)
-    assert decision == Hold("4 of 6 pods running, the others completed, and more are not allowed")
+    assert decision == Hold("4 of 6 pods running, the others ended, and more are not allowed")
 
 
 def test_pods_without_a_machine_are_taken_back_also_where_a_node_was_drained() -> None:
@@ -133,15 +134,63 @@ def test_pods_without_a_machine_are_taken_back_also_where_a_node_was_drained() -
 
 
 def test_a_pod_without_a_machine_does_not_keep_a_job_open_that_has_completed() -> None:
-    decision, _ = decide(of(4, done=(0, 1), waiting=(2, 3)), NEW, POLICY, 0.0)
-    assert decision == Resize(2, "the others have completed")
+    _, memory = decide(of(4, done=(0,), waiting=(2, 3)), NEW, POLICY, 0.0)
+    completed = of(4, done=(0, 1), waiting=(2, 3))
+    decision, memory = decide(completed, memory, POLICY, 5.0)
+    assert decision == Hold("2 of 4 pods ended, and none runs", 105.0)
+    decision, _ = decide(completed, memory, POLICY, 105.0)
+    assert decision == Resize(2, "the others have ended")
+
+
+def test_after_a_start_of_its_own_it_waits_before_it_takes_a_job_for_completed() -> None:
+    decision, memory = decide(of(4, done=(0,), waiting=(1, 2, 3)), NEW, POLICY, 1000.0)
+    assert decision == Hold("1 of 4 pods ended, and none runs", 1100.0)
+    _, memory = decide(of(4, done=(0,), waiting=(2, 3)), memory, POLICY, 1100.0)  # It was drained: 1 goes on.
+    decision, _ = decide(of(4, done=(0,), waiting=(1, 2)), memory, POLICY, 1101.0)
+    assert decision == Hold("2 pods without a machine", 1201.0)
+
+
+def test_a_drained_node_is_no_end_of_the_job_when_all_machines_are_taken_at_once() -> None:
+    memory, low = NEW, Policy(1, 4, patience_s=100)
+    for now in (0.0, 100.0):
+        _, memory = decide(of(4, done=(0,)), memory, low, now)
+    gone = of(4, done=(0,), waiting=(1, 2, 3))
+    decision, memory = decide(gone, memory, low, 200.0)
+    assert decision == Hold("3 pods without a machine", 300.0)
+    decision, memory = decide(gone, memory, low, 300.0)
+    assert decision == Resize(2, "2 pods found no machine in 100 s"), "with index 0 alone the Job would be complete"
+    decision, memory = decide(of(2, done=(0,), waiting=(1,)), memory, low, 300.0)
+    assert decision == Hold("1 pod without a machine")
+    decision, memory = decide(of(2, done=(0,), waiting=(1,)), memory, low, 900.0)
+    assert decision == Hold("1 pod without a machine")
+    decision, _ = decide(of(3, done=(0, 1), waiting=(2,)), memory, low, 1000.0)
+    assert decision == Hold("2 of 3 pods ended, and none runs", 1100.0), "1 was not drained: it is the end"
+
+
+def test_a_number_of_somebody_s_own_does_not_complete_a_job_of_which_the_first_were_drained() -> None:
+    memory = NEW
+    for now in (0.0, 100.0):
+        _, memory = decide(of(4, done=(0, 1)), memory, POLICY, now)
+    decision, _ = decide(of(4, done=(0, 1), wanted="2"), memory, POLICY, 200.0)
+    assert decision == Resize(3, f"the annotation {WANTED} says 2, and the first 2 have ended")
+    decision, _ = decide(of(8, done=(0, 1, 2, 3, 4, 5, 6)), memory, POLICY, 0.0)
+    assert decision == Hold("7 of 8 pods ended", 100.0)
+
+
+def test_time_in_which_a_job_is_suspended_does_not_show_that_it_has_completed() -> None:
+    _, memory = decide(of(4, done=(0,)), NEW, POLICY, 0.0)
+    _, memory = decide(View(4, done=frozenset({0}), suspended=True), memory, POLICY, 50.0)
+    decision, _ = decide(of(4, done=(0,), waiting=(1, 2, 3)), memory, POLICY, 500.0)
+    assert decision == Hold("1 of 4 pods ended, and none runs", 600.0)
 
 
 def test_the_annotation_does_not_keep_a_job_open_that_has_completed() -> None:
-    decision, _ = decide(of(4, done=(0, 1, 2), waiting=(3,), wanted="4"), NEW, POLICY, 0.0)
-    assert decision == Resize(3, "the others have completed")
+    completed = of(4, done=(0, 1, 2), waiting=(3,), wanted="4")
+    _, memory = decide(completed, NEW, POLICY, 0.0)
+    decision, _ = decide(completed, memory, POLICY, 100.0)
+    assert decision == Resize(3, "the others have ended")
     decision, _ = decide(of(3, done=(0, 1, 2), wanted="4"), NEW, POLICY, 0.0)
-    assert decision == Hold("3 of 3 pods completed")
+    assert decision == Hold("3 of 3 pods ended")
     decision, _ = decide(of(4, done=(0,), wanted="3"), NEW, POLICY, 0.0)
     assert decision == Resize(3, f"the annotation {WANTED} says 3")
 
@@ -188,8 +237,31 @@ def test_a_pod_counts_by_its_index_and_its_phase() -> None:
     assert view_of(job, pods) == View(6, frozenset({0}), frozenset({2}), frozenset({4}), wanted="3")
 
 
+@pytest.mark.parametrize(
+    ("text", "done"),
+    [
+        ("", set()),
+        ("1", {1}),
+        ("0,2-4", {0, 2, 3, 4}),
+        ("4-9999999999", {4, 5}),
+        ("7,a,1-,-3,2-b,5-4,3", {1, 3}),
+        ("1" * 5000, set()),
+    ],
+)
+def test_an_index_that_the_job_says_to_be_over_is_done_also_when_its_pod_is_gone(text: str, done: set[int]) -> None:
+    for status in (JobStatus(completed_indexes=text), JobStatus(failed_indexes=text)):
+        assert view_of(Job(Meta(), JobSpec(6, 6), status), []) == View(6, done=frozenset(done))
+
+
+def test_all_that_is_said_of_indexes_counts_together() -> None:
+    job = Job(Meta(), JobSpec(6, 6), JobStatus(completed_indexes="0", failed_indexes="5"))
+    pods = [pod("0", "Running", leaving=True), pod("1", "Succeeded"), pod("2", "Running"), pod("5", "Failed")]
+    assert view_of(job, pods) == View(6, running=frozenset({2}), done=frozenset({0, 1, 5}))
+
+
 def test_what_the_server_says_beside_what_counts_is_passed_over() -> None:
     said = b"""{"metadata": {"uid": "u", "resourceVersion": "7", "labels": {"a": "b"}}, "kind": "Job",
         "spec": {"completions": 2, "parallelism": 2, "template": {}},
-        "status": {"active": 2, "conditions": [{"type": "Complete", "status": "True", "reason": "x"}]}}"""
-    assert view_of(msgspec.json.decode(said, type=Job), []) == View(2, ended=True)
+        "status": {"active": 2, "completedIndexes": "0", "failedIndexes": "1",
+        "conditions": [{"type": "Complete", "status": "True", "reason": "x"}]}}"""
+    assert view_of(msgspec.json.decode(said, type=Job), []) == View(2, done=frozenset({0, 1}), ended=True)

@@ -205,6 +205,15 @@ def test_a_failed_worker_pauses_the_goodput_from_its_last_step_on(watched: Watch
     assert "elastic_launch_right_seconds" not in page, "nothing runs"
 
 
+def test_the_rate_of_workers_that_hang_is_0_and_not_what_it_was(watched: Watched) -> None:
+    watched.notes.stepped(0, 1, {}, 1.0)
+    watched.notes.stepped(0, 2, {}, 2.0)
+    watched.agent.now = 20.0
+    assert watched.page()["elastic_launch_steps_per_second"] == 1.0
+    watched.agent.now = 40.0
+    assert watched.page()["elastic_launch_steps_per_second"] == 0.0
+
+
 def test_what_a_script_that_reports_nothing_did_counts_when_its_recovery_is_told_by_the_next_change(
     watched: Watched,
 ) -> None:
@@ -311,6 +320,8 @@ def test_a_node_is_ready_when_its_workers_run(watched: Watched) -> None:
 
 def test_a_node_that_is_not_ready_says_what_it_waits_for(watched: Watched) -> None:
     assert health.ready(None, running=0, reason="") == (False, "this agent has not reached etcd yet")
+    held = "AWS takes this machine back at 08:01:58Z: this node does not join"
+    assert health.ready(None, running=0, reason=held) == (False, held)
     waits = Bench("a", "2")
     assert health.ready(waits.facts, running=0, reason="").words == "1 of 2 nodes is here; waiting for 1 more"
     watched.agent.world(2, "b", why=Why.LOSS, before=Before(1, ("a", "b"), Why.FIRST))

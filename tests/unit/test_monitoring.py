@@ -177,6 +177,50 @@ def test_a_job_that_hangs_before_its_first_step_is_alerted_whatever_its_workers_
     assert unless[0] == "elastic_launch_last_step_age_seconds"
 
 
+def fires(expression: str, **known: float) -> bool:
+    """Whether an alert is raised where one node of one job has these metrics, which then all have the same labels."""
+
+    def value(part: Any) -> float | None:
+        match part:
+            case promql_parser.NumberLiteral():
+                return float(part.val)
+            case promql_parser.VectorSelector():
+                return known.get((part.name or "").removeprefix(PREFIX))
+            case promql_parser.ParenExpr() | promql_parser.AggregateExpr():
+                return value(part.expr)
+        assert isinstance(part, promql_parser.BinaryExpr)
+        left, right = value(part.lhs), value(part.rhs)
+        if str(part.op) == "or":
+            return left if left is not None else right
+        if left is None or right is None:
+            return None
+        found: dict[str, float | None] = {
+            "+": left + right,
+            "*": left * right,
+            "/": left / right if right else None,
+            ">": left if left > right else None,
+            "<": left if left < right else None,
+            "and": left,
+        }
+        return found[str(part.op)]
+
+    return value(promql_parser.parse(expression)) is not None
+
+
+@pytest.mark.parametrize(
+    "alert", ["ElasticLaunchStoreNotAnswering", "ElasticLaunchNodeWithoutStore", "ElasticLaunchNodeRightNearlyOver"]
+)
+def test_a_node_with_a_long_lease_that_is_due_later_is_no_silence_of_etcd(alert: str) -> None:
+    (rule,) = (rule["expr"] for rule in rules() if rule["alert"] == alert)
+    right = {"right_at_most_seconds": 50.0}
+    assert not fires(rule, store_silence_seconds=14.9, lease_ttl_seconds=60.0, **right)
+    assert fires(rule, store_silence_seconds=25.1, lease_ttl_seconds=60.0, **right)
+    assert fires(rule, store_silence_seconds=11.3, lease_ttl_seconds=5.0, **right)
+    assert fires(rule, store_silence_seconds=10.1, **right), "who has lost its lease has no ttl"
+    assert not fires(rule, store_silence_seconds=9.0, **right)
+    assert not fires(rule)
+
+
 def test_prometheus_itself_takes_the_rules() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
@@ -192,6 +236,9 @@ def test_the_example_of_scraping_names_machines_and_pods() -> None:
     machines, pods = found["scrape_configs"]
     assert machines["static_configs"][0]["targets"]
     assert pods["kubernetes_sd_configs"] == [{"role": "pod"}]
+    (phases,) = (one for one in pods["relabel_configs"] if one.get("action") == "drop")
+    assert phases["source_labels"] == ["__meta_kubernetes_pod_phase"]
+    assert {*phases["regex"].split("|")} == {"Succeeded", "Failed"}, "pods that have ended answer nobody"
     assert found["rule_files"] == [ALERTS.name]
     names = [one["job_name"] for one in found["scrape_configs"]]
     assert len(set(names)) == len(names)

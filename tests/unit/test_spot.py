@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,9 +156,42 @@ def test_live_migration_is_a_remark_and_a_stop_for_maintenance_a_notice_of_60_s(
     assert last(Maintenance(), google("NONE")).found == ()
     (remark,) = last(Maintenance(), google("MIGRATE_ON_HOST_MAINTENANCE")).found
     assert isinstance(remark, Remark)
-    assert last(Maintenance(), google("TERMINATE_ON_HOST_MAINTENANCE")).found == (
-        Notice("Google Cloud stops this machine for maintenance", NOW + 60, 60.0),
+    rounds = heard(Maintenance(), google("TERMINATE_ON_HOST_MAINTENANCE"), Answer(404), google("NONE"))
+    assert [ask.path.rpartition("/")[2] for ask, _ in rounds] == (
+        ["maintenance-event", "upcoming-maintenance?alt=json", "maintenance-event"]
     )
+    assert [found.pause_s for _, found in rounds] == [0.0, POLL_S, 1.0]
+    assert [found.found for _, found in rounds] == [
+        (),
+        (Notice("Google Cloud stops this machine for maintenance", NOW + 60, 60.0),),
+        (),
+    ]
+    assert [found.clear for _, found in rounds] == [False, False, True]
+
+
+def planned(at: str, name: str = "window_start_time") -> Answer:
+    return Answer(200, {**DATE, "metadata-flavor": "Google"}, json.dumps({name: at, "can_reschedule": True}).encode())
+
+
+@pytest.mark.parametrize("name", ["window_start_time", "windowStartTime"])
+def test_a_stop_for_maintenance_in_an_hour_is_a_remark_with_its_date_and_a_notice_when_it_is_near(name: str) -> None:
+    watch, stops = Maintenance(), google("TERMINATE_ON_HOST_MAINTENANCE")
+    far = last(watch, stops, planned("2027-01-15T09:00:00Z", name))
+    text = "Google Cloud stops this machine for maintenance at 2027-01-15 09:00:00Z: this node drains 10 minutes before"
+    assert far == Heard((Remark(f"{text}, if that stands"),), clear=True)
+    near = last(watch, stops, planned("2027-01-15T08:10:00Z", name))
+    assert near.found == (Notice("Google Cloud stops this machine for maintenance", NOW + 600, 600.0),)
+    assert not near.clear
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, Answer(503), Answer(200, {}, b"{}"), google("NONE"), planned("soon"), planned("2027-01-15T08:00:00Z")],
+)
+def test_a_stop_for_maintenance_of_which_nobody_says_when_or_that_is_due_leaves_60_s(answer: Answer | None) -> None:
+    (stop,) = last(Maintenance(), google("TERMINATE_ON_HOST_MAINTENANCE"), answer).found
+    assert isinstance(stop, Notice)
+    assert stop.left_s == 60.0
 
 
 # --- Azure --------------------------------------------------------------------------------------------------------
@@ -224,6 +258,31 @@ def test_an_event_for_this_machine_without_a_time_leaves_10_s(value: str | None)
     (notice,) = azure({**event("Preempt", "trainer_3"), "NotBefore": value}).found
     assert isinstance(notice, Notice)
     assert notice.left_s == LEFT_MIN_S
+
+
+@pytest.mark.parametrize(
+    ("at", "shown"),
+    [
+        ("Mon, 18 Jan 2027 08:00:30 GMT", "2027-01-18 08:00:30Z"),
+        ("Fri, 15 Jan 2027 08:10:01 GMT", "2027-01-15 08:10:01Z"),
+    ],
+)
+def test_an_event_that_is_days_or_more_than_10_minutes_away_is_a_remark_with_its_date(at: str, shown: str) -> None:
+    found = azure(event("Redeploy", "trainer_3", at=at))
+    text = f"Azure moves this machine to other hardware at {shown}: this node drains 10 minutes before, if that stands"
+    assert found == Heard((Remark(text),), AZURE_POLL_S, clear=True)
+
+
+def test_an_event_is_a_notice_as_soon_as_it_is_10_minutes_away() -> None:
+    assert azure(event("Redeploy", "trainer_3", at="Fri, 15 Jan 2027 08:10:00 GMT")).found == (
+        Notice("Azure moves this machine to other hardware", NOW + 600, 600.0),
+    )
+
+
+def test_an_action_of_aws_that_is_far_away_is_a_remark_and_no_notice_stands() -> None:
+    found = last(Aws(), TOKEN, document({"action": "stop", "time": "2027-01-15T09:00:00Z"}))
+    text = "AWS stops this machine at 2027-01-15 09:00:00Z: this node drains 10 minutes before, if that stands"
+    assert (found.found, found.clear) == ((Remark(text),), True)
 
 
 def test_an_event_that_has_begun_leaves_10_s() -> None:
@@ -337,8 +396,18 @@ def test_the_firmware_tells_whose_machine_this_is(said: dict[str, str], provider
     assert machine.provider(said) == provider
 
 
-def test_a_machine_that_says_nothing_is_no_cloud_s() -> None:
-    assert machine.look() in ("none", "aws", "gcp", "azure")
+def test_a_machine_that_says_nothing_is_no_cloud_s(tmp_path: Path) -> None:
+    assert machine.look(tmp_path, tmp_path / "uuid") == "none"
+
+
+def test_the_files_of_the_firmware_are_read_as_they_are_written(tmp_path: Path) -> None:
+    (tmp_path / "sys_vendor").write_bytes(b"Microsoft Corporation\n")
+    assert machine.look(tmp_path, tmp_path / "uuid") == "none"
+    (tmp_path / "chassis_asset_tag").write_bytes(machine.AZURE_TAG.encode() + b"\n")
+    assert machine.look(tmp_path, tmp_path / "uuid") == "azure"
+    (tmp_path / "chassis_asset_tag").write_bytes(b"\xff" * 5000)
+    (tmp_path / "uuid").write_bytes(b"ec2e1916-9099-7caf-fd21-012345abcdef\n")
+    assert machine.look(tmp_path, tmp_path / "uuid") == "aws"
 
 
 def test_all_three_have_one_address_and_a_variable_names_another() -> None:
