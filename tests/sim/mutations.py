@@ -800,7 +800,6 @@ MUTATIONS: Final = (
         "",
         "nobody else gave the go",
     ),
-    Mutation("halt: away", HALTING, "    if away and None", "    if False and None", "who returns is waited for"),
     Mutation("halt: waits", HALTING, "if not waited or (broken", "if True or (broken", "workers save before the end"),
     Mutation(
         "halt: lost meanwhile",
@@ -808,6 +807,14 @@ MUTATIONS: Final = (
         "broken = len(waited) < len(busy) or _broken",
         "broken = _broken",
         "a loss ends the plan",
+    ),
+    Mutation("halt: away", HALTING, "    if away and None", "    if False and None", "all are asked to save at once"),
+    Mutation(
+        "halt: returns",
+        HALTING,
+        "if q.here(node) or q.returns_until(node) is not None]",
+        "if q.here(node)]",
+        "who returns is waited for",
     ),
     Mutation(
         "halt: failed meanwhile",
@@ -1167,6 +1174,7 @@ OPEN: Final[dict[str, str]] = {
     "record: no incarnation": "what is left over of a generation's number is deleted when that generation is formed",
     "form: left over": "nobody writes it; that somebody deletes the key of a generation is not simulated",
     "right: without its key": "a refresh that does not find the key gives none either; what is left is one lease",
+    "halt: returns": "who is heard over a link is waited for anyway: what is left is a new proposer's first second",
     "row running: ok": "the row for workers that are gone takes it then, and what is recorded is the same",
     "a go left over": "the first generation is written with its go, which takes the place of one that is left over",
     "register: store": "its lease is not one of another store, which therefore refuses it in any case",

@@ -9,6 +9,7 @@ import pytest
 from elastic.decisions import Reason
 from elastic.keys import Stored
 from elastic.model import Halt, Status, Why
+from elastic.question import RETURN_S
 from tests.unit.views import Job, nodes_of
 
 REASON = "elastic-ctl stop by me@desk"
@@ -102,6 +103,13 @@ def test_while_leases_return_nobody_is_asked_yet() -> None:
     job.vanish("b", heard=False)
     halt(job)
     assert job.wait(10, Reason.RETURNING).reason == f"{REASON}; waiting for b to register again"
+
+
+def test_who_lost_its_lease_while_it_saves_is_waited_for_as_long_as_it_may_come_back() -> None:
+    job = halted()
+    job.vanish("b", heard=False)
+    assert job.wait(11, Reason.STOPPING).until == 11 + RETURN_S
+    ends_as(job, 11 + RETURN_S)
 
 
 def test_a_job_whose_workers_all_ended_well_has_completed() -> None:
