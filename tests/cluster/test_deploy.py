@@ -110,8 +110,9 @@ def node(things: list[Thing], number: int, prefix: str, on: Network, shared: Pat
     address = f"{prefix}.{number + 11}"
     environ = kustomize.environment(container, FIELDS | {"metadata.name": f"train-{number}", "status.podIP": address})
     words = kustomize.command(container, environ)
-    assert words[-3:-1] == ["-m", "elastic.examples.digits"]
-    command = [*entrypoint(), *words[:-3], "/shared/held.py", "/shared/gate", "--epochs=12", "--step_time=0.01"]
+    script = words.index("-m")
+    assert words[script + 1] == "elastic.examples.digits"
+    command = [*entrypoint(), *words[:script], "/shared/held.py", "/shared/gate", "--epochs=12", "--step_time=0.01"]
     environ |= {"PATH": f"{sys.prefix}/bin:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": "/shared"}
     environ |= {"TMPDIR": "/shared", "OMP_NUM_THREADS": "1", "ELASTIC_NP": "2", "ELASTIC_SETTLE": "1"}
     made = engine.container(

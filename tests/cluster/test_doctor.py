@@ -47,7 +47,7 @@ def test_the_doctor_finds_all_ways_open_then_a_firewall_in_one_direction_then_on
             machines[1].deafen(port, machines[0])
             code, said = await cluster.doctor(machines[1], "--job_id", "doctor")
             assert code == 1
-            assert "fail  reachability: 1 way is closed between 2 members; open the nodes' ports to each other" in said
+            assert "fail  reachability: 1 way is closed between 2 members; open all ports between the nodes" in said
             assert re.search(
                 rf"^ +{re.escape(first)} does not reach {re.escape(second)}: .* \(the way back is open\)$", said, re.M
             ), said

@@ -151,7 +151,7 @@ def test_a_console_on_a_disk_that_stands_still_stops_nobody_and_says_what_is_mis
         await again.exits(0)
         assert await kept.exits() == 0
         assert "lease is lost" not in kept.text("launcher.log")
-        lines = [re.sub(r"^\[\d\] ", "", line) for line in out.read_text().splitlines()]
+        lines = [re.sub(r"^\[\S+\] rank \d: ", "", line) for line in out.read_text().splitlines()]
         numbers = [int(found[1]) for line in lines if (found := re.fullmatch(rf"(\d+) {LINE}", line))]
         assert numbers == list(range(len(numbers)))
         (missing,) = (found for line in lines if (found := re.fullmatch(STOOD_STILL, line)))
