@@ -7,24 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.kubernetes.autoscaler import (
-    INDEX,
-    WANTED,
-    Condition,
-    Hold,
-    Job,
-    JobSpec,
-    JobStatus,
-    Memory,
-    Meta,
-    Pod,
-    Policy,
-    Resize,
-    Status,
-    View,
-    decide,
-    view_of,
-)
+from launcher.kube.objects import INDEX, Condition, Job, JobSpec, JobStatus, Meta, Pod, Status, view_of
+from launcher.kube.sizing import WANTED, Hold, Memory, Policy, Resize, View, decide
 
 POLICY = Policy(2, 6, patience_s=100, again_s=500)
 NEW = Memory()

@@ -1,0 +1,1 @@
+"""The autoscaler of Kubernetes: what it decides, and what it reads."""

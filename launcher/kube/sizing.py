@@ -1,0 +1,171 @@
+"""How large an elastic Job of Kubernetes is to be, for deploy/kubernetes/autoscaler.py: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+PATIENCE_S = 300.0
+"""A cloud needs some minutes for a machine, longer with cards."""
+AGAIN_S = 900.0
+WANTED: Final = "elastic-launch/nodes"
+DIGITS_MAX = 10
+"""Of a number in an annotation; the largest of Kubernetes has as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The Job and its pods. `running`, `waiting` and `done` are indexes; those that wait have no machine to run on.
+
+    An index that is done, because its pod completed or failed for good, gets no pod any more.
+    """
+
+    size: int
+    running: frozenset[int] = frozenset()
+    waiting: frozenset[int] = frozenset()
+    done: frozenset[int] = frozenset()
+    wanted: str = ""
+    ended: bool = False
+    suspended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How many pods at least and at most, how long one may wait for a machine, and when it is asked for again."""
+
+    low: int
+    high: int
+    patience_s: float = PATIENCE_S
+    again_s: float = AGAIN_S
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Since when an index waits, since when one is done, and when some were taken back the last time."""
+
+    since: Mapping[int, float] = field(default_factory=dict)
+    taken_back: float | None = None
+    done: Mapping[int, float] = field(default_factory=dict)
+    drained: frozenset[int] = frozenset()
+    """Done, and others ran on for the time of patience: the job was not over."""
+    idle: float | None = None
+    """Since when some are done and none runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Nothing is to be changed before `until`, unless the Job or its pods change."""
+
+    reason: str
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """The Job is to have so many pods."""
+
+    size: int
+    reason: str
+
+
+def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Hold | Resize, Memory]:
+    """What to do with the Job, and what to remember of it. Only pods at the end are taken back: others would move."""
+    memory = _remembered(view, memory, policy, now)
+    since = memory.since
+    if view.ended:
+        return Hold("the Job has ended"), Memory()
+    if view.suspended:
+        return Hold("the Job is suspended"), memory
+    if memory.idle is not None and not view.done <= memory.drained:
+        return _at_the_end(view, max(memory.idle, *memory.done.values()) + policy.patience_s, now), memory
+    if view.wanted:
+        return _as_wanted(view, policy), memory
+    if not policy.low <= view.size <= policy.high:
+        size = _open(view, min(max(view.size, policy.low), policy.high))
+        if size != view.size:
+            return Resize(size, f"--np allows {policy.low} to {policy.high}"), memory
+
+    given_up = {index for index, start in since.items() if now - start >= policy.patience_s}
+    if kept := _kept(view, given_up, policy.low):
+        reason = f"{pods(view.size - kept)} found no machine in {policy.patience_s:g} s"
+        return Resize(kept, reason), replace(memory, taken_back=now)
+    if since:
+        later = [start + policy.patience_s for index, start in since.items() if index not in given_up]
+        return Hold(f"{pods(len(since))} without a machine", min(later, default=None)), memory
+    certain_at = max(memory.done.values(), default=now) + policy.patience_s
+    if view.done and now < certain_at:  # The others may be about to complete, too.
+        return Hold(_completed(view), certain_at), memory
+    if len(view.running | view.done) < view.size:
+        return Hold(f"{len(view.running)} of {pods(view.size)} running"), memory
+    here = f"all {pods(view.size)} running"
+    if view.done:  # Drained by hand: their indexes are used up.
+        here = f"{len(view.running)} of {pods(view.size)} running, the others ended"
+    if view.size >= policy.high:
+        return Hold(f"{here}, and more are not allowed"), memory
+    if memory.taken_back is not None and now < memory.taken_back + policy.again_s:
+        until = memory.taken_back + policy.again_s
+        return Hold(f"{here}; there was no machine for more", until), memory
+    return Resize(policy.high, here), memory
+
+
+def _remembered(view: View, memory: Memory, policy: Policy, now: float) -> Memory:
+    done = {index: memory.done.get(index, now) for index in view.done}
+    drained = memory.drained & view.done
+    if view.running:
+        drained |= {index for index, at in done.items() if now - at >= policy.patience_s}
+    idle = None
+    if view.done and not view.running and not view.suspended:
+        idle = memory.idle if memory.idle is not None else now
+    since = {index: memory.since.get(index, now) for index in view.waiting if index < view.size}
+    return replace(memory, since=since, done=done, drained=drained, idle=idle)
+
+
+def _as_wanted(view: View, policy: Policy) -> Hold | Resize:
+    try:
+        number = int(view.wanted) if len(view.wanted) <= DIGITS_MAX else None
+    except ValueError:
+        number = None
+    if number is None:
+        return Hold(f"the annotation {WANTED} is {view.wanted[:40]!r} and no number; write one, or remove it")
+    allowed = min(max(number, policy.low), policy.high)
+    size = _open(view, allowed)
+    within = "" if allowed == number else f", and --np allows {policy.low} to {policy.high}"
+    within += "" if size == allowed else f", and the first {allowed} have ended"
+    reason = f"the annotation {WANTED} says {number}{within}"
+    return Hold(reason) if size == view.size else Resize(size, reason)
+
+
+def _at_the_end(view: View, certain_at: float, now: float) -> Hold | Resize:
+    """Some nodes have done their work and none runs: nobody is added or waited for, whatever is wanted."""
+    kept = _kept(view, view.waiting, 0)
+    if not kept:
+        return Hold(_completed(view))
+    if now < certain_at:  # They may have been drained before anybody looked, and the machines of the others be away.
+        return Hold(f"{_completed(view)}, and none runs", certain_at)
+    return Resize(kept, "the others have ended")
+
+
+def _completed(view: View) -> str:
+    return f"{len(view.done)} of {pods(view.size)} ended"
+
+
+def _kept(view: View, given_up: Set[int], low: int) -> int:
+    """How many are left when those that are given up go, from the end on; 0 if none goes.
+
+    Of those that are not done `low` stay: a Job whose indexes are all done is complete.
+    """
+    kept, open_ = view.size, view.size - len(view.done)
+    while open_ > low and kept - 1 in given_up:
+        kept, open_ = kept - 1, open_ - 1
+    return kept if kept < view.size else 0
+
+
+def _open(view: View, size: int) -> int:
+    """The size, or what the Job needs at least so as not to be complete before its work is done."""
+    return max(size, 1 + next((index for index in range(view.size) if index not in view.done), -1))
+
+
+def pods(number: int) -> str:
+    """The number, and the word."""
+    return "1 pod" if number == 1 else f"{number} pods"
