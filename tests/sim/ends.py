@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic.agentfacts import Phase
-from elastic.agentstate import DRAIN_PATIENCE_S, RECORD_PATIENCE_S
+from elastic.agentguards import DRAIN_PATIENCE_S, RECORD_PATIENCE_S
 from tests.sim.nodes import Node, Observer
 from tests.sim.nurseries import SAVE_LIMIT_S
 from tests.sim.world import World

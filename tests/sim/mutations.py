@@ -21,6 +21,8 @@ class Mutation(NamedTuple):
 
 
 AGENT: Final = "elastic/agentstate.py"
+GUARDS: Final = "elastic/agentguards.py"
+EFFECTS: Final = "elastic/agenteffects.py"
 MEMBERSHIP: Final = "elastic/membership.py"
 GATE: Final = "elastic/gate.py"
 FORMING: Final = "elastic/forming.py"
@@ -39,46 +41,46 @@ HALTING: Final = "elastic/halting.py"
 
 def _row(row: str, phase: str, guard: str) -> Mutation:
     """A row of the agent's table that is never taken."""
-    text = f'Row("{row}", Phase.{phase}, {guard},'
+    text = f'Row("{row}", Phase.{phase}, guards.{guard},'
     return Mutation(f"row {row}", AGENT, text, f'Row("{row}", Phase.{phase}, lambda _: False,', "the row is taken out")
 
 
 ROWS: Final = (
-    ("joining: the job has ended", "JOINING", "_verdict"),
-    ("joining: refused", "JOINING", "_refused"),
-    ("joining: drain", "JOINING", "_drain_recorded"),
-    ("joining: gave up", "JOINING", "_gave_up"),
-    ("joining: registered", "JOINING", "_registered"),
-    ("spare: verdict", "SPARE", "_verdict"),
-    ("spare: drain", "SPARE", "_drain"),
-    ("spare: registration lost", "SPARE", "_lost_registration"),
-    ("spare: chosen", "SPARE", "_chosen"),
-    ("spare: gave up", "SPARE", "_gave_up"),
-    ("gated: verdict", "GATED", "_verdict"),
-    ("gated: drain", "GATED", "_drain"),
-    ("gated: registration lost", "GATED", "_lost_registration"),
-    ("gated: passed over", "GATED", "_passed_over"),
-    ("gated: newer generation", "GATED", "_newer_target"),
-    ("gated: go", "GATED", "_go"),
-    ("gated: gave up", "GATED", "_gave_up"),
-    ("running: right ended", "RUNNING", "_overdue"),
-    ("running: failed", "RUNNING", "_failed"),
-    ("running: ok", "RUNNING", "_all_ok"),
-    ("running: only servers left", "RUNNING", "_only_servers_left"),
-    ("running: superseded", "RUNNING", "_superseded"),
-    ("running: verdict", "RUNNING", "_verdict"),
-    ("running: killed", "RUNNING", "_vanished"),
-    ("running: drain unheard", "RUNNING", "_drain_unheard"),
-    ("stopping: out of time", "STOPPING", "_out_of_time"),
-    ("stopping: a loss", "STOPPING", "_unplanned_now"),
-    ("stopping: failed", "STOPPING", "_failed_in_plan"),
-    ("stopping: gone", "STOPPING", "_workers_gone"),
-    ("done: verdict", "DONE", "_verdict"),
-    ("done: drained", "DONE", "_drain_recorded"),
-    ("done: registration lost", "DONE", "_lost_registration"),
-    ("done: chosen", "DONE", "_chosen"),
-    ("done: passed over", "DONE", "_passed_over"),
-    ("leaving: left", "LEAVING", "_left"),
+    ("joining: the job has ended", "JOINING", "verdict"),
+    ("joining: refused", "JOINING", "refused"),
+    ("joining: drain", "JOINING", "drain_recorded"),
+    ("joining: gave up", "JOINING", "gave_up"),
+    ("joining: registered", "JOINING", "registered"),
+    ("spare: verdict", "SPARE", "verdict"),
+    ("spare: drain", "SPARE", "drain"),
+    ("spare: registration lost", "SPARE", "lost_registration"),
+    ("spare: chosen", "SPARE", "chosen"),
+    ("spare: gave up", "SPARE", "gave_up"),
+    ("gated: verdict", "GATED", "verdict"),
+    ("gated: drain", "GATED", "drain"),
+    ("gated: registration lost", "GATED", "lost_registration"),
+    ("gated: passed over", "GATED", "passed_over"),
+    ("gated: newer generation", "GATED", "newer_target"),
+    ("gated: go", "GATED", "go"),
+    ("gated: gave up", "GATED", "gave_up"),
+    ("running: right ended", "RUNNING", "overdue"),
+    ("running: failed", "RUNNING", "failed"),
+    ("running: ok", "RUNNING", "all_ok"),
+    ("running: only servers left", "RUNNING", "only_servers_left"),
+    ("running: superseded", "RUNNING", "superseded"),
+    ("running: verdict", "RUNNING", "verdict"),
+    ("running: killed", "RUNNING", "vanished"),
+    ("running: drain unheard", "RUNNING", "drain_unheard"),
+    ("stopping: out of time", "STOPPING", "out_of_time"),
+    ("stopping: a loss", "STOPPING", "unplanned_now"),
+    ("stopping: failed", "STOPPING", "failed_in_plan"),
+    ("stopping: gone", "STOPPING", "workers_gone"),
+    ("done: verdict", "DONE", "verdict"),
+    ("done: drained", "DONE", "drain_recorded"),
+    ("done: registration lost", "DONE", "lost_registration"),
+    ("done: chosen", "DONE", "chosen"),
+    ("done: passed over", "DONE", "passed_over"),
+    ("leaving: left", "LEAVING", "left"),
 )
 """Every row of `elastic.agentstate.TABLE`: its name, its phase and its guard."""
 
@@ -110,7 +112,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "stopping: others went",
-        AGENT,
+        GUARDS,
         "went = go is not None and go.value.g > f.workers_g",
         "went = False",
         "workers that save are stopped when the others have gone on without them",
@@ -625,7 +627,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "outcome: forced",
-        AGENT,
+        EFFECTS,
         "forced=f.forced and ended is not Ended.OK,",
         "forced=f.forced,",
         "workers that ended well were not stopped",
@@ -830,7 +832,7 @@ MUTATIONS: Final = (
         "",
         "who ended well has completed the job",
     ),
-    Mutation("halt: at once", AGENT, "    if _stopped_now(f):\n        return True\n", "", "who waits no longer"),
+    Mutation("halt: at once", GUARDS, "    if stopped_now(f):\n        return True\n", "", "who waits no longer"),
     Mutation(
         "halt: asked",
         MEMBERSHIP,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic.agentevents import SessionLost
-from elastic.agentstate import DRAIN_PATIENCE_S
+from elastic.agentguards import DRAIN_PATIENCE_S
 from elastic.keys import encode
 from elastic.model import Generation
 from elastic.proposals import Transaction
