@@ -7,27 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from elastic import agentevents as ae
-from elastic import roster
 from elastic.agentstate import AgentCore
 from elastic.askwire import Snapshot
 from elastic.channel import Saved
 from elastic.errors import ElasticError, StoreUnavailable
 from elastic.keys import JobKeys
-from elastic.membership import Reason
 from elastic.model import Cause, Status, Verdict
 from elastic.store import session
 from elastic.store.base import Range, Store
-from launcher import __version__, addresses, events, loading, locks, logs, offer, openfiles, report, serving, shortage
+from launcher import __version__, addresses, events, loading, offer, openfiles, report, serving, shortage
 from launcher.arrivals import Arrivals
 from launcher.config import Config
-from launcher.connecting import Connecting, Interrupted, boottime, resolve
+from launcher.connecting import Connecting, boottime
 from launcher.console import Console
 from launcher.course import CourseWriter
 from launcher.errands import CLOSING_LIMIT_S, Errands
@@ -35,18 +30,15 @@ from launcher.events import EventLog
 from launcher.failures import FailureReports
 from launcher.hello import Hello
 from launcher.history import History
-from launcher.introduction import introduce
 from launcher.jsonlines import JsonLines
 from launcher.linking import Linking
-from launcher.live.wanted import wanted
 from launcher.live.words import Block, block
-from launcher.logdisk import CLOSE_LIMIT_S, HURRY_LIMIT_S, LogDisk
-from launcher.logorders import Append, path_bytes
-from launcher.logs import Level, Narrator
+from launcher.logdisk import LogDisk
+from launcher.logs import Narrator
 from launcher.monitor import Monitor
 from launcher.neighbours import Neighbours
 from launcher.node import NodeWorkers
-from launcher.outputs import Outputs
+from launcher.proofs import Proofs
 from launcher.roles import static_hosts
 from launcher.saved import SavedSteps
 from launcher.signals import Signals
@@ -57,91 +49,6 @@ from launcher.talk import Heard
 from launcher.timeline import TimelineTeller
 from launcher.waiting import WaitingLines
 from launcher.window import Window
-
-if TYPE_CHECKING:
-    from launcher.live.live import Live
-
-PROOF_EVERY_S = 1.0
-"""How often this machine is asked whether nodes that vanished without a word were its own and are dead."""
-PROOF_FIRST_S = 0.02
-"""The second time it is asked after this pause, and then after twice the one before: they are usually about to be."""
-
-
-def run(config: Config, disk: LogDisk, outputs: Outputs) -> int:
-    """Run one node until the job, or this node's part in it, has ended; the exit code. Its logs go to `disk`."""
-    return asyncio.run(_run(config, disk, outputs))
-
-
-async def _run(config: Config, disk: LogDisk, outputs: Outputs) -> int:
-    """Do the work; the second signal ends it at once, wherever it is."""
-    signals = Signals()
-    consoles = outputs.console(1), outputs.console(2)
-    work = asyncio.create_task(_work(config, disk, consoles, signals), name="agent")
-    forced = asyncio.create_task(signals.second.wait(), name="second signal")
-    await asyncio.wait({work, forced}, return_when=asyncio.FIRST_COMPLETED)
-    forced.cancel()
-    if not work.done():
-        work.cancel()
-        with suppress(asyncio.CancelledError, ElasticError):
-            await work
-        outputs.hurry()
-        return 128 + signals.first.result()
-    return work.result()
-
-
-async def _work(config: Config, disk: LogDisk, consoles: tuple[Console, Console], signals: Signals) -> int:
-    console = consoles[1]
-    level = Level.VERBOSE if config.verbose else Level.QUIET if config.quiet else Level.NORMAL
-    lines = JsonLines(config.job_id) if config.log_format == "json" else None
-    connecting = Connecting(config, signals, Narrator("-", console, level=level, lines=lines))
-    try:
-        host = await connecting.until(resolve, config)
-        node = f"{host}-{secrets.token_hex(2)}"
-        if lines is not None:
-            lines.node = node
-        narrator = connecting.narrator = Narrator(node, console, level=level, lines=lines)
-        narrator.keep(_appending(disk, logs.STORY))
-        disk.open(lambda text, quietly: (narrator.detail if quietly else narrator.warn)(text))
-        try:
-            introduce(narrator, config, host, os.environ, (disk.warning,))
-            agent = Agent(config, node, host, narrator, consoles, signals, disk, lines)
-            live = _live(config, consoles, agent)
-            try:
-                return await agent.run(connecting)
-            finally:
-                await agent.close()
-                if live is not None:
-                    live.close()
-        except (ElasticError, Interrupted) as error:
-            narrator.note(str(error))  # Why it ends is in its log, too.
-            raise
-        finally:
-            narrator.close()
-            limit_s = HURRY_LIMIT_S if signals.second.is_set() else CLOSE_LIMIT_S
-            if lost := await disk.close(limit_s):
-                narrator.warn(lost)
-    except Interrupted as interrupted:
-        connecting.narrator.say(str(interrupted))
-        return interrupted.exit_code
-    finally:
-        for console in consoles:
-            console.close()
-
-
-def _live(config: Config, consoles: tuple[Console, Console], agent: Agent) -> Live | None:
-    """The status below the output, where there is a terminal for it; rich is loaded for that alone."""
-    if not wanted(config, os.environ, consoles):
-        return None
-    with loading.kept():
-        from launcher.live.live import Live
-    agent.shown_live()
-    return Live(consoles[1], 2, agent.block)
-
-
-def _appending(disk: LogDisk, name: str) -> Callable[[bytes], object]:
-    """Appends lines to a file of the log folder."""
-    path = path_bytes(disk.path / name)
-    return lambda line: disk.put(Append(path, line), name)
 
 
 def _first(group: BaseExceptionGroup[ElasticError]) -> ElasticError:
@@ -178,15 +85,14 @@ class Agent:
         self._listening = host if addresses.only_here(host, static_hosts(config)) else ""
         self._keys = JobKeys(config.job_id, config.key_prefix)
         self._events = Arrivals(boottime)
+        self._proofs = Proofs(config.job_id, narrator, self._events.put_nowait)
         self._workers = NodeWorkers(config, node, host, narrator, consoles, self._events.put_nowait, disk, lines)
         self._monitor = Monitor(config, narrator, self._workers, disk) if config.metrics_at is not None else None
-        self._event_log = EventLog(_appending(disk, events.FILE), config.job_id, node)
+        self._event_log = EventLog(disk.appending(events.FILE), config.job_id, node)
         self._store: Store | None = None
         self._hello: Hello | None = None
         self._wake: asyncio.TimerHandle | None = None
         self._exit_code: int | None = None
-        self._proofs_at = 0.0
-        self._proofs_pause_s = PROOF_FIRST_S
         self._started: ae.StartWorkers | None = None
         self._began_at = boottime()
         self._spot: asyncio.Task[None] | None = None
@@ -370,7 +276,7 @@ class Agent:
                 )
                 raise _Finished
             self._plan_wake()
-            self._look_for_proof()
+            self._proofs.look(self._core.facts)
 
     async def _hear_signal(self) -> None:
         number = await asyncio.shield(self._signals.first)
@@ -395,27 +301,6 @@ class Agent:
             loop = asyncio.get_running_loop()
             self._wake = loop.call_later(max(at - boottime(), 0.0), self._events.put_nowait, ae.Tick())
 
-    def _look_for_proof(self) -> None:
-        """If nodes vanished without a word, see whether they were on this machine and nothing is left of them."""
-        facts = self._core.facts
-        generation = facts.generation
-        if facts.decision is None or generation is None or boottime() < self._proofs_at:
-            return
-        nodes = roster.vanished(facts.view, generation)
-        if facts.decision.code is Reason.UNPROVEN and generation.before is not None:
-            nodes += [node for node in generation.before.nodes if node not in nodes]
-        if not nodes:
-            self._proofs_pause_s = PROOF_FIRST_S
-            return
-        pause_s = self._proofs_pause_s
-        self._proofs_at, self._proofs_pause_s = boottime() + pause_s, min(2 * pause_s, PROOF_EVERY_S)
-        asyncio.get_running_loop().call_later(pause_s, self._events.put_nowait, ae.Tick())
-        for node in nodes:
-            vanished = node not in facts.view.members and node not in facts.memory.dead
-            if vanished and locks.proven_dead(locks.lock_path(self._config.job_id, node)):
-                self._narrator.say(f"{node} was on this machine, and nothing is left of it")
-                self._events.put_nowait(ae.ProvenDead(node))
-
     # --- what the core asks for -----------------------------------------------------------------------------------
 
     def _perform(self, action: ae.Action) -> None:
@@ -439,7 +324,7 @@ class Agent:
                 self._splits.begin(action.generation)
                 self._group.create_task(self._neighbours.look(action.generation))
             case ae.TellRoster():
-                self._workers.tell_roster(action.generation)
+                self._workers.lists.write(action.generation)
             case ae.StopWorkers():
                 if not action.planned:  # To leave in order the workers need each other once more.
                     self._splits.end()

@@ -37,6 +37,7 @@ from launcher.logorders import (
     bytes_path,
     bytes_text,
     packed,
+    path_bytes,
 )
 from launcher.logprocess import LogProcess
 from launcher.logwriter import Directly
@@ -153,6 +154,11 @@ class LogDisk:
         """Call once when it is not `full` any more."""
         self._waiting.append(go_on)
         self._let_go_on()
+
+    def appending(self, name: str) -> Callable[[bytes], object]:
+        """What appends lines to the file `name`."""
+        path = path_bytes(self.path / name)
+        return lambda line: self.put(Append(path, line), name)
 
     def put(self, order: AnyOrder, of: str, data: bytes = b"") -> bool:
         """Have it done, as `Sink` says. There is room for the frame of a start at any time."""

@@ -13,7 +13,7 @@ from elastic.agentevents import Event, Exited, Gone, Hung, Listens, Prepared, St
 from elastic.askwire import Refusal, Stacks, StackText
 from elastic.channel import SERVERS_FROM, Listening, Said, fitting
 from elastic.errors import NurseryLost
-from elastic.model import Cause, Generation, Role, WorkerExit
+from elastic.model import Cause, Role, WorkerExit
 from elastic.naming import process_name
 from elastic.splitclock import FORMS
 from elastic.store.scratch import NODE, Scratch, remove_left_behind
@@ -34,17 +34,16 @@ from launcher import (
 from launcher.config import Config
 from launcher.console import Console
 from launcher.deaths import Deaths
-from launcher.endpoints import join_host_port
 from launcher.folderclaim import FolderClaim
 from launcher.hangs import Hanging, HangWatch
 from launcher.jsonlines import JsonLines
 from launcher.lastlogs import LastLogs
+from launcher.lists import Lists
 from launcher.logdisk import Sink
-from launcher.logorders import Amend, Bound, Endpoints, Environment, path_bytes, text_bytes
+from launcher.logorders import Amend, Bound, Environment, path_bytes, text_bytes
 from launcher.logs import Narrator
 from launcher.plannedstop import PlannedStop
 from launcher.progress import ProgressTeller
-from launcher.psenvironment import roster_document
 from launcher.recent import Ending
 from launcher.showing import Showing
 from launcher.specs import Learned, Specs
@@ -98,12 +97,12 @@ class NodeWorkers:
         self._sink = sink
         remove_left_behind(NODE)
         self._scratch = Scratch(NODE)
-        self._private = self._scratch.path
-        self._roster_file = self._private / "roster.json"
-        self._specs = Specs(config, node, host, self._private, self._roster_file)
+        private = self._scratch.path
+        self.lists = Lists(Path(config.log_dir), private, sink, narrator)
+        self._specs = Specs(config, node, host, private, self.lists.roster_file)
         self._claim = FolderClaim(Path(config.checkpoint_dir), narrator)
         self._restore_step = config.restore_step
-        self.talk = WorkerTalk(self._private / "talk", narrator, config.memory_limit_bytes)
+        self.talk = WorkerTalk(private / "talk", narrator, config.memory_limit_bytes)
         self._teller = ProgressTeller(self.talk, narrator, consoles)
         self._plan = PlannedStop(self.talk, narrator, config.save_limit_s)
         self._hangs = HangWatch(self.talk, config.hang_timeout_s, self._hang, self._how_much)
@@ -232,7 +231,7 @@ class NodeWorkers:
         if action.incarnation != self._incarnation:  # In another store the job begins anew, whatever is in memory.
             self._incarnation = action.incarnation
             self.talk.segments.drop_all()
-        self.tell_roster(generation)
+        self.lists.write(generation)
         if action.m_id == 0:
             self._claim.begin(f"{action.incarnation}/{generation.g}")
         specs = self._specs.make(action, Learned(saved, self._restore_step, self.talk.path))
@@ -252,7 +251,7 @@ class NodeWorkers:
         self._remember_logs(specs, (generation.g, generation.members[action.m_id].since))
         for spec in specs.values():
             name, text = envlog.name_of(spec.role, spec.rank), text_bytes(envlog.text(spec.env))
-            self._sink.put(Environment(self._logs, name, text), name)
+            self._sink.put(Environment(self.lists.logs, name, text), name)
 
     def _remember_logs(self, specs: Mapping[int, workers.WorkerSpec], stamp: tuple[int, int]) -> None:
         for local, spec in specs.items():
@@ -266,27 +265,6 @@ class NodeWorkers:
             return Refusal(f"{process_name(asked.role, asked.index)} is not on {self._node}")
         heard = self.talk.workers.get(one.local_rank)
         return await stackdump.stacks(one, heard, self._nursery.log(one.local_rank))
-
-    def tell_roster(self, generation: Generation) -> None:
-        """Write down where everybody is now: for people, for workers, and for those of a parameter-server job.
-
-        Workers have a list of their own: their start waits for no disk of logs.
-        """
-        endpoints, servers = _endpoints(generation)
-        self._sink.put(Endpoints(self._logs, generation.g, tuple(endpoints), tuple(servers)), "endpoints.log")
-        try:
-            logs.write_lists(self._private, generation.g, endpoints, servers)
-        except OSError as error:
-            self._narrator.warn(
-                f"{self._private} cannot be written ({error.strerror}); workers have no list of endpoints"
-            )
-        if any(place.seats for place in generation.members):
-            try:
-                new = self._roster_file.with_suffix(".new")
-                new.write_bytes(roster_document(generation))
-                new.replace(self._roster_file)
-            except OSError as error:
-                self._narrator.warn(f"{self._roster_file} cannot be written ({error.strerror}); it may be out of date")
 
     def name_first_cause(self, cause: Cause) -> None:
         """Say in the logs of workers that ended because of another which one failed first, if they do not say so."""
@@ -302,10 +280,6 @@ class NodeWorkers:
                 continue
             line = text_bytes(logs.clean(report.echo_line(cause) if echo else report.stopped_line(why)))
             self._sink.put(Amend(path_bytes(spec.log), line), spec.log.name)
-
-    @property
-    def _logs(self) -> bytes:
-        return path_bytes(Path(self._config.log_dir))
 
     def _how_much(self, local_rank: int) -> int:
         """How many bytes a worker has written so far."""
@@ -501,14 +475,3 @@ def _seen(local_rank: int, spec: workers.WorkerSpec, g: int) -> Seen:
 def _number(spec: workers.WorkerSpec) -> int:
     """As what a worker speaks: its rank, or a number that no worker has."""
     return SERVERS_FROM + spec.rank if spec.role is Role.SERVER else int(spec.env.get("RANK", 0))
-
-
-def _endpoints(generation: Generation) -> tuple[list[str], list[str]]:
-    """Where the workers are, in the order of their ranks, and where the servers are."""
-    if any(place.seats for place in generation.members):
-        found = [
-            [join_host_port(one.host, one.port) for one in generation.seated(role)]
-            for role in (Role.WORKER, Role.HETER, Role.SERVER)
-        ]
-        return found[0] + found[1], found[2]
-    return [join_host_port(place.host, port) for place in generation.members for port in place.ports], []

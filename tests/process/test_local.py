@@ -55,9 +55,9 @@ def run(config, disk, outputs):
     while True:
         ended(signal.sigwait(numbers))
 
-agent = types.ModuleType("launcher.agent")
-agent.run = run
-sys.modules["launcher.agent"] = agent
+agentrun = types.ModuleType("launcher.agentrun")
+agentrun.run = run
+sys.modules["launcher.agentrun"] = agentrun
 '''
 
 NO_SECOND_ETCD = """

@@ -40,6 +40,8 @@ PURE = (
             "tracebacks",
             "progresswords",
             "steps",
+            "kube/objects",
+            "kube/sizing",
             "spot/aws",
             "spot/azure",
             "spot/endpoint",
@@ -156,4 +158,4 @@ def test_no_process_of_the_launcher_loads_torch(module: str) -> None:
 
 
 def test_an_agent_without_monitors_loads_nothing_of_what_answers_them() -> None:
-    assert not loaded_after("import launcher.agent") & {"aiohttp", "prometheus_client"}
+    assert not loaded_after("import launcher.agentrun") & {"aiohttp", "prometheus_client"}

@@ -1,0 +1,97 @@
+"""One run of the agent, from its configuration to its exit code: signals, the console, the log, and the live status."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from elastic.errors import ElasticError
+from launcher import loading, logs
+from launcher.agent import Agent
+from launcher.config import Config
+from launcher.connecting import Connecting, Interrupted, resolve
+from launcher.console import Console
+from launcher.introduction import introduce
+from launcher.jsonlines import JsonLines
+from launcher.live.wanted import wanted
+from launcher.logdisk import CLOSE_LIMIT_S, HURRY_LIMIT_S, LogDisk
+from launcher.logs import Level, Narrator
+from launcher.outputs import Outputs
+from launcher.signals import Signals
+
+if TYPE_CHECKING:
+    from launcher.live.live import Live
+
+
+def run(config: Config, disk: LogDisk, outputs: Outputs) -> int:
+    """Run one node until the job, or this node's part in it, has ended; the exit code. Its logs go to `disk`."""
+    return asyncio.run(_run(config, disk, outputs))
+
+
+async def _run(config: Config, disk: LogDisk, outputs: Outputs) -> int:
+    """Do the work; the second signal ends it at once, wherever it is."""
+    signals = Signals()
+    consoles = outputs.console(1), outputs.console(2)
+    work = asyncio.create_task(_work(config, disk, consoles, signals), name="agent")
+    forced = asyncio.create_task(signals.second.wait(), name="second signal")
+    await asyncio.wait({work, forced}, return_when=asyncio.FIRST_COMPLETED)
+    forced.cancel()
+    if not work.done():
+        work.cancel()
+        with suppress(asyncio.CancelledError, ElasticError):
+            await work
+        outputs.hurry()
+        return 128 + signals.first.result()
+    return work.result()
+
+
+async def _work(config: Config, disk: LogDisk, consoles: tuple[Console, Console], signals: Signals) -> int:
+    console = consoles[1]
+    level = Level.VERBOSE if config.verbose else Level.QUIET if config.quiet else Level.NORMAL
+    lines = JsonLines(config.job_id) if config.log_format == "json" else None
+    connecting = Connecting(config, signals, Narrator("-", console, level=level, lines=lines))
+    try:
+        host = await connecting.until(resolve, config)
+        node = f"{host}-{secrets.token_hex(2)}"
+        if lines is not None:
+            lines.node = node
+        narrator = connecting.narrator = Narrator(node, console, level=level, lines=lines)
+        narrator.keep(disk.appending(logs.STORY))
+        disk.open(lambda text, quietly: (narrator.detail if quietly else narrator.warn)(text))
+        try:
+            introduce(narrator, config, host, os.environ, (disk.warning,))
+            agent = Agent(config, node, host, narrator, consoles, signals, disk, lines)
+            live = _live(config, consoles, agent)
+            try:
+                return await agent.run(connecting)
+            finally:
+                await agent.close()
+                if live is not None:
+                    live.close()
+        except (ElasticError, Interrupted) as error:
+            narrator.note(str(error))  # Why it ends is in its log, too.
+            raise
+        finally:
+            narrator.close()
+            limit_s = HURRY_LIMIT_S if signals.second.is_set() else CLOSE_LIMIT_S
+            if lost := await disk.close(limit_s):
+                narrator.warn(lost)
+    except Interrupted as interrupted:
+        connecting.narrator.say(str(interrupted))
+        return interrupted.exit_code
+    finally:
+        for console in consoles:
+            console.close()
+
+
+def _live(config: Config, consoles: tuple[Console, Console], agent: Agent) -> Live | None:
+    """The status below the output, where there is a terminal for it; rich is loaded for that alone."""
+    if not wanted(config, os.environ, consoles):
+        return None
+    with loading.kept():
+        from launcher.live.live import Live
+    agent.shown_live()
+    return Live(consoles[1], 2, agent.block)

@@ -1,0 +1,56 @@
+"""Where everybody is, as files: for people, for workers, and for those of a parameter-server job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from elastic.model import Generation, Role
+from launcher import logs
+from launcher.endpoints import join_host_port
+from launcher.logdisk import Sink
+from launcher.logorders import Endpoints, path_bytes
+from launcher.logs import Narrator
+from launcher.psenvironment import roster_document
+
+
+class Lists:
+    """Writes them for each generation, and each revision of its roster.
+
+    Workers have a list of their own, in the private folder: their start waits for no disk of logs.
+    """
+
+    def __init__(self, log_dir: Path, private: Path, sink: Sink, narrator: Narrator) -> None:
+        self.logs = path_bytes(log_dir)
+        self.roster_file = private / "roster.json"
+        self._private = private
+        self._sink = sink
+        self._narrator = narrator
+
+    def write(self, generation: Generation) -> None:
+        """Write down where everybody is now. What cannot be written is said."""
+        endpoints, servers = _endpoints(generation)
+        self._sink.put(Endpoints(self.logs, generation.g, tuple(endpoints), tuple(servers)), "endpoints.log")
+        try:
+            logs.write_lists(self._private, generation.g, endpoints, servers)
+        except OSError as error:
+            self._narrator.warn(
+                f"{self._private} cannot be written ({error.strerror}); workers have no list of endpoints"
+            )
+        if any(place.seats for place in generation.members):
+            try:
+                new = self.roster_file.with_suffix(".new")
+                new.write_bytes(roster_document(generation))
+                new.replace(self.roster_file)
+            except OSError as error:
+                self._narrator.warn(f"{self.roster_file} cannot be written ({error.strerror}); it may be out of date")
+
+
+def _endpoints(generation: Generation) -> tuple[list[str], list[str]]:
+    """Where the workers are, in the order of their ranks, and where the servers are."""
+    if any(place.seats for place in generation.members):
+        found = [
+            [join_host_port(one.host, one.port) for one in generation.seated(role)]
+            for role in (Role.WORKER, Role.HETER, Role.SERVER)
+        ]
+        return found[0] + found[1], found[2]
+    return [join_host_port(place.host, port) for place in generation.members for port in place.ports], []

@@ -1,0 +1,50 @@
+"""Nodes of this machine that vanished without a word: whether nothing is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from elastic import roster
+from elastic.agentevents import Event, ProvenDead, Tick
+from elastic.agentfacts import Facts
+from elastic.decisions import Reason
+from launcher import locks
+from launcher.connecting import boottime
+from launcher.logs import Narrator
+
+EVERY_S = 1.0
+"""How often this machine is asked whether nodes that vanished were its own and are dead."""
+FIRST_S = 0.02
+"""The second time it is asked after this pause, and then after twice the one before: they are usually about to be."""
+
+
+class Proofs:
+    """Looks for the locks of nodes that vanished; `put` takes the events."""
+
+    def __init__(self, job_id: str, narrator: Narrator, put: Callable[[Event], None]) -> None:
+        self._job_id = job_id
+        self._narrator = narrator
+        self._put = put
+        self._at = 0.0
+        self._pause_s = FIRST_S
+
+    def look(self, facts: Facts) -> None:
+        """After an event, where this node proposes: see whether nodes that are missing are proven dead."""
+        generation = facts.generation
+        if facts.decision is None or generation is None or boottime() < self._at:
+            return
+        nodes = roster.vanished(facts.view, generation)
+        if facts.decision.code is Reason.UNPROVEN and generation.before is not None:
+            nodes += [node for node in generation.before.nodes if node not in nodes]
+        if not nodes:
+            self._pause_s = FIRST_S
+            return
+        pause_s = self._pause_s
+        self._at, self._pause_s = boottime() + pause_s, min(2 * pause_s, EVERY_S)
+        asyncio.get_running_loop().call_later(pause_s, self._put, Tick())
+        for node in nodes:
+            vanished = node not in facts.view.members and node not in facts.memory.dead
+            if vanished and locks.proven_dead(locks.lock_path(self._job_id, node)):
+                self._narrator.say(f"{node} was on this machine, and nothing is left of it")
+                self._put(ProvenDead(node))
