@@ -157,7 +157,7 @@ class TimelineTeller:
 def started_at() -> float | None:
     """When this process was started, seconds of CLOCK_BOOTTIME, to a hundredth; None where /proc does not say it."""
     try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        fields = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
         return int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None

@@ -155,7 +155,9 @@ def _check_fit(who: str) -> None:
     if len(tasks) > 1:
         names = [one.name for one in threading.enumerate() if one is not threading.main_thread()]
         names = names or [
-            Path(f"/proc/self/task/{task}/comm").read_text().strip() for task in tasks if int(task) != os.getpid()
+            Path(f"/proc/self/task/{task}/comm").read_text(errors="replace").strip()
+            for task in tasks
+            if int(task) != os.getpid()
         ]
         raise Unfit(f"{who} left a thread running ({names[0]})")
     for fd in os.listdir("/proc/self/fd"):

@@ -206,6 +206,24 @@ def installed(*names: str) -> tuple[str, ...]:
 SCIENCE = installed("pandas", "sklearn.linear_model")
 
 
+UNNAMED = """
+import _thread
+
+def run():
+    with open("/proc/thread-self/comm", "wb") as name:
+        name.write(b"pump\\xff")
+    named.release()
+    forever.acquire()
+
+named, forever = _thread.allocate_lock(), _thread.allocate_lock()
+named.acquire()
+forever.acquire()
+_thread.start_new_thread(run, ())
+named.acquire()
+"""
+"""A thread as libraries start them, which Python does not know; its name is no text."""
+
+
 class TestUnfit:
     @pytest.mark.parametrize(
         ("text", "why", "real"),
@@ -215,6 +233,7 @@ class TestUnfit:
                 r"--preload mine left a thread running \(pump\)",
                 True,
             ),
+            (UNNAMED, r"--preload mine left a thread running \(pump\ufffd\)", False),
             ("import subprocess; subprocess.Popen(['sleep', '100'])", "--preload mine left a process running", False),
             ("raise ValueError('a\\nb')", r"--preload mine cannot be imported \(ValueError: a b\)", False),
             ("raise SystemExit(3)", r"--preload mine cannot be imported \(SystemExit: 3\)", False),
