@@ -69,7 +69,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """Sums: `wall_s` is `productive_s`, `paused_s` and `again_s` together.
 
     `restarts` counts the generations that ran after another one, by why they were made; `charged` are those that the
-    budget paid for. `step` is the highest that is known; `again` so many steps were made again.
+    budget paid for. `step` is the highest that is known; `again` so many steps were lost and are to be made again.
     """
 
     wall_s: float = 0.0

@@ -24,7 +24,7 @@ AT_ONCE: Final = 16
 
 
 class JobLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One job. `state` is one of completed, failed, running, starting, waiting, nobody here, unreadable.
+    """One job. `state` is one of completed, failed, stopped, running, starting, waiting, nobody here, unreadable.
 
     `nodes` are registered, `of` are in the newest generation. `last_event_at` is a wall clock, seconds since the epoch.
     What is not known, or not there, is None.

@@ -217,7 +217,7 @@ HAPPENINGS: dict[str, Callable[[Bench], object]] = {
     "others hear it": lambda bench: bench.tell(Vouched(bench.facts.workers_g, bench.now + 30)),
     "it hears the others": lambda bench: bench.tell(Linked(frozenset("a"))),
     "a second": lambda bench: bench.at(bench.now + 1),
-    "it is called when it wants": lambda bench: bench.at(bench.core.wake_at or bench.now),
+    "it is called when it wants": lambda bench: bench.at(max(bench.core.wake_at or 0.0, bench.now)),
 }
 
 
