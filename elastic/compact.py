@@ -4,7 +4,7 @@ Every agent reads the whole document at every change, so its length is what a ch
 (`model.Generation`) says everything of every member; here is written only what cannot be known from the rest:
 
 ========= =============================================================================================================
-members   one item each: "node" whose host is the node without its last 5 characters ("-3f2a"), both without `domain`;
+members   one item each: "node" whose host is the node without its last 7 characters ("-3f2a6q"), both without `domain`;
           ["node"] the same with nothing left out; ["node", "host"] any other
 domain    what the hosts of most members end with
 ports     those of all members in one list; -3 means: three more, each by one higher than the one before it
@@ -27,11 +27,12 @@ from typing import Annotated, Final
 import msgspec
 
 from elastic.model import Amount, Before, Budget, Cause, Count, Generation, Host, Number, Place, Role, Why
+from elastic.naming import MARK_LENGTH
 
 EXPANDED_MAX = 1_000_000
 """Ports, seats and nodes of the world before in one document: more than a document of the longest size needs."""
-MARK: Final = 5
-"""Characters of a node's id after its host: a dash and four hexadecimal digits."""
+MARK: Final = 1 + MARK_LENGTH
+"""Characters of a node's id after its host: a dash and the mark."""
 ROLES: Final = {"s": Role.SERVER, "h": Role.HETER, "w": Role.WORKER}
 """How `seats` writes them."""
 LETTERS: Final = {role: letter for letter, role in ROLES.items()}

@@ -35,7 +35,7 @@ Versions = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=32)], Annota
                      msgspec.Meta(max_length=16)]  # fmt: skip
 """What runs on a node, by name: python, torch, nccl, launcher, script (a digest)."""
 
-SCHEMA = 5
+SCHEMA = 6
 """Version of every document below. An agent refuses to join a job of another schema."""
 
 

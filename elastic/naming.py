@@ -11,6 +11,10 @@ _NAMES: Final[Mapping[Role, str]] = {Role.WORKER: "rank", Role.SERVER: "server",
 _LOGS: Final[Mapping[Role, str]] = {Role.WORKER: "workerlog", Role.SERVER: "serverlog", Role.HETER: "heterlog"}
 NAMED_MAX = 64
 """Processes that one sentence names; a list of thousands helps nobody."""
+MARK_LENGTH: Final = 6
+"""Of the signs after the host in a node's id, of which each is one of 32. Of a million agents that start where 8 others
+of their host are still known, 0.008 draw the mark of one of these; of marks of four hexadecimal digits it would be 122.
+"""
 
 
 def process_name(role: Role, index: int) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from elastic.errors import ElasticError
-from launcher import loading, logs
+from launcher import loading, logs, nodeid
 from launcher.agent import Agent
 from launcher.config import Config
 from launcher.connecting import Connecting, Interrupted, resolve
@@ -55,7 +54,7 @@ async def _work(config: Config, disk: LogDisk, consoles: tuple[Console, Console]
     connecting = Connecting(config, signals, Narrator("-", console, level=level, lines=lines))
     try:
         host = await connecting.until(resolve, config)
-        node = f"{host}-{secrets.token_hex(2)}"
+        node = nodeid.new(host)
         if lines is not None:
             lines.node = node
         narrator = connecting.narrator = Narrator(node, console, level=level, lines=lines)

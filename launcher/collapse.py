@@ -1,6 +1,6 @@
 """Equal lines of several workers become one line with all their ranks (pure).
 
-    [10.0.0.5-2ad1] ranks 0-7: NCCL version 2.27.3
+    [10.0.0.5-2ad16v] ranks 0-7: NCCL version 2.27.3
 
 A line waits up to a window for other workers to say the same. What one worker says keeps its order, and nothing is
 left out: each line of each worker is in exactly one line that is shown.

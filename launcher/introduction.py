@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
-from launcher import addresses, locks, proxies
+from launcher import addresses, locks, nodeid, proxies
 from launcher.addresses import is_loopback
 from launcher.config import Config
 from launcher.container import bridge_hint, in_container
@@ -16,8 +15,6 @@ from launcher.doctor.folders import CHECKPOINTS, folder_warning
 from launcher.interfaces import misnamed, network_line
 from launcher.logs import Narrator
 from launcher.roles import static_hosts
-
-NODE_MARK = re.compile(r"-[0-9a-f]{4}")
 
 
 def introduce(
@@ -27,7 +24,7 @@ def introduce(
 
     `known` are warnings of things that were looked at before, "" for none.
     """
-    also = [node for node in locks.held(config.job_id) if _is_of(node, host)]
+    also = [node for node in locks.held(config.job_id) if nodeid.is_of(node, host)]
     if also and not is_loopback(host):
         others = f"nodes {', '.join(also)} run" if len(also) > 1 else f"node {also[0]} runs"
         narrator.say(f"{others} on this machine in the same job: this command makes one node more, with the same cards")
@@ -43,8 +40,3 @@ def introduce(
         narrator.warn(hint)
     for warning in filter(None, (*known, folder_warning(CHECKPOINTS, Path(config.checkpoint_dir)))):
         narrator.warn(warning)
-
-
-def _is_of(node: str, host: str) -> bool:
-    """Tell whether a node is of this host. Where a job's id begins with another one's, what follows is no host."""
-    return node.startswith(host) and NODE_MARK.fullmatch(node, len(host)) is not None

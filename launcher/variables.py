@@ -97,7 +97,7 @@ SET: Final[tuple[Variables, ...]] = (
         "the list of endpoints as a file, always: a copy of endpoints.<g>.log",
     ),
     Variables(("PADDLE_CURRENT_ENDPOINT",), "this worker's own host:port"),
-    Variables(("ELASTIC_NODE_ID",), "the node: host, a dash and 4 hexadecimal digits, new for each start of an agent"),
+    Variables(("ELASTIC_NODE_ID",), "the node: host, a dash and 6 letters and digits, new for each start of an agent"),
     Variables(("ELASTIC_GENERATION",), "the number of the generation"),
     Variables(("ELASTIC_FENCE",), "<incarnation>/<generation>: the mark with which our library may write checkpoints"),
     Variables(("ELASTIC_RUN",), "the run of the job: 1, and one more with each --rerun"),

@@ -7,7 +7,6 @@ workers goes to `tell`, and what torch's agent does comes back as events. There 
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from elastic.model import Status, Verdict
 from elastic.naming import failed_words
 from elastic.proposals import propose
 from elastic.store.base import Range, Store
-from launcher import addresses, offer, report
+from launcher import addresses, nodeid, offer, report
 from launcher.connecting import CONNECT_PAUSE_S, boottime, resolve
 from launcher.console import Console
 from launcher.errands import CLOSING_LIMIT_S, Errands
@@ -143,7 +142,7 @@ class Stay:
         """Join, take part, leave. Raises `ElasticError` for a store that is not there, or what this machine lacks."""
         config = self._config
         host = self.host = await resolve(config)
-        node = f"{host}-{secrets.token_hex(2)}"
+        node = nodeid.new(host)
         level = Level.VERBOSE if config.verbose else Level.QUIET if config.quiet else Level.NORMAL
         self.narrator = _Teller(node, Console(STDERR), level=level)
         for warning in config.warnings:

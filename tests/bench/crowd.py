@@ -56,7 +56,7 @@ class Agent:
         self.crowd = crowd
         self.number = number
         host = f"ip-10-{100 + number // 65536}-{number // 256 % 256}-{number % 256}.ec2.internal"
-        self.node = f"{host}-{number * 40503 % 65536:04x}"
+        self.node = f"{host}-{number * 2654435761 % 2**24:06x}"
         first = 20_000 + number % 10_000
         member = Member(
             host=host,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from elastic.store.embedded import guarded
+from launcher.nodeid import MARK
 from tests.docscommands import ROOT, Command
 from tests.process import lighttorch
 
@@ -29,7 +30,7 @@ STAND_FOR: Final[Mapping[str, str]] = {
     r"(?<=elastic-ctl logs )\S+|(?<=elastic-ctl stacks )\S+": "0",
     r"(?<=elastic-ctl events )…": "",
     r"(?<=elastic-ctl drain )(M_id|[0-9]+(?![\w.]))": "0",
-    r"(?<=elastic-ctl drain )([a-z0-9.]+-[0-9a-f]{4}|NODE)": "{node}",
+    rf"(?<=elastic-ctl drain )([a-z0-9.]+-{MARK}|NODE)": "{node}",
     r"(?<=elastic-ctl drain )(10\.\S+|HOST)": "127.0.0.1",
     r"\| source\b": "| cat",
     r"\b9401\b": "{port}",

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from launcher.nodeid import MARK
 from tests.process.happenings import LIMIT_S, Happenings, command_of, process_end
 
 
@@ -30,7 +31,7 @@ class Node:
     def id(self) -> str:
         """The node's id, as the agent writes it in front of its lines."""
         for line in self.lines:
-            if found := re.match(r"\[elastic-launch ([^ -]+-[0-9a-f]{4})\] ", line):
+            if found := re.match(rf"\[elastic-launch ([^ -]+-{MARK})\] ", line):
                 return found[1]
         raise AssertionError(f"node {self.name} has not said its name")
 

@@ -17,6 +17,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 import psutil
 import pytest
 
+from launcher.nodeid import MARK
 from tests.process.jobs import QUICK_TTL_S, Job, story
 from tests.process.nodes import Node
 from tests.process.test_job_links import LONG_TTL_S, three
@@ -195,7 +196,7 @@ async def test_a_node_killed_as_its_spare_joins_is_replaced_by_it(job: Job) -> N
         await job.node("--np", "2", "--grow_every", "0.1", ttl_s=LONG_TTL_S)
     world = await job.world(1, 2)
     spare = await job.node("--np", "2", "--grow_every", "0.1", ttl_s=LONG_TTL_S)
-    await spare.says(r"^\[elastic-launch [^ ]+-[0-9a-f]{4}\] ")
+    await spare.says(rf"^\[elastic-launch [^ ]+-{MARK}\] ")
     node_of(job, world[1]).signal(SIGKILL)
     await job.told.until(lambda: any(worker.node == spare.id for worker in job.workers), "a worker of the spare")
     # In the third generation, if the loss was noticed before the spare was linked.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from signal import SIGTERM
 
+from launcher.nodeid import MARK
 from tests.process.jobs import Job, story
 from tests.process.nodes import Node
 from tests.process.puppets import Worker
@@ -24,7 +25,7 @@ def told(worker: Worker) -> str:
 @story
 async def test_np_2_waits_for_two_nodes_and_says_so(job: Job) -> None:
     first = await job.node("--np", "2")
-    await first.says(r"joined the job as 127\.0\.0\.1-[0-9a-f]{4}$")
+    await first.says(rf"joined the job as 127\.0\.0\.1-{MARK}$")
     await first.says(r"1 of 2 nodes is here; waiting for 1 more$")
     assert not job.workers
     second = await job.node("--np", "2")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.nodeid import MARK
 from tests.process.scripts import WARM, completed, finish, run, start
 from tests.process.shared_console import by_rank
 from tests.store.servers import Server, free_ports
@@ -143,7 +144,7 @@ def oneflow(folder: Path, launch: str = "", then: str = "", ctrl_port: str = "")
 def test_the_lines_of_oneflow_start_two_workers_on_one_machine(tmp_path: Path) -> None:
     said = completed(oneflow(tmp_path, launch="flow.launch(console='all')"), tmp_path)
     assert said.count("distributed config") == 1
-    assert {re.sub(r"^\[[0-9.]+-[0-9a-f]{4}\] ", "", line) for line in said} > {"rank 0: 0 of 2", "rank 1: 1 of 2"}
+    assert {re.sub(rf"^\[[0-9.]+-{MARK}\] ", "", line) for line in said} > {"rank 0: 0 of 2", "rank 1: 1 of 2"}
 
 
 def test_elastic_init_launches_what_was_set_and_not_launched(tmp_path: Path) -> None:

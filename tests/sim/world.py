@@ -100,7 +100,7 @@ class World(Nurseries):
         """
         if self.spec.ips and host not in self.spec.ips:
             host = self.spec.ips[len(self.nodes) % len(self.spec.ips)]
-        name = f"{host}-{self.random.getrandbits(16):04x}"
+        name = f"{host}-{self.random.getrandbits(24):06x}"
         number = len(self.nodes)
         slots = slots or self.spec.slots
         member = self.member_of(host, number, slots)

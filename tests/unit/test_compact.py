@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastic.compact import read, write
+from elastic.compact import MARK, read, write
 from elastic.errors import DocumentError
 from elastic.keys import decode
 from elastic.model import Before, Generation, Place, Role, Seat, Why, contradiction
@@ -45,7 +45,7 @@ def world(kind: str, slots: int, *, scattered: bool = False) -> Generation:
     for n, host in enumerate(hosts_of(kind)):
         first = 30_000 + 37 * n % 20_000
         held = tuple(first + (101 * at if scattered else at) for at in range(slots))
-        places.append(Place(f"{host}-{n * 2654435761 % 65536:04x}", host, (7000, 7001, 7002), held))
+        places.append(Place(f"{host}-{n * 2654435761 % 2**24:06x}", host, (7000, 7001, 7002), held))
     return Generation(
         g=7,
         run=1,
@@ -82,15 +82,15 @@ def test_the_world_before_costs_next_to_nothing_whoever_was_lost(kind: str) -> N
 
 def test_a_document_can_be_read_by_people() -> None:
     places = (
-        Place("gpu-1.cluster-3f2a", "gpu-1.cluster", (7000,), (8001, 8002, 8003)),
-        Place("gpu-2.cluster-9b01", "gpu-2.cluster", (), (8001, 8003, 8004)),
-        Place("other-77aa", "other", (), (9, 7, 5)),
+        Place("gpu-1.cluster-3f2a6q", "gpu-1.cluster", (7000,), (8001, 8002, 8003)),
+        Place("gpu-2.cluster-9b01dv", "gpu-2.cluster", (), (8001, 8003, 8004)),
+        Place("other-77aam2", "other", (), (9, 7, 5)),
         Place("odd", "10.0.0.1", (), (1, 2, 3)),
     )
-    before = Before(4, ("gpu-1.cluster-3f2a", "gone-1234", "gpu-2.cluster-9b01", "other-77aa"), Why.FIRST)
+    before = Before(4, ("gpu-1.cluster-3f2a6q", "gone-1234", "gpu-2.cluster-9b01dv", "other-77aam2"), Why.FIRST)
     generation = Generation(g=5, run=1, tag="t", why=Why.LOSS, reason="r", members=places, slots=3, before=before)
     document = json.loads(write(generation))
-    assert document["members"] == ["gpu-1.cluster-3f2a", "gpu-2.cluster-9b01", "other-77aa", ["odd", "10.0.0.1"]]
+    assert document["members"] == ["gpu-1.cluster-3f2a6q", "gpu-2.cluster-9b01dv", "other-77aam2", ["odd", "10.0.0.1"]]
     assert document["ports"] == [8001, -2, 8001, 8003, -1, 9, 7, 5, 1, -2]
     assert document["masters"] == [[0, 7000]]
     assert document["before"] == [4, "first", [0, "gone-1234", 1, -1], [], False]
@@ -99,22 +99,22 @@ def test_a_document_can_be_read_by_people() -> None:
 
 
 def test_a_domain_is_written_once() -> None:
-    places = tuple(Place(f"n{n}.example.org-000{n}", f"n{n}.example.org", (), (1,)) for n in range(9))
-    stranger = Place("m.elsewhere-0000", "m.elsewhere", (), (1,))
+    places = tuple(Place(f"n{n}.example.org-00000{n}", f"n{n}.example.org", (), (1,)) for n in range(9))
+    stranger = Place("m.elsewhere-000000", "m.elsewhere", (), (1,))
     generation = Generation(g=1, run=1, tag="", why=Why.FIRST, reason="", members=(*places, stranger), slots=1)
     document = json.loads(write(generation))
     assert document["domain"] == ".example.org"
-    assert document["members"][0] == "n0-0000"
-    assert document["members"][-1] == ["m.elsewhere-0000"]
+    assert document["members"][0] == "n0-000000"
+    assert document["members"][-1] == ["m.elsewhere-000000"]
     assert read(write(generation)) == generation
 
 
 # --- any value, and any bytes -------------------------------------------------------------------------------------
 
 nodes = st.one_of(
-    st.sampled_from(["a", "b", "", "host-1a2b"]),
+    st.sampled_from(["a", "b", "", "host-1a2b3c"]),
     st.builds(
-        "{}{}".format, st.sampled_from(["h1.a.org", "h2.a.org", "h3.a.org", "h"]), st.sampled_from(["-1a2b", ""])
+        "{}{}".format, st.sampled_from(["h1.a.org", "h2.a.org", "h3.a.org", "h"]), st.sampled_from(["-1a2b3c", ""])
     ),
     texts,
 )
@@ -125,7 +125,7 @@ amounts = st.one_of(st.just(0), st.integers(0, 2**31))
 @st.composite
 def places(draw: st.DrawFn, slots: int, *, roster: bool) -> Place:
     node = draw(nodes)
-    host = node[:-5] if node[:-5].isascii() and node[:-5].isalnum() and draw(st.booleans()) else draw(hosts)
+    host = node[:-MARK] if node[:-MARK].isascii() and node[:-MARK].isalnum() and draw(st.booleans()) else draw(hosts)
     seats: tuple[Seat, ...] = ()
     if roster:
         seats = tuple(draw(st.lists(st.builds(Seat, st.sampled_from(Role), st.integers(0, 12)), max_size=4)))

@@ -160,12 +160,13 @@ def test_the_same_command_typed_twice_says_that_it_makes_one_node_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locks, "folder", lambda: tmp_path)
-    nodes = [("j1", f"{HOST}-00aa"), ("j1", f"{HOST}0-00bb"), ("j10", f"{HOST}-00cc"), ("j1.x", f"{HOST}-00dd")]
+    nodes = [("j1", f"{HOST}-00aa1z"), ("j1", f"{HOST}0-00bb1z"), ("j10", f"{HOST}-00cc1z"), ("j1.x", f"{HOST}-00dd1z")]
     held = [locks.hold(locks.lock_path(job, node)) for job, node in nodes]
     first, _ = told(HOST, monkeypatch)
     assert first == (
         "say",
-        f"node {HOST}-00aa runs on this machine in the same job: this command makes one node more, with the same cards",
+        f"node {HOST}-00aa1z runs on this machine in the same job: this command makes one node more, "
+        "with the same cards",
     )
     for one in held:
         os.close(one.fd)

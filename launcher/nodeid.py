@@ -1,0 +1,26 @@
+"""The id of a node: its host, and a mark that is new for each agent process."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Final
+
+from elastic.naming import MARK_LENGTH
+
+SIGNS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+"""Without i, l, o and u, which are taken for others when they are read aloud or typed."""
+MARK: Final = rf"[{SIGNS}]{{{MARK_LENGTH}}}"
+"""A pattern."""
+
+_AFTER_HOST: Final = re.compile(f"-{MARK}")
+
+
+def new(host: str) -> str:
+    """An id that no node has had."""
+    return f"{host}-{''.join(secrets.choice(SIGNS) for _ in range(MARK_LENGTH))}"
+
+
+def is_of(node: str, host: str) -> bool:
+    """Tell whether a node is of this host. Where a job's id begins with another one's, what follows is no host."""
+    return node.startswith(host) and _AFTER_HOST.fullmatch(node, len(host)) is not None
