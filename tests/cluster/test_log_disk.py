@@ -57,9 +57,7 @@ def test_a_job_goes_through_a_loss_and_a_failure_while_the_disk_stands_still_and
         await first.obeys("print", "before")
         await kept.shows("^before$")
         with disk.frozen():
-            await first.obeys("run", MUCH)
-            await kept.shows(f"^{LINES - 1} x")
-            kept.shown.clear()
+            await first.obeys("run", MUCH)  # A console that takes less than that gets less.
             await kept.says(
                 r"does not take writes .* up to \d+\.\d MB of output wait for the disk, and more is left out"
             )
