@@ -33,6 +33,12 @@ def _oldest(generation: Generation) -> int:
     return generation.before.g if generation.before is not None else generation.g
 
 
+def _is_here(writer: Node, name: str) -> bool:
+    """Whether the writer of a document took the node for present."""
+    seen = writer.sent_view
+    return (seen is not None and name in seen.members) or name in writer.sent_memory.linked
+
+
 class Rules(Observer):
     """When generations are made and go, who is in them, and what a failure costs."""
 
@@ -156,7 +162,8 @@ class Rules(Observer):
         if generation.why is Why.LEFT and node.sent_view is not None and generation.before is not None:
             g, nodes = generation.before.g, generation.before.nodes
             over = {name for (of, name), stored in node.sent_view.outcomes.items() if of == g and stored.value.over}
-            if busy := (inside - names - over) & set(nodes):
+            gone = {name for name in inside - names if not _is_here(node, name)}  # np may leave others out.
+            if busy := (gone - over) & set(nodes):
                 world.fail("3", f"{sorted(busy)} may have workers of {g}, and generation {generation.g} says they left")
         if old.before is not None and old.before == generation.before and generation.planned and not old.planned:
             world.fail("5", f"generation {generation.g} plans for workers that {old.g} has stopped fast")
@@ -168,7 +175,7 @@ class Rules(Observer):
         if seen is None or before is None:
             return
         over = {name for (g, name), stored in seen.outcomes.items() if g == before.g and stored.value.over}
-        here = {name for name in before.nodes if name in seen.members or name in node.sent_memory.linked}
+        here = {name for name in before.nodes if _is_here(node, name)}
         if not here - over:
             world.fail("5", f"generation {generation.g} hurries {sorted(names)}, and all have stopped")
 
