@@ -108,13 +108,20 @@ class Machine(Box):
 
     def slow(self, rate: str = "1mbit") -> None:
         """What leaves it takes its time."""
-        self._inside("tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "16kb", "latency", "1s")
+        words = ("root", "tbf", "rate", rate, "burst", "16kb", "latency", "1s")
+        self._inside("tc", "qdisc", "add", "dev", self._card(), *words)
 
     def fast(self) -> None:
         """It does not any more."""
-        self._inside("tc", "qdisc", "del", "dev", "eth0", "root")
+        self._inside("tc", "qdisc", "del", "dev", self._card(), "root")
 
-    def _inside(self, *words: str) -> None:
+    def _card(self) -> str:
+        """The name of its network card, which is another one when it was plugged in again."""
+        return self._inside("ip", "-o", "addr", "show", "to", self.address).split()[1]
+
+    def _inside(self, *words: str) -> str:
+        """Run this in its network; what that says."""
         self.container.reload()
         pid = self.container.attrs["State"]["Pid"]
-        subprocess.run(["nsenter", "-t", str(pid), "-n", *words], check=True, capture_output=True)
+        inside = ["nsenter", "-t", str(pid), "-n", *words]
+        return subprocess.run(inside, check=True, stdout=subprocess.PIPE, text=True).stdout
