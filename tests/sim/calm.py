@@ -590,18 +590,21 @@ def failure_while_astray(world: World, calm: Calm, node: Node, old: Generation) 
     short = world.random.random() < 0.5
     world.astray_for(node, ttl_s + 1.0 if short else 12 * ttl_s)
 
-    def fails() -> None:
-        if first.workers is not None:
-            world.end_worker(first, first.workers, 1)
-
-    world.after(0.8 * ttl_s, fails)
+    until = world.now + 4 * ttl_s + 2 * STOP_S
+    text = f"{node.name} does not reach the store, and the others wait for it for too long"
 
     def formed(generation: Generation) -> str:
         return f"{node.name} counts as lost, and it is heard" if short and generation.why is Why.LOSS else ""
 
-    until = world.now + 4 * ttl_s + 2 * STOP_S
-    text = f"{node.name} does not reach the store, and the others wait for it for too long"
-    calm.expect(world, Expected("6", text, until, lambda view: went(view) > old.g, formed))
+    def fails() -> None:
+        workers = first.workers
+        if workers is None:
+            return
+        world.end_worker(first, workers, 1)
+        if first.workers is not workers or workers.broken:  # No planned change came before it.
+            calm.expect(world, Expected("6", text, until, lambda view: went(view) > old.g, formed))
+
+    world.after(0.8 * ttl_s, fails)
 
 
 def split(world: World, calm: Calm, node: Node, old: Generation) -> None:

@@ -303,11 +303,12 @@ def overtaken(world: World, rng: random.Random) -> None:
 
     def done(_: Node) -> None:
         sets = [node.workers for node in alive(world) if node.workers is not None]
-        if world.steps < EVENTS_MIN or not sets or len(sets) < len(sets[0].generation.members):
+        whole = [one for one in sets if len(world.peers(one)) == len(one.generation.members)]
+        if world.steps < EVENTS_MIN or not whole:
             return  # Nobody ends well before all are there.
         world.job.done_s = world.job.work_s
         for node in alive(world):
-            if (workers := node.workers) is not None:
+            if (workers := node.workers) is not None and workers in whole:
                 delay = rng.choice([0.0, rng.uniform(0.0, 2.0)])
                 world.after(delay, lambda node=node, workers=workers: world.end_worker(node, workers, 0))  # type: ignore[misc]
 

@@ -174,6 +174,10 @@ class Nurseries(Network):
                 found.append(node)
         return found
 
+    def peers(self, workers: WorkerSet) -> list[Node]:
+        """Nodes whose workers are of the same world and run, with the own one."""
+        return self.running((workers.incarnation, workers.generation.g), workers.generation)
+
     def _progress(self, key: tuple[str, int], generation: Generation) -> None:
         nodes = self.running(key, generation)
         if len(nodes) == len(generation.members) and self.apart(generation):
