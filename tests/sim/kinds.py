@@ -95,6 +95,7 @@ PLAYS: Final = (
     "told_to_leave",
     "stopped_roster",
     "stopped_as_leases_ended",
+    "left_out_and_lost",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

@@ -332,3 +332,18 @@ def passed_over_while_it_saves(world: World, watch: Calm, node: Node, old: Gener
         world.after(3.1, lambda: world.scale_to(len(old.members)))
 
     world.after(6.0, away)
+
+
+def left_out_and_lost(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """One is left out, and dies while its workers save with those of the others: these are stopped fast."""
+    last = members_of(world, old)[-1]
+
+    def dies() -> None:
+        if last.workers is not None:  # Otherwise it has saved, and nobody waits for it.
+            until = world.now + 2 * world.spec.lease_ttl_s + SOON_S
+            text = f"{last.name} died while all saved, and the others do not go on"
+            watch.expect(world, Expected("6", text, until, lambda view: went(view) > old.g))
+        world.kill_node(last)
+
+    world.scale_to(len(old.members) - 1)
+    world.observe(WhenFormed(lambda _: world.after(world.random.uniform(0.0, 0.1), dies)))

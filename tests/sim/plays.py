@@ -137,6 +137,7 @@ PLAYS: Final[Mapping[str, Play]] = {
     "told_to_leave": Play(operators.told_to_leave, nodes=4),
     "stopped_roster": Play(operators.stopped_roster, roster=True, work_s=80.0),
     "stopped_as_leases_ended": Play(operators.stopped_as_leases_ended, links=False, nodes=4, listens=True),
+    "left_out_and_lost": Play(partings.left_out_and_lost, nodes=4, listens=True),
 }
 """Every play, by its name."""
 
