@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -18,9 +17,9 @@ from elastic.store.base import Range
 from elastic.store.certificates import NONE, Certificates
 from elastic.store.embedded import find_etcd, guarded
 from elastic.store.etcd import EtcdOptions, EtcdStore
+from tests.ports import following
 
 ETCD_34 = "/usr/bin/etcd"
-BELOW_EPHEMERAL = range(20_000, 32_000)
 
 
 def binary_of(version: str) -> str | None:
@@ -40,14 +39,11 @@ def without_fsync(binary: str) -> tuple[str, ...]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports below those that the kernel gives to whoever asks for any.
-
-    So they stay free until they are used, and while a server that had one is away.
-    """
+    """Ports that stay free until they are used, and while a server that had one is away (`tests.ports`)."""
     found: list[int] = []
     with contextlib.ExitStack() as held:
         while len(found) < count:
-            port = secrets.choice(BELOW_EPHEMERAL)
+            port = following()
             with contextlib.suppress(OSError):
                 held.enter_context(socket.socket()).bind(("", port))
                 found.append(port)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 import subprocess
 from datetime import timedelta
@@ -11,6 +10,7 @@ import pytest
 
 from elastic.errors import ConfigError
 from launcher.ports import MASTERS, NodePorts, hold, hold_named
+from tests.ports import BELOW_EPHEMERAL, following, part
 
 
 def listening(port: int, host: str = "0.0.0.0", *, reuse: bool) -> socket.socket:
@@ -107,15 +107,23 @@ def test_a_process_that_we_start_does_not_inherit_the_ports() -> None:
 
 
 def free_range(width: int) -> tuple[int, int]:
-    """A range of ports that were all free a moment ago, below those that the kernel gives out by itself."""
+    """A range of ports that were all free a moment ago, and that no other test is given (`tests.ports`)."""
     for _ in range(100):
-        low = 20_000 + secrets.randbelow(12_000)
+        low = following(width)
         try:
             hold("", width, within=(low, low + width - 1)).close()
         except ConfigError:
             continue
         return low, low + width - 1
     raise AssertionError("no free ports")
+
+
+def test_no_two_processes_that_share_the_tests_give_out_the_same_port() -> None:
+    assert part({}) == BELOW_EPHEMERAL
+    parts = [part({"PYTEST_XDIST_WORKER": f"gw{n}", "PYTEST_XDIST_WORKER_COUNT": "3"}) for n in range(3)]
+    assert sorted(port for one in parts for port in one) == [*BELOW_EPHEMERAL]
+    again = part({"PYTEST_XDIST_WORKER": "gw3", "PYTEST_XDIST_WORKER_COUNT": "3"})
+    assert again == parts[0], "one that crashed is replaced by one with another number"
 
 
 def test_ports_of_a_range_are_the_first_free_ones_from_its_lower_end() -> None:
