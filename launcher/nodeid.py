@@ -17,7 +17,7 @@ _AFTER_HOST: Final = re.compile(f"-{MARK}")
 
 
 def new(host: str) -> str:
-    """An id that no node has had."""
+    """An id that is hardly ever one that another node has had (`elastic.naming.MARK_LENGTH`)."""
     return f"{host}-{''.join(secrets.choice(SIGNS) for _ in range(MARK_LENGTH))}"
 
 

@@ -1,7 +1,8 @@
-"""Ports for tests: no two tests that run at the same time are given the same one.
+"""Ports for tests: no two tests that one pytest runs at the same time are given the same one.
 
-A port that was free a moment ago is held by nobody until it is used. So each of the processes among which pytest-xdist
-divides the tests has a part of its own, and goes through it in order, from a place that differs from run to run.
+Two pytests that are started side by side share them. A port that was free a moment ago is held by nobody until it is
+used. So each of the processes among which pytest-xdist divides the tests has a part of its own, and goes through it in
+order, from a place that differs from run to run.
 """
 
 from __future__ import annotations
