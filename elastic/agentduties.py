@@ -62,6 +62,7 @@ def _tell_revision(f: Facts) -> None:
 
 def perform(f: Facts) -> None:
     """After the rows: ask for everything that is due."""
+    _adopt_np(f)
     _tell_spare(f)
     _admit_absence(f)
     keep_right(f)
@@ -100,6 +101,13 @@ def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
     times += agentlinks.wakes(f)
     later = [time for time in times if f.now < time < float("inf")]
     f.wake_at = min(later) if later else None
+
+
+def _adopt_np(f: Facts) -> None:
+    """Where the user named no np, remember that the job has no maximum: this node may be the first in an empty etcd."""
+    stored = f.view.spec
+    if not f.me.np_given and stored is not None and stored.value.np.unlimited and stored.value.np != f.me.spec.np:
+        f.me = replace(f.me, spec=replace(f.me.spec, np=stored.value.np))
 
 
 def _tell_spare(f: Facts) -> None:

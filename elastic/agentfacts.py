@@ -40,7 +40,10 @@ class Phase(StrEnum):
 
 
 class Me(Struct, frozen=True):
-    """This node. `incarnation` and `secret` are written if the store has none."""
+    """This node. `incarnation` and `secret` are written if the store has none.
+
+    `np_given` is False where the user named no np: this node then keeps the np of a job that has no maximum.
+    """
 
     node: str
     member: Member
@@ -50,6 +53,7 @@ class Me(Struct, frozen=True):
     force: bool = False
     rerun: bool = False
     allow_mismatch: bool = False
+    np_given: bool = True
 
 
 class Limits(Struct, frozen=True):

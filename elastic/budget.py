@@ -21,7 +21,21 @@ from elastic.cooldown import (
     noted_apart,
 )
 from elastic.keys import Stored
-from elastic.model import Before, Budget, Cause, Cooldown, Ended, FailedToo, Mode, Outcome, Role, Spec, Why, WorkerExit
+from elastic.model import (
+    ANY_RANK,
+    Before,
+    Budget,
+    Cause,
+    Cooldown,
+    Ended,
+    FailedToo,
+    Mode,
+    Outcome,
+    Role,
+    Spec,
+    Why,
+    WorkerExit,
+)
 from elastic.split import SPLIT, apart, not_reached_by
 
 PROGRESS_RUN_S = 60.0
@@ -32,6 +46,8 @@ CRASH_LOOP_MAX = 10
 """So many failures in a row without progress end the job, whatever the budget."""
 CANNOT_START = "cannot start "
 """How a failure of the machine begins that keeps the worker's program from being started at all."""
+RETRY = "no restart would fix that; --retry_startup_errors restarts it anyway"
+"""What people read of an error that ends a script at its start."""
 INFRA_MAX = 3
 """So many failures of the machine in a row without progress are free."""
 BACKOFF_MAX_S = 60.0
@@ -96,6 +112,8 @@ def judge(
     hopeless = next((worker for worker in own if worker.hopeless), None)
     if hopeless is not None:
         return Judgement(kept, cause=cause, fatal=f"no restart would mend this: {hopeless.hopeless}")
+    if cause is not None and ran_s < PROGRESS_RUN_S and own and all(worker.startup for worker in own):
+        return Judgement(kept, cause=cause, fatal=f"the script cannot start: {cause.first.startup} ({RETRY})")
     if spec.mode is Mode.COLLECTIVE and not lost and (nowhere := _startable_nowhere(ends)):
         return Judgement(kept, cause=cause, fatal=f"no restart would mend this: {nowhere}")
     split = apart(before.nodes, {node: stored.value.unreached for node, stored in outcomes.items()}, lost)
@@ -211,7 +229,9 @@ def cause_of(before: Before, outcomes: Mapping[str, Stored[Outcome]], spec: Spec
         host=first.host,
         node=first.node,
         exits=tuple(failure.worker for failure in found if failure.node == first.node),
-        ranks=tuple(sorted({failure.worker.rank for failure in named if failure.worker.role is Role.WORKER})),
+        ranks=tuple(
+            sorted({failure.worker.rank for failure in named if failure.worker.role is Role.WORKER} - {ANY_RANK})
+        ),
         world_size=len(before.nodes) * spec.slots,
         others=tuple(
             FailedToo(other.worker.rank, other.host, other.worker.words, other.worker.log, other.worker.role)

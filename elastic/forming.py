@@ -31,9 +31,10 @@ def reform(q: Question, gone: str, lost: Iterable[str] = ()) -> Decision:
         text = f"{counted(len(nodes), q.spec.np.low)} here, the least that may run; waiting for {missing}"
         return Wait(Reason.BELOW_MIN, text)
     until = q.settled_at(nodes)
-    if len(nodes) < q.spec.np.high and q.now < until:
+    expected = q.expected(len(q.generation.members) if q.generation is not None else 0)
+    if len(nodes) < expected and q.now < until:
         whom = hostlist.others(q.spec.ips, q.hosts(nodes))
-        return Wait(Reason.SETTLING, settling(len(nodes), q.spec.np.high, until - q.now, whom), until)
+        return Wait(Reason.SETTLING, settling(len(nodes), expected, until - q.now, whom), until)
     return replace(form(q, Reason.REFORMED, Why.REFORMED, gone, []), lost=tuple(lost))
 
 

@@ -63,7 +63,7 @@ def join(
     is None while that is not known. `incarnation` is new for each try, and is written if the store has none; one that
     came back empty must get another. `again`: replace the verdict by a new run. `fresh`: this node has never been
     registered, so that a key of its name is somebody else's, or of a try of its own whose lease is over. One that has
-    been is not sent away by what cannot be read: it waits.
+    been is not sent away by what cannot be read: it waits. Its --force is over, too: an operator may have changed np.
     """
     if view.schema is not None:
         return _of_other_version(view.schema, fresh=fresh)
@@ -108,7 +108,7 @@ def join(
     if refusal := _misfit(keys, me, stored, mine) or _mismatch(keys, me, others):
         return JoinPlan(refusal=refusal)
     warnings = _warnings(others)
-    if me.force and stored.np != mine.np:
+    if me.force and fresh and stored.np != mine.np:
         line = f"--force: the job's --np {stored.np} becomes {mine.np}"
         forced: Spec = msgspec.structs.replace(stored, np=mine.np)
         follows = _follows([change for change in changes if change[0] != "np"])

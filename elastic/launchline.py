@@ -21,8 +21,10 @@ SWITCHES: Final = frozenset(
         "no_live",
         "no_warm",
         "one_card_per_worker",
+        "print_secret",
         "quiet",
         "rerun",
+        "retry_startup_errors",
         "verbose",
     }
 )

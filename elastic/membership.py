@@ -112,10 +112,11 @@ def _first(q: Question) -> tuple[Decision, Memory]:
         text = f"{counted(len(nodes), need)} here; waiting for {more}"
         return Wait(Reason.MISSING, text), q.memory
     until = q.settled_at(nodes)
-    if len(nodes) < q.spec.np.high and q.now < until:
+    expected = q.expected(len(nodes))
+    if len(nodes) < expected and q.now < until:
         whom = hostlist.others(q.spec.ips, q.hosts(nodes))
-        return Wait(Reason.SETTLING, settling(len(nodes), q.spec.np.high, until - q.now, whom), until), q.memory
-    reason = f"{counted(len(nodes), q.spec.np.high)} here"
+        return Wait(Reason.SETTLING, settling(len(nodes), expected, until - q.now, whom), until), q.memory
+    reason = f"{counted(len(nodes), expected)} here"
     return _at_once(q, form(q, Reason.FORMED, Why.FIRST, reason, [])), q.memory
 
 

@@ -12,7 +12,9 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+NP_UNLIMITED: Final = 100_000
+"""`Np.high` of a job without a maximum. A typed maximum is lower."""
+Count = Annotated[int, msgspec.Meta(ge=1, le=NP_UNLIMITED)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 Ports = Annotated[tuple[Port, ...], msgspec.Meta(min_length=1, max_length=1024)]
 PortsIfAny = Annotated[tuple[Port, ...], msgspec.Meta(max_length=1024)]
@@ -129,14 +131,24 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Np(msgspec.Struct, frozen=True):
-    """How many nodes: `first` are awaited at the first start, then anything from `low` to `high` runs."""
+    """How many nodes: `first` are awaited at the first start, then anything from `low` to `high` runs.
+
+    A job whose np is `unlimited` starts with `first` nodes at once, and takes in every node that joins later.
+    """
 
     low: Count
     high: Count
     first: Count
 
+    @property
+    def unlimited(self) -> bool:
+        """Tell whether there is no maximum."""
+        return self.high == NP_UNLIMITED
+
     def __str__(self) -> str:
         """Write it as on the command line."""
+        if self.unlimited:
+            return f"{self.first}+"
         if self.low == 1 and self.first == self.high:
             return str(self.high)
         return f"{self.low}:{self.high}"
@@ -267,13 +279,18 @@ class Budget(msgspec.Struct, frozen=True, array_like=True):
     hosts: Annotated[tuple[Cooldown, ...], msgspec.Meta(max_length=512)] = ()
 
 
+ANY_RANK: Final = -1
+"""The rank of a worker of which only its node is known, as under torchrun."""
+
+
 class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     """How one worker ended, with what a person needs to see of it.
 
     `code` is the exit code, or minus the signal. `consequence`: its log says that a peer was lost, so that the cause
     is elsewhere. `infra`: a short word when the machine and not the script is to blame ("address in use"). `hopeless`:
-    why each further start would end like this, "" if that is not known. `role`: whose `rank` it is; of a server or a
-    heterogeneous worker it is the index of its seat.
+    why each further start would end like this, "" if that is not known. `startup`: the error with which its script
+    ended, in the first generation and before it did anything, "" for any other end. `role`: whose `rank` it is; of a
+    server or a heterogeneous worker it is the index of its seat. `rank` may be `ANY_RANK`.
     """
 
     rank: int
@@ -284,6 +301,7 @@ class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     consequence: bool = False
     infra: str = ""
     hopeless: str = ""
+    startup: str = ""
     role: Role = Role.WORKER
 
 

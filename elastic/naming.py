@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from elastic.model import Role, WorkerExit
+from elastic.model import ANY_RANK, Role, WorkerExit
 
 _NAMES: Final[Mapping[Role, str]] = {Role.WORKER: "rank", Role.SERVER: "server", Role.HETER: "heter worker"}
 _LOGS: Final[Mapping[Role, str]] = {Role.WORKER: "workerlog", Role.SERVER: "serverlog", Role.HETER: "heterlog"}
+A_WORKER: Final = "a worker"
 NAMED_MAX = 64
 """Processes that one sentence names; a list of thousands helps nobody."""
 MARK_LENGTH: Final = 6
@@ -18,8 +19,8 @@ of their host are still known, 0.008 draw the mark of one of these; of marks of 
 
 
 def process_name(role: Role, index: int) -> str:
-    """One process in a sentence: "rank 3", "server 1"."""
-    return f"{_NAMES[role]} {index}"
+    """One process in a sentence: "rank 3", "server 1"; "a worker" for `ANY_RANK`."""
+    return f"{_NAMES[role]} {index}" if index != ANY_RANK else A_WORKER
 
 
 def processes_name(processes: Iterable[tuple[Role, int]]) -> str:
@@ -67,7 +68,10 @@ def failed_words(exits: Iterable[WorkerExit], host: str) -> str:
     for worker in own or found:
         named.setdefault(worker.role, []).append(worker.rank)
     if not named:
-        return f"a worker failed on host {host}"
-    who = " and ".join(f"{_NAMES[role].replace(' ', '_')}={listed(sorted(set(ids)))}" for role, ids in named.items())
+        return f"{A_WORKER} failed on host {host}"
+    who = " and ".join(
+        f"{_NAMES[role].replace(' ', '_')}={listed(sorted(set(ids)))}" if ANY_RANK not in ids else A_WORKER
+        for role, ids in named.items()
+    )
     first = (own or found)[0]
     return f"{who} {what} on host {host}, see {elsewhere or log_name(first.role, first.rank)}"

@@ -12,6 +12,7 @@ from elastic.cooldown import budget_of
 from elastic.decisions import Conclude, Memory, Policy, Reason
 from elastic.keys import Stored, View
 from elastic.model import (
+    NP_UNLIMITED,
     PLANNED,
     Before,
     Budget,
@@ -205,6 +206,13 @@ class Question:
             distrusted=tuple(sorted(self.memory.distrusted))[:DISTRUSTED_MAX],
         )
 
+    def expected(self, before: int) -> int:
+        """How many nodes end a settling window before its time: as many as the job may have.
+
+        A job without a maximum expects those of its first start, and as many as there were `before`.
+        """
+        return max(self.spec.np.first, before) if self.spec.np.unlimited else self.spec.np.high
+
     def settled_at(self, nodes: Iterable[str]) -> float:
         """When the settling window of those ends that arrived; who is in the generation has settled."""
         times = [self.memory.ready_since[node] for node in nodes if node in self.memory.ready_since]
@@ -283,7 +291,9 @@ def node_count(count: int) -> str:
 
 
 def counted(here: int, wanted: int) -> str:
-    """Say how many of how many, with the verb."""
+    """Say how many of how many, with the verb; only how many where the job has no maximum."""
+    if wanted == NP_UNLIMITED:
+        return f"{node_count(here)} {'is' if here == 1 else 'are'}"
     return f"{here} of {node_count(wanted)} {'is' if here == 1 else 'are'}"
 
 

@@ -143,8 +143,9 @@ def _assemble(
     nodes = [place.node for place in places]
     workers = sum(map(works, places))
     until = q.settled_at(nodes)
-    if roles.apart and workers < q.spec.np.high and q.now < until:
-        return Wait(Reason.SETTLING, settling(workers, q.spec.np.high, until - q.now), until)
+    expected = q.expected(sum(map(works, q.generation.members)) if q.generation is not None else 0)
+    if roles.apart and workers < expected and q.now < until:
+        return Wait(Reason.SETTLING, settling(workers, expected, until - q.now), until)
     reason = gone or f"{in_words(roles, places)} are here"
     generation = q.successor(in_order(places), why, reason)
     return Form(code, reason, generation)

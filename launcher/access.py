@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from elastic.errors import ConfigError
 from elastic.store.certificates import NONE, Certificates
-from launcher.login import NOBODY, Login, login, new_secret
+from launcher.endpoints import is_any, parse_endpoint
+from launcher.login import NOBODY, SECRET, Login, login, new_secret
 from launcher.values import Servers
 
 if TYPE_CHECKING:
@@ -25,6 +26,13 @@ FLAGS: Final = (
     "job_secret_file",
 )
 """The flags of `elastic-launch` that say it; whatever opens a store has them."""
+
+
+WITHOUT_SECRET: Final = (
+    f"{SECRET} is not shown because stderr is not a terminal; to see it, start with --print_secret, or give a secret "
+    "of your own: --job_secret_file FILE on every node (openssl rand -hex 16 makes one)"
+)
+"""What to say where a random secret is not printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,8 @@ def check_relations(config: Config) -> None:
         if config.serve:
             raise ConfigError("--serve starts an etcd here, and --elastic_server names one; leave one of the two out")
         return
+    if config.serve:
+        _check_host(config)
     if config.certificates:
         named = next(name for name in ("ca", "cert", "key") if getattr(config.certificates, name))
         raise ConfigError(
@@ -111,6 +121,20 @@ def check_relations(config: Config) -> None:
             f"--etcd_user is for an etcd of your own; to close the one that {served or '--serve'} starts, give every "
             "node the same --job_secret_file FILE or ELASTIC_JOB_SECRET"
         )
+
+
+def _check_host(config: Config) -> None:
+    """Raise `ConfigError` where --serve names all addresses, and nothing names one that other machines reach."""
+    address, _ = parse_endpoint(config.serve)
+    if not is_any(address):
+        return
+    if not config.host:
+        raise ConfigError(
+            f"--serve {address} is every address of this machine, and other machines need one of them: add --host "
+            "ADDRESS, at which they reach this one"
+        )
+    if is_any(config.host):
+        raise ConfigError(f"--host {config.host} is no address that other machines reach; name one of this machine")
 
 
 def found(config: Config, environ: Mapping[str, str]) -> tuple[Login, tuple[str, ...]]:

@@ -63,7 +63,7 @@ def advertised(host_flag: str, environ: Mapping[str, str], endpoints: Sequence[s
     are on this machine, and the answer is 127.0.0.1.
 
     Raises `ConfigError` when the address cannot be used by others, naming the addresses that could be, and
-    `StoreUnavailable` when there is no route to any endpoint (yet).
+    `StoreUnavailable` when there is no route to any endpoint, or when their names have no address (yet).
     """
     servers = [parse_endpoint(endpoint) for endpoint in endpoints]
     given = bare_host(host_flag or environ.get("POD_IP", ""))
@@ -81,8 +81,11 @@ def advertised(host_flag: str, environ: Mapping[str, str], endpoints: Sequence[s
         found = _route(host, port)
         if found is not None:
             return found
+    if unknown := [host for host, _ in remote if not resolves(host)]:
+        names = ", ".join(unknown)
+        raise StoreUnavailable(f"this machine finds no address for {names}; check the spelling, DNS and /etc/hosts")
     names = ", ".join(join_host_port(host, port) for host, port in remote)
-    raise StoreUnavailable(f"no route to {names}; check the name and the network, or name this node with --host")
+    raise StoreUnavailable(f"no route to {names}; check the network, or name this node with --host")
 
 
 def source_of(host: str, environ: Mapping[str, str]) -> str:

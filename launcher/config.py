@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from elastic.errors import ConfigError, StoreUnavailable
-from elastic.model import Np, Roles
+from elastic.model import NP_UNLIMITED, Np, Roles
 from elastic.store.certificates import Certificates
 from launcher import access, addresses, ownentry, paddlecloud, serving, shortage, slots, values
 from launcher.commandline import CommandLine, cut, given_values, sources
@@ -97,6 +97,7 @@ class Config:
     etcd_user: str = ""
     etcd_password_file: str = ""
     job_secret_file: str = ""
+    print_secret: bool = False
     login: Login = NOBODY
     job_id: str = ""
     np: Np
@@ -118,6 +119,7 @@ class Config:
     grace_s: float = 15.0
     loss_grace_s: float = LOSS_GRACE_S
     fatal_exit_codes: tuple[int, ...] = ()
+    retry_startup_errors: bool = False
     hang_timeout_s: float = 1800.0
     reach_timeout_s: float = 30.0
     check_nan: bool = False
@@ -202,7 +204,8 @@ def build(line: CommandLine, environ: Mapping[str, str]) -> Config:
         fields["ips"], fields["paddlecloud"] = hosts, True
     nodes = len(fields["ips"]) or fields["local_nodes"] or 1
     fields["np_given"] = fields["np"] is not None
-    fields["np"] = fields["np"] or Np(low=1, high=nodes, first=nodes)
+    alone = not servers.endpoints and not fields["ips"]
+    fields["np"] = fields["np"] or Np(low=1, high=NP_UNLIMITED if alone else nodes, first=nodes)
     if fields["loss_grace_s"] is None:
         fields["loss_grace_s"] = min(LOSS_GRACE_S, fields["grace_s"])
     config = Config(script=line.script, script_args=line.script_args, module=line.module, given=line.flags, **fields)
@@ -236,8 +239,9 @@ def _check_relations(config: Config) -> None:
     _check_list(config)
     if config.loss_grace_s > config.grace_s:
         raise ConfigError(
-            f"--loss_grace {config.loss_grace_s:g} is longer than --grace {config.grace_s:g}, but after a loss nothing "
-            f"can be saved; use --loss_grace {config.grace_s:g} or less, or a longer --grace"
+            f"--loss_grace {values.plain(config.loss_grace_s)} is longer than --grace {values.plain(config.grace_s)}, "
+            f"but after a loss nothing can be saved; use --loss_grace {values.plain(config.grace_s)} or less, or a "
+            "longer --grace"
         )
     access.check_relations(config)
     slots.check_relations(config)
@@ -264,8 +268,9 @@ def _check_relations(config: Config) -> None:
 def _check_list(config: Config) -> None:
     flag, count = config.list_flag, len(config.ips)
     if config.ips and config.np.high > count:
+        wanted = "any number of" if config.np.unlimited else config.np.high
         raise ConfigError(
-            f"--np {config.np} asks for {config.np.high} nodes, and {flag} names {count}: "
+            f"--np {config.np} asks for {wanted} nodes, and {flag} names {count}: "
             f"{ownentry.shown(config.ips)}; use --np {count} or name more hosts"
         )
     if config.ips and config.local_nodes > 1:

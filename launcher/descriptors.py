@@ -36,12 +36,12 @@ def say(text: str, who: str = "elastic-launch", command: str = "") -> bool:
     """Write one line of `who` to stderr; whether it is taken. If not, nothing else changes.
 
     What a server or its certificate says may have any signs in it: those that no terminal shows become spaces, and many
-    spaces one. `command` comes after it as it is: people paste it into a shell.
+    spaces one. `command` is a line of its own after it, as it is: people paste it into a shell.
     """
     shown = "".join(sign if sign.isprintable() else " " for sign in text)
-    line = " ".join([*shown.split(), *filter(None, [command])])
+    line = f"{who}: {' '.join(shown.split())}\n"
     try:
-        sys.stderr.write(f"{who}: {line}\n")
+        sys.stderr.write(f"{line}{command}\n" if command else line)
         sys.stderr.flush()
     except OSError:
         return False

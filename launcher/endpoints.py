@@ -29,6 +29,8 @@ def parse_endpoint(text: str, *, example: int = 2379) -> tuple[str, int]:
             raise ValueError(f"{text!r} has no port, or no brackets; write [{text.strip('[]')}]:{example}")
         if ":" in text:
             raise ValueError(f"{text!r} is not host:port")
+        if text:
+            check_host(text)
         raise ValueError(f"{text!r} has no port; write {text or 'host'}:{example}")
     host, port = match[1], int(match[2])
     if not 1 <= port <= PORT_MAX:
@@ -64,6 +66,12 @@ def as_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(host)
     except ValueError:
         return None
+
+
+def is_any(host: str) -> bool:
+    """Tell whether `host` means all addresses of this machine: 0.0.0.0 or ::."""
+    ip = as_ip(host)
+    return ip is not None and ip.is_unspecified
 
 
 def is_v6(host: str) -> bool:

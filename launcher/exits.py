@@ -12,10 +12,13 @@ from collections.abc import Sequence
 
 from elastic.model import Role, WorkerExit
 from elastic.split import SPLIT
-from launcher.tracebacks import excerpt, without_noise
+from launcher.tracebacks import excerpt, uncaught, without_noise
 
 TAIL_LINES = 20
 """Lines of a log that are kept in the store and shown."""
+
+STARTUP_MAX = 300
+"""Characters of a startup error that are kept; its traceback is in the tail."""
 
 SIGNS_LINES = 40
 """Lines at the end of a log in which a sign counts; an error that the script overcame long ago is no sign."""
@@ -68,6 +71,12 @@ _MACHINE = (
 _IN_USE = re.compile(r"EADDRINUSE|address already in use|Errno 98", re.IGNORECASE)
 
 
+USAGE_CODE = 2
+"""The exit code of argparse, click and most other parsers of command lines."""
+_USAGE = re.compile(r"^usage: ", re.IGNORECASE)
+_CANNOT_START = re.compile(r"^(?:SyntaxError|IndentationError|TabError|ImportError|ModuleNotFoundError)(?::|$)")
+"""Exceptions of a script that python cannot read, or that needs what is not there."""
+
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 _EXCEPTION = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?::\s.*)?$")
 _TERMINATE = "terminate called without an active exception"
@@ -111,6 +120,20 @@ def infra(tail: Sequence[str]) -> str:
     return next((what for what, sign in _MACHINE if any(sign.search(line) for line in lines)), "")
 
 
+def startup_error(code: int, lines: Sequence[str]) -> str:
+    """The error of a script that cannot start, in one line: of its syntax, an import or its usage; "" for any other.
+
+    `lines` are the end of its log. Whether the script had already done something, they do not say.
+    """
+    shown = [_RANK_PREFIX.sub("", line) for line in without_noise(lines)]
+    if code == USAGE_CODE and any(_USAGE.match(line) for line in shown):
+        return shown[-1][:STARTUP_MAX]
+    found = uncaught(shown) if code > 0 else None
+    if found is None or not found.fatal or found.group or not _CANNOT_START.match(shown[found.line]):
+        return ""
+    return shown[found.line][:STARTUP_MAX]
+
+
 def raised(tail: Sequence[str]) -> str:
     """The name of the exception with whose traceback a log ends, "" if it ends otherwise.
 
@@ -151,12 +174,14 @@ def worker_exit(
     role: Role = Role.WORKER,
     recorded: Sequence[str] = (),
     hopeless: str = "",
+    starting: bool = False,
 ) -> WorkerExit:
     """All that is recorded of an exit.
 
     `lines`: the end of the log, best some thousand lines, for the exception and the signs. `recorded` is what torch's
     @record wrote of the exception; it is preferred. The tail that is kept leaves C++ frames out, and has the exception
     that ended the worker wherever it stands. `hopeless` is the worker's own word that each start would end like this.
+    `starting`: an error that keeps a script from starting counts as one.
     """
     failed = code != 0 and not stopped and not asked
     recorded = recorded if failed else ()
@@ -170,6 +195,7 @@ def worker_exit(
         consequence=failed and (consequence(lines) or consequence(recorded)),
         infra=infra(lines) or infra(recorded) if failed else "",
         hopeless=hopeless if failed else "",
+        startup=startup_error(code, recorded or lines) if failed and starting else "",
         role=role,
     )
 

@@ -297,7 +297,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         group=ELASTIC,
         field="serve",
         help="serve this job's etcd at this address of this machine, for nodes of other machines; they need the secret "
-        "of the job, and the command for them is printed",
+        "of the job, and the command for them is printed; 0.0.0.0 or :: with --host: at all addresses of this machine",
         read=values.serve,
         default="",
         shown="an etcd of its own is for this machine alone",
@@ -315,6 +315,14 @@ FLAGS: Final[tuple[Flag, ...]] = (
         metavar="FILE",
     ),
     Flag(
+        name="print_secret",
+        group=ELASTIC,
+        field="print_secret",
+        help="with --serve: print the random secret in the command for other nodes also where stderr is no terminal: a "
+        "file, a pipe, a journal",
+        default=False,
+    ),
+    Flag(
         name="job_id",
         group=ELASTIC,
         field="job_id",
@@ -329,12 +337,13 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="np",
         group=ELASTIC,
         field="np",
-        help="nodes: N starts with N and goes on with what remains; MIN:MAX runs any number between; N:N needs all; "
-        "with parameter servers the nodes of workers alone, and then servers have nodes of their own",
+        help="nodes: N starts with N and goes on with what remains; N+ also takes in every node that joins; MIN:MAX "
+        "runs any number between; N:N needs all; with parameter servers the nodes of workers alone, and then servers "
+        "have nodes of their own",
         read=values.np,
         default=None,
-        shown="the number of --ips or --local_nodes, else 1",
-        metavar="N|MIN:MAX",
+        shown="the number of --ips; with an etcd of its own 1+, or N+ with --local_nodes N; else --local_nodes or 1",
+        metavar="N|N+|MIN:MAX",
         environs=("PADDLE_ELASTIC_NP",),
     ),
     Flag(
@@ -425,7 +434,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="force",
         group=ELASTIC,
         field="force",
-        help="this node's --np replaces the one of the running job",
+        help="this node's --np replaces the one of the running job when it joins",
         default=False,
     ),
     Flag(
@@ -482,6 +491,14 @@ FLAGS: Final[tuple[Flag, ...]] = (
         default=(),
         shown="none",
         metavar="CODE,...",
+    ),
+    Flag(
+        name="retry_startup_errors",
+        group=WORKERS,
+        field="retry_startup_errors",
+        help="restart also a script that cannot start: one that ends with a syntax error, a failed import or a usage "
+        "error (exit code 2) in the first generation, before it has a process group; by default the job fails at once",
+        default=False,
     ),
     Flag(
         name="hang_timeout",
@@ -562,7 +579,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         name="memory_limit",
         group=WORKERS,
         field="memory_limit_bytes",
-        help="with our library: so much memory of a node may hold copies of the state; 8GB or 8GiB",
+        help="with our library: the most memory of a node that copies of the state may take, with a unit: 8GB or 8GiB",
         read=values.size,
         default=None,
         shown="half of what is available",

@@ -255,7 +255,8 @@ class Links:
         self._unreached.add(one.node)
         where = join_host_port(one.target.host, one.target.port)
         self._complain(
-            f"{one.node}: its agent at {where} cannot be reached ({why}); its loss will be told by its lease only"
+            f"{one.node}: no connection to its agent at {where} ({why}); it has ended or a firewall is in the way, and "
+            "its failure would be noticed only when its lease ends"
         )
 
     # --- inside ---------------------------------------------------------------------------------------------------

@@ -22,10 +22,10 @@ from elastic.errors import DocumentError, StoreError
 from elastic.keys import JobKeys, decode
 from elastic.model import Status
 from elastic.store.base import Range, Store
-from launcher import serving
+from launcher import access, serving
 from launcher.config import Config
 from launcher.live.wanted import may_draw, wipe
-from launcher.nodecommand import joiner_line, node_argv, node_environments, withheld
+from launcher.nodecommand import joiner_line, node_argv, node_environments, status_line, withheld
 from launcher.outputs import Outputs
 from launcher.signals import HEARD
 
@@ -193,14 +193,17 @@ class _Parent:
         if everywhere:
             self._say(serving.wide_open(serving.served(config)))
         same = f", with the same {withheld(config)}" if withheld(config) else ""
-        if config.serve:
-            command = joiner_line(config, config.serve, os.environ)
-            self._outputs.say(f"one more node, on another machine{same}:", command)
-        elif config.serves:
-            pass
-        elif not config.servers and not one_machine and not config.ips:
-            command = joiner_line(config, server, os.environ)
-            self._outputs.say(f"one more node, in another terminal of this machine{same}:", command)
+        if config.servers or config.ips or (one_machine and not config.serve):
+            return
+        secret = config.print_secret or os.isatty(2)
+        where = "on another machine" if config.serve else "in another terminal of this machine"
+        reached = serving.served(config) or server
+        if not one_machine:
+            command = joiner_line(config, reached, os.environ, secret=secret)
+            self._outputs.say(f"one more node, {where}{same}:", command)
+        self._outputs.say(f"the status of the job{same}:", status_line(config, reached, secret=secret))
+        if config.login.made and not secret:
+            self._say(access.WITHOUT_SECRET)
 
     async def _outlast_others(self, server: str) -> None:
         """Wait until no node is registered: etcd ends with this process. A signal ends the wait."""

@@ -249,7 +249,8 @@ def _of_job(facts: Facts) -> Iterator[Sample]:
     if stored is not None:
         budget = budget_of(facts.view)
         yield Sample("np_min", stored.value.np.low)
-        yield Sample("np_max", stored.value.np.high)
+        if not stored.value.np.unlimited:
+            yield Sample("np_max", stored.value.np.high)
         yield Sample("restarts_charged", budget.charged)
         yield Sample("restarts_max", stored.value.restarts_max)
         yield Sample("fruitless_failures", budget.fruitless)

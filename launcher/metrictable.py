@@ -75,7 +75,7 @@ METRICS: Final = (
     _gauge("world_size", "Workers of the newest generation, on all nodes"),
     _gauge("members", "Nodes of the newest generation"),
     _gauge("np_min", "So few nodes are enough for the job to go on"),
-    _gauge("np_max", "So many nodes the job grows to"),
+    _gauge("np_max", "So many nodes the job grows to; absent where it takes in every node that joins (--np N+)"),
     _gauge("m_id", "The place of this node in the newest generation; absent of a spare"),
     _gauge("state", "1 for the state in which this node is, 0 for each other one", "state"),
     _gauge("workers", "Workers of this node by what they do", "state"),

@@ -59,11 +59,12 @@ SIGNS_LINES = 3000
 class _Running:
     """The workers of a generation: their specs, and which run, ended by losing a peer, or were stopped for hanging.
 
-    Workers are known by their local rank.
+    Workers are known by their local rank. `first`: none of this run of the job has started before.
     """
 
     g: int
     specs: dict[int, workers.WorkerSpec]
+    first: bool
     waiting: set[int] = field(default_factory=set)
     echoes: set[int] = field(default_factory=set)
     hanging: set[int] = field(default_factory=set)
@@ -238,7 +239,8 @@ class NodeWorkers:
         for spec in specs.values():
             with suppress(OSError):  # There is none, or it was of an earlier start in a roster.
                 os.unlink(spec.env["TORCHELASTIC_ERROR_FILE"])
-        self._running = self._newest = _Running(generation.g, specs, set(specs))
+        first = generation.before is None and generation.members[action.m_id].since == 0
+        self._running = self._newest = _Running(generation.g, specs, first, set(specs))
         self._teller.begin()
         self.talk.begin(generation.g, {local: _number(spec) for local, spec in specs.items()})
         self._hangs.begin(generation.g)
@@ -355,6 +357,7 @@ class NodeWorkers:
             role=spec.role,
             recorded=errorfile.lines(spec.env["TORCHELASTIC_ERROR_FILE"]) if event.code else (),
             hopeless=self.talk.hopeless(event.local_rank, event.code),
+            starting=self._may_not_start(running, event.local_rank),
         )
         if exit_.consequence:
             running.echoes.add(event.local_rank)
@@ -367,6 +370,10 @@ class NodeWorkers:
         self._narrator.detail(f"{process_name(spec.role, spec.rank)} ended: {words}")
         own = not event.stopped and event.local_rank not in running.hanging
         self._put(Exited(event.g, also or exit_, own=own, also=also is not None))
+
+    def _may_not_start(self, running: _Running, local_rank: int) -> bool:
+        """Tell whether an error at the start of this worker's script ends the job."""
+        return running.first and not self._config.retry_startup_errors and not self.talk.started(local_rank)
 
     def _said(self, heard: Heard, message: Said) -> None:
         self.states.heard(heard.local_rank, message, wire.boottime_s())

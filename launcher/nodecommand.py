@@ -15,6 +15,7 @@ from launcher.config import Config
 from launcher.endpoints import join_host_port, parse_endpoint
 from launcher.login import PASSWORD, SECRET, is_fleeting
 from launcher.roles import listed_hosts, static_hosts
+from launcher.serving import served
 from launcher.shellwords import joined, quoted
 
 REPLACED: Final = frozenset(
@@ -29,17 +30,28 @@ REPLACED: Final = frozenset(
         "log_overwrite",
         "metrics_port",
         "no_live",
+        "print_secret",
     }
 )
 """Flags whose value the parent decides for its children."""
 
 NOT_FOR_NODES: Final = frozenset(
-    {"ELASTIC_LOCAL_NODES", "ELASTIC_GPUS", "ELASTIC_LOG_OVERWRITE", "ELASTIC_SERVE", "ELASTIC_METRICS_PORT"}
+    {
+        "ELASTIC_LOCAL_NODES",
+        "ELASTIC_GPUS",
+        "ELASTIC_LOG_OVERWRITE",
+        "ELASTIC_SERVE",
+        "ELASTIC_PRINT_SECRET",
+        "ELASTIC_METRICS_PORT",
+    }
 )
 """Variables of the parent that its nodes must not read: what they say is done already."""
 
 NOT_FOR_JOINERS: Final = frozenset({"rerun", "force", "host", "ctrl_port"})
 """Flags that a further node in another terminal does not repeat."""
+
+FOR_STATUS: Final = ("key_prefix", "job_secret_file")
+"""Flags that `elastic-ctl` repeats to find the job."""
 
 FROM_THE_LIST: Final = frozenset({"ips", "host", "serve_port"})
 """Flags that give way to what was found out about a list of hosts."""
@@ -50,17 +62,20 @@ def node_argv(config: Config, server: str) -> tuple[str, ...]:
     alone = ("--no_live",) if config.local_nodes > 1 or config.no_live else ()  # Several would draw over each other.
     if config.host in static_hosts(config):
         ips = (f"--ips={','.join(config.ips)}",) if config.ips else ()
-        flags = _flags(config, server, _np(config), REPLACED | FROM_THE_LIST)
+        flags = _flags(config, server, _np(config), REPLACED | FROM_THE_LIST, nproc=_many(config))
         return (*flags, *ips, "--host", config.host, *alone, *_script(config))
+    # A node in another terminal may be the first to register, and it names no np.
+    force = ("--force",) if config.np.unlimited and not config.np_given and not config.force else ()
+    flags = _flags(config, server, _np(config), REPLACED, nproc=_many(config))
     named = config.servers or config.nic or any(name == "host" for name, _ in config.given)
     host = () if named else ("--host", _host(config))
-    return (*_flags(config, server, _np(config), REPLACED), *host, *alone, *_script(config))
+    return (*flags, *force, *host, *alone, *_script(config))
 
 
 def _host(config: Config) -> str:
     """What a node here is called while its etcd is here, too."""
     if config.serve:
-        return parse_endpoint(config.serve)[0]
+        return parse_endpoint(served(config))[0]
     return config.host if config.roles is not None and config.host in listed_hosts(config.roles) else LOOPBACK
 
 
@@ -69,17 +84,18 @@ def _np(config: Config) -> str:
     return "" if config.roles is not None and not config.roles.apart else str(config.np)
 
 
-def joiner_line(config: Config, server: str, environ: Mapping[str, str]) -> str:
-    """The command, for a shell, that starts a further node in another terminal of this machine.
+def joiner_line(config: Config, server: str, environ: Mapping[str, str], *, secret: bool) -> str:
+    """The command, for a shell, that starts a further node in another terminal, or with --serve on another machine.
 
-    Where the user named no np, the further node makes the job one node larger; otherwise it would only stand by.
+    It has what the user typed. Without a typed np the node takes that of the job; parameter servers on nodes of their
+    own need it, because it tells that they are so. `secret`: show a random secret, see `_secret`.
     """
-    np, force = (str(config.np), ()) if config.np_given else (str(config.np.high + 1), ("--force",))
-    command = ("elastic-launch", *_flags(config, server, np, REPLACED | NOT_FOR_JOINERS), *force, *_script(config))
+    np = str(config.np) if config.np_given or (config.roles is not None and config.roles.apart) else ""
+    nproc = config.slots_word != "auto" or bool(config.gpus) or (config.local_nodes > 1 and bool(config.cards))
+    flags = _flags(config, server, np, REPLACED | NOT_FOR_JOINERS, nproc=nproc)
+    command = ("elastic-launch", *flags, *_script(config))
     if config.serve:
-        # Before the command, and not in it: other users of the machine see every command line.
-        known = f"{SECRET}={config.login.secret} " if config.login.made else ""
-        return known + joined(command)
+        return _secret(config, shown=secret) + joined(command)
     if config.gpus and config.cards:
         spare = spare_cards(config.cards, environ)[: config.slots]
         if len(spare) == config.slots:
@@ -89,6 +105,25 @@ def joiner_line(config: Config, server: str, environ: Mapping[str, str]) -> str:
         spare = config.cards[config.local_nodes * config.slots :][: config.slots]
         return f"CUDA_VISIBLE_DEVICES={quoted(','.join(spare))} {joined(command)}"
     return joined(command)
+
+
+def status_line(config: Config, server: str, *, secret: bool) -> str:
+    """The command, for a shell, that shows the status of the job. `secret` as in `joiner_line`."""
+    passed_on = _passed_on(config).keys()
+    flags = [f"--{name}={text}" for name, text in config.given if name in FOR_STATUS and name not in passed_on]
+    command = ("elastic-ctl", "status", "--elastic_server", server, "--job_id", config.job_id, *flags)
+    return _secret(config, shown=secret) + joined(command)
+
+
+def _secret(config: Config, *, shown: bool) -> str:
+    """What stands before a command that needs the random secret of --serve, "" if this job has none.
+
+    It is not in the command: other users of the machine see every command line. Where it is not shown, a shell refuses
+    the line until the variable is set there.
+    """
+    if not config.login.made:
+        return ""
+    return f"{SECRET}={config.login.secret if shown else f'${{{SECRET}:?}}'} "
 
 
 def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[str, str], ...]:
@@ -119,12 +154,16 @@ def _metrics_port(config: Config, number: int) -> dict[str, str]:
     return {"ELASTIC_METRICS_PORT": join_host_port(host, port + number)}
 
 
-def _flags(config: Config, server: str, np: str, without: frozenset[str]) -> tuple[str, ...]:
+def _many(config: Config) -> bool:
+    """Tell whether a node needs to be told how many workers it has."""
+    return config.slots != 1 or config.slots_word != "auto" or config.local_nodes > 1 or bool(config.gpus)
+
+
+def _flags(config: Config, server: str, np: str, without: frozenset[str], *, nproc: bool) -> tuple[str, ...]:
     made = ["--elastic_server", server, "--job_id", config.job_id]
     if np:
         made += ["--np", np]
-    many = config.slots != 1 or config.slots_word != "auto" or config.local_nodes > 1 or config.gpus
-    if many and config.roles is None:
+    if nproc and config.roles is None:
         made += ["--nproc_per_node", str(config.slots)]
     left_out = without | _passed_on(config).keys()
     for name, text in config.given:

@@ -62,6 +62,7 @@ def facts(config: Config, node: str, host: str, held: NodePorts, now: float) -> 
         force=config.force,
         rerun=config.rerun,
         allow_mismatch=config.allow_mismatch,
+        np_given=config.np_given,
     )
     limits = Limits(config.grace_s, config.loss_grace_s, elastic_timeout_s=config.elastic_timeout_s)
     facts = Facts(me, JobKeys(config.job_id, config.key_prefix), limits, Policy(node, kill_s=2 * KILL_S), now=now)

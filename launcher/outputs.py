@@ -102,7 +102,10 @@ class Outputs:
         return self._consoles[first]
 
     def say(self, text: str, command: str = "") -> None:
-        """Write a line to stderr before there is a console, or after it. It may wait for a terminal."""
+        """Write a line to stderr before there is a console, or after it, and `command` as a line of its own.
+
+        It may wait for a terminal. As JSON both are one line.
+        """
         if not self._say(text, command) and self._pid:  # Nobody reads the pipe: the process that writes was killed.
             self.give_back()
             self._say(text, command)

@@ -28,19 +28,16 @@ class OwnEtcd:
         """Nothing is started yet. Raises `ConfigError` if the address or port for other hosts cannot be had."""
         self._where, self._port = serving.Listening((LOOPBACK,), LOOPBACK), 0
         if config.serves:
-            host, self._port = parse_endpoint(serving.served(config))
+            host, self._port = parse_endpoint(config.serve or serving.served(config))
             if config.serve:  # A name of a list may not resolve yet.
-                serving.check_known(host)
+                serving.check_own(host)
             self._where = serving.listening(host, static_hosts(config) or (host,))
             serving.check_port(self._where, self._port, flag="--serve" if config.serve else "--serve_port")
+        self.everywhere = not config.serve and self._where.hosts == (serving.ANY,)
+        """Whether it listens at every address of this machine, because none is that of the list."""
         secret = config.login.secret
         self._etcd = EmbeddedEtcd(hosts=self._where.hosts, port=self._port, hidden=bool(secret))
         self._porter = Porter(secret, lambda: self._etcd.socket) if secret else None
-
-    @property
-    def everywhere(self) -> bool:
-        """Tell whether it listens at every address of this machine."""
-        return self._where.hosts == (serving.ANY,)
 
     async def start(self) -> str:
         """Start it; where the nodes of this machine reach it. Raises as `EmbeddedEtcd.start`."""

@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from elastic.errors import ConfigError
-from elastic.model import Mode, Np, Roles
+from elastic.model import NP_UNLIMITED, Mode, Np, Roles
 from launcher.endpoints import is_v6, parse_endpoint
+from launcher.values import LOCAL_NODES_MAX
 
 if TYPE_CHECKING:
     from launcher.config import Config
@@ -222,12 +223,13 @@ def _apart(config: Config, sources: Mapping[str, str]) -> tuple[Roles, Np]:
         return roles, config.np
     workers = config.local_nodes - config.server_num
     if workers < 1:
+        least = config.server_num + 1
+        more = f"use --local_nodes {least} or more, or " if least <= LOCAL_NODES_MAX else ""
         raise ConfigError(
             f"--local_nodes {config.local_nodes} leaves no node for workers beside "
-            f"{_counted(config.server_num, 'server')}: use --local_nodes {config.server_num + 1} or more, or leave it "
-            "out to run all in one node"
+            f"{_counted(config.server_num, 'server')}: {more}leave it out to run all in one node"
         )
-    return roles, Np(low=1, high=workers, first=workers)
+    return roles, Np(low=1, high=workers if config.servers else NP_UNLIMITED, first=workers)
 
 
 # What must hold

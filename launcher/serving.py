@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 from elastic.errors import ConfigError
 from launcher import addresses
 from launcher.addresses import LOOPBACK
-from launcher.endpoints import is_v6, join_host_port, parse_endpoint
+from launcher.endpoints import as_ip, is_any, is_v6, join_host_port, parse_endpoint
 from launcher.roles import static_hosts
 
 if TYPE_CHECKING:
     from launcher.config import Config
 
 ANY = "0.0.0.0"
+ANY_V6 = "::"
 LOOPBACK_V6 = "::1"
 NAME_LENGTH_MAX = 100
 """A job that is named after all its hosts has no longer name than this."""
@@ -62,8 +63,10 @@ def listening(host: str, hosts: Sequence[str]) -> Listening:
 
     It is the host's own address, and the loopback address for people on this machine. A host whose address is not one
     of this machine's (a container behind a mapped port), or that only this machine knows by a loopback address while
-    the others are elsewhere (Debian's 127.0.1.1), listens everywhere.
+    the others are elsewhere (Debian's 127.0.1.1), listens everywhere; so does 0.0.0.0, and :: also for IPv6.
     """
+    if is_any(host):
+        return Listening((ANY, ANY_V6) if is_v6(host) else (ANY,), LOOPBACK)
     known = addresses.resolve(host)
     if known and all(address.is_loopback for address in known) and all(map(addresses.is_loopback, hosts)):
         return Listening((str(known[0]),), str(known[0]))
@@ -76,36 +79,46 @@ def listening(host: str, hosts: Sequence[str]) -> Listening:
 
 
 def served(config: Config) -> str:
-    """Where the etcd that this host serves for others listens, "" if there is none."""
-    if config.serve or not config.serves:
-        return config.serve
-    return join_host_port(config.host, config.serve_port)
+    """Where others reach the etcd that this host serves for them, "" if there is none."""
+    if config.serve:
+        host, port = parse_endpoint(config.serve)
+        return join_host_port(config.host, port) if is_any(host) else config.serve
+    return join_host_port(config.host, config.serve_port) if config.serves else ""
 
 
-def check_known(host: str) -> None:
-    """Raise `ConfigError` unless the name of --serve has an address."""
-    if not addresses.resolves(host):
-        found = ", ".join(addresses.candidates()) or "one that the other machines reach"
+def check_own(host: str) -> None:
+    """Raise `ConfigError` unless --serve names an address of this machine, or all of them."""
+    known = () if is_any(host) else addresses.resolve(host)
+    loopback = bool(known) and all(one.is_loopback for one in known)
+    if is_any(host) or loopback or any(not one.is_loopback for one in addresses.owned().intersection(known)):
+        return
+    here = ", ".join(addresses.candidates()) or "none but the loopback address"
+    if not known:
         raise ConfigError(
             f"--serve {host}: this machine finds no address for that name; check it, or name an address of this "
-            f"machine: {found}"
+            f"machine: {here}"
         )
+    of_name = "" if as_ip(host) is not None else f" is {', '.join(map(str, known))}, which"
+    raise ConfigError(
+        f"--serve {host}{of_name} is not an address of this machine; name one of its own: {here}; or, where {host} is "
+        f"forwarded to this machine (NAT), use --serve {ANY} --host {host}"
+    )
 
 
 def check_port(where: Listening, port: int, *, flag: str = "--serve_port") -> None:
     """Raise `ConfigError` unless the port is free at every address; `flag` named it."""
     for host in where.hosts:
-        with socket.socket(socket.AF_INET6 if is_v6(host) else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As etcd does it.
-            try:
+        try:
+            with socket.socket(socket.AF_INET6 if is_v6(host) else socket.AF_INET) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As etcd does it.
                 probe.bind((host, port))
-            except OSError as error:
-                why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({error.strerror})"
-                same = ", the same on every node" if flag == "--serve_port" else " with another port"
-                raise ConfigError(
-                    f"port {port} of {host} {why}: this host serves etcd for the others there; end what uses it, or "
-                    f"use another {flag}{same}"
-                ) from error
+        except OSError as error:
+            why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({error.strerror})"
+            same = ", the same on every node" if flag == "--serve_port" else " with another port"
+            raise ConfigError(
+                f"port {port} of {host} {why}: this host serves etcd for the others there; end what uses it, or "
+                f"use another {flag}{same}"
+            ) from error
 
 
 def introduction(server: str, job_id: str) -> str:

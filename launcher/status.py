@@ -258,7 +258,7 @@ def _lacking(view: View, nodes: tuple[NodeStatus, ...]) -> int:
     if view.spec is None or view.verdict is not None or view.spec.value.mode is not Mode.COLLECTIVE:
         return 0
     np, away = view.spec.value.np, (NodeState.LOST, NodeState.DRAINING, NodeState.KEPT_OUT)
-    wanted = np.high if np.first == np.high else np.low
+    wanted = np.first if np.unlimited or np.first == np.high else np.low
     return max(wanted - sum(node.node in view.members and node.state not in away for node in nodes), 0)
 
 

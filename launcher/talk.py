@@ -65,6 +65,11 @@ class Heard:
     left_at: int | None = None
     hopeless: Hopeless | None = None
 
+    @property
+    def started(self) -> bool:
+        """Whether its script has done anything that we know of: a process group, a step, a word of our library."""
+        return self.formed or self.listening or self.committed or self.step >= 0
+
 
 Follower = Callable[[Heard, Said], None]
 """Is told of each message, after the `Heard` has been brought up to date."""
@@ -139,6 +144,11 @@ class WorkerTalk:
         heard = self.workers.get(local_rank)
         word = heard.hopeless if heard is not None else None
         return word.text if word is not None and word.code == code else ""
+
+    def started(self, local_rank: int) -> bool:
+        """Tell whether a worker's script has done anything that we know of."""
+        heard = self.workers.get(local_rank)
+        return heard is not None and heard.started
 
     def ask_to_leave(self, reason: str, local_ranks: Collection[int]) -> list[Heard]:
         """Give the word of a planned stop to those of `local_ranks` that listen; those that got it."""

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from elastic.keys import JOB_ID
-from elastic.model import Np
+from elastic.model import NP_UNLIMITED, Np
 from launcher.endpoints import PORT_MAX, as_ip, bare_host, check_host, is_v6, join_host_port, parse_endpoint
 
-NODES_MAX = 100_000
+NODES_MAX = NP_UNLIMITED - 1
 """No job has more nodes; above it a number is a typing error."""
 LOCAL_NODES_MAX = 64
 SLOTS_MAX = 1024
@@ -42,6 +42,9 @@ LOG_BYTES_LOWEST = 1 << 20
 LOG_ROTATE_MAX = 99
 """A file that is set aside hands its end on to the next one; that is to be a small part of it."""
 
+_NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,6})?"
+"""Of an amount of memory, without its unit."""
+
 _SWITCH_WORDS = {
     "1": True,
     "true": True,
@@ -63,21 +66,22 @@ class Servers(NamedTuple):
 
 
 def np(text: str) -> Np:
-    """N, or MIN:MAX."""
-    match = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text.strip())
+    """N, N+ or MIN:MAX."""
+    match = re.fullmatch(r"([0-9]{1,9})(?:(\+)|:([0-9]{1,9}))?", text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is neither a number of nodes (2) nor a range (1:4)")
-    low, high = int(match[1]), int(match[2] or match[1])
+        raise ValueError(f"{text!r} is neither a number of nodes (2, or 2+) nor a range (1:4)")
+    low, more, high = int(match[1]), match[2] or "", int(match[3] or match[1])
+    if max(low, high) > NODES_MAX:
+        raise ValueError(f"{text!r} is more than {NODES_MAX} nodes")
     if low < 1:
-        raise ValueError(f"{text!r}: a job has at least 1 node; use {'1' if match[2] is None else f'1:{max(high, 1)}'}")
+        least = f"1{more}" if match[3] is None else f"1:{max(high, 1)}"
+        raise ValueError(f"{text!r}: a job has at least 1 node; use {least}")
     if high < low:
         raise ValueError(
             f"{text!r}: the range is MIN:MAX; use {high}:{low}" if high else f"{text!r}: MAX is at least MIN"
         )
-    if high > NODES_MAX:
-        raise ValueError(f"{text!r} is more than {NODES_MAX} nodes")
-    if match[2] is None:
-        return Np(low=1, high=high, first=high)
+    if match[3] is None:
+        return Np(low=1, high=NP_UNLIMITED if more else high, first=high)
     return Np(low=low, high=high, first=low)
 
 
@@ -106,32 +110,37 @@ def seconds(low: float, high: float = SECONDS_MAX) -> Callable[[str], float]:
     """A time in seconds from `low` to `high`."""
 
     def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise ValueError(f"{text!r} is not a number of seconds") from None
-        if not math.isfinite(value) or not low <= value <= high:
-            raise ValueError(f"{text} s is not between {_plain(low)} and {_plain(high)} s")
+        value = _number_of_seconds(text)
+        if not low <= value <= high:
+            raise ValueError(f"{text} s is not between {plain(low)} and {plain(high)} s")
         return value
 
     return read
 
 
-def _plain(value: float) -> str:
-    """A number of seconds as a person writes it, without an exponent."""
+def _number_of_seconds(text: str) -> float:
+    """A number, which may be infinite or NaN: every comparison with a limit then fails."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number of seconds") from None
+
+
+def plain(value: float) -> str:
+    """A number of seconds as a person writes it: exact, and a whole number without a fraction."""
     return str(int(value)) if value == int(value) else str(value)
 
 
 def lease_ttl(text: str) -> float:
     """Whole seconds: etcd counts a lease in them."""
-    value = seconds(0)(text)
-    if value != int(value):
-        raise ValueError(f"{text}: etcd counts a lease in whole seconds; use {math.ceil(value)}")
+    value = _number_of_seconds(text)
     if not LEASE_TTL_MIN_S <= value <= LEASE_TTL_MAX_S:
         raise ValueError(
-            f"{value:g} s is not between {LEASE_TTL_MIN_S} and {LEASE_TTL_MAX_S} s; "
+            f"{text} s is not between {LEASE_TTL_MIN_S} and {LEASE_TTL_MAX_S} s; "
             "below 2 s one lost packet would look like a lost node"
         )
+    if value != int(value):
+        raise ValueError(f"{text}: etcd counts a lease in whole seconds; use {math.ceil(value)}")
     return value
 
 
@@ -169,16 +178,13 @@ def servers(text: str) -> Servers:
 
 
 def serve(text: str) -> str:
-    """An address of this machine, with the port where etcd is to listen, or without."""
+    """An address of this machine, or all (0.0.0.0, ::), with the port where etcd is to listen, or without."""
     bare = bare_host(text.strip())
     if ":" not in bare or is_v6(bare):
         check_host(bare)
         found, number = bare, SERVE_PORT
     else:
         found, number = parse_endpoint(text.strip())
-    ip = as_ip(found)
-    if ip is not None and ip.is_unspecified:
-        raise ValueError(f"{found} is every address; name the one at which the other machines reach this one")
     return join_host_port(found, number)
 
 
@@ -321,8 +327,21 @@ def path(text: str) -> str:
 
 
 def size(text: str) -> int:
-    """An amount of memory in bytes: 8GB, 512MiB, 1.5g. KB, MB, GB, TB count by 1000, KiB and so on by 1024."""
-    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([kmgt]?)(i?)b?", text.strip().lower())
+    """An amount of memory in bytes: 8GB, 512MiB, 1.5g. KB, MB, GB, TB count by 1000, KiB and so on by 1024.
+
+    A number needs a unit: 8 would be 8 bytes, and nobody means that.
+    """
+    number = text.strip()
+    if re.fullmatch(_NUMBER, number) and 0 < float(number) <= SIZE_MAX:
+        fits = float(number) * 1024**3 <= SIZE_MAX
+        hint = f"write {number}GB or {number}GiB" if fits else f"write {number}B if it counts bytes"
+        raise ValueError(f"{text!r} has no unit; {hint}")
+    return _bytes(text)
+
+
+def _bytes(text: str) -> int:
+    """The same; a number without a unit counts bytes."""
+    match = re.fullmatch(rf"({_NUMBER})\s*([kmgt]?)(i?)b?", text.strip().lower())
     if match is None or (match[3] and not match[2]):
         raise ValueError(f"{text!r} is not an amount of memory; write 8GB or 512MiB")
     power = " kmgt".index(match[2] or " ")
@@ -333,10 +352,10 @@ def size(text: str) -> int:
 
 
 def log_size(text: str) -> int | None:
-    """The bound of a log in bytes, as in `size`; None for 0: it has none."""
+    """The bound of a log in bytes: as in `size`, or a number of bytes without a unit; None for 0: it has none."""
     if re.fullmatch(r"0+\s*([kmgt]i?)?b?", text.strip().lower()):
         return None
-    value = size(text)
+    value = _bytes(text)
     if value < LOG_BYTES_LOWEST:
         raise ValueError(
             f"{text!r} is less than a log needs; use {LOG_BYTES_LOWEST >> 20}MiB or more, or 0 for no bound"

@@ -125,15 +125,21 @@ def _of(read: Callable[[str], T]) -> Callable[[str], T]:
     return reading
 
 
+def _pods(text: str) -> Np:
+    """An np with a maximum: this many pods are created."""
+    np = values.np(text)
+    if np.unlimited:
+        raise ValueError(f"{text!r} has no maximum, and the pods are created in advance; use {np.low}:{np.first}")
+    return np
+
+
 def _arguments(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     inside = f"https://{join_host_port(host, int(port))}" if host else ""
     say = argparse.RawDescriptionHelpFormatter
     parser = _Parser(prog="autoscaler.py", description=__doc__, formatter_class=say, allow_abbrev=False)
     parser.add_argument("--job", required=True, help="the name of the Job")
-    parser.add_argument(
-        "--np", required=True, type=_of(values.np), metavar="MIN:MAX", help="pods, at least and at most"
-    )
+    parser.add_argument("--np", required=True, type=_of(_pods), metavar="MIN:MAX", help="pods, at least and at most")
     seconds = _of(values.seconds(0.1))
     parser.add_argument("--patience", type=seconds, default=PATIENCE_S, help="seconds without a machine (300)")
     parser.add_argument("--again", type=seconds, default=AGAIN_S, help="seconds until more is asked for (900)")

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from elastic.agentfacts import Facts, Phase
 from elastic.membership import Wait
-from elastic.model import Generation
+from elastic.model import NP_UNLIMITED, Generation
 from elastic.naming import NAMED_MAX
+from elastic.question import node_count
 from launcher.progresswords import metric_words, rate_words, step_words
 from launcher.steps import Steps
 
@@ -29,9 +30,10 @@ def block(facts: Facts, pace: Steps, *, said: str) -> Block:
     generation, spec = facts.generation, facts.view.spec
     parts = []
     if generation is not None:
-        np = spec.value.np.high if spec is not None else len(generation.members)
+        count = len(generation.members)
+        np = spec.value.np.high if spec is not None else count
         parts.append(f"generation {generation.g}")
-        nodes = f"{len(generation.members)} of {np} node{'s' if np != 1 else ''}"
+        nodes = node_count(count) if np == NP_UNLIMITED else f"{count} of {node_count(np)}"
         parts.append(nodes + _others(facts, generation))
         parts.append(f"world {generation.world_size}")
         if spec is not None and generation.budget.charged:

@@ -37,7 +37,8 @@ def unfit(spec: Spec, np: Np) -> str:
     """Why a job cannot have that np, with the mend; "" if it can."""
     if spec.ips and np.high > len(spec.ips):
         most = len(spec.ips)
-        return f"--np {np} asks for {np.high} nodes, and the job's --ips names {most}; use {most} at most"
+        wanted = "any number of" if np.unlimited else np.high
+        return f"--np {np} asks for {wanted} nodes, and the job's --ips names {most}; use {most} at most"
     roles = roster.roles_of(spec)
     if roles is not None and not roles.apart:
         return "the seats of this parameter-server job are fixed on its hosts; stop it, and start it with other lists"

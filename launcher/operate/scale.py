@@ -21,8 +21,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--np",
         required=True,
         type=reading(values.np),
-        metavar="N|MIN:MAX",
-        help="how many nodes, as in elastic-launch: N, or MIN:MAX (N:N is exactly N)",
+        metavar="N|N+|MIN:MAX",
+        help="how many nodes, as in elastic-launch: N, N+ (every node that joins), or MIN:MAX (N:N is exactly N)",
     )
 
 

@@ -52,7 +52,8 @@ def flags(data: bytes) -> None:
     assert isinstance(config, Config)
     worker_argv(config)
     nodecommand.node_argv(config, "127.0.0.1:2379")
-    nodecommand.joiner_line(config, "127.0.0.1:2379", environ)
+    nodecommand.joiner_line(config, "127.0.0.1:2379", environ, secret=True)
+    nodecommand.status_line(config, "127.0.0.1:2379", secret=True)
 
 
 def operator(data: bytes) -> None:

@@ -190,3 +190,6 @@ async def test_a_wrong_command_line_is_one_line_and_exit_code_2(tmp_path: Path) 
         line = await autoscaler.says("error")
         assert line == "autoscaler: error: argument --np: '3:1': the range is MIN:MAX; use 1:3"
         assert await autoscaler.process.wait() == 2
+    async with scaler(tmp_path, "http://127.0.0.1:1", "--np", "3+") as autoscaler:
+        assert "'3+' has no maximum, and the pods are created in advance; use 1:3" in await autoscaler.says("error")
+        assert await autoscaler.process.wait() == 2

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from signal import SIGKILL, SIGSEGV, SIGTERM
 
-from tests.process.jobs import Job, story
+import pytest
+
+from tests.process.jobs import Job, Stage, story
 
 
 @story
@@ -152,6 +155,52 @@ async def test_a_wrong_setting_found_by_the_library_fails_the_job_at_once_with_i
     caught = wrong + "try:\n    elastic.env()\nexcept elastic.errors.ConfigError:\n    raise SystemExit(7)\n"
     script = job.write("caught.py", caught)
     node = await job.node("--max_restarts", "0", "--rerun", script=(str(script),))
+    assert await node.exits() == 1
+    await node.says(r"the job has failed: no restart is left \(--max_restarts 0\)")
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        ("def f(:\n", "SyntaxError: invalid syntax"),
+        ("import nosuchmodule\n", "ModuleNotFoundError: No module named 'nosuchmodule'"),
+        (
+            "import argparse\nargparse.ArgumentParser().parse_args()\n",
+            "wrong.py: error: unrecognized arguments: --lr 1",
+        ),
+    ],
+)
+def test_a_script_that_cannot_start_fails_the_job_at_once_with_one_report_that_names_the_flag(
+    stage: Stage, script: str, error: str
+) -> None:
+    async def told(job: Job) -> None:
+        wrong = job.write("wrong.py", script)
+        nodes = [await job.node("--np", "2", script=(str(wrong), "--lr", "1")) for _ in range(2)]
+        assert [await node.exits() for node in nodes] == [1, 1]
+        for node in nodes:
+            await node.says(
+                rf"the job has failed: the script cannot start: {re.escape(error)} \(no restart would fix that; "
+                r"--retry_startup_errors restarts it anyway\)"
+            )
+            assert sum("The first to fail was" in line for line in node.lines) == 1
+            assert not any("the job goes on" in line for line in node.lines)
+
+    stage.play(told)
+
+
+@story
+async def test_a_script_that_cannot_start_is_restarted_where_that_is_wanted_and_one_that_had_started_always_is(
+    job: Job,
+) -> None:
+    wrong = job.write("wrong.py", "import nosuchmodule\n")
+    node = await job.node("--max_restarts", "1", "--retry_startup_errors", script=(str(wrong),))
+    assert await node.exits() == 1
+    await node.says(r"the job has failed: no restart is left \(--max_restarts 1\)")
+
+    late = job.write(
+        "late.py", "import torch.distributed as dist\ndist.init_process_group('gloo')\nimport nosuchmodule\n"
+    )
+    node = await job.node("--max_restarts", "0", "--rerun", script=(str(late),))
     assert await node.exits() == 1
     await node.says(r"the job has failed: no restart is left \(--max_restarts 0\)")
 

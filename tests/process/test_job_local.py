@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import shlex
+import sys
 from signal import SIGINT, SIGTERM
 
 import psutil
 
 from tests.process.jobs import Job, story
+from tests.process.puppets import Worker
 from tests.process.test_job_orders import ctl
 
 
@@ -17,6 +21,62 @@ async def test_local_nodes_bring_their_own_etcd_and_end_together(job: Job) -> No
         await worker.exits(0)
     assert await parent.exits() == 0
     await parent.leaves_nothing()
+
+
+@story
+async def test_the_printed_lines_start_a_further_node_which_the_job_takes_in_and_show_the_status(job: Job) -> None:
+    parent = await job.node("--local_nodes", "2", "--print_secret", server=False)
+    line = (await parent.says(r"^elastic-launch --elastic_server .*"))[0]
+    asked = (await parent.says(r"^elastic-ctl status .*"))[0]
+    await job.world(1, 2)
+    words = shlex.split(line)
+    flags = ["--elastic_server", "--job_id", "--lease_ttl", "--settle", "--checkpoint_dir"]
+    assert [word.partition("=")[0] for word in words if word.startswith("--")] == flags, "what was typed, and where"
+    further = await job.node(*words[1:-1], server=False)
+    world = await job.world(2, 3)
+    assert not [one for one in (*parent.lines, *further.lines) if "follows the job" in one or "--force" in one]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "launcher.ctl", *shlex.split(asked)[1:]), stdout=asyncio.subprocess.PIPE
+    )
+    shown, _ = await process.communicate()
+    assert process.returncode == 0
+    assert b"np 2+, world size 3" in shown
+    for worker in world:
+        await worker.exits(0)
+    assert [await node.exits() for node in (parent, further)] == [0, 0]
+
+
+@story
+async def test_a_further_node_that_is_the_first_to_register_does_not_keep_those_out_that_brought_the_etcd(
+    job: Job,
+) -> None:
+    """The nodes of `elastic-launch` without --np are started with these flags."""
+    further = await job.node()
+    await job.world(1, 1)
+    own = await job.node("--np", "1+", "--force")
+    for worker in await job.world(2, 2):
+        await worker.exits(0)
+    assert [await node.exits() for node in (further, own)] == [0, 0]
+
+
+@story
+async def test_an_etcd_that_is_started_again_empty_has_the_job_with_every_node_of_it(job: Job) -> None:
+    parent = await job.node(server=False)
+    line = (await parent.says(r"^elastic-launch --elastic_server .*"))[0]
+    await job.world(1, 1)
+    further = await job.node(*shlex.split(line)[1:-1], server=False)
+    await job.world(2, 2)
+    (etcd,) = [one for one in psutil.Process(parent.process.pid).children() if one.name() == "etcd"]
+    old = list(job.workers)
+    etcd.kill()
+
+    def look() -> list[Worker] | None:
+        new = [one for one in job.workers if one not in old and not one.ended and one.env["WORLD_SIZE"] == "2"]
+        return new if len(new) == 2 else None
+
+    for worker in await job.told.until(look, "both nodes work again"):
+        await worker.exits(0)
+    assert [await node.exits() for node in (parent, further)] == [0, 0]
 
 
 @story

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pty
 import re
 import shlex
 import signal
@@ -25,11 +26,12 @@ from elastic.keys import JobKeys
 from elastic.store.base import Delete, Put, Range
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdStore
-from launcher import shellwords
+from launcher import ctl, shellwords
 from launcher.config import check, parse
 from launcher.environment import without
 from launcher.local import exit_code
-from launcher.nodecommand import joiner_line, node_argv, node_environments, withheld
+from launcher.nodecommand import joiner_line, node_argv, node_environments, status_line, withheld
+from launcher.operate.job import named_job
 from launcher.ownetcd import STARTS_MAX, tend
 from tests.store.servers import free_ports
 from tests.unit.test_cards import LISTED, smi
@@ -80,10 +82,12 @@ def parent(
     more: str = "",
     flags: tuple[str, ...] = (),
     words: tuple[str, ...] = (),
+    stderr: int = subprocess.PIPE,
 ) -> Iterator[subprocess.Popen[str]]:
     """`elastic-launch --local_nodes`, whose agents are stand-ins with this behaviour, run by the command `before`.
 
-    `more` is run before anything else in each process; `flags` are further ones, `words` the script's arguments.
+    `more` is run before anything else in each process; `flags` are further ones, `words` the script's arguments;
+    `stderr` is a pipe unless it is given.
     """
     (tmp_path / "sitecustomize.py").write_text(STAND_IN + more)
     (tmp_path / "train.py").write_text("")
@@ -97,7 +101,7 @@ def parent(
         cwd=tmp_path,
         env=environ,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         start_new_session=True,
     )
@@ -142,20 +146,88 @@ def test_the_parent_tells_how_to_start_a_further_node_with_the_scripts_arguments
         _, text = process.communicate(timeout=LIMIT_S)
     (server,) = started[0]["servers"]
     job_id = started[0]["job_id"]
-    line = f"elastic-launch --elastic_server {server} --job_id {job_id} --np 3 --nproc_per_node 1 --force train.py"
-    assert f"{line} 'a  b' $'c\\nd'\n" in text
+    lines = text.splitlines()
+    told = lines.index("elastic-launch: one more node, in another terminal of this machine:")
+    assert lines[told + 1 : told + 4] == [
+        f"elastic-launch --elastic_server {server} --job_id {job_id} train.py 'a  b' $'c\\nd'",
+        "elastic-launch: the status of the job:",
+        f"elastic-ctl status --elastic_server {server} --job_id {job_id}",
+    ]
 
 
 def test_several_nodes_here_are_served_with_those_of_other_machines(tmp_path: Path) -> None:
     """The address is that of a machine in front of this one."""
     (port,) = free_ports(1)
     server = f"203.0.113.7:{port}"
-    with parent(tmp_path, "0", flags=("--serve", server, "--np", "2")) as process:
+    flags = ("--serve", f"0.0.0.0:{port}", "--host", "203.0.113.7", "--np", "2")
+    with parent(tmp_path, "0", flags=flags) as process:
         started = said(process, 2)
         _, text = process.communicate(timeout=LIMIT_S)
     assert [one["servers"] for one in started] == [[f"127.0.0.1:{port}"]] * 2
+    assert f"this host serves the etcd of job {started[0]['job_id']} for the others, on {server}, and" in text
+    line = rf"\S+ elastic-launch --elastic_server {server} --job_id \S+ --np 2 train.py"
+    assert re.search(rf"one more node, on another machine:\n{line}\n", text)
+
+
+def test_a_listed_host_behind_a_mapped_port_serves_at_all_addresses_and_says_so(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    flags = ("--ips", "203.0.113.7,z.invalid", "--host", "203.0.113.7", "--serve_port", str(port))
+    with parent(tmp_path, "0", nodes=1, flags=flags) as process:
+        (started,) = said(process, 1)
+        _, text = process.communicate(timeout=LIMIT_S)
+    assert started["servers"] == [f"127.0.0.1:{port}"]
     assert f" is that of 203.0.113.7: the etcd listens at all of them, on port {port}\n" in text
-    assert re.search(rf"one more node, on another machine: .* --elastic_server {server} .* --np 2 ", text)
+
+
+def test_an_address_of_another_machine_is_not_served(tmp_path: Path) -> None:
+    with parent(tmp_path, "0", flags=("--serve", "203.0.113.7")) as process:
+        _, text = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 2
+    assert re.fullmatch(r"elastic-launch: error: --serve 203\.0\.113\.7 is not an address of this machine; .*\n", text)
+
+
+@pytest.mark.parametrize(
+    ("flags", "shown"),
+    [((), False), (("--print_secret",), True), (("--print_secret", "--log_format", "json"), True)],
+)
+def test_a_random_secret_is_printed_to_a_pipe_only_where_that_is_asked_for(
+    tmp_path: Path, flags: tuple[str, ...], shown: bool
+) -> None:
+    (port,) = free_ports(1)
+    with parent(tmp_path, "0", flags=("--serve", f"127.0.0.1:{port}", *flags)) as process:
+        _, text = process.communicate(timeout=LIMIT_S)
+    assert len(re.findall(r"ELASTIC_JOB_SECRET=[0-9a-f]{32} elastic-(?:launch|ctl status) --elastic_server", text)) == (
+        2 if shown else 0
+    )
+    assert ("to see it, start with --print_secret" in text) == (not shown)
+    assert "--print_secret train.py" not in text
+    if "json" in flags:
+        assert all(json.loads(line)["level"] for line in text.splitlines())
+    if not shown:
+        (line,) = [
+            line for line in text.splitlines() if line.startswith("ELASTIC_JOB_SECRET=") and "elastic-ctl" in line
+        ]
+        environ = {"PATH": str(tmp_path)}  # No command can be found.
+        refused = subprocess.run(["/bin/sh", "-c", line], env=environ, capture_output=True, check=False)
+        assert refused.returncode
+        assert b"ELASTIC_JOB_SECRET" in refused.stderr, "the shell says what is missing, and runs nothing"
+
+
+def test_a_terminal_shows_the_random_secret(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    controller, terminal = pty.openpty()
+    with parent(tmp_path, "0", flags=("--serve", f"127.0.0.1:{port}"), stderr=terminal) as process:
+        os.close(terminal)
+        assert process.wait(LIMIT_S) == 0
+    text = b""
+    with suppress(OSError):  # Nobody has the other end open any more.
+        while data := os.read(controller, 1 << 16):
+            text += data
+    os.close(controller)
+    (line,) = re.findall(rb"machine:\r\n(.*)\r\n", text)
+    assert re.fullmatch(
+        rb"ELASTIC_JOB_SECRET=[0-9a-f]{32} elastic-launch --elastic_server \S+ --job_id \S+ train.py", line
+    )
 
 
 def test_a_name_without_an_address_is_not_served(tmp_path: Path) -> None:
@@ -309,7 +381,8 @@ def test_the_most_telling_code_of_all_nodes_is_the_parents(
 def command(*argv: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], str, tuple[dict[str, str], ...]]:
     config = check(parse([*argv, "-m", "json.tool", "--np", "x"], environ), environ)
     server = "127.0.0.1:1234"
-    return node_argv(config, server), joiner_line(config, server, environ), node_environments(config, environ)
+    line = joiner_line(config, server, environ, secret=True)
+    return node_argv(config, server), line, node_environments(config, environ)
 
 
 def test_a_node_gets_the_users_other_flags_and_the_script() -> None:
@@ -360,8 +433,9 @@ def test_what_a_pipe_said_once_is_known_to_every_node_and_on_no_command_line(
         who = check(parse(argv, environment), environment).login
         assert SECRET_TEXT in (who.secret, who.password)
         assert not without(environment, ()).keys() & {variable, f"ELASTIC_{flag.upper()}"}, "a worker's"
-    line = joiner_line(config, "127.0.0.1:1234", environ)
-    assert not [word for word in (*argv, line) if flag in word or SECRET_TEXT in word]
+    line = joiner_line(config, "127.0.0.1:1234", environ, secret=True)
+    status = status_line(config, "127.0.0.1:1234", secret=True)
+    assert not [word for word in (*argv, line, status) if flag in word or SECRET_TEXT in word]
     assert withheld(config) == variable
 
 
@@ -398,12 +472,38 @@ def test_a_node_on_an_interface_that_the_user_names_is_not_sent_to_the_loopback(
 
 
 @pytest.mark.parametrize("nodes", [(), ("--local_nodes", "3")])
-def test_a_further_node_makes_a_job_without_np_one_larger(nodes: tuple[str, ...]) -> None:
+def test_a_further_node_of_a_job_without_np_names_none_and_the_job_takes_it_in(nodes: tuple[str, ...]) -> None:
     environ = {"CUDA_VISIBLE_DEVICES": ""}
     argv, line, environments = command(*nodes, environ=environ)
     first, further = parse(argv, environ), parse(shlex.split(line)[1:], environ)
-    assert (str(first.np), str(further.np)) == (f"{len(environments)}", f"{len(environments) + 1}")
-    assert (first.force, further.force) == (False, True)
+    assert str(first.np) == f"{len(environments)}+"
+    assert (first.force, further.force) == (True, False), "a further node may be the first to register"
+    assert (further.np_given, further.given) == (
+        False,
+        (("elastic_server", "127.0.0.1:1234"), ("job_id", first.job_id)),
+    )
+
+
+def test_the_line_for_a_further_node_has_what_the_user_typed() -> None:
+    typed = ("--np=2", "--nproc-per-node", "1", "--settle", "1", "--key_prefix=/team/e", "--print_secret", "--quiet")
+    _, line, _ = command(*typed, environ={"CUDA_VISIBLE_DEVICES": "", "ELASTIC_JOB_ID": "j"})
+    server = "--elastic_server 127.0.0.1:1234 --job_id j"
+    flags = "--np 2 --nproc_per_node 1 --settle=1 --key_prefix=/team/e --quiet"
+    assert line == f"elastic-launch {server} {flags} -m json.tool --np x"
+
+
+def test_the_line_for_the_status_finds_the_job(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text(SECRET_TEXT)
+    environ = {"CUDA_VISIBLE_DEVICES": "", "ELASTIC_JOB_ID": "j"}
+    config = check(
+        parse(("--key_prefix=/a", "--settle=1", f"--job_secret_file={file}", "-m", "json.tool"), environ), environ
+    )
+    line = status_line(config, "127.0.0.1:1234", secret=True)
+    flags = f"--elastic_server 127.0.0.1:1234 --job_id j --key_prefix=/a --job_secret_file={file}"
+    assert line == f"elastic-ctl status {flags}"
+    asked = vars(ctl.parser().parse_args(shlex.split(line)[1:]))
+    assert named_job(asked, {})[1:] == ("j", "/a")
 
 
 def test_a_further_node_of_this_machine_does_not_get_its_control_port() -> None:
@@ -444,11 +544,11 @@ def test_a_node_has_the_roles_that_its_parent_read(flags: tuple[str, ...]) -> No
     assert child.host == (config.host or "127.0.0.1")
 
 
-def test_the_line_for_another_node_of_workers_makes_the_job_one_larger() -> None:
+def test_the_line_for_another_node_of_workers_has_the_np_that_keeps_servers_apart() -> None:
     environ = {"CUDA_VISIBLE_DEVICES": ""}
     _, line, _ = command("--local_nodes=3", "--server_num=1", "--worker_num=2", environ=environ)
-    assert "--np 3 " in line
-    assert "--force" in line
+    assert "--np 2+ " in line
+    assert "--force" not in line
     assert "--nproc_per_node" not in line
 
 

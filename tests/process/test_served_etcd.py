@@ -211,8 +211,11 @@ def test_settings_of_another_etcd_in_the_environment_are_not_for_ours(monkeypatc
 async def test_a_job_that_is_served_prints_the_line_that_starts_a_node_elsewhere(job: Job) -> None:
     (port,) = free_ports(1)
     server = f"{HERE}:{port}"
-    first = await job.node("--serve", server, "--np", "2", server=False)
-    line = (await first.says(r"one more node, on another machine: (.*)$"))[1]
+    first = await job.node("--serve", server, "--np", "2", "--print_secret", server=False)
+    await first.says(r"one more node, on another machine:$")
+    line = (await first.says(rf"^{SECRET}=\S+ elastic-launch .*"))[0]
+    asked = (await first.says(rf"^{SECRET}=\S+ elastic-ctl .*"))[0]
+    assert shlex.split(asked)[1:] == ["elastic-ctl", "status", "--elastic_server", server, "--job_id", job.job_id]
     await first.says("1 of 2 nodes is here")
     words = shlex.split(line)
     name, _, secret = words[0].partition("=")
@@ -227,8 +230,26 @@ async def test_a_job_that_is_served_prints_the_line_that_starts_a_node_elsewhere
         assert not any(name.startswith("ELASTIC_JOB_SECRET") for name in worker.env)
         await worker.exits(0)
     assert [await node.exits() for node in (first, second)] == [0, 0]
-    assert [sum(secret in one for one in node.lines) for node in (first, second)] == [1, 0]
+    assert [sum(secret in one for one in node.lines) for node in (first, second)] == [2, 0]
     assert not any(secret in file.read_text() for file in job.folder.glob("*/log/*"))
+
+
+@story
+async def test_a_job_that_is_served_at_every_address_is_joined_at_the_one_that_host_names(job: Job) -> None:
+    (port,) = free_ports(1)
+    flags = ("--serve", f"0.0.0.0:{port}", "--host", "127.0.0.2", "--print_secret")
+    first = await job.node(*flags, server=False)
+    line = (await first.says(rf"^{SECRET}=\S+ elastic-launch .*"))[0]
+    words = shlex.split(line)
+    assert words[2:4] == ["--elastic_server", f"127.0.0.2:{port}"]
+    (etcd,) = [one for one in psutil.Process(first.process.pid).children() if one.name() == "etcd"]
+    assert listening(first.process.pid) == {"0.0.0.0"}
+    assert listening(etcd.pid) == {HERE}, "the port for other servers of a cluster"
+    await job.world(1, 1)
+    second = await job.node(*words[2:-1], environ={SECRET: words[0].partition("=")[2]})
+    for worker in await job.world(2, 2):
+        await worker.exits(0)
+    assert [await node.exits() for node in (first, second)] == [0, 0]
 
 
 @story

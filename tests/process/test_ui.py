@@ -90,7 +90,7 @@ async def test_only_who_has_the_token_sees_buttons_and_each_order_says_what_foll
         await seen.page.get_by_role("button", name="Scale").click()
         await seen.page.get_by_label("np:").fill("none")
         await seen.page.get_by_role("button", name="Scale", exact=True).click()
-        await seen.text("#ask .said", "'none' is neither a number of nodes (2) nor a range")
+        await seen.text("#ask .said", "'none' is neither a number of nodes (2, or 2+) nor a range")
         await seen.page.get_by_label("np:").fill("1")
         await seen.page.get_by_role("button", name="Scale", exact=True).click()
         await seen.text("#ask .said", "1 of them will leave the world")

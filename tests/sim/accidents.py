@@ -9,7 +9,7 @@ from elastic.agentevents import ProvenGone
 from elastic.model import Ended, Generation
 from elastic.proposals import Transaction
 from elastic.store.base import Delete, Put, Range
-from tests.sim.nodes import KEYS, Node, Observer
+from tests.sim.nodes import KEYS, UNSTARTABLE, Node, Observer
 from tests.sim.world import World
 
 EVENTS_MIN = 200
@@ -117,6 +117,22 @@ class CrashLoop(Observer):
             world.after(delay, lambda: world.end_worker(node, workers, self.code))
         else:
             world.after(delay, lambda: world.kill_nursery(node) if node.workers is workers and node.alive else None)
+
+
+class CannotStart(Observer):
+    """A script ends at its first start, on each node after another delay; with some seeds one of them fails instead."""
+
+    def __init__(self, world: World) -> None:
+        self._failures = [1] if world.seed % 3 == 0 else []
+        world.observe(self)
+
+    def after_start(self, world: World, node: Node, generation: Generation) -> None:
+        """What starts in the first generation ends at once."""
+        workers = node.workers
+        if generation.before is not None or workers is None:
+            return
+        code = self._failures.pop() if self._failures else UNSTARTABLE
+        world.after(world.random.uniform(0.001, 0.02), lambda: world.end_worker(node, workers, code))
 
 
 class EmptyAtStep(Observer):

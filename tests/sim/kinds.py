@@ -96,6 +96,8 @@ PLAYS: Final = (
     "stopped_roster",
     "stopped_as_leases_ended",
     "left_out_and_lost",
+    "cannot_start",
+    "all_lost_without_a_maximum",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

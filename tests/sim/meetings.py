@@ -13,7 +13,7 @@ from elastic.model import Generation, Go, Why
 from elastic.proposals import Transaction
 from elastic.question import LINK_PATIENCE_S
 from elastic.store.base import Put, Range
-from tests.sim.accidents import CrashLoop, bad_for, operator_writes, take_away
+from tests.sim.accidents import CannotStart, CrashLoop, bad_for, operator_writes, take_away
 from tests.sim.calm import Calm, Expected, inside, went
 from tests.sim.nodes import FATAL, HOPELESS, KEYS, Node, Observer
 from tests.sim.storefaults import RECONNECT_S, leases_ended_early
@@ -269,6 +269,11 @@ def fails_for_good(world: World, watch: Calm, node: Node, old: Generation) -> No
     """A script ends with a code that must not be tried again, or has said that no start would go better."""
     if node.workers is not None:
         world.end_worker(node, node.workers, (FATAL, HOPELESS)[world.seed % 2])
+
+
+def cannot_start(world: World) -> None:
+    """A script ends at its first start."""
+    CannotStart(world)
 
 
 def leases_ended(world: World, watch: Calm, node: Node, old: Generation) -> None:

@@ -151,7 +151,7 @@ MUTATIONS: Final = (
     Mutation(
         "first: settling",
         MEMBERSHIP,
-        "    if len(nodes) < q.spec.np.high and q.now < until:\n        whom",
+        "    if len(nodes) < expected and q.now < until:\n        whom",
         "    if False:\n        whom",
         "the first start waits for the settling window",
     ),
@@ -761,7 +761,7 @@ MUTATIONS: Final = (
     Mutation(
         "reform: settling",
         FORMING,
-        "if len(nodes) < q.spec.np.high and q.now < until:",
+        "if len(nodes) < expected and q.now < until:",
         "if False:",
         "a world that is formed anew settles",
     ),
@@ -1080,6 +1080,20 @@ MUTATIONS: Final = (
         "    if hopeless is not None:\n",
         "    if False:\n",
         "what no restart mends ends the job",
+    ),
+    Mutation(
+        "budget: cannot start",
+        BUDGET,
+        "    if cause is not None and ran_s < PROGRESS_RUN_S and own and all(worker.startup for worker in own):\n",
+        "    if False:\n",
+        "a script that cannot start ends the job",
+    ),
+    Mutation(
+        "budget: one cannot start",
+        BUDGET,
+        "own and all(worker.startup for worker in own)",
+        "own and any(worker.startup for worker in own)",
+        "a failure of another kind beside it is one",
     ),
     Mutation("budget: lost", BUDGET, "    if lost:\n", "    if False:\n", "a failure beside a loss is free"),
     Mutation(

@@ -25,8 +25,9 @@ DEADLINE_S = 1.0
 RELIST_EVERY_S = 30.0
 NEVER = float("inf")
 KEYS = JobKeys("sim")
-FATAL, HOPELESS = 9, 7
-"""Exit codes: one that must not be tried again, and one of a script that has said that no start would go better."""
+FATAL, HOPELESS, UNSTARTABLE = 9, 7, 2
+"""Exit codes: one that must not be tried again, one of a script that has said that no start would go better, and one of
+a script that cannot start."""
 
 
 class SharedReader(ViewReader):

@@ -9,7 +9,7 @@ from elastic.agentfacts import Phase
 from elastic.model import Generation, WorkerExit
 from elastic.split import SPLIT
 from tests.sim.network import Network
-from tests.sim.nodes import HOPELESS, KILL_S, NEVER, Node, WorkerSet
+from tests.sim.nodes import HOPELESS, KILL_S, NEVER, UNSTARTABLE, Node, WorkerSet
 
 SAVE_LIMIT_S = 120.0
 """So long may workers that listen take to save; they do it in less than `SAVE_S` once all of them have heard it."""
@@ -24,6 +24,11 @@ REACH_S = 10.0
 def hopeless(code: int) -> str:
     """What a script says that ends with this code."""
     return "what is to be restored is not there" if code == HOPELESS else ""
+
+
+def startup(code: int, generation: Generation) -> str:
+    """The error of a script that cannot start: agents record it in the first generation alone."""
+    return "usage" if code == UNSTARTABLE and generation.before is None else ""
 
 
 class Nurseries(Network):
@@ -233,7 +238,12 @@ class Nurseries(Network):
             node.workers = None
         for rank in range(first, first + (1 if alone else slots)):
             ended = WorkerExit(
-                rank=rank, code=code, words=f"exit {code}", consequence=consequence, hopeless=hopeless(code)
+                rank=rank,
+                code=code,
+                words=f"exit {code}",
+                consequence=consequence,
+                hopeless=hopeless(code),
+                startup=startup(code, workers.generation),
             )
             self.feed(node, Exited(g, ended, own=True))
         if not alone:

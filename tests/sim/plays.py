@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from elastic.model import Generation, Np
+from elastic.model import NP_UNLIMITED, Generation, Np
 from tests.sim import calm, kinds, meetings, operators, partings, races
 from tests.sim.calm import Calm
 from tests.sim.checks import Promises
@@ -138,6 +138,8 @@ PLAYS: Final[Mapping[str, Play]] = {
     "stopped_roster": Play(operators.stopped_roster, roster=True, work_s=80.0),
     "stopped_as_leases_ended": Play(operators.stopped_as_leases_ended, links=False, nodes=4, listens=True),
     "left_out_and_lost": Play(partings.left_out_and_lost, nodes=4, listens=True),
+    "cannot_start": Play(meetings.nothing, early=meetings.cannot_start, nodes=3, low=3),
+    "all_lost_without_a_maximum": Play(meetings.all_members_lost, nodes=4, high=NP_UNLIMITED, first=2),
 }
 """Every play, by its name."""
 

@@ -6,7 +6,7 @@ it decided. So a rule that is taken out of the core is noticed even where no pro
 
 from __future__ import annotations
 
-from elastic.budget import CRASH_LOOP_MAX, INFRA_MAX
+from elastic.budget import CRASH_LOOP_MAX, INFRA_MAX, RETRY
 from elastic.cooldown import RESTART_ASKED
 from elastic.keys import View
 from elastic.model import PLANNED, Before, Ended, Generation, Go, MemberState, Outcome, Spec, Why
@@ -80,8 +80,21 @@ class Rules(Observer):
                 if outcome is not None and outcome[1].forced and outcome[1].ended is Ended.OK:
                     world.fail("1", f"{node.name} says that its workers ended well, and that it had to stop them")
                 self._word(world, view, node, transaction)
+            case "verdict":
+                self._gave_up(world, view, node)
         if any(isinstance(one, Put) and one.key == KEYS.go for one in transaction.then):
             self._went(world, view, node)
+
+    @staticmethod
+    def _gave_up(world: World, view: View, node: Node) -> None:
+        """A script that cannot start ends the job only if nothing else had failed."""
+        verdict, seen = view.verdict.value if view.verdict is not None else None, node.sent_view
+        if verdict is None or verdict.cause is None or RETRY not in verdict.reason or seen is None:
+            return
+        ends = [stored.value for (g, _), stored in seen.outcomes.items() if g == verdict.cause.g]
+        own = [worker for end in ends if end.ended is Ended.FAILED for worker in end.exits if not worker.consequence]
+        if not all(worker.startup for worker in own):
+            world.fail("4", f"{verdict.reason}, although {[worker.words for worker in own]} ended the first generation")
 
     @staticmethod
     def _same_store(world: World, view: View, node: Node, transaction: Transaction) -> None:
@@ -208,7 +221,10 @@ class Rules(Observer):
                 world.fail("3", f"{name} counts as lost and is registered")
 
     def _in_time(self, world: World, generation: Generation, spec: Spec, fresh: list[str], ran: int) -> None:
-        """Who joins has settled, unless no one more has room beside those that ran, of whom some may not stay."""
+        """Who joins has settled, unless no one more has room beside those that ran, of whom some may not stay.
+
+        Without a maximum a start waits for as many as it needs, or as ran before.
+        """
         came = [self._arrived.get((world.store_number, name), 0.0) for name in fresh]
         if not came:
             return
@@ -220,6 +236,8 @@ class Rules(Observer):
             Why.GROWTH,
             Why.REFORMED,
         )
+        if spec.np.unlimited and generation.why in (Why.FIRST, Why.REFORMED):
+            full = len(generation.members) >= max(spec.np.first, ran)
         if not full and since < SLACK * spec.settle_s and world.now - min(came) < SLACK * SETTLE_MAX_S:
             world.fail("6", f"{fresh} did not settle before generation {generation.g}")
 
@@ -272,6 +290,8 @@ class Rules(Observer):
         own = [worker for worker in exits if not worker.consequence]
         if any(worker.code in spec.fatal_exit_codes or worker.hopeless for worker in own):
             world.fail("10", f"go for {generation.g} after a failure that no restart mends")
+        if own and all(worker.startup for worker in own):
+            world.fail("10", f"go for {generation.g} although the script cannot start")
         if go.budget.charged > spec.restarts_max or go.budget.fruitless >= CRASH_LOOP_MAX:
             world.fail("10", f"go for {generation.g} although no restart is left: {go.budget}")
         charged = go.budget.charged - generation.budget.charged

@@ -92,6 +92,7 @@ class Bench:
         elastic_timeout_s: float | None = None,
         force: bool = False,
         rerun: bool = False,
+        np_given: bool = True,
         watch: Callable[[Facts, Event, list[Action]], None] = lambda facts, event, actions: None,
         prepared: bool = True,
         **spec: Any,
@@ -99,7 +100,9 @@ class Bench:
         self.shelf = Shelf(KEYS)
         self.node = node
         self.spec = Spec(np=read_np(np), slots=slots, settle_s=0.0, **spec)
-        me = Me(node, member(f"host-{node}", slots), self.spec, f"i-{node}", force=force, rerun=rerun)
+        me = Me(
+            node, member(f"host-{node}", slots), self.spec, f"i-{node}", force=force, rerun=rerun, np_given=np_given
+        )
         limits = Limits(grace_s=15.0, loss_grace_s=2.0, elastic_timeout_s=elastic_timeout_s)
         self._watch = watch
         self.core = AgentCore(Facts(me, KEYS, limits, Policy(node), now=0.0, prepared=prepared))

@@ -12,7 +12,8 @@ from elastic.store.certificates import Certificates
 from launcher import access
 from launcher.config import Config, check, parse
 from launcher.login import SECRET
-from launcher.nodecommand import joiner_line, node_argv, node_environments
+from launcher.nodecommand import joiner_line, node_argv, node_environments, status_line
+from launcher.serving import served
 from launcher.values import Servers
 from tests.store.authority import Authority, authority
 
@@ -143,7 +144,12 @@ def test_a_key_that_others_can_read_is_a_warning(ours: Authority) -> None:
         (("--serve", "10.0.0.5", "--ips", "a,b"), "--serve and --ips contradict each other"),
         (("--ips", "a,b", "--etcd_user", "u"), "give every node the same --job_secret_file FILE or ELASTIC_JOB_SECRET"),
         (("--serve", "10.0.0.5", "--etcd_user", "u"), "to close the one that --serve starts"),
-        (("--serve", "0.0.0.0"), "0.0.0.0 is every address; name the one at which the other machines reach this one"),
+        (
+            ("--serve", "0.0.0.0"),
+            "--serve 0.0.0.0 is every address .* add --host ADDRESS, at which they reach this one",
+        ),
+        (("--serve", "[::]:9"), "--serve :: is every address of this machine"),
+        (("--serve", "0.0.0.0", "--host", "0.0.0.0"), "--host 0.0.0.0 is no address that other machines reach"),
         (("--serve", "10.0.0.5:x"), "is not host:port"),
         (
             ("--serve", "10.0.0.5", "--elastic_server", "a:1", "--job_id", "j"),
@@ -169,6 +175,22 @@ def test_the_served_address_has_a_port_or_gets_etcds(text: str, served: str) -> 
     assert parse(("--serve", text, "t.py"), {}).serve == served
 
 
+@pytest.mark.parametrize(
+    ("address", "host", "reached"),
+    [("0.0.0.0", "10.0.0.5", "10.0.0.5:2379"), ("0.0.0.0:9", "gate", "gate:9"), ("[::]:9", "fd00::5", "[fd00::5]:9")],
+)
+def test_where_all_addresses_are_served_others_are_sent_to_that_of_host(
+    tmp_path: Path, address: str, host: str, reached: str
+) -> None:
+    config = checked(tmp_path, "--serve", address, "--host", host)
+    assert served(config) == reached
+    child = parse(node_argv(config, "127.0.0.1:9"), {})
+    assert (child.host, child.serve) == (host, "")
+    named = {"ELASTIC_HOST": host}
+    config = checked(tmp_path, "--serve", address, **named)
+    assert parse(node_argv(config, "127.0.0.1:9"), named).host == host
+
+
 def checked(tmp_path: Path, *flags: str, **environ: str) -> Config:
     (tmp_path / "t.py").write_text("")
     return check(parse((*flags, str(tmp_path / "t.py")), environ), environ)
@@ -178,8 +200,13 @@ def test_a_served_job_has_a_random_secret_that_stands_before_the_command_and_not
     config = checked(tmp_path, "--serve", "127.0.0.1:9", "--np", "2")
     secret = config.login.secret
     assert (len(secret), config.login.made) == (32, True)
-    line = joiner_line(config, config.serve, {})
+    line = joiner_line(config, config.serve, {}, secret=True)
     assert line.startswith(f"{SECRET}={secret} elastic-launch --elastic_server 127.0.0.1:9 --job_id {config.job_id} ")
+    asked = status_line(config, config.serve, secret=True)
+    assert asked == f"{SECRET}={secret} elastic-ctl status --elastic_server 127.0.0.1:9 --job_id {config.job_id}"
+    for hidden in (joiner_line(config, config.serve, {}, secret=False), status_line(config, "h:9", secret=False)):
+        assert hidden.startswith(f"{SECRET}=${{{SECRET}:?}} elastic-")
+        assert secret not in hidden
     assert secret not in " ".join(node_argv(config, "127.0.0.1:9"))
     assert [one[SECRET] for one in node_environments(config, {})] == [secret]
     assert checked(tmp_path, "--serve", "127.0.0.1:9").login.secret != secret
@@ -187,7 +214,8 @@ def test_a_served_job_has_a_random_secret_that_stands_before_the_command_and_not
 
 def test_a_secret_of_the_users_own_is_not_printed(tmp_path: Path) -> None:
     config = checked(tmp_path, "--serve", "127.0.0.1:9", "--quiet", **{SECRET: SECRET_TEXT})
-    assert SECRET_TEXT not in joiner_line(config, config.serve, {})
+    assert SECRET not in joiner_line(config, config.serve, {}, secret=True)
+    assert SECRET_TEXT not in joiner_line(config, config.serve, {}, secret=True)
     assert SECRET_TEXT not in repr(config)
 
 

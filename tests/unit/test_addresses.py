@@ -124,8 +124,8 @@ def test_a_bad_pod_ip_is_named() -> None:
         advertised("", {"POD_IP": "not an address"}, REMOTE)
 
 
-def test_no_route_to_the_store_is_a_matter_of_time() -> None:
-    with pytest.raises(StoreUnavailable, match=r"etcd\.invalid:2379"):
+def test_a_store_whose_name_has_no_address_is_a_matter_of_time_and_named_as_such() -> None:
+    with pytest.raises(StoreUnavailable, match=r"finds no address for etcd\.invalid; check the spelling, DNS"):
         advertised("", {}, ("etcd.invalid:2379",))
 
 

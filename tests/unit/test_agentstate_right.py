@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
 from elastic.agentevents import (
     Gone,
+    Prepared,
     ProvenDead,
     ProvenGone,
     Revoke,
@@ -20,8 +24,10 @@ from elastic.model import Before, Ended, MemberState, Status, Why
 from elastic.observing import GONE_MAX
 from elastic.right import margin_s
 from elastic.store.base import Put, Range
+from launcher.values import np as read_np
 from tests.unit.bench import Bench, gated, running, serving, spare, stopping
 from tests.unit.documents import KEYS
+from tests.unit.shelf import Shelf
 
 TTL_S = 5.0
 OWN_S = TTL_S - margin_s(TTL_S)
@@ -214,6 +220,26 @@ def test_a_registration_that_the_store_has_lost_is_made_again_while_the_workers_
     bench.unregister()
     assert bench.phase is Phase.RUNNING
     assert bench.registered
+
+
+@pytest.mark.parametrize(
+    ("np_given", "of_the_job", "brought"), [(False, "1+", "1+"), (True, "1+", "1"), (False, "1:3", "1")]
+)
+def test_a_node_without_an_np_of_its_own_brings_that_of_a_job_without_a_maximum_into_an_empty_store(
+    np_given: bool, of_the_job: str, brought: str
+) -> None:
+    bench = Bench("b", "1", np_given=np_given, prepared=False)
+    bench.shelf.put(KEYS.incarnation, "i1")
+    bench.shelf.put(KEYS.spec, msgspec.structs.replace(bench.spec, np=read_np(of_the_job)))
+    bench.others("a")
+    bench.tell(Prepared())
+    assert bench.registered
+    assert any("--np is 1+ there, 1 here" in line for line in bench.lines) == (np_given and of_the_job == "1+")
+    bench.shelf = Shelf(KEYS)
+    bench.look()
+    assert bench.registered
+    assert bench.shelf.view.spec is not None
+    assert str(bench.shelf.view.spec.value.np) == brought
 
 
 def test_another_store_stops_the_workers_and_the_node_joins_there_anew() -> None:

@@ -14,12 +14,13 @@ from elastic.budget import (
     INFRA_MAX,
     OTHERS_MAX,
     PROGRESS_RUN_S,
+    RETRY,
     Judgement,
     cause_of,
     judge,
 )
 from elastic.keys import Stored
-from elastic.model import Before, Budget, Ended, FailedToo, Np, Outcome, Role, Spec, Why, WorkerExit
+from elastic.model import ANY_RANK, Before, Budget, Ended, FailedToo, Np, Outcome, Role, Spec, Why, WorkerExit
 from tests.unit.views import worker_exit
 
 SPEC = Spec(np=Np(low=1, high=3, first=1), slots=2, restarts_max=3, fatal_exit_codes=(42, -6))
@@ -79,6 +80,25 @@ def test_a_worker_that_sees_no_hope_in_a_restart_fails_the_job_at_once_also_besi
     for result in (judged(stopped(), hopeless), judged(hopeless, None), judged(hopeless, why=Why.GROWTH)):
         assert result.fatal == "no restart would mend this: there is no step 11"
         assert result.cause is not None
+
+
+def test_a_script_that_cannot_start_fails_the_job_at_once_with_the_first_error() -> None:
+    here = failed(worker_exit(1, startup="ImportError: no a"))
+    there = failed(worker_exit(0, startup="ImportError: no b"), host="h2")
+    result = judged(here, there, stopped())
+    assert result.fatal == f"the script cannot start: ImportError: no a ({RETRY})"
+    assert result.budget == Budget()
+    assert judged(here, failed(worker_exit(2, consequence=True))).fatal == result.fatal, "it only lost the first"
+
+
+def test_a_script_that_started_somewhere_or_long_ago_is_restarted() -> None:
+    cannot = worker_exit(startup="ImportError: no a")
+    for results in (
+        judged(failed(cannot), failed(worker_exit(1))),
+        judged(failed(cannot, worker_exit(1))),
+        judged(failed(cannot, ran_s=PROGRESS_RUN_S)),
+    ):
+        assert (results.fatal, results.note) == ("", "restart 1 of 3")
 
 
 def test_progress_does_not_make_a_failure_free() -> None:
@@ -319,6 +339,12 @@ def test_servers_that_failed_are_not_among_the_ranks_of_the_trainers() -> None:
     assert cause is not None
     assert (cause.first.role, cause.ranks) == (Role.SERVER, (2,))
     assert [other.rank for other in cause.others] == [2]
+
+
+def test_a_worker_of_which_only_the_node_is_known_is_no_rank() -> None:
+    cause = judged(failed(worker_exit(ANY_RANK)), failed(worker_exit(2), host="h2")).cause
+    assert cause is not None
+    assert cause.ranks == (2,)
 
 
 def test_thousands_of_failures_make_a_short_cause() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import shlex
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from elastic.errors import ConfigError
-from elastic.model import Np
+from elastic.model import NP_UNLIMITED, Np
 from launcher import commandline, flags, values
 from launcher.config import Config, parse
 
@@ -140,6 +143,7 @@ def test_no_hint_names_a_flag_that_does_not_exist() -> None:
         ("1:4", Np(low=1, high=4, first=1)),
         ("3:8", Np(low=3, high=8, first=3)),
         ("2:2", Np(low=2, high=2, first=2)),
+        ("3+", Np(low=1, high=NP_UNLIMITED, first=3)),
     ],
 )
 def test_np_is_a_number_or_a_range(text: str, np: Np) -> None:
@@ -149,13 +153,43 @@ def test_np_is_a_number_or_a_range(text: str, np: Np) -> None:
     assert str(config.np) == text
 
 
-@pytest.mark.parametrize("text", ["0", "3:2", "a", "", "-1", "1:", ":2", "1:2:3", "0:3", "1.5", "1e3", "٢", "9" * 30])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0",
+        "3:2",
+        "a",
+        "",
+        "-1",
+        "1:",
+        ":2",
+        "1:2:3",
+        "0:3",
+        "1.5",
+        "1e3",
+        "+",
+        "2++",
+        "1:2+",
+        "1:100000",
+        "٢",
+        "9" * 30,
+    ],
+)
 def test_anything_else_is_no_np(text: str) -> None:
     assert refusal("--np", text, "t.py").startswith("--np: ")
 
 
+def test_where_the_job_has_its_own_etcd_and_no_np_every_node_that_joins_is_taken_in() -> None:
+    assert parse(["t.py"], {}).np == Np(low=1, high=NP_UNLIMITED, first=1)
+    assert parse(["--local_nodes", "3", "t.py"], {}).np == Np(low=1, high=NP_UNLIMITED, first=3)
+    assert parse(["--serve", "10.0.0.5", "t.py"], {}).np == Np(low=1, high=NP_UNLIMITED, first=1)
+    assert parse([*SERVER, "t.py"], {}).np == Np(low=1, high=1, first=1)
+    assert parse(["--ips", "a,b", "t.py"], {}).np == Np(low=1, high=2, first=2)
+    assert "any number of nodes, and --ips names 2" in refusal("--ips", "a,b", "--np", "2+", "t.py")
+
+
 def test_np_is_the_number_of_local_nodes_unless_it_is_given() -> None:
-    assert parse(["--local_nodes", "3", "t.py"], {}).np == Np(low=1, high=3, first=3)
+    assert parse([*SERVER, "--local_nodes", "3", "t.py"], {}).np == Np(low=1, high=3, first=3)
     assert parse(["--local_nodes", "3", "--np", "1:3", "t.py"], {}).np == Np(low=1, high=3, first=1)
     assert not parse(["--local_nodes", "3", "t.py"], {}).np_given
 
@@ -264,7 +298,56 @@ def test_a_value_that_does_not_fit_its_flag_is_refused_by_name(argv: tuple[str, 
 
 def test_a_limit_of_seconds_is_written_as_a_person_writes_it() -> None:
     assert refusal("--grace", "-1", "t.py") == "--grace: -1 s is not between 0 and 2592000 s"
-    assert refusal("--lease_ttl", "-1", "t.py") == "--lease_ttl: -1 s is not between 0 and 2592000 s"
+    assert refusal("--lease_ttl", "-1", "t.py").startswith("--lease_ttl: -1 s is not between 2 and 600 s; ")
+    assert "1234567.25 or less" in refusal("--loss_grace", "2000000", "--grace", "1234567.25", "t.py")
+
+
+def advice(error: ValueError) -> list[str]:
+    """What a message tells the user to type instead."""
+    told = re.search(r"\b(?:use|write) (\S+(?: or \S+)?)", str(error))
+    words = told[1].split(" or ") if told else []
+    return [word.rstrip(",;") for word in words if word.rstrip(",;") not in ("more", "less")]
+
+
+READERS = {
+    "np": (values.np, ["0", "0+", "0:0", "0:3", "3:1", "5:0", "0:200000", "200000:0", "200000:5"]),
+    "lease_ttl": (
+        values.lease_ttl,
+        ["0", "0.5", "1", "1.5", "2.5", "599.5", "600.5", "-1", "-0.5", "1e9", "inf", "nan"],
+    ),
+    "port_range": (values.port_range, ["9", "9:8", "70000:9", "9:70000", "0:0"]),
+    "memory_limit": (
+        values.size,
+        ["8", "0.5", "8.25", "0", "lots", "1048576", "1048577", "8589934592", "1125899906842624", "9999999999999999"],
+    ),
+    "log_max_bytes": (values.log_size, ["5", "1000000", "lots"]),
+    "serve": (values.serve, ["a b:1", "fd00::5:x", "10.0.0.5:x", "10.0.0.5:0"]),
+    "elastic_server": (values.servers, ["a b", "etcd", "fd00::5", "[fd00::5]", "[]", "https://", "", "a:1,,b:2"]),
+    "servers": (values.endpoint_list, ["a b", "ps", "fd00::5", "[fd00::5]", "[]", ""]),
+    "metrics_port": (values.metrics_port, ["::1", "[::1]", "0.0.0.0:x"]),
+}
+"""By flag: its reader, and texts that it refuses, with values to use instead or without."""
+
+
+@pytest.mark.parametrize("flag", READERS)
+def test_a_value_that_a_message_tells_the_user_to_type_is_accepted(flag: str) -> None:
+    read, refused = READERS[flag]
+    for text in refused:
+        with pytest.raises(ValueError, match=r"\w") as caught:
+            read(text)
+        for word in advice(caught.value):
+            read(word)
+
+
+@given(st.floats(-10, 1000) | st.integers(-10, 1000))
+def test_a_lease_in_fractions_of_a_second_is_refused_with_the_next_whole_number_if_that_is_allowed(
+    ttl_s: float,
+) -> None:
+    try:
+        assert values.lease_ttl(str(ttl_s)) == ttl_s
+    except ValueError as error:
+        told = [values.lease_ttl(word) for word in advice(error)]
+        assert told == ([math.ceil(ttl_s)] if 2 <= ttl_s <= 600 else [])
 
 
 def test_fatal_exit_codes_are_a_list() -> None:
@@ -292,7 +375,7 @@ def test_a_flag_goes_before_our_variable_and_ours_before_paddles() -> None:
     assert parse(["--np", "4", "t.py"], environ).np.high == 4
     assert parse(["t.py"], environ).np.high == 2
     assert parse(["t.py"], {"PADDLE_ELASTIC_NP": "3"}).np.high == 3
-    assert parse(["t.py"], {}).np.high == 1
+    assert parse(["t.py"], {}).np.first == 1
 
 
 @pytest.mark.parametrize(
@@ -404,7 +487,9 @@ def test_the_examples_of_the_help_can_be_read() -> None:
 
 
 def test_the_defaults_of_the_table_are_those_of_the_config() -> None:
-    assert parse(["t.py"], {}) == Config(script="t.py", np=Np(low=1, high=1, first=1), local_nodes=1, slots_word="auto")
+    assert parse(["t.py"], {}) == Config(
+        script="t.py", np=Np(low=1, high=NP_UNLIMITED, first=1), local_nodes=1, slots_word="auto"
+    )
 
 
 # What is asked of the library
@@ -450,10 +535,15 @@ def test_a_launcher_inside_a_worker_does_not_take_the_workers_wishes_for_its_own
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("1", 1), ("512b", 512), ("8GB", 8 * 10**9), ("8g", 8 * 10**9), ("1.5 GiB", 3 << 29), ("64MiB", 64 << 20)],
+    [("1B", 1), ("512b", 512), ("8GB", 8 * 10**9), ("8g", 8 * 10**9), ("1.5 GiB", 3 << 29), ("64MiB", 64 << 20)],
 )
 def test_an_amount_of_memory_is_read_as_people_write_it(text: str, size: int) -> None:
     assert values.size(text) == size
+
+
+def test_a_bound_of_a_log_may_be_a_number_of_bytes() -> None:
+    assert values.log_size("2000000") == 2_000_000
+    assert "has no unit" in refusal("t.py", environ={"ELASTIC_MEMORY_LIMIT": "2000000"})
 
 
 @pytest.mark.parametrize(
@@ -461,6 +551,9 @@ def test_an_amount_of_memory_is_read_as_people_write_it(text: str, size: int) ->
     [
         (("--memory_limit", "lots"), "write 8GB or 512MiB"),
         (("--memory_limit", "0"), "not between 1 byte"),
+        (("--memory_limit", "8"), "'8' has no unit; write 8GB or 8GiB"),
+        (("--memory_limit", " 0.5 "), "write 0.5GB or 0.5GiB"),
+        (("--memory_limit", "8589934592"), "write 8589934592B if it counts bytes"),
         (("--memory_limit", "5ib"), "not an amount of memory"),
         (("--memory_limit", "99999TB"), "not between 1 byte"),
         (("--restore_step", "-1"), "-1 is not between 0 and"),

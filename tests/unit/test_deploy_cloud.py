@@ -10,7 +10,7 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -109,6 +109,26 @@ def test_user_data_is_a_cloud_config_that_runs_what_it_writes(cloud: str, tmp_pa
 def test_user_data_fits_into_a_parameter_of_cloudformation(tmp_path: Path) -> None:
     packed = gzip.compress(user_data("aws", tmp_path).encode(), 9)
     assert len(base64.b64encode(packed)) < CFN_PARAMETER_MAX / 2
+
+
+SIGNED_URL_MAX: Final = 1600
+"""Characters of an object's URL that was signed with temporary credentials, whose token is most of it."""
+
+
+def test_user_data_with_a_signed_url_fits_into_a_parameter_of_cloudformation(tmp_path: Path) -> None:
+    settings = filled("aws", tmp_path)
+    text = settings.read_text()
+    url = base64.urlsafe_b64encode(os.urandom(SIGNED_URL_MAX)).decode()[:SIGNED_URL_MAX]  # It cannot be packed.
+    settings.write_text(text.replace("examples] @ 10.0.0.5", f"examples] @ https://{url}"))
+    assert url in settings.read_text()
+    made = subprocess.run([CLOUD / "user-data.sh", settings], capture_output=True, check=True).stdout
+    assert len(base64.b64encode(gzip.compress(made, 9))) < CFN_PARAMETER_MAX
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_the_page_of_a_cloud_says_what_goes_in_the_place_of_the_wheel(cloud: str) -> None:
+    assert "<WHEEL>" in (CLOUD / cloud / "job.env").read_text()
+    assert "in place of <WHEEL>" in (CLOUD / cloud / "README.md").read_text()
 
 
 class _Cfn(yaml.SafeLoader):

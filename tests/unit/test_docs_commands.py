@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -12,6 +13,7 @@ from typing import Final
 import pytest
 
 from elastic.errors import ElasticError
+from launcher import config
 from launcher.commandline import HINTS
 from launcher.flags import BY_NAME
 from tests import docsreading
@@ -131,6 +133,68 @@ def test_every_flag_in_the_prose_is_one_of_a_command_that_it_speaks_of() -> None
     of_others = [(where, flag) for where, flag in quoted if flag[2:].replace("-", "_") not in known]
     assert [told for told in of_others if told[1] not in OF_OTHERS] == []
     assert set(OF_OTHERS) <= {flag for _, flag in of_others}
+
+
+def number_of(page: str, pattern: str, *, prose: bool = True) -> int:
+    """The line of the first command of a page that matches; 0 if there is none."""
+    found = (one for one in everything() if one.page == page and (prose or not one.prose))
+    return next((one.line for one in found if re.search(pattern, one.text)), 0)
+
+
+PAGES: Final = sorted({command.page for command in everything()})
+
+
+def test_a_command_of_the_projects_own_tests_names_the_python_of_the_checkout() -> None:
+    assert [str(one) for one in everything() if re.search(r"(?<!\.venv/bin/)python3? -m tests\.", one.text)] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_makes_a_virtual_environment_before_it_installs_the_checkout(page: str) -> None:
+    installs = number_of(page, r"^pip install '?\.", prose=False)
+    assert not installs or 0 < number_of(page, r"^source .*/bin/activate") < installs
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_prepares_the_cluster_before_it_applies_the_first_job(page: str) -> None:
+    applies = number_of(page, "kubectl apply --kustomize deploy/kubernetes/overlays")
+    for what in ("docker push", "newName", "kubectl create namespace elastic"):
+        assert not applies or 0 < number_of(page, what) < applies, what
+    assert number_of(page, "ReadWriteOnce") <= applies, "the access mode of a claim that exists cannot be changed"
+
+
+def test_no_argument_of_a_build_is_left_out() -> None:
+    assert [str(one) for one in everything() if re.search("--build-arg [A-Z_]+=…", one.text)] == []
+
+
+IMAGES: Final = ("elastic-launch", "train")
+"""Images of the pages whose entrypoint is elastic-launch: that of deploy/Dockerfile, and one made from it."""
+
+
+def test_what_follows_an_image_is_read_by_its_entrypoint() -> None:
+    runs = [words for _, words in every({"docker": ""}) if words[1] == "run"]
+    assert len(runs) >= 4
+    for words in runs:
+        image = next(at for at, word in enumerate(words) if word in IMAGES and words[at - 1] != "--entrypoint")
+        options, arguments = words[:image], words[image + 1 :]
+        program = options[options.index("--entrypoint") + 1] if "--entrypoint" in options else "elastic-launch"
+        assert arguments[0] not in docsreading.READ, " ".join(words)
+        docsreading.READ[program]([program, *arguments])
+
+
+def test_an_export_reads_the_folder_in_which_its_job_saves() -> None:
+    """Without a job's name beside it, it is that of a plain `python train.py`."""
+    shown = [
+        (page.name, folder, job[1] if (job := re.search(r"the job `(\w+)`", after)) else "")
+        for page in pages()
+        for folder, after in re.findall(r'`elastic\.export\("([^"]+)", "model\.pt"\)`(.{0,40})', page.read_text())
+    ]
+    assert {folder for _, folder, job in shown if job} == {saves_in("j1"), saves_in("job1")}
+    assert all(folder == saves_in(job) for _, folder, job in shown if job), shown
+
+
+def saves_in(job: str) -> str:
+    given = ["--elastic_server", docsreading.ETCD, "--job_id", job, "-m", "elastic.examples.digits"]
+    return os.path.relpath(config.check(config.parse(given, {}), {}).checkpoint_dir)
 
 
 # The extractor.

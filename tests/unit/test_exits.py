@@ -47,6 +47,8 @@ WARNING = (
     "retrying (try=0): Connection reset by peer"
 )
 
+TRACEBACK = "Traceback (most recent call last):"
+
 
 class TestDescribe:
     @pytest.mark.parametrize(
@@ -161,6 +163,35 @@ class TestSigns:
     def test_the_word_that_no_restart_helps_counts_for_a_worker_that_failed_by_itself(self) -> None:
         assert worker_exit(0, 1, "", [], hopeless="there is no step 11").hopeless == "there is no step 11"
         assert worker_exit(0, 143, "", [], stopped=True, hopeless="there is no step 11").hopeless == ""
+
+    @pytest.mark.parametrize(
+        ("code", "lines", "error"),
+        [
+            (
+                1,
+                ['  File "t.py", line 1', "    x = = 1", "        ^", "SyntaxError: invalid syntax"],
+                "SyntaxError: inv",
+            ),
+            (1, [TRACEBACK, "    import a", "ModuleNotFoundError: No module named 'a'"], "ModuleNotFoundError: No m"),
+            (1, [TRACEBACK, "    import a", "[W1 x.cpp] bye", "ImportError: libcuda.so.1: no"], "ImportError: libcuda"),
+            (2, ["usage: t.py [-h]", "t.py: error: unrecognized arguments: --x"], "t.py: error: unrecognized"),
+            (2, ["Usage: t.py [OPTIONS]", "Try 't.py --help'", "Error: No such option: --x"], "Error: No such option"),
+            (2, ["something went wrong"], ""),
+            (1, ["usage: t.py [-h]"], ""),
+            (1, [TRACEBACK, "    import a", "ImportError: no", TRACEBACK, "    raise", "RuntimeError: install a"], ""),
+            (1, ["Exception in thread T:", TRACEBACK, "    import a", "ImportError: no"], ""),
+            (1, [TRACEBACK, "    raise", "a.ImportErrors: no"], ""),
+            (1, [], ""),
+        ],
+    )
+    def test_an_error_of_syntax_import_or_usage_keeps_a_script_from_starting(
+        self, code: int, lines: list[str], error: str
+    ) -> None:
+        found = worker_exit(0, code, "", lines, starting=True).startup
+        assert found.startswith(error)
+        assert bool(found) == bool(error)
+        assert worker_exit(0, code, "", lines).startup == ""
+        assert worker_exit(0, -15, "", lines, starting=True, stopped=True).startup == ""
 
     def test_a_tail_of_nothing_but_noise_is_still_shown(self) -> None:
         assert worker_exit(0, 1, "", [WARNING]).tail == (WARNING,)

@@ -186,7 +186,7 @@ def test_a_setting_that_the_job_has_left_to_its_default_is_called_so() -> None:
 
 def test_force_changes_np_and_nothing_else_of_a_living_job() -> None:
     shelf = a_job("a")
-    decided = plan(shelf, me(force=True, np=read_np("2:8"), restarts_max=0), True)
+    decided = plan(shelf, me(force=True, np=read_np("2:8"), restarts_max=0), True, fresh=True)
     assert decided.lines == (
         "--force: the job's --np 1:4 becomes 2:8",
         "this node follows the job: --max_restarts is 3 there, 0 here",
@@ -196,12 +196,17 @@ def test_force_changes_np_and_nothing_else_of_a_living_job() -> None:
 
 def test_force_with_the_same_np_changes_nothing() -> None:
     shelf = a_job("a")
-    assert kept(shelf, plan(shelf, me(force=True, restarts_max=0), True))
+    assert kept(shelf, plan(shelf, me(force=True, restarts_max=0), True, fresh=True))
+
+
+def test_a_node_that_registers_again_does_not_undo_with_force_what_an_operator_has_scaled() -> None:
+    shelf = a_job("a")
+    assert kept(shelf, plan(shelf, me(force=True, np=read_np("2")), True))
 
 
 def test_force_fails_when_the_spec_changed_in_the_meantime() -> None:
     shelf = a_job("a")
-    decided = plan(shelf, me(force=True, np=read_np("2")), True)
+    decided = plan(shelf, me(force=True, np=read_np("2")), True, fresh=True)
     shelf.put(KEYS.spec, msgspec.structs.replace(STORED, np=read_np("3")))
     assert decided.transaction is not None
     assert not shelf.send(decided.transaction)
@@ -309,7 +314,7 @@ def test_when_nobody_lives_the_jobs_versions_become_this_nodes_without_a_word(th
 
 def test_force_keeps_the_jobs_versions() -> None:
     shelf = a_job_with_versions("a")
-    decided = plan(shelf, me(force=True, np=read_np("2"), versions={**VERSIONS, "script": "b"}), True)
+    decided = plan(shelf, me(force=True, np=read_np("2"), versions={**VERSIONS, "script": "b"}), True, fresh=True)
     assert decided.lines == ("--force: the job's --np 1:4 becomes 2",)
     assert len(decided.warnings) == 1
     assert joined(shelf, decided).versions == VERSIONS

@@ -13,7 +13,9 @@ from launcher.commandline import cut
 from launcher.config import Config, build
 from launcher.live.drawing import NARROW, lines
 from launcher.live.wanted import may_draw
-from launcher.live.words import Block
+from launcher.live.words import Block, block
+from launcher.steps import Steps
+from tests.unit.bench import running
 
 BLOCK = Block(
     "j1", "generation 2 · 3 of 4 nodes · world 3", "training", "step 293 of 690", 293 / 690, "18.9 steps/s · 0:21 left"
@@ -30,6 +32,14 @@ def test_it_has_the_job_its_world_what_goes_on_and_a_bar() -> None:
     assert set(rule) == {"─"}
     assert (job, state) == ("j1 · generation 2 · 3 of 4 nodes · world 3", "training")
     assert re.fullmatch(r"step 293 of 690  [━╸╺ ]{24} 42 %  18\.9 steps/s · 0:21 left", step)
+
+
+def test_the_world_is_counted_against_the_maximum_if_there_is_one() -> None:
+    assert [block(running(np=np).facts, Steps(30.0), said="").world for np in ("1:3", "2:2", "1+")] == [
+        "generation 1 · 2 of 3 nodes · world 2",
+        "generation 1 · 2 of 2 nodes · world 2",
+        "generation 1 · 2 nodes · world 2",
+    ]
 
 
 def test_without_a_total_there_is_no_bar_and_without_steps_no_line_of_them() -> None:

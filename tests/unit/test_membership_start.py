@@ -159,6 +159,67 @@ def test_a_node_that_comes_and_goes_while_others_settle_is_not_counted() -> None
     assert nodes_of(job.form(1, Reason.FORMED, Reason.SETTLING)) == ["b", "c"]
 
 
+# --- --np N+ ------------------------------------------------------------------------------------------------------
+
+
+def test_np_n_plus_starts_at_once_when_n_nodes_are_there() -> None:
+    job = Job("2+")
+    job.join("a")
+    assert job.wait(0, Reason.MISSING).reason == "1 of 2 nodes is here; waiting for 1 more"
+    job.join("b")
+    form = job.form(0.1, Reason.FORMED)
+    assert (nodes_of(form), form.reason) == (["a", "b"], "2 of 2 nodes are here")
+
+
+def test_np_n_plus_starts_with_all_that_are_there() -> None:
+    job = Job("1+")
+    job.join("a b c")
+    form = job.form(0, Reason.FORMED)
+    assert (nodes_of(form), form.reason) == (["a", "b", "c"], "3 of 3 nodes are here")
+
+
+def test_np_n_plus_takes_in_every_node_that_joins_once_they_have_settled() -> None:
+    job = Job("1+", grow_every_s=0.0)
+    job.run("a")
+    job.join("b")
+    wait = job.wait(10, Reason.GROW_SETTLING)
+    assert (wait.until, wait.reason) == (13, "2 nodes are here; waiting 3 s more for others to join")
+    job.join("c d")
+    job.wait(11, Reason.GROW_SETTLING)
+    form = job.form(14, Reason.GROWN)
+    assert (nodes_of(form), form.reason) == (["a", "b", "c", "d"], "b, c, d join")
+
+
+def test_np_n_plus_goes_on_with_one_node() -> None:
+    job = Job("3+")
+    job.run("a b c")
+    job.vanish("b c")
+    assert nodes_of(job.form(10, Reason.LOST)) == ["a"]
+    job.stopped("a")
+    job.open(11)
+
+
+def test_a_single_node_of_np_n_plus_that_registers_again_starts_at_once() -> None:
+    job = Job("1+")
+    job.run("a")
+    job.vanish("a")
+    job.stopped("a")
+    job.join("a2")
+    job.form(10, Reason.REFORMED)
+
+
+def test_when_the_world_of_np_n_plus_is_gone_as_many_as_before_are_waited_for() -> None:
+    job = Job("1+")
+    job.run("a b")
+    job.vanish("a b")
+    job.stopped("a b")
+    job.join("c")
+    wait = job.wait(10, Reason.SETTLING)
+    assert (wait.until, wait.reason) == (13, "1 of 2 nodes is here; waiting 3 s more for others to join")
+    job.join("d")
+    assert nodes_of(job.form(11, Reason.REFORMED)) == ["c", "d"]
+
+
 # --- --np N:N -----------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,8 +20,10 @@ from launcher.metricnotes import Asides, Notes, WorkerState
 from launcher.metrics import FRESH_S, MetricsPage, Reading
 from launcher.metrictable import BY_NAME, JOB, METRICS, PROCESS, Kind
 from launcher.nodecommand import node_argv, node_environments
+from launcher.values import np as read_np
 from tests.scraped import OPENMETRICS, families, samples
 from tests.unit.bench import Bench, running
+from tests.unit.documents import KEYS
 from tests.unit.test_agentstate_any import HAPPENINGS
 
 QUIET = Asides(dict.fromkeys(WorkerState, 0), 0, 0)
@@ -165,6 +168,15 @@ def test_a_world_that_runs(watched: Watched) -> None:
     assert page["elastic_launch_state{running}"] == 1
     assert sum(page[f"elastic_launch_state{{{phase}}}"] for phase in Phase) == 1
     assert (page["elastic_launch_restarts_charged"], page["elastic_launch_restarts_max"]) == (0, 3)
+
+
+def test_a_job_without_a_maximum_has_no_gauge_of_it() -> None:
+    watched = Watched()
+    watched.agent.shelf.put(KEYS.spec, msgspec.structs.replace(watched.agent.spec, np=read_np("2+")))
+    watched.agent.look()
+    page = watched.page()
+    assert page["elastic_launch_np_min"] == 1
+    assert "elastic_launch_np_max" not in page
 
 
 def test_a_generation_counts_as_a_restart_of_its_cause_once(watched: Watched) -> None:

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from elastic import model
-from elastic.model import SCHEMA, Budget, Generation, Np, Place, Spec, Why
+from elastic.model import NP_UNLIMITED, SCHEMA, Budget, Generation, Np, Place, Spec, Why
 from launcher.values import np as read_np
 
 
-@pytest.mark.parametrize("text", ["1", "2", "17", "1:4", "2:4", "3:3", "1:100000"])
+@pytest.mark.parametrize("text", ["1", "2", "17", "1:4", "2:4", "3:3", "1:99999", "1+", "17+"])
 def test_np_is_written_as_it_was_given(text: str) -> None:
     assert str(read_np(text)) == text
 
@@ -23,6 +23,7 @@ def test_np_is_written_as_it_was_given(text: str) -> None:
         ("4", Np(low=1, high=4, first=4)),
         ("2:4", Np(low=2, high=4, first=2)),
         ("4:4", Np(low=4, high=4, first=4)),
+        ("4+", Np(low=1, high=NP_UNLIMITED, first=4)),
     ],
 )
 def test_n_awaits_n_and_then_runs_anything_a_range_awaits_min_and_n_n_runs_n_only(text: str, np: Np) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from elastic.model import Role, WorkerExit
+from elastic.model import ANY_RANK, Role, WorkerExit
 from elastic.naming import failed_words, listed, log_name, process_name
 from launcher.logs import closing_line, process_log, worker_log
 from tests.unit.views import worker_exit
@@ -40,6 +40,12 @@ def test_an_echo_alone_is_called_what_it_is() -> None:
 def test_where_nobody_knows_the_log_the_words_that_stand_for_it_say_where_to_look() -> None:
     exits = [WorkerExit(rank=0, code=1, words="x", log="torchrun's own output", consequence=True)]
     assert failed_words(exits, "h") == "rank=[0] failed or lost a peer on host h, see torchrun's own output"
+
+
+def test_no_rank_is_named_where_nobody_knows_which_worker_it_was() -> None:
+    exits = [WorkerExit(rank=ANY_RANK, code=1, words="x", log="torchrun's own output", consequence=True)]
+    assert failed_words(exits, "h") == "a worker failed or lost a peer on host h, see torchrun's own output"
+    assert process_name(Role.WORKER, ANY_RANK) == "a worker"
 
 
 def test_servers_and_workers_are_told_apart() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tests import layers
-from tests.bench import picture
+from tests.bench import against, picture, rendezvous, scale
 from tests.bench.recorded import Lane, lanes
 from tests.bench.steplog import Step
 
@@ -29,6 +29,27 @@ def test_the_picture_is_whole_xml_and_says_in_its_title_what_there_is_to_see() -
         title = root.find("{http://www.w3.org/2000/svg}title")
         assert title is not None
         assert (title.text or "").startswith("One of three nodes is killed: the others train on after")
+
+
+def test_the_picture_says_what_was_killed_and_what_a_silent_host_takes() -> None:
+    for drawing in picture.drawings().values():
+        words = " ".join(ElementTree.fromstring(drawing).itertext())
+        for condition in ("SIGKILL of a node", "without state", "imports only torch", "one machine", "goes silent"):
+            assert condition in words
+
+
+def test_the_table_of_the_readme_has_a_silent_host_and_a_state_beside_the_kill_without_state() -> None:
+    cells = {what: mine for what, mine, _, _ in against.rows()}
+    kinds = ("without state", "100 MB of state", "goes silent")
+    assert [any(kind in what for what in cells) for kind in kinds] == [True, True, True]
+
+
+def test_a_size_of_torchs_of_which_one_round_did_not_meet_has_no_time() -> None:
+    rounds = [rendezvous.Met(seconds, 10, 1, 1) for seconds in (3.0, 1.0, 2.0)]
+    assert scale.typical(rounds) == rounds[2]
+    assert scale.typical([*rounds, None]) is None
+    kept = scale.figures({}, {16: [*rounds], 32: [*rounds], 64: [*rounds, None]})
+    assert [(one.what, one.value) for one in kept] == [("32 agents meet", 2.0)]
 
 
 def test_the_pages_of_the_readme_name_both_pictures() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic.errors import ConfigError
-from elastic.model import Np, Roles
+from elastic.model import NP_UNLIMITED, Np, Roles
 from launcher.config import Config, parse
 from launcher.roles import SEATS_MAX, listed_hosts, own_host, split_endpoint, static_hosts, wanted_ports
 
@@ -274,8 +274,10 @@ def test_named_servers_hold_their_own_ports_and_other_nodes_those_of_workers() -
 
 def test_local_nodes_that_are_not_servers_are_the_nodes_of_workers() -> None:
     config = read("--local_nodes=3", "--server_num=1", "--worker_num=2")
-    assert config.np == Np(low=1, high=2, first=2)
+    assert config.np == Np(low=1, high=NP_UNLIMITED, first=2)
     assert config.roles == Roles(server_num=1, worker_num=2, apart=True)
+    named = ("--elastic_server=h:1", "--job_id=j", "--local_nodes=3", "--server_num=1", "--worker_num=2")
+    assert read(*named).np == Np(low=1, high=2, first=2)
     assert read("--local_nodes=3", "--np=1:4", "--server_num=1", "--worker_num=2").np == Np(low=1, high=4, first=1)
 
 
@@ -283,6 +285,7 @@ def test_local_nodes_without_one_for_workers_are_refused() -> None:
     text = refusal("--local_nodes=2", "--server_num=2", "--worker_num=2")
     assert text.startswith("--local_nodes 2 leaves no node for workers beside 2 servers")
     assert "--local_nodes 3" in text
+    assert "--local_nodes 65" not in refusal("--local_nodes=2", "--server_num=64", "--worker_num=2"), "64 is the most"
 
 
 # Which of the hosts this machine is

@@ -76,6 +76,16 @@ def test_on_one_machine_the_first_node_has_every_seat_and_the_next_is_a_spare() 
     assert "1 spare" in alone.wait(1.0, Reason.TRAINING).reason
 
 
+def test_nodes_of_workers_without_a_maximum_start_at_once() -> None:
+    apart = job(APART, "1+")
+    apart.join("a b")
+    apart.form(0, Reason.FORMED)
+    assert seats(apart) == {"a": "server 0", "b": "workers 0-1"}
+    apart.join("c")
+    revised(apart, 10, Reason.GROWN)
+    assert seats(apart)["c"] == "workers 2-3"
+
+
 def test_fixed_lists_seat_each_host_in_the_order_of_the_lists() -> None:
     lists = started(LISTS, "3", "c b a")
     assert seats(lists) == {"a": "server 0, workers 0-1", "b": "server 1, worker 2", "c": "worker 3"}

@@ -8,7 +8,7 @@ import pytest
 
 from elastic.errors import ConfigError
 from launcher import addresses
-from launcher.serving import Listening, check_port, first_host, listening
+from launcher.serving import Listening, check_own, check_port, first_host, listening
 
 ELSEWHERE = "203.0.113.7"
 
@@ -33,6 +33,30 @@ def test_a_name_that_is_a_loopback_address_here_listens_everywhere_for_the_other
 
 def test_an_address_in_front_of_this_machine_listens_everywhere() -> None:
     assert listening(ELSEWHERE, [ELSEWHERE, "203.0.113.8"]) == Listening(("0.0.0.0",), "127.0.0.1")
+
+
+def test_every_address_is_listened_at_where_the_user_wants_that() -> None:
+    assert listening("0.0.0.0", ["0.0.0.0"]) == Listening(("0.0.0.0",), "127.0.0.1")
+    assert listening("::", ["::"]) == Listening(("0.0.0.0", "::"), "127.0.0.1")
+
+
+def test_what_is_to_be_served_is_an_address_of_this_machine_or_all_of_them() -> None:
+    for own in (*addresses.candidates(), "127.0.0.1", "127.0.0.2", "::1", "localhost", "0.0.0.0", "::"):
+        check_own(own)
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        (ELSEWHERE, rf"^--serve {ELSEWHERE} is not an address of this machine; name one of its own: "),
+        (ELSEWHERE, rf"\(NAT\), use --serve 0\.0\.0\.0 --host {ELSEWHERE}$"),
+        ("nosuch.invalid", r"^--serve nosuch\.invalid: this machine finds no address for that name"),
+    ],
+)
+def test_another_address_is_refused_with_those_of_this_machine(host: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refused:
+        check_own(host)
+    assert all(own in str(refused.value) for own in addresses.candidates())
 
 
 def test_a_port_in_use_is_refused_with_its_address_and_the_flag_that_chooses_another() -> None:

@@ -35,6 +35,7 @@ from elastic.model import (
 )
 from elastic.store.base import Entry
 from launcher.status import COLUMNS, JobStatus, NodeState, cells, describe, head_lines
+from launcher.values import np as read_np
 
 SPEC = Spec(np=Np(low=1, high=3, first=1), slots=2, restarts_max=3)
 EXIT = WorkerExit(rank=3, code=-9, words="killed by SIGKILL, perhaps out of memory", log="log/workerlog.3")
@@ -226,6 +227,16 @@ def test_before_the_first_generation_every_node_is_ready_and_what_is_missing_is_
         "Proposer a-1: 1 of 2 nodes is here; waiting for 1 more",
     ]
     assert states(status) == {"a-1": "ready"}
+
+
+def test_a_job_without_a_maximum_lacks_the_nodes_of_its_first_start_and_no_other() -> None:
+    spec = msgspec.structs.replace(SPEC, np=read_np("2+"))
+    status = describe(view("a-1", spec=spec), "j")
+    assert (status.lacking, head_lines(status, 0.0)[0]) == (
+        1,
+        "Job j: no generation yet, run 1, np 2+, 0 of 3 restarts charged",
+    )
+    assert describe(view("a-1", "b-1", "c-1", spec=spec), "j").lacking == 0
 
 
 def test_a_job_without_any_node_says_so_and_how_it_goes_on() -> None:

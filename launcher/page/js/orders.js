@@ -56,7 +56,7 @@ function askScale() {
   confirm(
     `Scale ${page.head.job_id}`,
     `${several(page.head.members, "node")} run, np is ${page.head.np}. With fewer nodes the last ones leave the world and wait as spares; with more, nodes that wait are taken in. Either way all workers start again, from where they saved.`,
-    [el("label", { for: "np" }, "np: N, or MIN:MAX"), np],
+    [el("label", { for: "np" }, "np: N, N+, or MIN:MAX"), np],
     "Scale",
     false,
     () => ({ order: "scale", np: np.value }),

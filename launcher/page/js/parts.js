@@ -99,7 +99,8 @@ function drawFailure() {
   const failure = page.failure;
   $("failure").hidden = !failure;
   if (!failure) return;
-  const who = failure.role === "worker" ? `Rank ${failure.rank}` : `${failure.role} ${failure.rank}`;
+  const known = failure.role === "worker" ? `Rank ${failure.rank}` : `${failure.role} ${failure.rank}`;
+  const who = failure.rank < 0 ? "A worker" : known;
   say(
     $("failure-words"),
     `${who} on host ${failure.host} (node ${failure.node}, generation ${failure.g}): ${failure.words}`,
