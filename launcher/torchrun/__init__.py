@@ -8,6 +8,7 @@ rendezvous. So nothing is imported here.
     rounds.py     what the core has started, and what torch's agent has taken (pure)
     stay.py       one node in one job: the core with its store and links, in an asyncio loop
     backstage.py  the thread of that loop, because torch's agent is synchronous
+    membership.py what both threads share of the node's membership of the job
     stores.py     the TCPStore in which the agents and workers of a round meet
     endings.py    torch's errors, which end torchrun with one line
     handler.py    torch's interface

@@ -1,52 +1,59 @@
 """torch's interface to a rendezvous, on our membership.
 
 Torch's agent calls it from its main thread: `next_rendezvous` waits until a round has come together with this node in
-it, `num_nodes_waiting` is asked all the time while workers run. Everything else happens in `launcher.torchrun.stay`.
+it, `num_nodes_waiting` is asked all the time while workers run. Everything else happens in
+`launcher.torchrun.membership` and `stay`.
 
 What torch's interface does not tell: how workers ended. It is seen from what torch's agent does next
-(`launcher.torchrun.rounds`), and at its end from the error that it ends with: `shutdown` is called in a `finally`, so
-that the error which is on its way can be seen there. `ChildFailedError` says that no restart is left, and the job
-fails; no error says that every worker has ended well; any other one says that this node leaves, and the job stays open.
+(`launcher.torchrun.rounds`). At its end, every worker has ended well if it has entered its exit barrier, which is a key
+in the store of the round (`launcher.torchrun.stores`). Otherwise `shutdown`, which is called in a `finally`, looks at
+the error that is being raised: `ChildFailedError` says that no restart is left, and the job fails. In any other case
+this node leaves, and the job stays open.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import sys
-import threading
 import time
+import weakref
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
+from functools import partial
 
+import msgspec
 from torch.distributed import Store  # type: ignore[attr-defined]  # It is of C++.
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 
 from elastic import agentevents as ae
-from elastic.agentfacts import Facts
 from elastic.errors import ConfigError, ElasticError, ScriptMistake, StoreError
 from elastic.keys import JobKeys
 from elastic.model import Status, Verdict, WorkerExit
 from elastic.store.base import Range
+from launcher import errorfile
 from launcher.endpoints import parse_endpoint
 from launcher.exits import describe
 from launcher.logs import TAIL_LINES, clean
 from launcher.torchrun import BACKEND, endings, options, stores
-from launcher.torchrun.backstage import Backstage
+from launcher.torchrun.backstage import FORKED
+from launcher.torchrun.membership import LEAVE_LIMIT_S, Membership
 from launcher.torchrun.options import Settings
-from launcher.torchrun.rounds import LOG, Rounds
-from launcher.torchrun.stay import Left, Stay, WorkersAction
+from launcher.torchrun.rounds import LOG
+from launcher.torchrun.stay import Left, Stay
 from launcher.torchrun.words import in_torchruns_words
 
-LEAVE_LIMIT_S = 6.0
-"""A node that leaves has said so within this time, or others find out by themselves."""
+LEAVE_SHARE = 0.25
+"""The part of close_timeout that is kept for leaving the job where its end is not agreed in time."""
+CLOSE_MIN_S = 0.2
+"""The part of close_timeout that is kept for the end of the thread."""
 LOOK_EVERY_S = 0.5
 """How often a wait looks around although nothing was said."""
-LEAVES = "torchrun ends"
+STOPPED = (-signal.SIGTERM, -signal.SIGKILL)
+"""Exit codes of workers that torch's agent stops after another one has failed."""
 NO_RESTART = "torchrun has no restart left on host {host} (--max-restarts)"
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """Torch's variable: 1 has the workers make a store of their own, beside that of the agents."""
@@ -71,20 +78,24 @@ def create_handler(parameters: RendezvousParameters) -> RendezvousHandler:
 
 
 class EtcdRendezvous(RendezvousHandler):
-    """One node's way through the rounds of a job."""
+    """One node's way through the rounds of a job.
+
+    One that is dropped without `shutdown` leaves the job and ends its thread; so it does when the process ends, since
+    torch does not call `shutdown` where a signal ends its agent.
+    """
 
     def __init__(self, settings: Settings) -> None:
         """Nothing is connected before the first call that needs it."""
         self._settings = settings
-        self._changed = threading.Condition()
-        self._rounds = Rounds()
-        self._backstage = Backstage()
-        self._stay: Stay | None = None
-        self._end: Future[Left] | None = None
+        self._node = Membership(settings)
         self._left: Left | None = None
         self._server: Store | None = None
         """Torch's store of this round, if it is here: it listens for as long as it is kept."""
-        atexit.register(self._leave_at_exit)
+        self._succeeded = False
+        """Whether torch's agent has entered the exit barrier of this round."""
+        self._handled = id(sys.exc_info()[1])
+        """The exception that the caller was handling when it made this handler, as when it tries again after one."""
+        self._abandon = weakref.finalize(self, self._node.abandon)
 
     def get_backend(self) -> str:
         """The name that `--rdzv-backend` has for this."""
@@ -104,118 +115,127 @@ class EtcdRendezvous(RendezvousHandler):
 
         Raises the errors of `launcher.torchrun.endings`. A node that gives up leaves the job, which stays open.
         """
-        with self._changed:
-            gone = self._rounds.come_back()
-        self._server = None  # Whoever still uses the store of the round before is of an old world.
-        stay = self._join()
-        stay.put(*gone)
+        self._check_process()
         while True:
-            round_ = self._wait()
+            with self._node.changed:
+                gone = self._node.rounds.come_back()
+            self._server = None  # Whoever still uses the store of the round before is of an old world.
+            self._succeeded = False
+            stay, end = self._node.join()
+            stay.put(*gone)
+            round_ = self._wait(stay, end)
             if (info := self._meet(round_)) is not None:
                 return info
-            with self._changed:
-                gone = self._rounds.come_back()
-            self._server = None
-            stay.put(*gone)
 
     def is_closed(self) -> bool:
         """Tell whether the job has ended, as far as this node knows; etcd is asked if it has not joined."""
-        if self._stay is not None and (self._end is None or not self._end.done()):
-            return self._stay.verdict is not None
+        self._check_process()
+        stay, end = self._node.stay, self._node.end
+        if stay is not None and end is not None and not end.done():
+            return stay.verdict is not None
         if self._left is not None and self._left.verdict is not None:
             return True
         try:
-            return self._backstage.begin(self._look).result()
+            return self._node.backstage.begin(partial(_has_ended, self._settings)).result()
         except StoreError as error:
             raise endings.NotReached(_said(error), error.exit_code) from error
 
     def set_closed(self) -> None:
-        """End the job for everybody: a verdict is written, which says that it has completed."""
-        stay = self._join()
+        """End the job for everybody: a verdict is written, which says that it has completed.
+
+        Raises an error of `launcher.torchrun.endings`, all of which are torch's `RendezvousError`, if there is no
+        verdict afterwards.
+        """
+        self._check_process()
+        stay, end = self._node.join()
         until = time.monotonic() + self._settings.close_timeout_s
-        while stay.verdict is None and self._end is not None and not self._end.done():
+        while stay.verdict is None and not end.done():
             if time.monotonic() >= until:
-                raise endings.TimedOut(_said(f"the job was not closed within {self._settings.close_timeout_s:g} s"))
+                limit = f"within {self._settings.close_timeout_s:g} s (close_timeout in --rdzv-conf)"
+                raise endings.TimedOut(_said(f"the job was not closed {limit}; it stays open"))
             stay.ask_to_conclude()
-            with self._changed:
-                self._changed.wait(LOOK_EVERY_S)
+            with self._node.changed:
+                self._node.changed.wait(min(LOOK_EVERY_S, max(until - time.monotonic(), 0.0)))
+        if stay.verdict is None:
+            error = self._ended(end)
+            if not isinstance(error, endings.Closed):
+                raise error
 
     def num_nodes_waiting(self) -> int:
         """How many nodes wait for another round. 1 also where a member was lost, has failed, leaves, or is this one."""
-        with self._changed:
-            if self._rounds.taken is not None and self._end is not None and self._end.done():
+        end = self._node.end
+        with self._node.changed:
+            if self._node.rounds.taken is not None and end is not None and end.done():
                 return 1  # Whatever ended it: this node has no right to run workers any more.
-            return self._rounds.waiting()
+            return self._node.rounds.waiting()
 
     def shutdown(self) -> bool:
-        """Torch's agent ends; True if the job has ended, too, or goes on without this node in order."""
+        """Torch's agent ends; True if the job has ended, too, or goes on without this node in order.
+
+        Returns within close_timeout. In a process that was forked from that of the handler it does nothing.
+        """
+        if self._node.backstage.forked:
+            return True
+        limit_s = self._settings.close_timeout_s
+        until = time.monotonic() + limit_s
+        agree_s, leave_s = close_limits(limit_s)
         error = sys.exc_info()[1]
-        stay, end = self._stay, self._end
+        failed = error if isinstance(error, ChildFailedError) and id(error) != self._handled else None
+        stay, end = self._node.stay, self._node.end
         try:
             if stay is None or end is None or end.done():
                 return True
-            failed = error if isinstance(error, ChildFailedError) else None
-            if self._rounds.taken is None or (error is not None and failed is None):
-                return self._leave()
-            with self._changed:
-                finished = self._rounds.fail(_failures(failed, stay.host)) if failed else self._rounds.finish()
+            if self._node.rounds.taken is None or not (self._succeeded or failed):
+                return self._node.leave(min(LEAVE_LIMIT_S, agree_s + leave_s))
+            with self._node.changed:
+                if self._succeeded or failed is None:
+                    finished = self._node.rounds.finish()
+                else:
+                    finished = self._node.rounds.fail(_failures(failed, stay.host))
             # Who has failed for good is needed until that has been judged.
-            stay.put(*finished, over=failed is None)
+            stay.put(*finished, over=self._succeeded)
             try:
-                end.result(self._settings.close_timeout_s)
+                end.result(agree_s)
             except NotYet:
                 stay.narrator.warn(
-                    f"the end of the job was not agreed within {self._settings.close_timeout_s:g} s (close_timeout in "
-                    "--rdzv-conf); leaving"
+                    f"the end of the job was not agreed within {limit_s:g} s (close_timeout in --rdzv-conf); leaving"
                 )
-                self._leave()
+                self._node.leave(leave_s)
                 return False
             except (ElasticError, CancelledError):
                 return False
             return True
         finally:
             self._server = None
-            self._backstage.close()
-            atexit.unregister(self._leave_at_exit)
+            self._node.backstage.close(max(until - time.monotonic(), CLOSE_MIN_S))
+            self._abandon.detach()
 
     # --- the way to a round ---------------------------------------------------------------------------------------
 
-    def _join(self) -> Stay:
-        """This node's stay; a new one where there is none."""
-        if self._stay is None:
-            made: Future[Stay] = Future()
+    def _check_process(self) -> None:
+        """Raise `NotTaken` in a process in which gRPC does not work."""
+        if self._node.backstage.forked:
+            raise endings.NotTaken(_said(FORKED), 2)
 
-            async def live() -> Left:
-                stay = Stay(self._settings, self._told, self._look_around)
-                made.set_result(stay)
-                return await stay.run()
-
-            self._end = self._backstage.begin(live)
-            self._end.add_done_callback(lambda _: self._look_around())
-            self._stay = made.result()
-        return self._stay
-
-    def _wait(self) -> ae.StartWorkers:
+    def _wait(self, stay: Stay, end: Future[Left]) -> ae.StartWorkers:
         """Wait until a round has started with this node in it."""
-        assert self._stay is not None
-        assert self._end is not None
         limit_s = self._settings.join_timeout_s
         until = time.monotonic() + limit_s
-        with self._changed:
+        with self._node.changed:
             while True:
-                if self._end.done():
+                if end.done():
                     break
-                if (round_ := self._rounds.take()) is not None:
+                if (round_ := self._node.rounds.take()) is not None:
                     return round_
                 now = time.monotonic()
-                if self._stay.spare:
+                if stay.spare:
                     until = now + limit_s  # A world runs; whoever waits beside it is not late.
                 elif now >= until:
                     break
-                self._changed.wait(min(until - now, LOOK_EVERY_S))
-        if self._end.done():
-            raise self._ended(self._end)
-        self._leave()
+                self._node.changed.wait(min(until - now, LOOK_EVERY_S))
+        if end.done():
+            raise self._ended(end)
+        self._node.leave()
         raise endings.TimedOut(
             _said(f"no round came together in {limit_s:g} s (join_timeout in --rdzv-conf); the job stays open")
         )
@@ -232,28 +252,31 @@ class EtcdRendezvous(RendezvousHandler):
         met = False
 
         def goes_on() -> bool:
-            with self._changed:
+            with self._node.changed:
                 in_time = met or time.monotonic() < began + (limit_s if meeting.reached else own_s)
-                return self._rounds.taken is round_ and self._goes_on() and in_time
+                return self._node.rounds.taken is round_ and self._goes_on() and in_time
 
         def ended(text: str) -> None:
             if met:
                 _said(text)
 
+        def succeeded() -> None:
+            self._succeeded = self._succeeded or self._node.rounds.taken is round_
+
         if round_.m_id == 0:
             try:
                 self._server = stores.serve(port, goes_on)
             except RuntimeError as error:
-                self._leave()
+                self._node.leave()
                 text = f"cannot listen at port {port} ({error}); somebody else has it"
                 raise endings.NotReached(_said(text), 4) from error
             except endings.Over:
                 pass  # So says `goes_on`, too.
             if self._server is not None and not self.use_agent_store:
                 bootstrap = RendezvousStoreInfo.build(0, self._server, me)  # Before the others look for it.
-        store = meeting.meet(goes_on, ended)
+        store = meeting.meet(goes_on, ended, succeeded)
         if store is None and self._goes_on():
-            self._leave()
+            self._node.leave()
             if round_.m_id == 0 and not meeting.reached:
                 text = f"this node does not reach {round_.go.master} itself, where the round meets, in {own_s:g} s"
                 raise endings.NotReached(_said(f"{text}; is --local-addr an address of this machine?"), 4)
@@ -269,12 +292,13 @@ class EtcdRendezvous(RendezvousHandler):
         return RendezvousInfo(store, round_.m_id, size, bootstrap)
 
     def _goes_on(self) -> bool:
-        with self._changed:
-            return not self._rounds.stops and self._end is not None and not self._end.done()
+        end = self._node.end
+        with self._node.changed:
+            return not self._node.rounds.stops and end is not None and not end.done()
 
     def _ended(self, end: Future[Left]) -> BaseException:
         """Why there is no further round."""
-        self._stay = self._end = None
+        self._node.forget()
         try:
             left = self._left = end.result()
         except StoreError as error:
@@ -285,70 +309,46 @@ class EtcdRendezvous(RendezvousHandler):
             return endings.Closed(_ended_words(left.verdict, self.get_run_id()), left.code)
         return endings.NotTaken(left.refusal or "this node has left the job", left.code)
 
-    def _leave(self) -> bool:
-        """Leave the job, which stays open; tell whether the others know."""
-        stay, end = self._stay, self._end
-        if stay is None or end is None:
-            return True
-        with self._changed:
-            gone = self._rounds.leave()
-        stay.leave(signal.SIGTERM, LEAVES, gone)
-        try:
-            end.result(LEAVE_LIMIT_S)
-        except (ElasticError, CancelledError, NotYet):
-            return False
-        finally:
-            self._stay = self._end = None
-        return True
 
-    def _leave_at_exit(self) -> None:
-        """Torch does not call `shutdown` where a signal ends its agent; workers are gone by now."""
-        self._leave()
-        self._server = None
-        self._backstage.close()
+async def _has_ended(settings: Settings) -> bool:
+    """Ask etcd whether the job has ended."""
+    config = settings.config
+    store = config.way.open()
+    try:
+        return bool((await store.list(Range.key(JobKeys(config.job_id, config.key_prefix).verdict))).entries)
+    finally:
+        await store.close()
 
-    # --- in the loop's thread -------------------------------------------------------------------------------------
 
-    def _told(self, action: WorkersAction, facts: Facts) -> None:
-        """The core starts or stops workers."""
-        with self._changed:
-            if isinstance(action, ae.StartWorkers):
-                self._rounds.start(action)
-                events: list[ae.Event] = []
-            else:
-                events = self._rounds.stop(action, facts.generation)
-            self._changed.notify_all()
-        if events and self._stay is not None:
-            self._stay.put(*events)
-
-    def _look_around(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
-    async def _look(self) -> bool:
-        """Ask etcd whether the job has ended."""
-        config = self._settings.config
-        store = config.way.open()
-        try:
-            return bool((await store.list(Range.key(JobKeys(config.job_id, config.key_prefix).verdict))).entries)
-        finally:
-            await store.close()
+def close_limits(limit_s: float) -> tuple[float, float]:
+    """How long agreeing on the end of the job may take, and leaving after that; `CLOSE_MIN_S` of the limit is left."""
+    leave_s = min(LEAVE_LIMIT_S, LEAVE_SHARE * limit_s)
+    return limit_s - CLOSE_MIN_S - leave_s, leave_s
 
 
 def _failures(error: ChildFailedError, host: str) -> list[WorkerExit]:
-    """What torch's agent knows of the workers that failed."""
+    """What torch's agent knows of the workers that failed, the first to fail first; not those that it stopped then."""
     hopeless = NO_RESTART.format(host=host)
+    first, _ = error.get_first_failure()
     return [
         WorkerExit(
             rank=rank,
             code=failure.exitcode or 1,
             words=describe(failure.exitcode),
             log=LOG,
-            tail=tuple(clean(line) for line in str(failure.message).splitlines()[-TAIL_LINES:]),
+            tail=_tail(failure),
             hopeless=hopeless,
         )
-        for rank, failure in sorted(error.failures.items())
+        for rank, failure in sorted(error.failures.items(), key=lambda item: (item[0] != first, item[0]))
+        if rank == first or failure.exitcode not in STOPPED
     ]
+
+
+def _tail(failure: ProcessFailure) -> tuple[str, ...]:
+    """The end of what the worker recorded in torch's error file, or else of what torch says of its exit."""
+    if isinstance(failure.message, dict):
+        return errorfile.said(msgspec.json.encode(failure.error_file_data))[-TAIL_LINES:]
+    return tuple(clean(line) for line in str(failure.message).splitlines()[-TAIL_LINES:])
 
 
 def _ended_words(verdict: Verdict, job_id: str) -> str:

@@ -86,6 +86,8 @@ OF_OTHERS: Final = {
 IGNORED: Final = ("timeout", "rank")
 """What torchrun itself adds, whatever was typed."""
 ATTEMPTS = 3
+QUOTES: Final = "'\""
+"""What torch leaves in place where the shell did not remove it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,9 @@ def _options(given: Mapping[str, Any]) -> list[tuple[str, Any]]:
     for name, value in given.items():
         if name in IGNORED:
             continue
+        typed, plain = (name, str(value)), (name.strip(QUOTES), str(value).strip(QUOTES))
+        if plain != typed:
+            raise ConfigError(f"--rdzv-conf {'='.join(typed)}: write it without quotes: {'='.join(plain)}")
         option = BY_NAME.get(name)
         if option is None:
             mend = OF_OTHERS.get(name) or f"use one of {', '.join(BY_NAME)}"

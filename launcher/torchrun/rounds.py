@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elastic.agentevents import Event, Exited, Gone, StartWorkers, StopWorkers
-from elastic.model import Generation, WorkerExit
+from elastic.model import ANY_RANK, Generation, WorkerExit
 
-FAILED = "ended, and torchrun starts it again"
+FAILED = "torchrun's own output says how"
 """What is known of a worker that failed while torch's agent has restarts left."""
 LOG = "torchrun's own output"
 """Where to look for more: the plugin does not know the logs."""
@@ -73,7 +73,7 @@ class Rounds:
         taken, stopped = self._taken, self._stops
         if taken is None:
             return []
-        exits = [] if stopped else [WorkerExit(rank=taken.m_id, code=1, words=FAILED, log=LOG, consequence=True)]
+        exits = [] if stopped else [WorkerExit(rank=ANY_RANK, code=1, words=FAILED, log=LOG, consequence=True)]
         return self._gone(taken, exits)
 
     def finish(self) -> list[Event]:

@@ -177,7 +177,7 @@ class Stay:
                     with attempt:
                         await store.list(Range.key(JobKeys(config.job_id, config.key_prefix).spec))
         except (StoreUnavailable, TimeoutError) as error:
-            why = store.last_error or error
+            why = str(store.last_error or error)
             raise StoreUnavailable(
                 f"no etcd within {config.connect_timeout_s:g} s at {', '.join(config.servers)} ({why or 'no answer'}); "
                 "is it running, and is --elastic_server right? --connect_timeout waits longer"

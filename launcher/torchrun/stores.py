@@ -1,7 +1,8 @@
 """The TCPStore in which the agents and the workers of a round meet: a fresh one for each round, on the node of rank 0.
 
-It listens at the port that the go of the generation names, which that node holds for its whole stay, another one in
-each generation. So nobody of an older round finds anybody there.
+It listens at the port that the go of the generation names. Each node holds three of them for its whole stay, which are
+used in turn: a process that still tries to reach the store of the round before, or of the one before that, finds nobody
+there.
 
 A call of torch's store to a server that accepts and says nothing (a frozen machine) returns when that speaks again,
 whatever its timeout. So each such call is made in a thread of its own, and left alone when the round is over.
@@ -35,6 +36,8 @@ HERE = "elastic-launch/here/{m_id}"
 """A node has come to the round."""
 ALL = "elastic-launch/all"
 """All nodes of the round have come."""
+EXIT_BARRIER = "torchelastic/agent/terminal_state"
+"""How the keys begin under which torch's agents meet when all workers of a node have ended well, and only then."""
 
 
 class Meeting:
@@ -51,24 +54,31 @@ class Meeting:
         self.reached = False
         """Whether the store was there."""
 
-    def meet(self, goes_on: Callable[[], bool], ended: Callable[[str], None]) -> RoundStore | None:
+    def meet(
+        self,
+        goes_on: Callable[[], bool],
+        ended: Callable[[str], None],
+        succeeded: Callable[[], None] = lambda: None,
+    ) -> RoundStore | None:
         """Wait until every node of the round is in its store; None if `goes_on` says meanwhile that it is over.
 
-        `goes_on` and `ended` are the store's, too.
+        `goes_on`, `ended` and `succeeded` are the store's, too.
         """
         try:
-            return within(lambda: self._meet(goes_on, ended), goes_on)
+            return within(lambda: self._meet(goes_on, ended, succeeded), goes_on)
         except Over:
             return None
 
-    def _meet(self, goes_on: Callable[[], bool], ended: Callable[[str], None]) -> RoundStore | None:
+    def _meet(
+        self, goes_on: Callable[[], bool], ended: Callable[[str], None], succeeded: Callable[[], None]
+    ) -> RoundStore | None:
         store: RoundStore | None = None
         while goes_on():
             try:
                 if store is None:
                     with socket.create_connection(self._at, timeout=TRY_S):
                         pass  # Torch's own attempts say on stderr that they fail.
-                    store = RoundStore(*self._at, goes_on, ended)
+                    store = RoundStore(*self._at, goes_on, ended, succeeded)
                     self.reached = True
                     store.set(HERE.format(m_id=self._m_id), "")
                 if self._m_id == 0 and store.check([HERE.format(m_id=m_id) for m_id in range(self._size)]):
@@ -84,12 +94,24 @@ class Meeting:
 class RoundStore(TCPStore):
     """A connection of its own to the store of a round, whose waits end when the round is over."""
 
-    def __init__(self, host: str, port: int, goes_on: Callable[[], bool], ended: Callable[[str], None]) -> None:
-        """Connect; `ended` hears what a wait was for that ended with the round. Raises torch's `RuntimeError`."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        goes_on: Callable[[], bool],
+        ended: Callable[[str], None],
+        succeeded: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Connect. Raises torch's `RuntimeError`.
+
+        `ended` gets one line when a wait ends with the round; `succeeded` is called when torch's agent enters its exit
+        barrier, because every worker of this node has ended well.
+        """
         super().__init__(host, port, is_master=False, timeout=timedelta(seconds=TRY_S))
         self.set_timeout(timedelta(seconds=STORE_S))
         self._goes_on = goes_on
         self._ended = ended
+        self._succeeded = succeeded
 
     def set_timeout(self, timeout: timedelta) -> None:
         """The limit of a call that names none."""
@@ -124,6 +146,8 @@ class RoundStore(TCPStore):
 
     def add(self, key: str, amount: int) -> int:
         """Add to a number and return it; 0 if the round is over."""
+        if key.startswith(EXIT_BARRIER):
+            self._succeeded()
         add = super().add
         try:
             return within(lambda: int(add(key, amount)), self._goes_on)

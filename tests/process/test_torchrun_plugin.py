@@ -194,6 +194,8 @@ def test_workers_train_over_the_store_of_a_round_or_their_own_and_a_failure_rest
             assert [await node.exits() for node in nodes] == [0, 0]
             assert [node.shown[-2] for node in nodes] == [f"agents' store: {shared}"] * 2
             assert [node.shown[-1] for node in nodes] == ["sum 2 of 2", "sum 2 of 2"]
+            ended = "a worker ended: torchrun's own output says how; stopping this node's workers"
+            assert any(ended in line for node in nodes for line in node.lines), "which worker, the plugin cannot know"
             await nodes[0].says("the job has completed: every worker of generation 2 ended with exit code 0")
 
     asyncio.run(story())

@@ -28,6 +28,10 @@ with open(sys.argv[1]) as end:
 """Says rank, world and the restarts that torchrun has counted; ends with the code in a file once that is there."""
 
 
+NOT_OURS = ("ELASTIC_", "PADDLE_", "GRPC_VERBOSITY", "GRPC_ENABLE_FORK_SUPPORT")
+"""Variables that a torchrun is not to inherit: an earlier test may have loaded gRPC as parameter servers do."""
+
+
 class Torchruns:
     """Those of one job."""
 
@@ -83,7 +87,7 @@ class Torchruns:
         """Start python with these arguments."""
         name = "ABCDEFGH"[len(self.nodes)]
         mark = f"elastic-test-{secrets.token_hex(8)}-{name}."
-        kept = {key: text for key, text in os.environ.items() if not key.startswith(("ELASTIC_", "PADDLE_"))}
+        kept = {key: text for key, text in os.environ.items() if not key.startswith(NOT_OURS)}
         process = await asyncio.create_subprocess_exec(
             *guarded([sys.executable, *argv]),
             cwd=self.folder,

@@ -84,6 +84,8 @@ def test_https_and_a_certificate_speak_tls(tmp_path: Path) -> None:
         ({"password": "x"}, "a password does not belong on a command line; use etcd_password_file, or"),
         ({"join_timeout": "soon"}, "--rdzv-conf join_timeout: 'soon' is not a number of seconds"),
         ({"lease_ttl": "1"}, "--rdzv-conf lease_ttl: 1 s is not between 2 and 600 s"),
+        ({"join_timeout": "'5'"}, "--rdzv-conf join_timeout='5': write it without quotes: join_timeout=5"),
+        ({'"nic': 'eth0"'}, '--rdzv-conf "nic=eth0": write it without quotes: nic=eth0'),
         ({"rerun": "maybe"}, "--rdzv-conf rerun: 'maybe' is neither 1 nor 0"),
         ({"verbose": "1", "quiet": "1"}, "--rdzv-conf: verbose and quiet contradict each other; leave one out"),
         ({"keep_alive_max_attempt": "2"}, "--rdzv-conf keep_alive_max_attempt needs keep_alive_interval; or use"),

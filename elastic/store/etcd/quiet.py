@@ -1,20 +1,25 @@
-"""gRPC is loaded without its own log: it writes a line to stderr for each handshake that fails, several in a second.
+"""gRPC as the agent uses it: without its own log, and without its handlers for forks.
 
-What went wrong is in our errors. gRPC reads the variable when it is imported; it is taken back at once, since workers
-and whatever else is started later get our environment. A user's own GRPC_VERBOSITY stays.
+Its log is a line on stderr for each handshake that fails, several in a second; what went wrong is in our errors. Its
+fork handlers crash a process that forks while `grpc.aio` runs in another thread (tried: grpcio 1.85, a segmentation
+fault in each launch), as torch's agent does with `start_method="fork"`. Without them the child has a gRPC in which
+nothing runs, and does not use it.
+
+gRPC reads both variables when it is imported. They are removed again at once, since workers and other children get our
+environment. Values that the user has set stay.
 """
 
 from __future__ import annotations
 
 import os
 
-_VARIABLE = "GRPC_VERBOSITY"
+_WANTED = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
 
-_unset = _VARIABLE not in os.environ
-if _unset:
-    os.environ[_VARIABLE] = "NONE"
+_unset = [name for name in _WANTED if name not in os.environ]
+for name in _unset:
+    os.environ[name] = _WANTED[name]
 try:
     import grpc.aio  # type: ignore[import-untyped, unused-ignore]  # noqa: F401
 finally:
-    if _unset:
-        del os.environ[_VARIABLE]
+    for name in _unset:
+        del os.environ[name]

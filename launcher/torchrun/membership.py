@@ -1,0 +1,102 @@
+"""One node's membership of a job, as torch's agent in one thread and the node's loop in another see it.
+
+It refers to nothing of the rendezvous handler, so that a handler to which nothing refers any more is collected, and its
+membership is ended then.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as NotYet
+
+from elastic import agentevents as ae
+from elastic.agentfacts import Facts
+from elastic.errors import ElasticError
+from launcher.torchrun.backstage import Backstage
+from launcher.torchrun.options import Settings
+from launcher.torchrun.rounds import Rounds
+from launcher.torchrun.stay import Left, Stay, WorkersAction
+
+LEAVE_LIMIT_S = 6.0
+"""A node that leaves has said so within this time, or others find out by themselves."""
+LEAVES = "torchrun ends"
+
+
+class Membership:
+    """Not a member before `join`. `changed` guards `rounds`, and is notified of whatever may end a wait.
+
+    `end` is how the stay ends, once there is one.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Nothing runs yet."""
+        self._settings = settings
+        self.changed = threading.Condition()
+        self.rounds = Rounds()
+        self.backstage = Backstage()
+        self.stay: Stay | None = None
+        self.end: Future[Left] | None = None
+
+    def join(self) -> tuple[Stay, Future[Left]]:
+        """This node's stay in the job, and its end; a new stay where there is none."""
+        if self.stay is None or self.end is None:
+            made: Future[Stay] = Future()
+
+            async def live() -> Left:
+                stay = Stay(self._settings, self._told, self._look_around)
+                made.set_result(stay)
+                return await stay.run()
+
+            self.end = self.backstage.begin(live)
+            self.end.add_done_callback(lambda _: self._look_around())
+            self.stay = made.result()
+        return self.stay, self.end
+
+    def leave(self, limit_s: float = LEAVE_LIMIT_S) -> bool:
+        """Leave the job, which stays open; tell whether the others know. Takes no longer than `limit_s`."""
+        stay, end = self.stay, self.end
+        if stay is None or end is None:
+            return True
+        with self.changed:
+            gone = self.rounds.leave()
+        stay.leave(signal.SIGTERM, LEAVES, gone)
+        try:
+            end.result(limit_s)
+        except (ElasticError, CancelledError, NotYet):
+            return False
+        finally:
+            self.forget()
+        return True
+
+    def forget(self) -> None:
+        """The stay has ended; the next `join` begins another one."""
+        self.stay = self.end = None
+
+    def abandon(self) -> None:
+        """Leave the job and end the thread: nobody has a use for this membership, or the process ends.
+
+        Python may call it in any thread, also in the loop's own, which cannot wait for itself.
+        """
+        if self.backstage.forked:
+            return
+        if not self.backstage.inside:
+            self.leave()
+        self.backstage.close()
+
+    def _told(self, action: WorkersAction, facts: Facts) -> None:
+        """The core starts or stops workers. In the loop's thread."""
+        with self.changed:
+            if isinstance(action, ae.StartWorkers):
+                self.rounds.start(action)
+                events: list[ae.Event] = []
+            else:
+                events = self.rounds.stop(action, facts.generation)
+            self.changed.notify_all()
+        if events and self.stay is not None:
+            self.stay.put(*events)
+
+    def _look_around(self) -> None:
+        with self.changed:
+            self.changed.notify_all()
