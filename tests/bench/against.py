@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.bench import results
-from tests.bench.results import OURS
+from tests.bench.results import ENVIRONMENT, OURS
 
 TORCHRUN, DEFAULTS, TUNED, MEETING = "torchrun", "torchrun, defaults", "torchrun, tuned", "torch's rendezvous"
 KILL, FIRST = "SIGKILL of a node", "command to first step, 3 nodes"
+STATE, SILENT = f"{KILL}, state from memory (100 MB)", "silent node, --lease_ttl 5"
+SILENT_SHORT = "silent node, --lease_ttl 2"
+NOT_MEASURED = "not measured"
 
 
 def rows(folder: Path = results.FOLDER) -> list[tuple[str, str, str, str]]:
@@ -21,17 +24,22 @@ def rows(folder: Path = results.FOLDER) -> list[tuple[str, str, str, str]]:
         return f"{known[what, who]:.3g} s"
 
     lost = f"{known['drain: steps lost', OURS]:.0f} steps lost"
-    by_default, tuned, few = seconds(KILL, DEFAULTS), seconds(KILL, TUNED), seconds("32 agents meet", MEETING)
-    other = f"{by_default}; {tuned} tuned for it"
+    by_default, tuned = seconds(KILL, DEFAULTS), seconds(KILL, TUNED)
+    other = f"{by_default}; {tuned} with shorter timeouts"
     host = "as above, and the job ends where that host holds the store of c10d"
     ours, proposer = seconds(KILL), seconds("SIGKILL of the proposer's node")
+    silent = f"{seconds(SILENT)}; {seconds(SILENT_SHORT)} with `--lease_ttl 2`"
     drain = f"{seconds('drain, step to step')}, {lost}"
-    meeting = f"32 in {few}; 64 not within 120 s"
+    meeting = f"64 in {seconds('64 agents meet', MEETING)}, 128 in {seconds('128 agents meet', MEETING)}"
     found = (
-        ("a node is killed: until the next step", ours, other, "recovery --kinds node"),
-        ("the node with rank 0 is killed", proposer, host, "recovery --kinds proposer"),
+        ("SIGKILL of a node, script without state: until the next step", ours, other, "recovery --kinds node"),
+        ("the same, the node has rank 0", proposer, host, "recovery --kinds proposer"),
+        ("SIGKILL of a node, library and 100 MB of state", seconds(STATE), NOT_MEASURED, "recovery --kinds state"),
+        ("a host goes silent: power failure, lost network", silent, NOT_MEASURED, "recovery --kinds silent"),
         ("a node leaves in order: from step to step", drain, "scripts are not asked to save", "recovery --kinds drain"),
-        ("1,000 agents meet", seconds("1000 agents meet"), meeting, "scale"),
+        ("agents meet, without workers", f"1,000 in {seconds('1000 agents meet')}", meeting, "scale"),
         ("three nodes: command to first step", seconds(FIRST), seconds(FIRST, TORCHRUN), "start --nodes 3"),
     )
-    return [(what, mine, theirs, f"python -m tests.bench.{command}") for what, mine, theirs, command in found]
+    return [
+        (what, mine, theirs, f"{ENVIRONMENT}python -m tests.bench.{command}") for what, mine, theirs, command in found
+    ]

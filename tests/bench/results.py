@@ -19,6 +19,8 @@ from tests.bench.nodes import ROOT
 
 FOLDER = ROOT / "docs" / "bench"
 OURS = "elastic-launch"
+ENVIRONMENT = ".venv/bin/"
+"""Where `make setup` puts the Python that has what the benchmarks need; readers type their commands with it."""
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):

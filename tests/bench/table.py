@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.bench import results
 from tests.bench.nodes import ROOT
-from tests.bench.results import Figure
+from tests.bench.results import ENVIRONMENT, Figure
 
 BEGIN = "<!-- figures: python -m tests.bench.table --write -->"
 END = "<!-- end of figures -->"
@@ -31,7 +31,7 @@ def row(one: Figure) -> str:
         kept = "kept" if one.kept else "**not reached**"
         goal = f"{_part(one.goal) if ratio else f'{one.goal:.3g}'}: {kept}"
     rounds = "" if ratio else " ".join(f"{value:.3g}" for value in one.rounds)
-    return f"| {one.what} | {one.who} | {median} | {goal} | {rounds} | `{one.command}` |\n"
+    return f"| {one.what} | {one.who} | {median} | {goal} | {rounds} | `{ENVIRONMENT}{one.command}` |\n"
 
 
 def table(measured: Iterable[Figure]) -> str:

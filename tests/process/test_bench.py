@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench import charts, checkpoint, results, table
+from tests.bench.against import MEETING
 from tests.bench.results import OURS, Figure
 from tests.process.scripts import environment
 
@@ -53,6 +54,15 @@ def test_the_idle_benchmark_measures_memory_processor_and_messages_and_all_is_dr
     assert "old" not in written
     assert "agent's CPU, of a core" in written
     assert table.written(written, table.table(figures.values())) == written
+
+
+def test_torchs_agents_meet_in_a_process_of_their_own(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.bench.scale", "--sizes", "", "--torch", "2,32", "--torch_rounds", "1"]
+    done = subprocess.run(
+        [*command, "--results", str(tmp_path)], capture_output=True, text=True, env=environment(), timeout=110
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(one.what, one.who) for one in results.read("scale", tmp_path)] == [("32 agents meet", MEETING)]
 
 
 def test_the_checkpoint_benchmark_runs_and_prints_a_line_for_each_way_to_keep_a_state(
