@@ -186,6 +186,7 @@ def _spec(f: Facts) -> Spec:
 
 
 def _view(f: Facts, event: ViewChanged) -> None:
+    world = f.generation
     f.view = event.view
     f.looks += 1
     if event.listing != f.listing:
@@ -202,6 +203,8 @@ def _view(f: Facts, event: ViewChanged) -> None:
         f.lease, f.refreshed = None, None
         f.right = f.right.lost()
         f.unregister()
+        if world is not None:
+            f.memory = replace(f.memory, size_before=len(world.members))
         if f.workers_gone:
             f.forget_store()
         else:

@@ -236,7 +236,10 @@ class Facts:
         self.workers_g = self.workers_since = self.spare_g = self.roster_rev = 0
         self.reported = (0, 0)
         self.outcome_wanted = self.outcome_written = self.outcome_refused = None
-        self.memory = Memory(linked=self.memory.linked, dead=self.memory.dead, distrusted=self.memory.distrusted)
+        kept = self.memory
+        self.memory = Memory(
+            linked=kept.linked, dead=kept.dead, distrusted=kept.distrusted, size_before=kept.size_before
+        )
         self.asked_about, self.revoked, self.yielding = 0, frozenset(), {}
         self.passed, self.passed_g = frozenset(), 0
 

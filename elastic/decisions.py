@@ -119,7 +119,7 @@ class Memory(Struct, frozen=True):
     each node that is not linked yet was first seen. `asked_g`, `answered_g`: the newest generation of which, after a
     worker had failed, every linked member was asked whether it is still there. `since_revision`: what was in the store
     when this agent began to decide. `cooling`: until when hosts are kept out, by host and by the generation whose
-    failure did it.
+    failure did it. `size_before`: how many nodes the job had in the store before this one, if that was lost.
     """
 
     linked: frozenset[str] = frozenset()
@@ -143,3 +143,4 @@ class Memory(Struct, frozen=True):
     since_revision: int = 0
     own_created: int = 0
     back_at: float | None = None
+    size_before: int = 0

@@ -112,7 +112,7 @@ def _first(q: Question) -> tuple[Decision, Memory]:
         text = f"{counted(len(nodes), need)} here; waiting for {more}"
         return Wait(Reason.MISSING, text), q.memory
     until = q.settled_at(nodes)
-    expected = q.expected(len(nodes))
+    expected = q.expected(max(len(nodes), q.memory.size_before))
     if len(nodes) < expected and q.now < until:
         whom = hostlist.others(q.spec.ips, q.hosts(nodes))
         return Wait(Reason.SETTLING, settling(len(nodes), expected, until - q.now, whom), until), q.memory

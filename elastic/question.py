@@ -209,7 +209,8 @@ class Question:
     def expected(self, before: int) -> int:
         """How many nodes end a settling window before its time: as many as the job may have.
 
-        A job without a maximum expects those of its first start, and as many as there were `before`.
+        A job without a maximum expects those of its first start, and as many as there were `before`. So nobody goes on
+        alone because it was the first to see that etcd came back empty.
         """
         return max(self.spec.np.first, before) if self.spec.np.unlimited else self.spec.np.high
 

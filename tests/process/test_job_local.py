@@ -10,7 +10,6 @@ from signal import SIGINT, SIGTERM
 import psutil
 
 from tests.process.jobs import Job, story
-from tests.process.puppets import Worker
 from tests.process.test_job_orders import ctl
 
 
@@ -61,20 +60,14 @@ async def test_a_further_node_that_is_the_first_to_register_does_not_keep_those_
 
 @story
 async def test_an_etcd_that_is_started_again_empty_has_the_job_with_every_node_of_it(job: Job) -> None:
-    parent = await job.node(server=False)
+    parent = await job.node(server=False, settle_s=3)
     line = (await parent.says(r"^elastic-launch --elastic_server .*"))[0]
     await job.world(1, 1)
     further = await job.node(*shlex.split(line)[1:-1], server=False)
     await job.world(2, 2)
     (etcd,) = [one for one in psutil.Process(parent.process.pid).children() if one.name() == "etcd"]
-    old = list(job.workers)
     etcd.kill()
-
-    def look() -> list[Worker] | None:
-        new = [one for one in job.workers if one not in old and not one.ended and one.env["WORLD_SIZE"] == "2"]
-        return new if len(new) == 2 else None
-
-    for worker in await job.told.until(look, "both nodes work again"):
+    for worker in await job.world(1, 2):
         await worker.exits(0)
     assert [await node.exits() for node in (parent, further)] == [0, 0]
 

@@ -98,6 +98,7 @@ PLAYS: Final = (
     "left_out_and_lost",
     "cannot_start",
     "all_lost_without_a_maximum",
+    "store_empty_without_a_maximum",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

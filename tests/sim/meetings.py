@@ -13,7 +13,7 @@ from elastic.model import Generation, Go, Why
 from elastic.proposals import Transaction
 from elastic.question import LINK_PATIENCE_S
 from elastic.store.base import Put, Range
-from tests.sim.accidents import CannotStart, CrashLoop, bad_for, operator_writes, take_away
+from tests.sim.accidents import CannotStart, CrashLoop, bad_for, empty, operator_writes, take_away
 from tests.sim.calm import Calm, Expected, inside, went
 from tests.sim.nodes import FATAL, HOPELESS, KEYS, Node, Observer
 from tests.sim.storefaults import RECONNECT_S, leases_ended_early
@@ -60,6 +60,18 @@ def all_members_lost(world: World, watch: Calm, node: Node, old: Generation) -> 
         world.kill_agent(world.nodes[name])
     at = world.now + 2 * world.spec.lease_ttl_s + world.random.uniform(0.0, 3.0)
     world.after(at - world.now, lambda: comes(world, "late"))
+
+
+def store_empty_without_a_maximum(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """The store comes back empty. Nobody begins there alone: the nodes that ran before settle."""
+
+    def formed(generation: Generation) -> None:
+        missing = {place.node for place in old.members} - {place.node for place in generation.members}
+        if missing:
+            world.fail("6", f"{sorted(missing)} ran in the store before and are not in the first generation")
+
+    empty(world, world.random.uniform(0.2, 3.0))
+    world.observe(WhenFormed(formed))
 
 
 def gate_deserted(world: World, watch: Calm, node: Node, old: Generation) -> None:

@@ -759,6 +759,13 @@ MUTATIONS: Final = (
         "reform: below np", FORMING, "    if len(nodes) < q.spec.np.low:\n", "    if False:\n", "the minimum is awaited"
     ),
     Mutation(
+        "first: as many as before",
+        MEMBERSHIP,
+        "q.expected(max(len(nodes), q.memory.size_before))",
+        "q.expected(len(nodes))",
+        "in an empty store nobody begins alone",
+    ),
+    Mutation(
         "reform: settling",
         FORMING,
         "if len(nodes) < expected and q.now < until:",

@@ -140,6 +140,9 @@ PLAYS: Final[Mapping[str, Play]] = {
     "left_out_and_lost": Play(partings.left_out_and_lost, nodes=4, listens=True),
     "cannot_start": Play(meetings.nothing, early=meetings.cannot_start, nodes=3, low=3),
     "all_lost_without_a_maximum": Play(meetings.all_members_lost, nodes=4, high=NP_UNLIMITED, first=2),
+    "store_empty_without_a_maximum": Play(
+        meetings.store_empty_without_a_maximum, nodes=4, high=NP_UNLIMITED, first=2, spec={"settle_s": 10.0}
+    ),
 }
 """Every play, by its name."""
 

@@ -256,6 +256,7 @@ def test_another_store_stops_the_workers_and_the_node_joins_there_anew() -> None
     bench.gone()
     assert bench.outcomes == {}
     assert (bench.phase, bench.registered) == (Phase.SPARE, True)
+    assert bench.facts.memory.size_before == 2
 
 
 def test_an_incarnation_that_cannot_be_read_starts_nothing_and_stops_nothing() -> None:

@@ -220,6 +220,19 @@ def test_when_the_world_of_np_n_plus_is_gone_as_many_as_before_are_waited_for() 
     assert nodes_of(job.form(11, Reason.REFORMED)) == ["c", "d"]
 
 
+def test_in_a_store_that_came_back_empty_np_n_plus_waits_for_as_many_as_before() -> None:
+    job = Job("1+")
+    job.memory = msgspec.structs.replace(job.memory, size_before=3)
+    job.join("a b")
+    wait = job.wait(0, Reason.SETTLING)
+    assert (wait.until, wait.reason) == (3, "2 of 3 nodes are here; waiting 3 s more for others to join")
+    later = Job("1+")
+    later.memory, later.view = job.memory, job.view
+    job.join("c")
+    assert nodes_of(job.form(1, Reason.FORMED)) == ["a", "b", "c"]
+    assert nodes_of(later.form(3, Reason.FORMED)) == ["a", "b"], "not for ever"
+
+
 # --- --np N:N -----------------------------------------------------------------------------------------------------
 
 
