@@ -32,6 +32,7 @@ from elastic.agentevents import (
     Vouched,
 )
 from elastic.agentfacts import DrainAsked, Facts, Phase
+from elastic.agentlinks import RECENT_ASKS, interval_s
 from elastic.membership import remember
 from elastic.model import Generation, Spec
 from elastic.question import Question
@@ -164,12 +165,18 @@ def _left_without(f: Facts, generation: Generation, unreached: Collection[str]) 
 
 
 def _heard(f: Facts, event: LinksAnswered) -> None:
-    """Who did not answer the newest question is not heard, until it answers another one or is linked anew."""
+    """Who did not answer the newest question is not heard, until it answers another one or is linked anew.
+
+    Who has answered the one before, a moment ago, is only late.
+    """
     if event.number != f.asked:
         return
     f.awaiting = False
-    f.heard_at = f.asked_at
     f.silent = (f.asked_whom & f.links_up) - event.nodes
+    recent = f.asked_at <= f.heard_at + RECENT_ASKS * interval_s(f)
+    late = f.silent & f.answered if recent else frozenset[str]()
+    f.heard_at, f.answered = f.asked_at, event.nodes
+    f.memory = replace(f.memory, late=late)
     _hears(f)
     f.memory = replace(f.memory, answered_g=max(f.memory.answered_g, f.asked_about))
 
@@ -178,7 +185,7 @@ def _hears(f: Facts) -> None:
     """Note who is heard by now, and who was and is not any more."""
     linked = f.links_up - f.silent
     unheard = (f.memory.unheard | f.memory.linked) - linked
-    f.memory = replace(f.memory, linked=linked, unheard=unheard)
+    f.memory = replace(f.memory, linked=linked, unheard=unheard, late=f.memory.late & f.silent)
 
 
 def _spec(f: Facts) -> Spec:

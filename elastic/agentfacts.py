@@ -134,6 +134,7 @@ class Facts:
     asked_about: int = 0
     awaiting: bool = False
     heard_at: float = float("-inf")
+    answered: frozenset[str] = frozenset()
     vouch_asked_at: float = float("-inf")
     yielding: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     revoked: frozenset[int] = frozenset()

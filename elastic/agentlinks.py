@@ -27,6 +27,8 @@ ASKS_PER_TTL = 4
 """While something is wrong, questions are as frequent as refreshes of the lease."""
 ANSWER_S = 0.1
 """Who has not answered a question after this time is not heard."""
+RECENT_ASKS = 2
+"""Whoever answered a question that is no more than so many intervals old may be late with the next answer."""
 SILENT_REFRESHES = 1.6
 """So many intervals between two refreshes without a good one: the store does not answer this node."""
 
@@ -82,7 +84,7 @@ def ask(f: Facts) -> None:
         if f.asked_about:  # Who is lost while it is asked is proven dead a moment later, or does not answer.
             f.memory = replace(f.memory, asked_g=f.asked_about)
         f.act(AskLinks(f.asked))
-    if _needs_word(f) and f.now >= f.vouch_asked_at + _interval_s(f):
+    if _needs_word(f) and f.now >= f.vouch_asked_at + interval_s(f):
         f.vouch_asked_at = f.now
         f.act(AskVouch(f.workers_g))
 
@@ -93,10 +95,10 @@ def wakes(f: Facts) -> list[float]:
     if f.links_up and _doubts(f):
         times.append(_ask_again_at(f))
     if _needs_word(f):
-        times.append(f.vouch_asked_at + _interval_s(f))
+        times.append(f.vouch_asked_at + interval_s(f))
     elif (f.phase is Phase.RUNNING or _is_first(f)) and not f.seats and f.now <= _silent_at(f):
         times.append(_silent_at(f) + 1e-3)
-    times += [last + 2 * _interval_s(f) for _, last in f.yielding.values()]
+    times += [last + 2 * interval_s(f) for _, last in f.yielding.values()]
     return times
 
 
@@ -109,7 +111,7 @@ def hold(f: Facts) -> None:
         return
     others = {place.node for place in generation.members if place.node != f.me.node}
     heard_at = f.heard_at if others else f.now  # Who is alone has nobody to ask.
-    if f.now <= heard_at + 2 * _interval_s(f) and others <= f.memory.linked:
+    if f.now <= heard_at + 2 * interval_s(f) and others <= f.memory.linked:
         f.right = f.right.vouched(heard_at + f.right.ttl_s)
 
 
@@ -144,14 +146,14 @@ def yields(f: Facts, node: str) -> bool:
     store that answers now and then moves nobody.
     """
     first, last = f.yielding.get(node, (float("inf"), float("-inf")))
-    if f.now >= last + 2 * _interval_s(f) or last < first + 0.9 * _interval_s(f):
+    if f.now >= last + 2 * interval_s(f) or last < first + 0.9 * interval_s(f):
         return False
-    return concerns(f, node) and f.right.refreshed_at > first + 0.9 * _interval_s(f)
+    return concerns(f, node) and f.right.refreshed_at > first + 0.9 * interval_s(f)
 
 
 def astray(f: Facts) -> frozenset[str]:
     """Nodes that asked for a vouch a moment ago: they do not reach the store."""
-    return frozenset(node for node, (_, last) in f.yielding.items() if f.now < last + 2 * _interval_s(f))
+    return frozenset(node for node, (_, last) in f.yielding.items() if f.now < last + 2 * interval_s(f))
 
 
 def _in_world(f: Facts) -> bool:
@@ -165,13 +167,14 @@ def _is_first(f: Facts) -> bool:
     return _in_world(f) and f.generation is not None and f.generation.index(f.me.node) == 0
 
 
-def _interval_s(f: Facts) -> float:
+def interval_s(f: Facts) -> float:
+    """Between two refreshes of this node's lease."""
     return (f.right.ttl_s or f.me.spec.lease_ttl_s) / ASKS_PER_TTL
 
 
 def _silent_at(f: Facts) -> float:
     """When this node's lease has missed a refresh."""
-    return f.right.refreshed_at + SILENT_REFRESHES * _interval_s(f)
+    return f.right.refreshed_at + SILENT_REFRESHES * interval_s(f)
 
 
 def _needs_word(f: Facts) -> bool:
@@ -195,4 +198,4 @@ def _doubts(f: Facts) -> bool:
 
 
 def _ask_again_at(f: Facts) -> float:
-    return f.asked_at + _interval_s(f)
+    return f.asked_at + interval_s(f)

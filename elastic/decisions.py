@@ -110,8 +110,9 @@ class Policy(Struct, frozen=True):
 class Memory(Struct, frozen=True):
     """What is remembered from call to call, all on this agent's clock.
 
-    `linked`: members that can be heard at this moment. `unheard`: those that could be heard once. `astray`: nodes that
-    have just said that they do not reach the store. `gone`: members (with their create revision) whose process was
+    `linked`: members that can be heard at this moment. `unheard`: those that could be heard once. `late`: those of them
+    whose links are up and that answered every question but the newest. `astray`: nodes that have just said that they do
+    not reach the store. `gone`: members (with their create revision) whose process was
     proven dead over the link, which can be wrong. `dead`: nodes whose process was seen dead on this very machine.
     `distrusted`: hosts that spoke after such a proof; it is not believed again. `listening`: the newest generation
     whose workers on this node can be asked to finish a step and to save before they leave. `back_at`: when this node
@@ -124,6 +125,7 @@ class Memory(Struct, frozen=True):
 
     linked: frozenset[str] = frozenset()
     unheard: frozenset[str] = frozenset()
+    late: frozenset[str] = frozenset()
     astray: frozenset[str] = frozenset()
     gone: frozenset[tuple[str, int]] = frozenset()
     dead: frozenset[str] = frozenset()

@@ -99,6 +99,8 @@ PLAYS: Final = (
     "cannot_start",
     "all_lost_without_a_maximum",
     "store_empty_without_a_maximum",
+    "astray_and_late",
+    "astray_and_silent",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

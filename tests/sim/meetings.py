@@ -7,19 +7,22 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from elastic.agentfacts import Phase
+from elastic.agentlinks import ASKS_PER_TTL
 from elastic.keys import View, encode
 from elastic.membership import GROW_EVERY_S
 from elastic.model import Generation, Go, Why
 from elastic.proposals import Transaction
 from elastic.question import LINK_PATIENCE_S
 from elastic.store.base import Put, Range
-from tests.sim.accidents import CannotStart, CrashLoop, bad_for, empty, operator_writes, take_away
+from tests.sim.accidents import CannotStart, CrashLoop, bad_for, empty, operator_writes, take_away, thaw
 from tests.sim.calm import Calm, Expected, inside, went
 from tests.sim.nodes import FATAL, HOPELESS, KEYS, Node, Observer
 from tests.sim.storefaults import RECONNECT_S, leases_ended_early
 from tests.sim.world import World
 
 SOON_S = 3.0
+NOTICED_S = 0.4
+"""What a store and the agents take from the end of a lease, or an answer that does not come, to the next generation."""
 
 
 class WhenFormed(Observer):
@@ -328,6 +331,38 @@ def astray(world: World, watch: Calm, node: Node, old: Generation) -> None:
         watch.expect_nothing(world)
         seconds = world.random.uniform(1.0, world.spec.store_outage_limit_s * 0.8)
         world.astray_for(node, seconds, then=lambda: watch.store_is_back(world))
+
+
+def astray_and_late(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A member does not reach the store, and its agent stands still now and then for longer than an answer may take."""
+    interval_s = world.spec.lease_ttl_s / ASKS_PER_TTL
+    watch.expect_nothing(world)
+    last = world.spec.store_outage_limit_s * 0.6
+    world.astray_for(node, last + 3 * interval_s, then=lambda: watch.store_is_back(world))
+
+    def stands_still() -> None:
+        node.agent_frozen = True
+        world.after(world.random.uniform(0.3, 0.8) * interval_s, lambda: thaw(world, node))
+
+    at = world.spec.lease_ttl_s + 3 * interval_s  # Its key is gone by then, and it has answered.
+    while at < last:
+        world.after(at, stands_still)
+        at += world.random.uniform(3.0, 4.0) * interval_s
+
+
+def astray_and_silent(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A member did not reach the store and has answered. Its machine stands still then, or when it is long back."""
+    ttl_s = world.spec.lease_ttl_s
+    interval_s, is_back = ttl_s / ASKS_PER_TTL, world.seed % 2
+    world.astray_for(node, 2 * ttl_s if is_back else 10 * ttl_s)
+
+    def silent() -> None:
+        node.frozen = True
+        limit_s = (ttl_s if is_back else 2 * interval_s) + NOTICED_S
+        text = f"{node.name} is silent, and nobody goes on without it within {limit_s:g} s"
+        watch.expect(world, Expected("6", text, world.now + limit_s, lambda view: node.name not in inside(view)))
+
+    world.after((5 if is_back else 1.6) * ttl_s + world.random.uniform(0.0, interval_s), silent)
 
 
 def taken_away(world: World, watch: Calm, node: Node, old: Generation) -> None:

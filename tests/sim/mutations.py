@@ -619,6 +619,27 @@ MUTATIONS: Final = (
         "a link that comes up while others are asked is not silent",
     ),
     Mutation(
+        "late: lost",
+        QUESTION,
+        "node in self.memory.linked | self.memory.late",
+        "node in self.memory.linked",
+        "a member without a key that has answered may be late with one answer",
+    ),
+    Mutation(
+        "late: for ever",
+        ABSORB,
+        "f.heard_at, f.answered = f.asked_at, event.nodes",
+        "f.heard_at, f.answered = f.asked_at, f.answered | event.nodes",
+        "who does not answer twice in a row is lost",
+    ),
+    Mutation(
+        "late: long ago",
+        ABSORB,
+        "recent = f.asked_at <= f.heard_at + RECENT_ASKS * interval_s(f)",
+        "recent = True",
+        "an answer of long ago does not count",
+    ),
+    Mutation(
         "watch: too early",
         LINKS,
         "        return  # It proposes from now on",

@@ -143,6 +143,12 @@ PLAYS: Final[Mapping[str, Play]] = {
     "store_empty_without_a_maximum": Play(
         meetings.store_empty_without_a_maximum, nodes=4, high=NP_UNLIMITED, first=2, spec={"settle_s": 10.0}
     ),
+    "astray_and_late": Play(
+        meetings.astray_and_late, links=True, nodes=4, spec={"lease_ttl_s": 5.0, "store_outage_limit_s": 40.0}
+    ),
+    "astray_and_silent": Play(
+        meetings.astray_and_silent, links=True, nodes=4, spec={"lease_ttl_s": 5.0, "store_outage_limit_s": 120.0}
+    ),
 }
 """Every play, by its name."""
 

@@ -148,6 +148,48 @@ def test_a_member_whose_key_is_gone_and_that_does_not_answer_is_lost() -> None:
     assert bench.facts.memory.linked == {"c"}
 
 
+def works_on(after_misses: int) -> bool:
+    """Whether a member without a key works on that answered once, and then missed so many questions."""
+    bench = first()
+    bench.shelf.delete(KEYS.member("b"))
+    bench.look()
+    bench.hears = frozenset("c")
+    for number in range(after_misses):
+        bench.at((number + 1) * REFRESH_S)
+    assert len(bench.every(AskLinks)) == 1 + after_misses
+    assert bench.facts.generation is not None
+    return bench.facts.generation.index("b") is not None
+
+
+def test_a_member_whose_key_is_gone_and_that_has_answered_may_be_late_once() -> None:
+    assert works_on(after_misses=1)
+    assert not works_on(after_misses=2)
+
+
+def test_what_it_answered_long_ago_does_not_count() -> None:
+    bench = first()
+    bench.shelf.delete(KEYS.member("b"))
+    bench.look()
+    bench.facts.heard_at -= 3 * REFRESH_S
+    bench.hears = frozenset("c")
+    bench.at(REFRESH_S)
+    assert bench.facts.generation is not None
+    assert bench.facts.generation.index("b") is None
+
+
+def test_a_late_member_whose_link_ends_is_lost() -> None:
+    bench = first()
+    bench.shelf.delete(KEYS.member("b"))
+    bench.look()
+    bench.hears = frozenset("c")
+    bench.at(REFRESH_S)
+    assert bench.facts.memory.late == {"b"}
+    bench.links("c")
+    assert bench.facts.memory.late == frozenset()
+    assert bench.facts.generation is not None
+    assert bench.facts.generation.index("b") is None
+
+
 def test_an_answer_to_an_older_question_counts_no_more() -> None:
     bench = first()
     bench.shelf.delete(KEYS.member("b"))
