@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from signal import Signals
 from typing import Any
 
-from tests.process.happenings import Happenings
+from tests.process.happenings import Happenings, runs
 
 PUPPET = """
 import json, os, select, signal, socket, subprocess, sys, time
@@ -97,6 +97,11 @@ class Worker:
     @property
     def node(self) -> str:
         return self.env["ELASTIC_NODE_ID"]
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process runs at this moment, of which `ended` may tell a moment later."""
+        return runs(self.pid)
 
     async def obeys(self, verb: str, argument: Any = None) -> None:
         """Give an order and wait until it is carried out."""

@@ -143,7 +143,8 @@ async def test_n_n_holds_below_n_and_goes_on_when_a_node_comes(job: Job) -> None
     second.signal(SIGTERM)
     assert await second.exits() == 143
     await first.says(r"1 of 2 nodes is here, the least that may run; waiting for 1 more")
-    assert all(worker.ended for worker in job.workers)
+    for worker in job.workers:
+        await worker.ends()
     third = await job.node("--np", "2:2")
     world = await job.world(3, 2)
     assert [worker.node for worker in world] == [first.id, third.id]
