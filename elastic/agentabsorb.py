@@ -96,7 +96,7 @@ def absorb(f: Facts, event: Event) -> None:
         case Linked():
             f.links_up = event.nodes
             f.silent &= event.nodes
-            _hears(f)
+            _hears(f, f.memory.late & f.silent)
         case LinksAnswered():
             _heard(f, event)
         case VouchAsked():
@@ -165,9 +165,9 @@ def _left_without(f: Facts, generation: Generation, unreached: Collection[str]) 
 
 
 def _heard(f: Facts, event: LinksAnswered) -> None:
-    """Who did not answer the newest question is not heard, until it answers another one or is linked anew.
+    """Count a node that missed the newest question as unheard until it answers another one or its link is new.
 
-    Who has answered the one before, a moment ago, is only late.
+    A node that answered the question before, a moment ago, is only late.
     """
     if event.number != f.asked:
         return
@@ -176,16 +176,15 @@ def _heard(f: Facts, event: LinksAnswered) -> None:
     recent = f.asked_at <= f.heard_at + RECENT_ASKS * interval_s(f)
     late = f.silent & f.answered if recent else frozenset[str]()
     f.heard_at, f.answered = f.asked_at, event.nodes
-    f.memory = replace(f.memory, late=late)
-    _hears(f)
+    _hears(f, late)
     f.memory = replace(f.memory, answered_g=max(f.memory.answered_g, f.asked_about))
 
 
-def _hears(f: Facts) -> None:
-    """Note who is heard by now, and who was and is not any more."""
+def _hears(f: Facts, late: frozenset[str]) -> None:
+    """Record which nodes are heard, which were heard before and are not now, and which of these are only late."""
     linked = f.links_up - f.silent
     unheard = (f.memory.unheard | f.memory.linked) - linked
-    f.memory = replace(f.memory, linked=linked, unheard=unheard, late=f.memory.late & f.silent)
+    f.memory = replace(f.memory, linked=linked, unheard=unheard, late=late)
 
 
 def _spec(f: Facts) -> Spec:

@@ -28,7 +28,7 @@ ASKS_PER_TTL = 4
 ANSWER_S = 0.1
 """Who has not answered a question after this time is not heard."""
 RECENT_ASKS = 2
-"""Whoever answered a question that is no more than so many intervals old may be late with the next answer."""
+"""A node may be late with one answer if it answered a question at most this many intervals before."""
 SILENT_REFRESHES = 1.6
 """So many intervals between two refreshes without a good one: the store does not answer this node."""
 
@@ -168,7 +168,7 @@ def _is_first(f: Facts) -> bool:
 
 
 def interval_s(f: Facts) -> float:
-    """Between two refreshes of this node's lease."""
+    """Return the seconds between two refreshes of this node's lease."""
     return (f.right.ttl_s or f.me.spec.lease_ttl_s) / ASKS_PER_TTL
 
 

@@ -110,9 +110,9 @@ class Policy(Struct, frozen=True):
 class Memory(Struct, frozen=True):
     """What is remembered from call to call, all on this agent's clock.
 
-    `linked`: members that can be heard at this moment. `unheard`: those that could be heard once. `late`: those of them
-    whose links are up and that answered every question but the newest. `astray`: nodes that have just said that they do
-    not reach the store. `gone`: members (with their create revision) whose process was
+    `linked`: members that can be heard at this moment. `unheard`: those that could be heard once. `late`: unheard
+    members whose links are up, and that missed the newest question but answered the one before. `astray`: nodes that
+    have just said that they do not reach the store. `gone`: members (with their create revision) whose process was
     proven dead over the link, which can be wrong. `dead`: nodes whose process was seen dead on this very machine.
     `distrusted`: hosts that spoke after such a proof; it is not believed again. `listening`: the newest generation
     whose workers on this node can be asked to finish a step and to save before they leave. `back_at`: when this node
@@ -120,7 +120,7 @@ class Memory(Struct, frozen=True):
     each node that is not linked yet was first seen. `asked_g`, `answered_g`: the newest generation of which, after a
     worker had failed, every linked member was asked whether it is still there. `since_revision`: what was in the store
     when this agent began to decide. `cooling`: until when hosts are kept out, by host and by the generation whose
-    failure did it. `size_before`: how many nodes the job had in the store before this one, if that was lost.
+    failure did it. `size_before`: how many nodes ran the job in the previous store, after an empty one took its place.
     """
 
     linked: frozenset[str] = frozenset()

@@ -75,8 +75,8 @@ class Question:
     def working(self, node: str) -> bool:
         """Tell whether a member of a running generation works on, though it may not reach the store for a while.
 
-        It may be late with one answer: a machine that has much to do stands still for longer than a question waits. At
-        the gate it would be waited for, and could not say that it has stopped: there it has less time (`vouched`).
+        One late answer is forgiven, because a busy machine can pause for longer than a question waits. At the gate it
+        would be waited for, and could not say that it has stopped: there it has less time (`vouched`).
         """
         if self.member(node) is not None:
             return True
@@ -210,8 +210,8 @@ class Question:
     def expected(self, before: int) -> int:
         """How many nodes end a settling window before its time: as many as the job may have.
 
-        A job without a maximum expects those of its first start, and as many as there were `before`. So nobody goes on
-        alone because it was the first to see that etcd came back empty.
+        A job without a maximum expects as many as at its first start, and as many as there were `before`. Without
+        `before`, the first node to find etcd empty would train alone.
         """
         return max(self.spec.np.first, before) if self.spec.np.unlimited else self.spec.np.high
 

@@ -100,7 +100,7 @@ class Worker:
 
     @property
     def runs(self) -> bool:
-        """Whether its process runs at this moment, of which `ended` may tell a moment later."""
+        """Whether the process runs now, as the kernel knows; `ended` follows a moment later."""
         return runs(self.pid)
 
     async def obeys(self, verb: str, argument: Any = None) -> None:

@@ -22,7 +22,7 @@ from tests.sim.world import World
 
 SOON_S = 3.0
 NOTICED_S = 0.4
-"""What a store and the agents take from the end of a lease, or an answer that does not come, to the next generation."""
+"""The time that agents and the store need from the end of a lease, or from a missed answer, to the next generation."""
 
 
 class WhenFormed(Observer):
@@ -66,7 +66,7 @@ def all_members_lost(world: World, watch: Calm, node: Node, old: Generation) -> 
 
 
 def store_empty_without_a_maximum(world: World, watch: Calm, node: Node, old: Generation) -> None:
-    """The store comes back empty. Nobody begins there alone: the nodes that ran before settle."""
+    """The store comes back empty, and the first generation in it has every node that ran before."""
 
     def formed(generation: Generation) -> None:
         missing = {place.node for place in old.members} - {place.node for place in generation.members}
@@ -334,24 +334,24 @@ def astray(world: World, watch: Calm, node: Node, old: Generation) -> None:
 
 
 def astray_and_late(world: World, watch: Calm, node: Node, old: Generation) -> None:
-    """A member does not reach the store, and its agent stands still now and then for longer than an answer may take."""
+    """A member does not reach the store, and its agent pauses now and then for longer than an answer may take."""
     interval_s = world.spec.lease_ttl_s / ASKS_PER_TTL
     watch.expect_nothing(world)
     last = world.spec.store_outage_limit_s * 0.6
     world.astray_for(node, last + 3 * interval_s, then=lambda: watch.store_is_back(world))
 
-    def stands_still() -> None:
+    def pause() -> None:
         node.agent_frozen = True
         world.after(world.random.uniform(0.3, 0.8) * interval_s, lambda: thaw(world, node))
 
     at = world.spec.lease_ttl_s + 3 * interval_s  # Its key is gone by then, and it has answered.
     while at < last:
-        world.after(at, stands_still)
+        world.after(at, pause)
         at += world.random.uniform(3.0, 4.0) * interval_s
 
 
 def astray_and_silent(world: World, watch: Calm, node: Node, old: Generation) -> None:
-    """A member did not reach the store and has answered. Its machine stands still then, or when it is long back."""
+    """A member that does not reach the store answers; its machine freezes then, or long after it reaches it again."""
     ttl_s = world.spec.lease_ttl_s
     interval_s, is_back = ttl_s / ASKS_PER_TTL, world.seed % 2
     world.astray_for(node, 2 * ttl_s if is_back else 10 * ttl_s)
@@ -359,7 +359,7 @@ def astray_and_silent(world: World, watch: Calm, node: Node, old: Generation) ->
     def silent() -> None:
         node.frozen = True
         limit_s = (ttl_s if is_back else 2 * interval_s) + NOTICED_S
-        text = f"{node.name} is silent, and nobody goes on without it within {limit_s:g} s"
+        text = f"{node.name} is silent, and no generation without it is formed within {limit_s:g} s"
         watch.expect(world, Expected("6", text, world.now + limit_s, lambda view: node.name not in inside(view)))
 
     world.after((5 if is_back else 1.6) * ttl_s + world.random.uniform(0.0, interval_s), silent)

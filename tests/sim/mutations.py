@@ -623,21 +623,21 @@ MUTATIONS: Final = (
         QUESTION,
         "node in self.memory.linked | self.memory.late",
         "node in self.memory.linked",
-        "a member without a key that has answered may be late with one answer",
+        "a member without a key that answered the question before may miss one",
     ),
     Mutation(
         "late: for ever",
         ABSORB,
         "f.heard_at, f.answered = f.asked_at, event.nodes",
         "f.heard_at, f.answered = f.asked_at, f.answered | event.nodes",
-        "who does not answer twice in a row is lost",
+        "a member without a key that misses two questions in a row is lost",
     ),
     Mutation(
         "late: long ago",
         ABSORB,
         "recent = f.asked_at <= f.heard_at + RECENT_ASKS * interval_s(f)",
         "recent = True",
-        "an answer of long ago does not count",
+        "an answer from long before does not excuse a missed question",
     ),
     Mutation(
         "watch: too early",
@@ -784,7 +784,7 @@ MUTATIONS: Final = (
         MEMBERSHIP,
         "q.expected(max(len(nodes), q.memory.size_before))",
         "q.expected(len(nodes))",
-        "in an empty store nobody begins alone",
+        "in an empty store the first node waits for as many as before",
     ),
     Mutation(
         "reform: settling",
