@@ -6,8 +6,10 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
+from elastic import agentinbound
 from elastic.agentevents import (
     Answered,
+    Dialled,
     Drain,
     Event,
     Exited,
@@ -18,6 +20,7 @@ from elastic.agentevents import (
     Linked,
     LinksAnswered,
     Listens,
+    LookedUp,
     Older,
     Prepared,
     ProvenDead,
@@ -32,7 +35,7 @@ from elastic.agentevents import (
     Vouched,
 )
 from elastic.agentfacts import DrainAsked, Facts, Phase
-from elastic.agentlinks import RECENT_ASKS, interval_s
+from elastic.agentlinks import RECENT_ASKS, interval_s, may_grant
 from elastic.membership import remember
 from elastic.model import Generation, Spec
 from elastic.question import Question
@@ -104,8 +107,12 @@ def absorb(f: Facts, event: Event) -> None:
             first, _ = recent.get(event.node, (f.now, f.now))
             f.yielding = {**recent, event.node: (first, f.now)}
         case Vouched():
-            if event.g == f.workers_g and not f.workers_gone:
-                f.right = f.right.vouched(event.until)
+            if event.g == f.workers_g and not f.workers_gone and may_grant(f, event.node, event.g):
+                f.right = f.right.vouched(event.asked_at + min(event.seconds, f.right.ttl_s))
+        case Dialled():
+            agentinbound.dialled(f, event.nodes)
+        case LookedUp():
+            agentinbound.looked_up(f, event.node, event.registered)
         case ProvenGone():
             if event.host not in f.memory.distrusted:
                 f.memory = replace(f.memory, gone=f.memory.gone | {(event.node, event.create_revision)})

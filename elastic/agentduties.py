@@ -10,7 +10,7 @@ import zlib
 import msgspec
 from msgspec.structs import replace
 
-from elastic import agentlinks, cooldown
+from elastic import agentinbound, agentlinks, cooldown
 from elastic.agentabsorb import ASK_AGAIN_S, PROPOSALS
 from elastic.agentevents import (
     FindOlder,
@@ -75,6 +75,7 @@ def perform(f: Facts) -> None:
     _revoke_dead(f)
     agentlinks.watch(f)
     agentlinks.ask(f)
+    agentinbound.check(f)
 
 
 def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
@@ -99,6 +100,7 @@ def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
         times.append(f.behind_since + _patience_s(f))
     times += [f.older_again_at, f.propose_again_at, _record_again_at(f)]
     times += agentlinks.wakes(f)
+    times += agentinbound.wakes(f)
     later = [time for time in times if f.now < time < float("inf")]
     f.wake_at = min(later) if later else None
 

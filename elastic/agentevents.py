@@ -159,10 +159,25 @@ class VouchAsked(Struct, frozen=True):
 
 
 class Vouched(Struct, frozen=True):
-    """The proposer grants the right to run generation g until this time of our clock."""
+    """A node grants this one the right to run generation g for some seconds from `asked_at`, a time of our clock."""
 
+    node: str
     g: int
-    until: float
+    asked_at: float
+    seconds: float
+
+
+class Dialled(Struct, frozen=True):
+    """The nodes that have a link to this one, by their own word; the oldest link first."""
+
+    nodes: tuple[str, ...]
+
+
+class LookedUp(Struct, frozen=True):
+    """The answer to `LookUp`: whether that node is registered; None if etcd did not say."""
+
+    node: str
+    registered: bool | None
 
 
 class ProvenGone(Struct, frozen=True):
@@ -189,8 +204,8 @@ class Tick(Struct, frozen=True):
 
 Event = (
     ViewChanged | Granted | GrantFailed | Refreshed | SessionLost | Answered | Older | Exited | Listens | Hung
-    | Unreached | Gone | Prepared | Drain | Linked | LinksAnswered | VouchAsked | Vouched | ProvenGone | ProvenDead
-    | Tick
+    | Unreached | Gone | Prepared | Drain | Linked | LinksAnswered | VouchAsked | Vouched | Dialled | LookedUp
+    | ProvenGone | ProvenDead | Tick
 )  # fmt: skip
 
 
@@ -236,6 +251,18 @@ class AskVouch(Struct, frozen=True):
     """Ask whoever watches this node for the right to run generation g. Answered by `Vouched`, or not at all."""
 
     g: int
+
+
+class CloseInbound(Struct, frozen=True):
+    """Close the links that these nodes have to this one: they do not belong to the job."""
+
+    nodes: tuple[str, ...]
+
+
+class LookUp(Struct, frozen=True):
+    """Read whether a node is registered. Answered by `LookedUp`."""
+
+    node: str
 
 
 class Send(Struct, frozen=True):
@@ -330,6 +357,7 @@ class Exit(Struct, frozen=True):
 
 
 Action = (
-    OpenSession | CloseSession | Revoke | WatchLinks | AskLinks | AskVouch | Send | Follow | FindOlder | Relist
-    | StartWorkers | TellRoster | StopWorkers | RunUntil | Say | ReportFailure | ReportVerdict | Exit
+    OpenSession | CloseSession | Revoke | WatchLinks | AskLinks | AskVouch | CloseInbound | LookUp | Send | Follow
+    | FindOlder | Relist | StartWorkers | TellRoster | StopWorkers | RunUntil | Say | ReportFailure | ReportVerdict
+    | Exit
 )  # fmt: skip

@@ -137,6 +137,8 @@ class Facts:
     answered: frozenset[str] = frozenset()
     vouch_asked_at: float = float("-inf")
     yielding: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    dialled: Mapping[str, Dialler] = field(default_factory=dict)
+    looking_up: str = ""
     revoked: frozenset[int] = frozenset()
     # the proposer
     memory: Memory = field(default_factory=Memory)
@@ -251,6 +253,13 @@ class Facts:
         self.outdated = None
         self.older_cursor = self.older_asked = self.older_node = self.older_known = None
         self.drain_said = False
+
+
+class Dialler(Struct, frozen=True):
+    """A node that has a link to this one: when to see next whether it belongs to the job, and whether it ever did."""
+
+    check_at: float
+    confirmed: bool = False
 
 
 class DrainAsked(Struct, frozen=True):

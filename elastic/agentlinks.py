@@ -63,16 +63,21 @@ def watch(f: Facts) -> None:
 
 def _still_there(f: Facts) -> Mapping[str, LinkTarget]:
     """Watched members of the newest world whose keys are not in the view any more."""
-    generation = f.generation
-    if generation is None:
-        return {}
-    before = generation.before.nodes if generation.before is not None else ()
-    world = {place.node for place in generation.members}.union(before)
+    known = worlds(f)
     return {
         node: target
         for node, target in f.targets.items()
-        if node in world and node not in f.view.members and (node, target.create_revision) not in f.memory.gone
+        if node in known and node not in f.view.members and (node, target.create_revision) not in f.memory.gone
     }
+
+
+def worlds(f: Facts) -> frozenset[str]:
+    """The nodes of the newest generation and of the one before it."""
+    generation = f.generation
+    if generation is None:
+        return frozenset()
+    before = generation.before.nodes if generation.before is not None else ()
+    return frozenset(place.node for place in generation.members).union(before)
 
 
 def ask(f: Facts) -> None:
@@ -127,6 +132,18 @@ def vouch_s(f: Facts, node: str, g: int, now: float) -> float:
     if generation.index(node) is None or index is None or not (index == 0 or f.following == (True, None)):
         return 0.0
     return max(0.0, min(f.right.ttl_s, f.right.until() - now))
+
+
+def may_grant(f: Facts, node: str, g: int) -> bool:
+    """Tell whether a grant by `node` to run generation g counts here: only members of that generation give one.
+
+    The first of them gives it, or the leader in its place. Which of the others leads is more than this node can know
+    while it does not reach the store; each of them knows it of itself (`vouch_s`).
+    """
+    generation = f.generation
+    if generation is None or generation.g != g:
+        return False
+    return node != f.me.node and generation.index(node) is not None
 
 
 def concerns(f: Facts, node: str) -> bool:

@@ -310,12 +310,13 @@ class Agent:
                 | ae.Follow()
                 | ae.Relist()
                 | ae.FindOlder()
+                | ae.LookUp()
                 | ae.OpenSession()
                 | ae.CloseSession()
                 | ae.Revoke()
             ):
                 self._errands.perform(action)
-            case ae.WatchLinks() | ae.AskLinks() | ae.AskVouch():
+            case ae.WatchLinks() | ae.AskLinks() | ae.AskVouch() | ae.CloseInbound():
                 self._linking.perform(action)
             case ae.StartWorkers():
                 self._started = action

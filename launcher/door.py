@@ -26,6 +26,8 @@ UNPROVEN_MAX = 64
 """Connections that have not proven themselves."""
 LINKS_MAX = 8192
 """Links that others have made to this node, one for each of them."""
+CUT_MAX = 1024
+"""Nodes that are remembered because their link was cut. Their death is proven within seconds, or not by a link."""
 
 
 class Door:
@@ -35,18 +37,21 @@ class Door:
         self,
         job_id: str,
         node: str,
-        on_granted: Callable[[Granted], None],
+        on_granted: Callable[[str, Granted], None],
+        on_links: Callable[[], None],
         complain: Callable[[str, str], None],
     ) -> None:
         self._me = Greeting(job_id, node)
         self.on_granted = on_granted
+        self.on_links = on_links
         self.complain = complain
         self.on_look: Callable[[socket.socket, askwire.Shown], None] | None = None
         """Owns the connection of an asker that has proven itself, and is to send it this first."""
         self.secret_text = ""
         self.links: dict[str, Inbound] = {}
-        self.cut: set[str] = set()
-        """Nodes whose last link was closed, and not in order. One that is linked again is not among them any more."""
+        self.cut: dict[str, None] = {}
+        """Nodes whose last link was closed, and not in order; of more than `CUT_MAX` the newest. One that is linked
+        again is not among them any more."""
         self._unproven: dict[Inbound, str] = {}
 
     def accept(self, connected: socket.socket) -> None:
@@ -76,7 +81,8 @@ class Door:
             before.close()
         del self._unproven[one]
         self.links[said.node] = one
-        self.cut.discard(said.node)
+        self.cut.pop(said.node, None)
+        self.on_links()
 
     def looks(self, one: Inbound, me: Greeting, said: Look) -> askwire.Shown:
         """What an asker gets that has proven itself, who may then ask. Raises `LinkError` for another."""
@@ -93,6 +99,13 @@ class Door:
         self._unproven.pop(one, None)
         if self.links.get(one.node) is one:
             del self.links[one.node]
+            self.on_links()
+
+    def was_cut(self, node: str) -> None:
+        """Remember that the link of a node was closed, and not in order."""
+        self.cut[node] = None
+        if len(self.cut) > CUT_MAX:
+            del self.cut[next(iter(self.cut))]
 
     def close(self, last: Message | None = None) -> None:
         """Close every connection, after these words."""
@@ -133,7 +146,7 @@ class Inbound:
         cut = how is End.CLOSED and bool(self.node) and self._door.links.get(self.node) is self
         self.close()
         if cut:
-            self._door.cut.add(self.node)
+            self._door.was_cut(self.node)
 
     def _heard(self, line: bytes) -> None:
         try:
@@ -143,7 +156,7 @@ class Inbound:
             elif isinstance(message, Ping):
                 self.send(Pong(message.n))
             elif isinstance(message, Granted):
-                self._door.on_granted(message)
+                self._door.on_granted(self.node, message)
             elif isinstance(message, Bye):
                 self.close()
             else:

@@ -31,7 +31,7 @@ REVOKE_AGAIN_S = 0.5
 REFUSED_PAUSE_S = 1.0
 """Before a store that refuses this node is asked for the same again."""
 
-Errand = ae.Send | ae.Follow | ae.Relist | ae.FindOlder | ae.OpenSession | ae.CloseSession | ae.Revoke
+Errand = ae.Send | ae.Follow | ae.Relist | ae.FindOlder | ae.LookUp | ae.OpenSession | ae.CloseSession | ae.Revoke
 """The actions that are done here."""
 
 
@@ -96,6 +96,8 @@ class Errands:
                 self._mirror.refresh_soon()
             case ae.FindOlder():
                 self._begin(self._find_older(action.before_revision))
+            case ae.LookUp():
+                self._begin(self._look_up(action.node))
             case ae.OpenSession():
                 self._begin(self._open_session(action.ttl_s))
             case ae.CloseSession():
@@ -186,6 +188,14 @@ class Errands:
         found = listing.entries[0] if listing.entries else None
         node = found.key.removeprefix(self._keys.members) if found is not None else None
         self._put(ae.Older(before, node, found.create_revision if found is not None else 0))
+
+    async def _look_up(self, node: str) -> None:
+        try:
+            listing = await self._store.list(Range.key(self._keys.member(node)), keys_only=True)
+        except StoreError:
+            self._put(ae.LookedUp(node, None))
+        else:
+            self._put(ae.LookedUp(node, bool(listing.entries)))
 
     async def _open_session(self, ttl_s: float) -> None:
         if self._session is not None:

@@ -15,6 +15,9 @@ from launcher.hello import Hello
 from launcher.links import Links
 from launcher.logs import Narrator
 
+Asked = ae.WatchLinks | ae.AskLinks | ae.AskVouch | ae.CloseInbound
+"""The actions that are done here."""
+
 
 class Linking:
     """Everything that this agent says and hears over links."""
@@ -32,7 +35,8 @@ class Linking:
             on_proof=self._proven,
             on_answered=lambda number, nodes: put(ae.LinksAnswered(number, nodes)),
             grants=self._grants,
-            on_vouched=lambda g, until: put(ae.Vouched(g, until)),
+            on_vouched=lambda node, g, asked_at, seconds: put(ae.Vouched(node, g, asked_at, seconds)),
+            on_dialled=lambda nodes: put(ae.Dialled(nodes)),
             complain=narrator.warn,
         )
         hello.hand_to(self._links.accept)
@@ -46,7 +50,7 @@ class Linking:
         if view.secret is not None:
             self._links.secret(view.secret.value)
 
-    def perform(self, action: ae.WatchLinks | ae.AskLinks | ae.AskVouch) -> None:
+    def perform(self, action: Asked) -> None:
         """Do what the core asks for."""
         match action:
             case ae.WatchLinks(targets=targets):
@@ -55,6 +59,8 @@ class Linking:
                 self._links.ask(number)
             case ae.AskVouch(g=g):
                 self._links.ask_vouch(g)
+            case ae.CloseInbound(nodes=nodes):
+                self._links.close_inbound(nodes)
 
     def linked(self) -> frozenset[str]:
         """The nodes that this one has a link to, or that have one to it."""

@@ -9,6 +9,7 @@ addresses come from the member documents, so that a proof names one registration
     links.watch({node: LinkTarget(host, link, create_revision), …})     # whenever that may have changed; cheap if not
     links.ask(number)                               # who is alive? `on_answered` within ASK_LIMIT_S
     links.ask_vouch(g)                              # who watches this node is asked; `on_vouched` for each grant
+    links.close_inbound(nodes)                      # these nodes have dialled this one, and do not belong to the job
     links.close()                                   # in order: nobody takes it for a death. Before `hello.close()`
 
 The callbacks put events into the agent's queue and do no work of their own; only `grants` answers at once:
@@ -17,7 +18,8 @@ The callbacks put events into the agent's queue and do no work of their own; onl
     on_proof(node, rev, host)     ae.ProvenGone(node, rev, host), after the `on_change` that it is down
     on_answered(number, nodes)    who has answered; proofs that belong to the question come before
     grants(node, g) -> seconds    agentlinks.vouch_s(facts, node, g, now), with the right as it is now
-    on_vouched(g, until)          ae.Vouched(g, until), on `clock`
+    on_vouched(node, g, at, s)    ae.Vouched(node, g, at, s): `node` grants `s` seconds from `at`, on `clock`
+    on_dialled(nodes)             ae.Dialled(nodes): the nodes that have a link to this one
     complain(text)                one line for people, once for each node
 
 An idle link costs a descriptor: nothing is said, and the kernel watches for a machine that is gone. One that watches
@@ -29,7 +31,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from elastic import linkwire
 from elastic.agentevents import LinkTarget
@@ -74,7 +76,8 @@ class Links:
         on_proof: Callable[[str, int, str], None],
         on_answered: Callable[[int, frozenset[str]], None],
         grants: Callable[[str, int], float],
-        on_vouched: Callable[[int, float], None],
+        on_vouched: Callable[[str, int, float, float], None],
+        on_dialled: Callable[[tuple[str, ...]], None],
         complain: Callable[[str], None],
         clock: Callable[[], float] = boottime,
     ) -> None:
@@ -86,12 +89,14 @@ class Links:
         self._on_answered = on_answered
         self._grants = grants
         self._on_vouched = on_vouched
+        self._on_dialled = on_dialled
         self._complain = complain
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self.closed_at: dict[str, float] = {}
         """When the link to a member that is watched now closed the last time, on `clock`."""
-        self._door = Door(job_id, node, self._granted, self.complain)
+        self._door = Door(job_id, node, self._granted, self._links_changed, self.complain)
+        self._dialled: asyncio.Handle | None = None
         self._targets: dict[str, LinkTarget] = {}
         self._watched: dict[str, Watched] = {}
         self._up: set[str] = set()
@@ -170,9 +175,17 @@ class Links:
         for one in tuple(self._door.links.values()):
             one.send(Vouch(self._vouched, g))
 
+    def close_inbound(self, nodes: Collection[str]) -> None:
+        """Close the links that these nodes have to this one. They may come back, and are then new."""
+        for node in nodes:
+            if (one := self._door.links.get(node)) is not None:
+                one.close()
+
     def close(self) -> None:
         """Say goodbye and close everything. No callback comes any more."""
         self._closed = True
+        if self._dialled is not None:
+            self._dialled.cancel()
         self._door.close(Bye())
         for one in self._watched.values():
             one.send(Bye())
@@ -199,7 +212,7 @@ class Links:
     def came_up(self, one: Watched) -> None:
         """Tell it soon, and ask it what is being asked."""
         self._up.add(one.node)
-        self._door.cut.discard(one.node)
+        self._door.cut.pop(one.node, None)
         if self._telling is None:
             self._telling = self._loop.call_later(GATHER_S, self._tell)
         for number, asked in self._asked.items():
@@ -220,7 +233,7 @@ class Links:
 
     def is_proven_gone(self, one: Watched) -> None:
         """Tell it at once."""
-        self._door.cut.discard(one.node)
+        self._door.cut.pop(one.node, None)
         self._tell()
         self._on_proof(one.node, one.target.create_revision, one.target.host)
 
@@ -261,10 +274,19 @@ class Links:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _granted(self, message: Granted) -> None:
+    def _granted(self, node: str, message: Granted) -> None:
         g, sent_at = self._vouches.get(message.n, (None, 0.0))
         if g == message.g and message.seconds > 0.0:
-            self._on_vouched(message.g, sent_at + message.seconds)
+            self._on_vouched(node, message.g, sent_at, message.seconds)
+
+    def _links_changed(self) -> None:
+        """Tell in the next round of the loop which nodes have a link to this one."""
+        if self._dialled is None and not self._closed:
+            self._dialled = self._loop.call_soon(self._tell_dialled)
+
+    def _tell_dialled(self) -> None:
+        self._dialled = None
+        self._on_dialled(tuple(self._door.links))
 
     def _let_go(self, names: list[str]) -> None:
         gone = [self._watched.pop(name) for name in names]

@@ -242,9 +242,9 @@ class Stay:
         match action:
             case ae.Send() | ae.Follow() | ae.Relist() | ae.FindOlder() | ae.OpenSession() | ae.CloseSession():
                 self._errands.perform(action)
-            case ae.Revoke():
+            case ae.Revoke() | ae.LookUp():
                 self._errands.perform(action)
-            case ae.WatchLinks() | ae.AskLinks() | ae.AskVouch():
+            case ae.WatchLinks() | ae.AskLinks() | ae.AskVouch() | ae.CloseInbound():
                 self._linking.perform(action)
             case ae.StartWorkers() | ae.StopWorkers():
                 assert self._core is not None

@@ -42,7 +42,8 @@ class Told:
             on_proof=lambda *proof: self._set("proofs", self.proofs + 1),
             on_answered=lambda number, nodes: self._set("answered", nodes),
             grants=lambda node, g: 0.0,
-            on_vouched=lambda g, until: None,
+            on_vouched=lambda node, g, asked_at, seconds: None,
+            on_dialled=lambda nodes: None,
             complain=print,
         )
 

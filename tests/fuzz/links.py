@@ -75,7 +75,13 @@ def door(data: bytes) -> None:
 
     async def story() -> None:
         granted: list[Granted] = []
-        one = Door("j1", "h-0001", granted.append, lambda node, text: None)
+        one = Door(
+            "j1",
+            "h-0001",
+            lambda node, message: granted.append(message),
+            on_links=lambda: None,
+            complain=lambda node, text: None,
+        )
         one.secret_text = SECRET
         ours, theirs = tcp_pair()
         ours.setblocking(False)
@@ -105,7 +111,8 @@ def dialler(data: bytes) -> None:
             on_proof=lambda node, revision, host: told.append((node, revision)),
             on_answered=lambda number, nodes: None,
             grants=lambda node, g: 7.0,
-            on_vouched=lambda g, until: told.append((g, until)),
+            on_vouched=lambda node, g, asked_at, seconds: told.append((g, seconds)),
+            on_dialled=lambda nodes: None,
             complain=lambda text: None,
         )
         told: list[object] = []

@@ -45,7 +45,8 @@ class Watching:
             on_proof=lambda node, revision, host: self._tell("proof", node, revision, host),
             on_answered=lambda number, nodes: self._tell("answered", number, *sorted(nodes)),
             grants=self._grants,
-            on_vouched=lambda g, until: self._tell("vouched", g, until),
+            on_vouched=lambda node, g, asked_at, seconds: self._tell("vouched", g, asked_at + seconds),
+            on_dialled=lambda nodes: self._tell("dialled", *nodes),
             complain=lambda text: self._tell("complaint", text),
         )
         self.links.secret(secret)

@@ -31,7 +31,8 @@ async def main(host: str, port: int, node: str, secret: str, *orders: str) -> No
         on_proof=lambda *proof: say("proof", *proof),
         on_answered=lambda number, nodes: say("answered", number, *sorted(nodes)),
         grants=lambda node, g: 0.0,
-        on_vouched=lambda g, until: say("vouched", g, until),
+        on_vouched=lambda node, g, asked_at, seconds: say("vouched", g, asked_at + seconds),
+        on_dialled=lambda nodes: None,
         complain=lambda text: say("complaint", text),
     )
     hello = await Hello.listen(host, JOB, node, port)

@@ -51,7 +51,8 @@ class Looked:
             on_proof=lambda node, revision, host: None,
             on_answered=lambda number, nodes: None,
             grants=lambda node, g: 0.0,
-            on_vouched=lambda g, until: None,
+            on_vouched=lambda node, g, asked_at, seconds: None,
+            on_dialled=lambda nodes: None,
             complain=self.complaints.append,
         )
         self.links.show(self.window.take)

@@ -64,11 +64,13 @@ class Promises(Observer):
         self._look_at = world.now + 0.9 * soonest
 
     def after_expiry(self, world: World, nodes: list[Node]) -> None:
-        """A lease that ended leaves no worker behind, unless others vouch for the node."""
+        """A lease that ended leaves no worker behind, unless members vouch for the node; the first holds by itself."""
         for node in nodes:
             if node.workers is None or node.frozen or world.now < node.thawed_at + THAW_S:
                 continue
-            if node.core.facts.right.vouched_until > world.local(node) - KILL_S:
+            facts = node.core.facts
+            first = facts.generation is not None and facts.generation.index(node.name) == 0
+            if (facts.right.vouched_until if first else node.granted_until) > world.local(node) - KILL_S:
                 world.counts["ran on by the word of others"] += 1
                 continue
             world.fail("8", f"the lease of {node.name} ended and its workers run")

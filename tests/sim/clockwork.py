@@ -10,7 +10,9 @@ from collections.abc import Callable
 from elastic.agentevents import Event
 from elastic.model import Np, Spec
 from elastic.store.memory import MemoryCore
-from tests.sim.nodes import Job, Node, Violation
+from tests.sim.nodes import Job, Node, Stranger, Violation
+
+LATENCY_S = (0.0005, 0.005)
 
 
 class Clockwork:
@@ -20,6 +22,8 @@ class Clockwork:
         self.seed = seed
         self.defect = defect
         self.random = random.Random(seed)
+        self.aside = random.Random(f"{seed} aside")
+        """For what was added later: what the seeds draw from `random` stays as it was."""
         self.now = 0.0
         self.steps = 0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -29,6 +33,7 @@ class Clockwork:
         self.store_up = True
         self.store_down_since = -1e9
         self.nodes: dict[str, Node] = {}
+        self.strangers: list[Stranger] = []
         self.counts: Counter[str] = Counter()
         self.trace: list[str] = []
         self.late_answers = 0.0
@@ -79,7 +84,7 @@ class Clockwork:
 
     def latency(self) -> float:
         """One way, seconds."""
-        return self.random.uniform(0.0005, 0.005)
+        return self.random.uniform(*LATENCY_S)
 
     def feed(self, node: Node, event: Event) -> None:
         """Give an event to an agent."""

@@ -101,6 +101,9 @@ PLAYS: Final = (
     "store_empty_without_a_maximum",
     "astray_and_late",
     "astray_and_silent",
+    "stranger_grants",
+    "stranger_is_the_first",
+    "strangers_linked",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

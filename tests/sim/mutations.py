@@ -37,6 +37,7 @@ LINKS: Final = "elastic/agentlinks.py"
 SPLIT: Final = "elastic/split.py"
 DUTIES: Final = "elastic/agentduties.py"
 HALTING: Final = "elastic/halting.py"
+INBOUND: Final = "elastic/agentinbound.py"
 
 
 def _row(row: str, phase: str, guard: str) -> Mutation:
@@ -581,6 +582,41 @@ MUTATIONS: Final = (
         "absent = NEVER if node in memory.unheard else memory.absent_since.get(node, NEVER)",
         "absent = memory.absent_since.get(node, NEVER)",
         "a member that was heard and is not any more has none",
+    ),
+    Mutation(
+        "grant: from anybody",
+        LINKS,
+        "    return node != f.me.node and generation.index(node) is not None",
+        "    return True",
+        "only a member of the generation grants the right to run it",
+    ),
+    Mutation(
+        "grant: for a day",
+        ABSORB,
+        "event.asked_at + min(event.seconds, f.right.ttl_s)",
+        "event.asked_at + event.seconds",
+        "no grant is longer than a lease",
+    ),
+    Mutation(
+        "inbound: strangers stay",
+        INBOUND,
+        "    else:\n        _close(f, [node])",
+        "",
+        "the link of a node that does not belong to the job is closed",
+    ),
+    Mutation(
+        "inbound: closed unread",
+        INBOUND,
+        "    if registered is None:",
+        "    if False:",
+        "links stay while the store does not answer",
+    ),
+    Mutation(
+        "inbound: registered only",
+        INBOUND,
+        "known = worlds(f).union(f.view.members)",
+        "known = frozenset(f.view.members)",
+        "the link of a member stays while it is not registered",
     ),
     Mutation(
         "vouch: at work only",

@@ -133,6 +133,10 @@ class Node:
     # links
     targets: dict[str, int] = field(default_factory=dict)
     linked: frozenset[str] = frozenset()
+    dialled: tuple[str, ...] = ()
+    """Who has a link to it, as its core was told."""
+    granted_until: float = -1e9
+    """Until when members have really granted it the right to run, on its own clock."""
     # session
     lease: int | None = None
     # nursery
@@ -154,6 +158,18 @@ class Node:
     def hears(self) -> bool:
         """The agent can act now."""
         return self.alive and not self.frozen and not self.agent_frozen
+
+
+@dataclass
+class Stranger:
+    """Somebody outside the job who knows its secret and says that it is the node `name`.
+
+    It has a link to every node of `links`, and grants a day whenever one of them asks, for so many `answers`.
+    """
+
+    name: str
+    links: set[str]
+    answers: int = 1_000_000
 
 
 class Observer:

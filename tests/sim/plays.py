@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from elastic.model import NP_UNLIMITED, Generation, Np
-from tests.sim import calm, kinds, meetings, operators, partings, races
+from tests.sim import calm, kinds, meetings, operators, partings, races, strangers
 from tests.sim.calm import Calm
 from tests.sim.checks import Promises
 from tests.sim.ends import Ends
@@ -149,6 +149,11 @@ PLAYS: Final[Mapping[str, Play]] = {
     "astray_and_silent": Play(
         meetings.astray_and_silent, links=True, nodes=4, spec={"lease_ttl_s": 5.0, "store_outage_limit_s": 120.0}
     ),
+    "stranger_grants": Play(strangers.stranger_grants, links=True, nodes=4, spec={"store_outage_limit_s": 30.0}),
+    "stranger_is_the_first": Play(
+        strangers.stranger_is_the_first, links=True, nodes=4, spec={"store_outage_limit_s": 30.0}
+    ),
+    "strangers_linked": Play(strangers.strangers_linked, links=True, nodes=4),
 }
 """Every play, by its name."""
 

@@ -16,7 +16,9 @@ from elastic.agentevents import (
     Action,
     AskLinks,
     AskVouch,
+    CloseInbound,
     CloseSession,
+    Dialled,
     Drain,
     Event,
     Exit,
@@ -24,6 +26,8 @@ from elastic.agentevents import (
     Follow,
     Linked,
     LinksAnswered,
+    LookedUp,
+    LookUp,
     OpenSession,
     ProvenDead,
     ProvenGone,
@@ -47,11 +51,13 @@ from elastic.keys import decode, encode
 from elastic.model import Member, Np, Spec
 from elastic.store.base import Put, Range
 from elastic.store.memory import MemoryCore
-from tests.sim.nodes import KEYS, KILL_S, NEVER, Node
+from tests.sim.clockwork import LATENCY_S
+from tests.sim.nodes import DEADLINE_S, KEYS, KILL_S, NEVER, Node
 from tests.sim.nurseries import COLD_S, Nurseries
 
 ANSWER_S = 0.1
 """Who has not answered over a link by then is not waited for."""
+DAY_S = 86_400.0
 KERNEL_S = 6.0
 """So long the kernel believes in a connection whose other end is gone without a word."""
 EVENTS_MAX = 150_000
@@ -292,6 +298,10 @@ class World(Nurseries):
                     self._ask_links(node, action.number)
                 case AskVouch():
                     self._ask_vouch(node, action.g)
+                case CloseInbound():
+                    self._close_inbound(node, action.nodes)
+                case LookUp():
+                    self._look_up(node, action.node)
                 case FindOlder():
                     self._older(node, action.before_revision)
                 case StartWorkers():
@@ -325,6 +335,7 @@ class World(Nurseries):
             return
         self.after(0.5, lambda: self._tick_links(node))
         self._link(node)
+        self._tell_dialled(node)
 
     def _link(self, node: Node) -> None:
         """Tell the core which links are up. The kernel of a frozen node keeps them; no link goes to another life."""
@@ -343,6 +354,46 @@ class World(Nurseries):
         if up != node.linked:
             node.linked = frozenset(up)
             self._later(node, 0.0, Linked(node.linked))
+
+    def _tell_dialled(self, node: Node) -> None:
+        """Tell the core who has a link to it."""
+        here = [
+            other.name
+            for other in self.nodes.values()
+            if other.alive and other.exit_code is None and node.name in other.linked
+        ]
+        here += [one.name for one in self.strangers if node.name in one.links]
+        known = [name for name in node.dialled if name in here]
+        dialled = tuple(dict.fromkeys(known + here))
+        if dialled != node.dialled:
+            node.dialled = dialled
+            self._later(node, 0.0, Dialled(dialled))
+
+    def _close_inbound(self, node: Node, names: tuple[str, ...]) -> None:
+        """An agent closes links to it. A node that watches it makes a new one; strangers do not."""
+        for one in self.strangers:
+            if one.name in names and node.name in one.links:
+                one.links.discard(node.name)
+                self.counts["a stranger's link was closed"] += 1
+        for name in names:
+            other = self.nodes.get(name)
+            if other is not None and node.name in other.linked:
+                self.counts["a node's link was closed"] += 1
+                generation = node.core.facts.generation
+                if generation is not None and generation.index(name) is not None:
+                    self.fail("links", f"{node.name} closed the link of {name}, a member of generation {generation.g}")
+                other.linked -= {node.name}
+                self._later(other, 0.0, Linked(other.linked))
+                self.after(4 * self.aside.uniform(*LATENCY_S), lambda other=other: self._link(other))  # type: ignore[misc]
+        node.dialled = tuple(name for name in node.dialled if name not in names)
+        self._later(node, 0.0, Dialled(node.dialled))
+
+    def _look_up(self, node: Node, name: str) -> None:
+        """Read whether a node is registered."""
+        there = self.reachable(node) and self.store_up
+        registered = bool(self.store.list(Range.key(KEYS.member(name)), keys_only=True).entries) if there else None
+        delay = 2 * self.aside.uniform(*LATENCY_S) if there else DEADLINE_S
+        self._later(node, delay, LookedUp(name, registered))
 
     def _ask_links(self, node: Node, number: int) -> None:
         """Who is there answers; the others are waited for."""
@@ -372,7 +423,16 @@ class World(Nurseries):
                 self._later(other, delay, VouchAsked(node.name))
             if granted > 0:
                 self.counts["a word was given"] += 1
-                self._later(node, 2 * self.latency(), Vouched(g, asked_at + granted))
+                node.granted_until = max(node.granted_until, asked_at + granted)
+                self._later(node, 2 * self.latency(), Vouched(other.name, g, asked_at, granted))
+        for one in self.strangers:
+            if node.name in one.links and one.answers > 0:
+                self.counts["a stranger gave its word"] += 1
+                one.answers -= 1
+                generation = node.core.facts.generation
+                if generation is not None and generation.index(one.name) is not None:  # Its name is all that counts.
+                    node.granted_until = max(node.granted_until, asked_at + self.spec.lease_ttl_s)
+                self._later(node, 2 * self.aside.uniform(*LATENCY_S), Vouched(one.name, g, asked_at, DAY_S))
 
     def drain(self, node: Node, deadline_s: float | None = None) -> None:
         """SIGTERM to an agent, or the word that its machine goes in so many seconds."""

@@ -26,6 +26,8 @@ from elastic.agentevents import (
     GrantFailed,
     Linked,
     LinksAnswered,
+    LookedUp,
+    LookUp,
     Older,
     OpenSession,
     Refreshed,
@@ -38,6 +40,7 @@ from elastic.agentevents import (
     StopWorkers,
     Tick,
     ViewChanged,
+    Vouched,
 )
 from elastic.agentfacts import Facts, Limits, Me, Phase
 from elastic.agentstate import AgentCore
@@ -69,6 +72,7 @@ from tests.unit.views import member, worker_exit
 
 A = TypeVar("A", bound=Action)
 
+LEASE_TTL_S = Spec(np=read_np("1"), slots=1).lease_ttl_s
 EVENTS_MAX = 200
 """More events in answer to one are a loop."""
 
@@ -332,6 +336,9 @@ class Bench:
                 self._events.append(self._older(before))
             case AskLinks(number=number):
                 self._events.append(LinksAnswered(number, self.hears))
+            case LookUp(node=node):
+                found = None if self.offline else bool(store.list(Range.key(KEYS.member(node))).entries)
+                self._events.append(LookedUp(node, found))
             case Follow():
                 self._scope = action
                 self._relist()
@@ -360,6 +367,11 @@ class Bench:
 
 def _fields(value: Member) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__struct_fields__}
+
+
+def vouched(until: float, g: int = 1, *, by: str = "a") -> Vouched:
+    """The grant of a member to run generation `g` until then, for the time of a lease of this job."""
+    return Vouched(by, g, until - LEASE_TTL_S, LEASE_TTL_S)
 
 
 # --- an agent in each phase ---------------------------------------------------------------------------------------

@@ -10,14 +10,13 @@ from elastic.agentevents import (
     LinkTarget,
     ProvenGone,
     VouchAsked,
-    Vouched,
     WatchLinks,
 )
 from elastic.agentfacts import Phase
 from elastic.agentlinks import concerns, vouch_s, watch, yields
 from elastic.decisions import Reason
 from elastic.model import Ended, Outcome, Why
-from tests.unit.bench import Bench, running
+from tests.unit.bench import Bench, running, vouched
 from tests.unit.documents import KEYS
 from tests.unit.views import worker_exit
 
@@ -69,7 +68,7 @@ def test_every_other_agent_watches_the_one_that_it_follows_in_line() -> None:
 
 def test_whoever_lost_its_own_key_while_it_works_keeps_its_links() -> None:
     bench = second()
-    bench.tell(Vouched(1, 60.0))
+    bench.tell(vouched(60.0))
     told = len(bench.every(WatchLinks))
     bench.offline = True
     bench.expire()

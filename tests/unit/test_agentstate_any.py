@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from elastic.agentevents import (
     Action,
     Answered,
+    Dialled,
     Drain,
     Event,
     Exit,
@@ -20,6 +21,7 @@ from elastic.agentevents import (
     GrantFailed,
     Linked,
     LinksAnswered,
+    LookedUp,
     Older,
     Prepared,
     ProvenDead,
@@ -41,7 +43,7 @@ from elastic.decisions import Policy
 from elastic.keys import Stored, View
 from elastic.model import Before, Np, Spec, Status, Why
 from elastic.proposals import Transaction
-from tests.unit.bench import IN_PHASE, Bench
+from tests.unit.bench import IN_PHASE, Bench, vouched
 from tests.unit.documents import KEYS, job_views, nodes, texts, views, worker_exits
 from tests.unit.views import member, worker_exit
 
@@ -75,7 +77,9 @@ events: st.SearchStrategy[Event | Unsent] = st.one_of(
     st.builds(Linked, st.frozensets(nodes)),
     st.builds(LinksAnswered, st.integers(0, 3), st.frozensets(nodes)),
     st.builds(VouchAsked, nodes),
-    st.builds(Vouched, generations_g, times),
+    st.builds(Vouched, nodes, generations_g, times, times),
+    st.builds(Dialled, st.lists(nodes, unique=True).map(tuple)),
+    st.builds(LookedUp, nodes, st.none() | st.booleans()),
     st.builds(ProvenGone, nodes, st.integers(1, 12), texts),
     st.builds(ProvenDead, nodes),
     st.just(Tick()),
@@ -100,7 +104,7 @@ steady: st.SearchStrategy[Event | Unsent] = st.one_of(
     st.builds(Unreached, st.integers(2, 3), out_of_reach, given_up),
     st.builds(Gone, st.integers(2, 3), st.integers(-1, 100)),
     st.builds(Gone, st.integers(2, 3), st.integers(-1, 100)),
-    st.builds(Vouched, st.integers(2, 3), times),
+    st.builds(Vouched, nodes, st.integers(2, 3), times, times),
     st.tuples(st.integers(0, 3), st.sampled_from([True, True, False, None]), st.integers(0, 12)),
     st.tuples(st.integers(0, 3), st.sampled_from([True, True, False, None]), st.integers(0, 12)),
 )
@@ -214,7 +218,7 @@ HAPPENINGS: dict[str, Callable[[Bench], object]] = {
     "the store is gone": lambda bench: setattr(bench, "offline", True),
     "the store is back": come_back,
     "the one before is gone": lambda bench: lose(bench, "a"),
-    "others hear it": lambda bench: bench.tell(Vouched(bench.facts.workers_g, bench.now + 30)),
+    "others hear it": lambda bench: bench.tell(vouched(bench.now + 30, bench.facts.workers_g)),
     "it hears the others": lambda bench: bench.tell(Linked(frozenset("a"))),
     "a second": lambda bench: bench.at(bench.now + 1),
     "it is called when it wants": lambda bench: bench.at(max(bench.core.wake_at or 0.0, bench.now)),

@@ -14,7 +14,6 @@ from elastic.agentevents import (
     RunUntil,
     SessionLost,
     ViewChanged,
-    Vouched,
 )
 from elastic.agentfacts import Phase
 from elastic.agentlinks import vouch_s
@@ -25,7 +24,7 @@ from elastic.observing import GONE_MAX
 from elastic.right import margin_s
 from elastic.store.base import Put, Range
 from launcher.values import np as read_np
-from tests.unit.bench import Bench, gated, running, serving, spare, stopping
+from tests.unit.bench import Bench, gated, running, serving, spare, stopping, vouched
 from tests.unit.documents import KEYS
 from tests.unit.shelf import Shelf
 
@@ -106,7 +105,7 @@ def test_a_lease_that_ends_before_its_time_gives_no_more_than_its_time() -> None
 
 def test_a_vouch_prolongs_the_right_of_a_member_whose_lease_is_lost_and_it_registers_again() -> None:
     bench = running()
-    bench.tell(Vouched(1, 60.0))
+    bench.tell(vouched(60.0))
     assert run_untils(bench) == [60.0]
     bench.expire()
     assert bench.phase is Phase.RUNNING
@@ -115,7 +114,7 @@ def test_a_vouch_prolongs_the_right_of_a_member_whose_lease_is_lost_and_it_regis
 
 def test_no_vouch_goes_beyond_the_last_refresh_plus_the_outage_limit() -> None:
     bench = running(store_outage_limit_s=20.0)
-    bench.tell(Vouched(1, 1e6))
+    bench.tell(vouched(1e6))
     assert run_untils(bench) == [TTL_S + 20.0]
     bench.at(TTL_S + 20.0)
     assert bench.stops == [(1, 0.0)]
@@ -123,7 +122,7 @@ def test_no_vouch_goes_beyond_the_last_refresh_plus_the_outage_limit() -> None:
 
 def test_a_vouch_for_one_generation_does_not_count_for_the_next() -> None:
     bench = running()
-    bench.tell(Vouched(1, 60.0))
+    bench.tell(vouched(60.0))
     bench.world(2, "a b", before=BOTH)
     bench.gone()
     bench.now = OWN_S
@@ -216,7 +215,7 @@ def test_the_hold_ends_when_one_member_is_not_heard_any_more() -> None:
 
 def test_a_registration_that_the_store_has_lost_is_made_again_while_the_workers_run() -> None:
     bench = running()
-    bench.tell(Vouched(1, 60.0))
+    bench.tell(vouched(60.0))
     bench.unregister()
     assert bench.phase is Phase.RUNNING
     assert bench.registered
@@ -244,7 +243,7 @@ def test_a_node_without_an_np_of_its_own_brings_that_of_a_job_without_a_maximum_
 
 def test_another_store_stops_the_workers_and_the_node_joins_there_anew() -> None:
     bench = running()
-    bench.tell(Vouched(1, 60.0))
+    bench.tell(vouched(60.0))
     old = bench.facts.lease
     bench.shelf = Bench("z", after="y").shelf
     bench.shelf.put(KEYS.incarnation, "i2")
@@ -384,7 +383,7 @@ def test_a_leaving_proposer_proposes_nothing_more() -> None:
 def test_a_node_that_works_on_is_not_refused_for_a_document_that_may_be_put_right() -> None:
     bench = running()
     stood = bench.shelf.core.list(Range.key(KEYS.incarnation)).entries[0].value
-    bench.tell(Vouched(1, 1000.0))
+    bench.tell(vouched(1000.0))
     bench.shelf.core.txn((), (Put(KEYS.incarnation, b"\xff"),))
     bench.look()
     bench.expire()

@@ -24,7 +24,6 @@ from elastic.agentevents import (
     SessionLost,
     Tick,
     Unreached,
-    Vouched,
 )
 from elastic.agentfacts import Phase
 from elastic.agentstate import ROWS, TABLE
@@ -42,6 +41,7 @@ from tests.unit.bench import (
     serving,
     spare,
     stopping,
+    vouched,
 )
 from tests.unit.documents import KEYS
 from tests.unit.views import worker_exit
@@ -227,7 +227,7 @@ STRANGE: dict[str, Event] = {
     "the end of a newer generation's workers": Gone(9, step=1000),
     "a refresh of another lease": Refreshed(999, 1000.0, 1e6, 1),
     "the loss of another lease": SessionLost(999, "TTL 0"),
-    "a vouch for another generation": Vouched(9, 1e6),
+    "a vouch for another generation": vouched(1e6, 9),
     "an answer to a question that was not asked": Older(998, "z", 997),
     "the answer to a transaction of nobody": Answered(Transaction("go", (), ()), True),
     "a call at no time in particular": Tick(),
@@ -260,7 +260,7 @@ def test_a_strange_event_changes_nothing(event: Event, phase: Phase) -> None:
 @pytest.mark.parametrize("phase", [Phase.STOPPING, Phase.DONE])
 def test_a_late_vouch_for_workers_that_are_gone_or_going_starts_nothing(phase: Phase) -> None:
     bench = IN_PHASE[phase]()
-    bench.tell(Vouched(1, 1e6))
+    bench.tell(vouched(1e6))
     assert bench.phase is phase
     assert bench.starts == [1]
 

@@ -1,0 +1,79 @@
+"""Which nodes may have a link to this agent (pure).
+
+Whoever can read the job's prefix knows the secret with which nodes prove that they belong to the job, and can make up
+node IDs. So an agent checks who has a link to it, `CHECK_AFTER_S` after the link came up and every `CHECK_EVERY_S`
+from then on. A node belongs to the job if it is registered, or a member of the newest generation or of the one before.
+Most agents do not watch the list of members; for a node that they know nothing of, they read its key in the store. The
+link of a node that does not belong to the job is closed.
+
+While the store does not answer, links stay: when it comes back after an outage, no node is registered for a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from elastic.agentevents import CloseInbound, LookUp, Say
+from elastic.agentfacts import Dialler, Facts
+from elastic.agentlinks import worlds
+
+CHECK_AFTER_S = 2.0
+"""By then most nodes that join together are members of a generation, so that nothing has to be read."""
+CHECK_EVERY_S = 60.0
+"""A node that leaves closes its links itself. This is for links under the name of a node that has left."""
+UNCONFIRMED_MAX = 64
+"""Links of nodes that do not belong to the job as far as this agent knows. An agent is dialled by the leader and by the
+next node in line; of more than this, the oldest are closed."""
+
+
+def dialled(f: Facts, nodes: Sequence[str]) -> None:
+    """These nodes have a link to this one, the oldest link first."""
+    first = Dialler(f.now + CHECK_AFTER_S)
+    f.dialled = {node: f.dialled.get(node, first) for node in nodes}
+
+
+def looked_up(f: Facts, node: str, registered: bool | None) -> None:
+    """The store has said whether a node is registered, or None: it did not answer."""
+    f.looking_up = ""
+    known = f.dialled.get(node)
+    if known is None:
+        return
+    if registered is None:
+        f.dialled = {**f.dialled, node: replace(known, check_at=f.now + CHECK_AFTER_S)}
+    elif registered:
+        f.dialled = {**f.dialled, node: Dialler(f.now + CHECK_EVERY_S, confirmed=True)}
+    else:
+        _close(f, [node])
+
+
+def check(f: Facts) -> None:
+    """Look at the links whose time has come, and see to it that few are unconfirmed."""
+    due = [node for node, dialler in f.dialled.items() if f.now >= dialler.check_at]
+    crowded = len(f.dialled) > UNCONFIRMED_MAX
+    if not due and not crowded:
+        return
+    known = worlds(f).union(f.view.members)
+    later = Dialler(f.now + CHECK_EVERY_S, confirmed=True)
+    f.dialled = {**f.dialled, **{node: later for node in due if node in known}}
+    if crowded:
+        unconfirmed = [node for node, dialler in f.dialled.items() if not dialler.confirmed and node not in known]
+        _close(f, unconfirmed[:-UNCONFIRMED_MAX])
+    unknown = next((node for node in due if node in f.dialled and node not in known), "")
+    if unknown and not f.looking_up and f.view.revision > 0:
+        f.looking_up = unknown
+        f.act(LookUp(unknown))
+
+
+def wakes(f: Facts) -> list[float]:
+    """When a link is to be checked although nothing happens; the answer to a question brings the next one."""
+    return [] if f.looking_up else [dialler.check_at for dialler in f.dialled.values()]
+
+
+def _close(f: Facts, nodes: Sequence[str]) -> None:
+    if nodes:
+        f.dialled = {node: dialler for node, dialler in f.dialled.items() if node not in nodes}
+        f.act(CloseInbound(tuple(nodes)))
+        for node in nodes:
+            f.act(Say(f"the link of {node} is closed: no such node is registered in this job", detail=True))
