@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
+from tests.process.ghosts import Ghost, read_everything
 from tests.process.jobs import QUICK_TTL_S, Job, story
 from tests.process.leases import leases_end
 from tests.process.nodes import Node
@@ -222,3 +223,44 @@ async def test_etcd_that_stands_still_for_longer_than_the_leases_stops_nobody(jo
         for worker in world:
             await worker.exits(0)
         assert [await node.exits() for node in nodes] == [0, 0]
+
+
+# Strangers who can read the job's keys
+
+
+@story
+async def test_a_reader_of_the_keys_cannot_prolong_the_right_to_run_of_a_node(job: Job) -> None:
+    """A review did this: a node ID that no document has proves the secret, and grants a day whenever it is asked."""
+    cable = Cable(job.etcd.endpoint)
+    async with cable.laid() as here:
+        flags = ("--np", "2", "--store_outage_limit", "600")
+        first = await job.node(*flags, ttl_s=QUICK_TTL_S)
+        await first.says("joined the job")
+        cut = await job.node(*flags, "--elastic_server", here, ttl_s=QUICK_TTL_S)
+        world = await job.world(1, 2)
+        view = await read_everything(job)
+        cable.pull()
+        await cut.says("etcd does not answer")
+        ghost = await Ghost.linked(view, cut)
+        task = asyncio.create_task(ghost.is_closed())
+        await first.killed()
+        await cut.says("the right to run ended")
+        await job.told.until(lambda: world[1].ended or None, "its worker is gone")
+        assert ghost.granted > 0
+        cable.put_back()
+        await task  # Once the store answers, the agent sees that no such node is registered.
+        (worker,) = await job.world(2, 1)
+        await worker.exits(0)
+        assert await cut.exits() == 0
+
+
+@story
+async def test_links_of_nodes_that_do_not_exist_are_closed_and_cost_the_job_nothing(job: Job) -> None:
+    nodes = await three(job)
+    world = await job.world(1, 3)
+    view = await read_everything(job)
+    ghosts = [await Ghost.linked(view, node, f"10.9.8.7-ghost{number}") for node in nodes for number in range(100)]
+    await asyncio.gather(*(ghost.is_closed() for ghost in ghosts))
+    for worker in world:
+        await worker.exits(0)
+    assert [await node.exits() for node in nodes] == [0, 0, 0]

@@ -1,0 +1,69 @@
+"""Somebody outside a job who can read its keys in etcd, and says to its agents to be a node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+
+from elastic import linkwire
+from elastic.keys import JobKeys, View, ViewReader
+from elastic.linkwire import Granted, Prove, Vouch
+from elastic.store.etcd import EtcdStore
+from tests.process.jobs import Job
+from tests.process.nodes import Node
+
+
+async def read_everything(job: Job) -> View:
+    """What a reader of the job's prefix knows, the secret of the links included."""
+    keys = JobKeys(job.job_id)
+    store = EtcdStore([job.etcd.endpoint])
+    try:
+        listings = [await store.list(span) for span in keys.everything]
+    finally:
+        await store.close()
+    entries = {entry.key: entry for listing in listings for entry in listing.entries}
+    return ViewReader(keys).read(entries, listings[0].revision, complete=True, follows=None)
+
+
+class Ghost:
+    """A node that does not exist, with a link to the agent of `node`."""
+
+    def __init__(self, view: View, node: Node, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        self.granted = 0
+        self._view = view
+        self._node = node
+        self._name = name
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def linked(cls, view: View, node: Node, name: str = "10.9.8.7-ghosts") -> Ghost:
+        """Connect to the agent, prove to know the secret, and be taken."""
+        member = view.members[node.id].value
+        ghost = cls(view, node, name, *await asyncio.open_connection("127.0.0.1", member.link))
+        greeting = linkwire.read_greeting(await ghost._line())
+        assert view.secret is not None
+        ghost._say(linkwire.prove(view.secret.value, greeting, name, secrets.token_hex(16)))
+        assert isinstance(linkwire.decode(await ghost._line()), linkwire.Proven)
+        return ghost
+
+    async def is_closed(self) -> None:
+        """Wait until the agent closes the link; until then, grant a day whenever it asks for the right to run."""
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while True:
+                message = linkwire.decode(await self._line())
+                if isinstance(message, Vouch):
+                    self._say(Granted(message.n, message.g, linkwire.GRANT_MAX_S))
+                    self.granted += 1
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close the connection."""
+        self._writer.transport.abort()
+
+    async def _line(self) -> bytes:
+        return (await self._reader.readuntil(b"\n")).removesuffix(b"\n")
+
+    def _say(self, message: Prove | Granted) -> None:
+        self._writer.write(linkwire.encode(message))
