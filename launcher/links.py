@@ -280,9 +280,9 @@ class Links:
             self._on_vouched(node, message.g, sent_at, message.seconds)
 
     def _links_changed(self) -> None:
-        """Tell in the next round of the loop which nodes have a link to this one."""
+        """Tell soon which nodes have a link to this one: of a flood the core hears now and then."""
         if self._dialled is None and not self._closed:
-            self._dialled = self._loop.call_soon(self._tell_dialled)
+            self._dialled = self._loop.call_later(GATHER_S, self._tell_dialled)
 
     def _tell_dialled(self) -> None:
         self._dialled = None
