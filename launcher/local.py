@@ -89,6 +89,8 @@ class _Parent:
         etcd = OwnEtcd(config)
         try:
             server = await etcd.start()
+            if old_release := etcd.old_release():
+                self._say(f"warning: {old_release}")
             tending = asyncio.create_task(etcd.tend(self._say))
             nodes = asyncio.create_task(self._run_nodes(server, everywhere=etcd.everywhere))
             await asyncio.wait({tending, nodes}, return_when=asyncio.FIRST_COMPLETED)

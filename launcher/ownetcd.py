@@ -10,7 +10,8 @@ from typing import Final
 
 from elastic.errors import StoreUnavailable
 from elastic.store.embedded import EmbeddedEtcd
-from launcher import exits, serving
+from elastic.store.releases import is_safe
+from launcher import addresses, exits, serving
 from launcher.addresses import LOOPBACK
 from launcher.config import Config
 from launcher.endpoints import join_host_port, parse_endpoint
@@ -45,6 +46,13 @@ class OwnEtcd:
         if self._porter is not None:
             self._port = await self._porter.open(self._where.hosts, self._port)
         return join_host_port(self._where.own, self._port) if self._port else server
+
+    def old_release(self) -> str:
+        """What there is to warn of where other hosts reach an etcd that is not safe; "" else. It was started."""
+        if all(map(addresses.is_loopback, self._where.hosts)):
+            return ""
+        version = self._etcd.version()
+        return "" if is_safe(version) else serving.old_release(version, closed=self._porter is not None)
 
     async def tend(self, say: Callable[[str], None]) -> None:
         """Start it anew whenever it has ended; see `tend`."""

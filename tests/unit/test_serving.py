@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
 from elastic.errors import ConfigError
 from launcher import addresses
-from launcher.serving import Listening, check_own, check_port, first_host, listening
+from launcher.serving import Listening, check_own, check_port, first_host, listening, old_release
 
 ELSEWHERE = "203.0.113.7"
 
@@ -73,3 +74,10 @@ def test_a_port_in_use_is_refused_with_its_address_and_the_flag_that_chooses_ano
 def test_an_address_that_cannot_be_listened_at_is_refused_with_the_reason() -> None:
     with pytest.raises(ConfigError, match=r"^port 2000 of 203\.0\.113\.7 cannot be had \("):
         check_port(Listening((ELSEWHERE,), ELSEWHERE), 2000)
+
+
+def test_the_warning_about_an_old_etcd_says_who_reaches_it_and_is_the_one_of_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    assert old_release("3.5.1", closed=True) in page
+    assert "3.5.1, a release with known vulnerabilities, to everybody" in old_release("3.5.1", closed=False)
+    assert "serves an etcd of an unknown release, to" in old_release("", closed=True)
