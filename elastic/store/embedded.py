@@ -44,7 +44,8 @@ LOG_LINES = 5
 _HOST = "127.0.0.1"
 _NAME = "embedded"
 _SOCKET = "client:1"
-"""etcd takes a path for a Unix socket that looks like a host and a port."""
+_PEER_SOCKET = "peer:1"
+"""Both lie in etcd's working directory. etcd accepts the path of a Unix socket only if it looks like host:port."""
 _GUARD = f"""
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)})
@@ -124,8 +125,8 @@ def guarded(command: list[str]) -> list[str]:
 class EmbeddedEtcd:
     """One etcd server, on the loopback address unless told otherwise, without security and without durability.
 
-    A hidden one has no port: it listens at a Unix socket in a folder that only this user can enter. Its port for other
-    servers of a cluster is on the loopback address in any case.
+    A hidden one has no port: it listens at a Unix socket in a folder that only this user can enter. The listener for
+    other servers of a cluster is such a socket in every case: etcd before 3.6 answers clients there, too.
     """
 
     def __init__(
@@ -186,18 +187,18 @@ class EmbeddedEtcd:
         remove_left_behind(ETCD)
         for attempt in range(1, ATTEMPTS_MAX + 1):
             self._scratch = Scratch(ETCD)
-            client_port, peer_port = _free_ports(2)
-            clients = [_endpoint(host, self._port or client_port) for host in self._hosts]
+            port = 0 if self._hidden else self._port or _free_port()
+            clients = [_endpoint(host, port) for host in self._hosts]
             if self._hidden:
                 clients, self._entered = [_SOCKET], os.open(self._scratch.path, os.O_PATH | os.O_DIRECTORY)
             answering = f"unix:{self.socket}" if self._hidden else clients[0]
             scheme = "unix" if self._hidden else "http"
-            own = _flags(self._scratch.path, [f"{scheme}://{one}" for one in clients], _endpoint(_HOST, peer_port))
+            own = _flags(self._scratch.path, [f"{scheme}://{client}" for client in clients])
             try:
                 self._spawn([binary, *flags, *own])
                 if await self._answers(answering):
                     self.endpoint = answering
-                    self._port = self._port or client_port
+                    self._port = port
                     return self.endpoint
                 log = self._log_tail()
             except BaseException:
@@ -316,8 +317,8 @@ def _endpoint(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _flags(folder: Path, clients: Sequence[str], peer_endpoint: str) -> list[str]:
-    client, peer = ",".join(clients), f"http://{peer_endpoint}"
+def _flags(folder: Path, clients: Sequence[str]) -> list[str]:
+    client, peer = ",".join(clients), f"unix://{_PEER_SOCKET}"
     return [
         f"--name={_NAME}",
         f"--data-dir={folder / 'data'}",
@@ -334,13 +335,8 @@ def _flags(folder: Path, clients: Sequence[str], peer_endpoint: str) -> list[str
     ]
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody has at this moment, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((_HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+def _free_port() -> int:
+    """A port that nobody has at this moment."""
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])

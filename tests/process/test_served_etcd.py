@@ -24,6 +24,7 @@ from launcher.login import SECRET
 from launcher.porter import STRANGERS_MAX, Porter
 from tests.process.jobs import Job, story
 from tests.process.test_job_ips import FIRST, SECOND, static
+from tests.sockets import tcp_listeners, unix_listeners
 from tests.store.servers import free_ports
 
 OURS = secrets.token_hex(16)
@@ -61,12 +62,6 @@ class Served:
             return b""
         finally:
             writer.close()
-
-
-def listening(pid: int) -> set[str]:
-    """The addresses at which a process listens for TCP."""
-    found = psutil.Process(pid).net_connections("inet")
-    return {one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN}
 
 
 def test_who_has_the_secret_does_everything_and_nobody_else_does_anything() -> None:
@@ -140,12 +135,13 @@ def test_a_crowd_of_strangers_that_say_nothing_is_turned_away() -> None:
     asyncio.run(run())
 
 
-def test_a_hidden_etcd_has_no_port_but_one_of_the_loopback_address_and_a_folder_of_its_users() -> None:
+def test_a_hidden_etcd_has_no_port_and_a_folder_of_its_users() -> None:
     async def run() -> None:
         async with EmbeddedEtcd(hidden=True) as etcd:
             assert etcd.pid is not None
             assert etcd.folder is not None
-            assert listening(etcd.pid) == {HERE}, "the port for other servers of a cluster"
+            assert not tcp_listeners(etcd.pid)
+            assert {Path(path).parent for path in unix_listeners(etcd.pid)} == {etcd.folder}
             for folder in (etcd.folder, etcd.folder / "data"):
                 assert stat.S_IMODE(folder.stat().st_mode) == 0o700
             store = EtcdStore([etcd.endpoint])
@@ -159,7 +155,8 @@ def test_an_etcd_without_a_porter_is_told_from_one_with() -> None:
     async def run() -> None:
         async with EmbeddedEtcd() as etcd:
             assert etcd.pid is not None
-            assert listening(etcd.pid) == {HERE}
+            assert f"{HERE}:{tcp_listeners(etcd.pid)[0][1]}" == etcd.endpoint
+            assert len(tcp_listeners(etcd.pid)) == 1, "none for other servers of a cluster"
             store = EtcdStore([etcd.endpoint], options=EtcdOptions(secret=OURS, request_limit_s=20.0))
             with pytest.raises(StoreDenied, match="nobody asks for the job's secret there"):
                 await store.list(Range.prefix("/elastic/"))
@@ -243,8 +240,8 @@ async def test_a_job_that_is_served_at_every_address_is_joined_at_the_one_that_h
     words = shlex.split(line)
     assert words[2:4] == ["--elastic_server", f"127.0.0.2:{port}"]
     (etcd,) = [one for one in psutil.Process(first.process.pid).children() if one.name() == "etcd"]
-    assert listening(first.process.pid) == {"0.0.0.0"}
-    assert listening(etcd.pid) == {HERE}, "the port for other servers of a cluster"
+    assert tcp_listeners(first.process.pid) == [("0.0.0.0", port)]
+    assert not tcp_listeners(etcd.pid)
     await job.world(1, 1)
     second = await job.node(*words[2:-1], environ={SECRET: words[0].partition("=")[2]})
     for worker in await job.world(2, 2):

