@@ -21,8 +21,8 @@ import grpc  # type: ignore[import-untyped, unused-ignore]
 from elastic.store.etcd.stubs import Stub, rpc
 
 NOBODY = 65534
-PATIENCE_S = 3.0
-"""For one answer. An open etcd gives it in milliseconds; what waits for a proof says nothing."""
+PATIENCE_S = 10.0
+"""For one answer. An open etcd gives it in milliseconds, on a busy machine in seconds."""
 PAGES = ("/version", "/health", "/metrics", "/debug/vars", "/debug/pprof/", "/members", "/v2/keys/", "/")
 GATEWAYS = ("/v3/kv/range", "/v3beta/kv/range")
 EVERY_KEY = b"\0"
