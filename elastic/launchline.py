@@ -14,6 +14,7 @@ from elastic.errors import ConfigError
 SWITCHES: Final = frozenset(
     {
         "allow_mismatch",
+        "allow_plaintext_password",
         "allow_rollback",
         "check_nan",
         "force",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from elastic.errors import ConfigError
 from elastic.store.certificates import NONE, Certificates
-from launcher.endpoints import is_any, parse_endpoint
+from launcher.endpoints import is_any, is_own_loopback, parse_endpoint
 from launcher.login import NOBODY, SECRET, Login, login, new_secret
 from launcher.values import Servers
 
@@ -23,6 +23,7 @@ FLAGS: Final = (
     "etcd_key",
     "etcd_user",
     "etcd_password_file",
+    "allow_plaintext_password",
     "job_secret_file",
 )
 """The flags of `elastic-launch` that say it; whatever opens a store has them."""
@@ -83,6 +84,7 @@ def access(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Access
         given.get("etcd_user", ""), given.get("etcd_password_file", ""), environ, given.get("job_secret_file", "")
     )
     _check_secret(who, tls=servers.tls)
+    _check_password(who, servers, allowed=given.get("allow_plaintext_password", False))
     return Access(endpoints(servers), who, files), (*warnings, *who.warnings)
 
 
@@ -91,6 +93,18 @@ def _check_secret(who: Login, *, tls: bool) -> None:
         raise ConfigError(
             "the job's secret is for an etcd that elastic-launch serves, which speaks no TLS; leave out https:// and "
             "--etcd_ca, or --job_secret_file (unset ELASTIC_JOB_SECRET)"
+        )
+
+
+def _check_password(who: Login, servers: Servers, *, allowed: bool) -> None:
+    """Refuse to send a password in the clear to another machine, unless it is `allowed`."""
+    if not who.password or servers.tls or allowed:
+        return
+    readable = [one for one in servers.endpoints if not is_own_loopback(parse_endpoint(one)[0])]
+    if readable:
+        raise ConfigError(
+            f"the password of --etcd_user {who.user} would cross the network in the clear to {', '.join(readable)}; "
+            "use TLS (https:// in --elastic_server, or --etcd_ca), or accept the risk with --allow_plaintext_password"
         )
 
 
@@ -142,6 +156,7 @@ def found(config: Config, environ: Mapping[str, str]) -> tuple[Login, tuple[str,
     warnings = (*config.warnings, *config.certificates.check())
     who = login(config.etcd_user, config.etcd_password_file, environ, config.job_secret_file)
     _check_secret(who, tls=config.tls)
+    _check_password(who, Servers(config.servers, config.tls), allowed=config.allow_plaintext_password)
     if config.serve and not who.secret:
         if config.quiet:
             raise ConfigError(

@@ -96,6 +96,7 @@ class Config:
     etcd_key: str = ""
     etcd_user: str = ""
     etcd_password_file: str = ""
+    allow_plaintext_password: bool = False
     job_secret_file: str = ""
     print_secret: bool = False
     login: Login = NOBODY

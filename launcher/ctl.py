@@ -87,7 +87,10 @@ def parser() -> argparse.ArgumentParser:
             flag = BY_NAME[name]
             default = f"default: {flag.default}; " if flag.default else ""
             text = f"{flag.help} ({default}{flag.variables[0]})".replace("%", "%%")
-            whose.add_argument(f"--{name}", metavar=flag.metavar, help=text)
+            if flag.switch:
+                whose.add_argument(f"--{name}", action="store_const", const="", help=text)
+            else:
+                whose.add_argument(f"--{name}", metavar=flag.metavar, help=text)
         own.set_defaults(command=command)
     return made
 

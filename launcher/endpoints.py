@@ -74,6 +74,15 @@ def is_any(host: str) -> bool:
     return ip is not None and ip.is_unspecified
 
 
+def is_own_loopback(host: str) -> bool:
+    """Tell whether what is sent to `host` cannot leave this machine: a loopback address, or the name localhost.
+
+    Any other name is not, wherever it resolves to now: it may resolve to another machine at the next connection.
+    """
+    ip = as_ip(host)
+    return host.lower() == "localhost" if ip is None else ip.is_loopback
+
+
 def is_v6(host: str) -> bool:
     """Tell whether `host` is an IPv6 address, without brackets."""
     return isinstance(as_ip(host), ipaddress.IPv6Address)

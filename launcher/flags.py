@@ -293,6 +293,14 @@ FLAGS: Final[tuple[Flag, ...]] = (
         metavar="FILE",
     ),
     Flag(
+        name="allow_plaintext_password",
+        group=ELASTIC,
+        field="allow_plaintext_password",
+        help="send the password of --etcd_user to an etcd without TLS on another machine, where everybody on the "
+        "network path can read it; without this flag that is refused",
+        default=False,
+    ),
+    Flag(
         name="serve",
         group=ELASTIC,
         field="serve",

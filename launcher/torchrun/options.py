@@ -52,6 +52,10 @@ OPTIONS: Final = (
     Option("etcd_user", "etcd_user", values.etcd_user, "", "the user of etcd", "etcd_user"),
     Option("etcd_password_file", "etcd_password_file", values.file, "", "a file with the password, one line",
            "etcd_password_file"),
+    Option("allow_plaintext_password", "allow_plaintext_password", values.boolean, "0", "1 sends the password also to "
+           "an etcd without TLS on another machine, where everybody on the network path can read it; with 0 that is "
+           "refused",
+           "allow_plaintext_password"),
     Option("job_secret_file", "job_secret_file", values.file, "", "a file with the secret of an etcd that "
            "elastic-launch serves", "job_secret_file"),
     Option("nic", "nic", values.nic, "", "the network interface whose address the others are to use", "nic"),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 from pathlib import Path
 
 import pytest
 
 from elastic.errors import ConfigError
 from elastic.store.certificates import Certificates
-from launcher import access
+from launcher import access, values
 from launcher.config import Config, check, parse
-from launcher.login import SECRET
+from launcher.login import PASSWORD, SECRET
 from launcher.nodecommand import joiner_line, node_argv, node_environments, status_line
 from launcher.serving import served
 from launcher.values import Servers
@@ -129,6 +131,61 @@ def test_a_key_that_others_can_read_is_a_warning(ours: Authority) -> None:
     assert ours.client.check() == (f"--etcd_key {key} can be read by every user of this machine; chmod 600 {key}",)
     key.chmod(0o600)
     assert ours.client.check() == ()
+
+
+# --- a password without TLS -----------------------------------------------------------------------------------------
+
+USER = ("--etcd_user", "u")
+REFUSED = "the password of --etcd_user u would cross the network in the clear to {}; use TLS"
+
+
+def with_password(tmp_path: Path, server: str, *flags: str, **environ: str) -> Config:
+    known = {PASSWORD: "pw", **environ}
+    (tmp_path / "t.py").write_text("")
+    line = ("--elastic_server", server, "--job_id", "j", *USER, *flags, str(tmp_path / "t.py"))
+    return check(parse(line, known), known)
+
+
+@pytest.mark.parametrize(
+    ("server", "named"),
+    [
+        ("192.0.2.7:2379", "192.0.2.7:2379"),
+        ("http://192.0.2.7:2379", "192.0.2.7:2379"),
+        ("127.0.0.1:1,192.0.2.7:2379,[2001:db8::7]:1", "192.0.2.7:2379, [2001:db8::7]:1"),
+        ("[::ffff:192.0.2.7]:2379", "[::ffff:192.0.2.7]:2379"),
+        ("localhost.example:1", "localhost.example:1"),
+        ("0.0.0.0:1", "0.0.0.0:1"),
+        (f"{socket.gethostname()}:1", f"{socket.gethostname()}:1"),
+    ],
+)
+def test_a_password_is_refused_where_one_server_is_neither_tls_nor_loopback(
+    tmp_path: Path, server: str, named: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(REFUSED.format(named))):
+        with_password(tmp_path, server)
+    with pytest.raises(ConfigError, match=re.escape(REFUSED.format(named))):
+        access.access({"servers": values.servers(server), "etcd_user": "u"}, {PASSWORD: "pw"})
+
+
+@pytest.mark.parametrize(
+    "server", ["127.0.0.1:1", "127.9.9.9:1,[::1]:1", "localhost:1", "LocalHost:1", "https://127.0.0.1:1"]
+)
+def test_a_password_is_taken_where_it_stays_on_this_machine_or_goes_over_tls(tmp_path: Path, server: str) -> None:
+    assert with_password(tmp_path, server).login.password == "pw"
+
+
+def test_a_certificate_authority_speaks_tls_so_that_the_password_is_taken(tmp_path: Path, ours: Authority) -> None:
+    assert with_password(tmp_path, "192.0.2.7:1", "--etcd_ca", ours.client.ca).endpoints == ("https://192.0.2.7:1",)
+
+
+def test_who_allows_it_sends_the_password_and_so_do_the_nodes_that_this_command_starts(tmp_path: Path) -> None:
+    config = with_password(tmp_path, "192.0.2.7:1", "--allow-plaintext-password", "--local_nodes", "2")
+    assert config.login.password == "pw"
+    assert "--allow_plaintext_password" in node_argv(config, "192.0.2.7:1")
+    variable = {"ELASTIC_ALLOW_PLAINTEXT_PASSWORD": "1"}
+    assert with_password(tmp_path, "192.0.2.7:1", **variable).login.password == "pw"
+    config = with_password(tmp_path, "192.0.2.7:1", "--local_nodes", "2", **variable)
+    assert all(node.items() >= variable.items() for node in node_environments(config, variable))
 
 
 # --- an etcd of ours ----------------------------------------------------------------------------------------------
