@@ -13,7 +13,7 @@ from typing import Any
 
 from elastic import agentevents as ae
 from elastic.agentfacts import Facts
-from elastic.errors import OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable
+from elastic.errors import OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable, TooLarge
 from elastic.keys import JobKeys, View, ViewReader
 from elastic.proposals import Transaction, registered_before
 from elastic.store import session
@@ -130,7 +130,13 @@ class Errands:
         before = bool(self._troubled)
         (self._troubled.discard if error is None else self._troubled.add)(whose)
         if error is not None and not before:
-            what = "refuses this node" if isinstance(error, StoreDenied) else "does not answer"
+            match error:
+                case StoreDenied():
+                    what = "refuses this node"
+                case TooLarge():
+                    what = "holds more than this node reads"
+                case _:
+                    what = "does not answer"
             self._narrator.say(f"etcd {what} ({error}); what runs goes on as long as it may")
         elif before and not self._troubled:
             self._narrator.say("etcd answers again")

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from elastic.errors import TooLarge
 from elastic.history import written_at
 from elastic.keys import JOB_ID, JobKeys, View, ViewReader
 from elastic.model import Status
@@ -101,8 +102,14 @@ async def _seen(store: Store, prefix: str) -> list[tuple[JobKeys, _Seen]]:
 
 
 async def _look(store: Store, keys: JobKeys, seen: _Seen) -> JobLine:
-    """What is known of one job."""
-    listings = await asyncio.gather(*map(store.list, keys.followed()))
+    """What is known of one job. One that is too large to be read is shown as that, beside all others."""
+    try:
+        listings = await asyncio.gather(*map(store.list, keys.followed()))
+    except TooLarge as error:
+        newest = written_at(keys, seen.newest_event)
+        return JobLine(
+            job_id=keys.job_id, state="unreadable", nodes=seen.nodes, last_event_at=newest, reason=str(error)
+        )
     entries = {entry.key: entry for listing in listings for entry in listing.entries}
     view = ViewReader(keys).read(entries, listings[0].revision, complete=False, follows=None)
     spec = view.spec.value if view.spec is not None else None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from elastic.errors import ConfigError, ElasticError
-from elastic.keys import JobKeys, View
+from elastic.keys import JobKeys
 from elastic.store.base import Compare, Delete, Range
 from launcher.descriptors import say
 from launcher.logs import clean
@@ -37,34 +37,34 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def _run(job: Job, asked: argparse.Namespace) -> int:
-    view = await job.view(everything=True)
-    _check(job, view.members)
-    keys = await _keys(job)
+    stored = await _stored(job)
+    _check(job, stored)
     if not asked.yes:
-        _ask(job, view, keys)
-    elif view.verdict is None:
+        _ask(job, stored)
+    elif job.keys.verdict not in stored:
         say(f"warning: {_STILL.format(job.job_id)}", WHO)
     for _ in range(TRIES_MAX):
-        members = await job.store.list(Range.prefix(job.keys.members), keys_only=True)
-        _check(job, [entry.key.removeprefix(job.keys.members) for entry in members.entries])
-        keys = await _keys(job)
-        key, stored = job.keys.incarnation, view.incarnation
-        same = Compare.modified(key, stored.mod_revision if stored is not None else view.damaged_at.get(key, 0))
+        same = Compare.modified(job.keys.incarnation, stored.get(job.keys.incarnation, 0))
+        stored = await _stored(job)
+        _check(job, stored)
         guards = (Compare.empty(job.keys.members), same)
         if (await job.store.txn(guards, (Delete(Range.prefix(job.keys.root)),))).succeeded:
-            write([f"Job {job.job_id} is forgotten: {_what(job.keys, keys)}. Its logs and checkpoints stay."])
+            write([f"Job {job.job_id} is forgotten: {_what(job.keys, stored)}. Its logs and checkpoints stay."])
             return 0
-        view = await job.view(everything=True)
     raise Lives(f"job {job.job_id} changes all the time, so somebody works on it; nothing was deleted, try again")
 
 
-async def _keys(job: Job) -> list[str]:
+async def _stored(job: Job) -> dict[str, int]:
+    """The revision of every key of the job. No document is read: a job is forgotten whatever stands in them."""
     listing = await job.store.list(Range.prefix(job.keys.root), keys_only=True)
-    return [entry.key for entry in listing.entries]
+    if not listing.entries:
+        raise job.missing()
+    return {entry.key: entry.mod_revision for entry in listing.entries}
 
 
-def _check(job: Job, members: Iterable[str]) -> None:
-    nodes = sorted(members)
+def _check(job: Job, stored: Iterable[str]) -> None:
+    members = job.keys.members
+    nodes = [key.removeprefix(members) for key in stored if key.startswith(members)]
     if not nodes:
         return
     named = ", ".join(clean(node) for node in nodes[:NAMED_MAX])
@@ -75,13 +75,13 @@ def _check(job: Job, members: Iterable[str]) -> None:
     )
 
 
-def _ask(job: Job, view: View, keys: list[str]) -> None:
+def _ask(job: Job, stored: Collection[str]) -> None:
     """Have a person say yes. Raises `ConfigError` without a terminal, and `Lives` at any other answer."""
     if not (sys.stdin is not None and sys.stdin.isatty()):
         raise ConfigError(f"forget deletes all that etcd knows of job {job.job_id}; without a terminal, add --yes")
-    if view.verdict is None:
+    if job.keys.verdict not in stored:
         answer(f"{_STILL.format(job.job_id)}\n")
-    answer(f"Delete {_what(job.keys, keys)} of job {job.job_id} below {job.keys.root}? [y/N] ")
+    answer(f"Delete {_what(job.keys, stored)} of job {job.job_id} below {job.keys.root}? [y/N] ")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Lives(f"job {job.job_id} stays as it is")
 

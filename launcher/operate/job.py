@@ -44,10 +44,14 @@ class Job:
         if not listing.entries and everything:
             listing = await self.store.list(Range.prefix(self.keys.root), keys_only=True)
         if not listing.entries:
-            where = f"at {', '.join(self.servers)} below {self.keys.root}"
-            raise NoSuchJob(f"there is no job {self.job_id} {where}; elastic-ctl list shows the jobs that there are")
+            raise self.missing()
         entries = {entry.key: entry for entry in listing.entries}
         return ViewReader(self.keys).read(entries, listing.revision, complete=True, follows=None)
+
+    def missing(self) -> NoSuchJob:
+        """The error to raise where the store has nothing of the job."""
+        where = f"at {', '.join(self.servers)} below {self.keys.root}"
+        return NoSuchJob(f"there is no job {self.job_id} {where}; elastic-ctl list shows the jobs that there are")
 
 
 class NoSuchJob(ElasticError):

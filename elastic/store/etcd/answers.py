@@ -9,7 +9,7 @@ from typing import Any
 import grpc  # type: ignore[import-untyped, unused-ignore]
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
-from elastic.errors import Compacted, StoreDenied, StoreError, StoreUnavailable, WatchLost
+from elastic.errors import Compacted, StoreDenied, StoreError, StoreUnavailable, TooLarge, WatchLost
 
 
 class Meaning(Enum):
@@ -92,6 +92,10 @@ def refusal(error: Any, server: object, user: str = "") -> StoreError:
     text = f"etcd at {server}: {said}"
     if "database space exceeded" in text:
         return StoreDenied(f"{text}; mend: compact and defragment it, then `etcdctl alarm disarm`")
+    if "larger than max" in said:
+        return TooLarge(text)
+    if "required revision has been compacted" in said:
+        return Compacted(0)
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return StoreDenied(f"{text}; is this an etcd of version 3.4 or later?")
     mend = _mend(said, user)

@@ -13,10 +13,11 @@ import random
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from math import ceil
+from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
-from elastic.errors import StoreDenied, StoreError, StoreUnavailable, WatchLost
+from elastic.errors import StoreDenied, StoreError, StoreUnavailable, TooLarge, WatchLost
 from elastic.store.base import (
     NOW,
     Batch,
@@ -38,6 +39,7 @@ from elastic.store.base import (
 from elastic.store.etcd.answers import Meaning, meaning, refusal, unanswered
 from elastic.store.etcd.endpoint import Endpoint, EtcdOptions
 from elastic.store.etcd.messages import compare_message, entries, instead_message, operation_message, span
+from elastic.store.etcd.pages import in_pages
 from elastic.store.etcd.servers import HASLEADER, Servers
 from elastic.store.etcd.stubs import rpc
 from elastic.store.etcd.watch import WatchStream
@@ -95,8 +97,15 @@ class EtcdStore:
         )
         if newest_first:
             request.sort_order, request.sort_target = rpc.RangeRequest.DESCEND, rpc.RangeRequest.CREATE
-        answer = await self._servers.ask(lambda endpoint: endpoint.kv.Range, request)
+        try:
+            answer = await self._ask_range(request)
+        except TooLarge:
+            revision, pairs = await in_pages(self._ask_range, request)
+            return Listing(revision, entries(pairs))
         return Listing(answer.header.revision, entries(answer.kvs))
+
+    async def _ask_range(self, request: Any) -> Any:
+        return await self._servers.ask(lambda endpoint: endpoint.kv.Range, request)
 
     async def txn(self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Otherwise = ()) -> TxnResult:
         """See `Store.txn`. One that only reads never raises `OutcomeUnknown`.

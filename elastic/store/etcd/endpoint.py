@@ -20,8 +20,9 @@ from elastic.store.etcd.passage import Passage
 from elastic.store.etcd.refreshing import Refreshing
 from elastic.store.etcd.stubs import Stub
 
-MESSAGE_BYTES_MAX = 64 * 1024 * 1024
-"""The longest answer that is taken. grpc's own limit, 4 MB, is less than a listing of a large job."""
+MESSAGE_BYTES_MAX = 16 << 20
+"""The longest answer that is taken: it must arrive within `EtcdOptions.try_s` also over a slow network. grpc's own
+limit, 4 MB, is less than a listing of a large job; what is longer than this one comes in pages."""
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),

@@ -20,7 +20,7 @@ from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
-from elastic.errors import StoreError, StoreUnavailable, WatchLost
+from elastic.errors import StoreError, StoreUnavailable, TooLarge, WatchLost
 from elastic.store.base import NOW, Batch, Change, More, Range
 from elastic.store.etcd.answers import Meaning, details, meaning, refusal, watch_end
 from elastic.store.etcd.endpoint import Endpoint
@@ -144,7 +144,9 @@ class WatchStream:
             self.lose(WatchLost(f"etcd at {self.endpoint} closed the watch"))
         except grpc.aio.AioRpcError as error:
             if meaning(error) is Meaning.REFUSED:
-                self.lose(refusal(error, self.endpoint))
+                refused = refusal(error, self.endpoint)
+                # Many large changes at once do not fit into one response; a listing has them in pages.
+                self.lose(WatchLost(str(refused)) if isinstance(refused, TooLarge) else refused)
             else:
                 self.broken = True
                 self.lose(WatchLost(f"the watch at {self.endpoint} broke: {details(error)}"))

@@ -1,0 +1,117 @@
+"""Whole jobs below whose prefix somebody has written so much that no answer of etcd holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elastic.keys import JobKeys
+from elastic.store.base import Delete, Put, Range
+from elastic.store.etcd import EtcdStore
+from tests.process.jobs import Job, Stage
+from tests.store.servers import binary_of, one_server
+
+LARGE = b"x" * 1_450_000
+"""A little below what etcd takes in one request."""
+MANY = 60
+LIMIT_S = 60.0
+
+
+async def write(job: Job, *names: str) -> None:
+    """Put `MANY` large documents in all below these names in the job's prefix."""
+    store = EtcdStore([job.etcd.endpoint])
+    for number in range(MANY):
+        key = f"{JobKeys(job.job_id).root}{names[number % len(names)]}x{number:02}"
+        await store.txn((), [Put(key, LARGE)])
+    await store.close()
+
+
+async def ctl(job: Job, command: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    """`elastic-ctl`, run to its end."""
+    named = () if command == "list" else ("--job_id", job.job_id)
+    argv = (sys.executable, "-m", "launcher.ctl", command, "--elastic_server", job.etcd.endpoint, *named, *flags)
+    return await asyncio.to_thread(
+        subprocess.run, argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+
+
+@pytest.mark.parametrize("version", ["3.4", "3.5"])
+@pytest.mark.timeout(180)
+def test_sixty_large_documents_stop_neither_a_job_nor_a_node_that_joins_nor_elastic_ctl(
+    tmp_path: Path, version: str
+) -> None:
+    binary = binary_of(version)
+    if binary is None:
+        pytest.skip(f"there is no etcd {version} on this machine")
+
+    async def story(job: Job) -> None:
+        nodes = [await job.node("--np", "2:3", "--grow_every", "0") for _ in range(2)]
+        world = await job.world(1, 2)
+        await write(job, "members/", "zz/")
+        await write(job, "events/")
+        await world[0].exits(7)
+        again = await job.newest_world(2)
+        assert again[0].generation > 1, "the job has formed again after a failure"
+        nodes.append(await job.node("--np", "2:3"))
+        for worker in await job.newest_world(3):
+            assert not worker.ended
+        for command in ("status", "list", "events"):
+            shown = await ctl(job, command)
+            assert shown.returncode == 0, shown.stderr
+            assert job.job_id in shown.stdout or command == "events"
+        for worker in await job.newest_world(3):
+            await worker.exits(0)
+        assert [await node.exits() for node in nodes] == [0, 0, 0]
+        assert not [line for node in nodes for line in node.lines if "does not answer" in line]
+        refused = await ctl(job, "forget", "--yes")
+        assert (refused.returncode, refused.stderr.count("\n")) == (1, 1), "what stands below members/ is a member"
+        store = EtcdStore([job.etcd.endpoint])
+        await store.txn((), [Delete(Range.prefix(JobKeys(job.job_id).members))])
+        await write(job, "outcomes/0000000001/", "answers/p/", "leave/", "unknown")
+        shown = await ctl(job, "forget", "--yes")
+        assert shown.returncode == 0, shown.stderr
+        assert shown.stdout.startswith(f"Job {job.job_id} is forgotten: ")
+        assert (await store.list(Range.prefix(JobKeys(job.job_id).root), keys_only=True)).entries == ()
+        await store.close()
+
+    server = one_server(binary, tmp_path / "etcd").start()
+    try:
+        Stage(server, tmp_path).play(story)
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("version", ["3.4", "3.5"])
+def test_a_job_with_more_than_a_reader_holds_is_a_line_of_the_list_and_can_be_forgotten(
+    tmp_path: Path, version: str
+) -> None:
+    binary = binary_of(version)
+    if binary is None:
+        pytest.skip(f"there is no etcd {version} on this machine")
+
+    async def story(job: Job) -> None:
+        node = await job.node("--np", "1")
+        (worker,) = await job.world(1, 1)
+        await worker.exits(0)
+        assert await node.exits() == 0
+        await write(job, "zz/a")
+        await write(job, "zz/b")
+        shown = await ctl(job, "list")
+        assert shown.returncode == 0, shown.stderr
+        (line,) = [line for line in shown.stdout.splitlines() if line.startswith(job.job_id)]
+        assert "unreadable" in line
+        assert "more than 128 MiB stand in etcd from" in line
+        shown = await ctl(job, "status")
+        assert (shown.returncode, shown.stdout, shown.stderr.count("\n")) == (4, "", 1)
+        assert "more than 128 MiB stand in etcd from" in shown.stderr
+        assert (await ctl(job, "forget", "--yes")).returncode == 0
+
+    server = one_server(binary, tmp_path / "etcd").start()
+    try:
+        Stage(server, tmp_path).play(story)
+    finally:
+        server.kill()
