@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,17 @@ LARGE = b"x" * 1_450_000
 """A little below what etcd takes in one request."""
 MANY = 60
 LIMIT_S = 60.0
+
+
+@pytest.fixture(params=["3.4", "3.5"])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
+    """An etcd of its own, of each version."""
+    binary = binary_of(request.param)
+    if binary is None:
+        pytest.skip(f"there is no etcd {request.param} on this machine")
+    server = one_server(binary, tmp_path / "etcd").start()
+    yield Stage(server, tmp_path)
+    server.kill()
 
 
 async def write(job: Job, *names: str) -> None:
@@ -39,15 +51,10 @@ async def ctl(job: Job, command: str, *flags: str) -> subprocess.CompletedProces
     )
 
 
-@pytest.mark.parametrize("version", ["3.4", "3.5"])
 @pytest.mark.timeout(180)
 def test_sixty_large_documents_stop_neither_a_job_nor_a_node_that_joins_nor_elastic_ctl(
-    tmp_path: Path, version: str
+    either: Stage,
 ) -> None:
-    binary = binary_of(version)
-    if binary is None:
-        pytest.skip(f"there is no etcd {version} on this machine")
-
     async def story(job: Job) -> None:
         nodes = [await job.node("--np", "2:3", "--grow_every", "0") for _ in range(2)]
         world = await job.world(1, 2)
@@ -78,21 +85,12 @@ def test_sixty_large_documents_stop_neither_a_job_nor_a_node_that_joins_nor_elas
         assert (await store.list(Range.prefix(JobKeys(job.job_id).root), keys_only=True)).entries == ()
         await store.close()
 
-    server = one_server(binary, tmp_path / "etcd").start()
-    try:
-        Stage(server, tmp_path).play(story)
-    finally:
-        server.kill()
+    either.play(story)
 
 
-@pytest.mark.parametrize("version", ["3.4", "3.5"])
 def test_a_job_with_more_than_a_reader_holds_is_a_line_of_the_list_and_can_be_forgotten(
-    tmp_path: Path, version: str
+    either: Stage,
 ) -> None:
-    binary = binary_of(version)
-    if binary is None:
-        pytest.skip(f"there is no etcd {version} on this machine")
-
     async def story(job: Job) -> None:
         node = await job.node("--np", "1")
         (worker,) = await job.world(1, 1)
@@ -110,8 +108,4 @@ def test_a_job_with_more_than_a_reader_holds_is_a_line_of_the_list_and_can_be_fo
         assert "more than 128 MiB stand in etcd from" in shown.stderr
         assert (await ctl(job, "forget", "--yes")).returncode == 0
 
-    server = one_server(binary, tmp_path / "etcd").start()
-    try:
-        Stage(server, tmp_path).play(story)
-    finally:
-        server.kill()
+    either.play(story)

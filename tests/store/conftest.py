@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -57,6 +58,19 @@ class EtcdBench:
     async def compact(self, store: Store, revision: int) -> None:
         assert isinstance(store, EtcdStore)
         await store._servers.rotation.current.kv.Compact(rpc.CompactionRequest(revision=revision))
+
+
+def on(bench: Bench, story: Callable[[Store], Awaitable[None]]) -> None:
+    """Play the story with a client of the store."""
+
+    async def run() -> None:
+        store = bench.client()
+        try:
+            await story(store)
+        finally:
+            await store.close()
+
+    asyncio.run(run())
 
 
 def _server(version: str, folder: Path) -> Iterator[Server]:

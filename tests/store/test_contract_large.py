@@ -16,6 +16,7 @@ from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
 from elastic.store.etcd.endpoint import MESSAGE_BYTES_MAX
 from elastic.store.etcd.pages import LISTING_BYTES_MAX
+from tests.store import conftest
 from tests.store.conftest import Bench, EtcdBench
 from tests.store.mirrors import Watched
 from tests.store.servers import one_server
@@ -29,15 +30,13 @@ MANY = 60
 def on(bench: Bench, story: Callable[[Store], Awaitable[None]]) -> None:
     """Play the story; the part of the store is empty afterwards, since so much is a burden for later tests."""
 
-    async def run() -> None:
-        store = bench.client()
+    async def emptied(store: Store) -> None:
         try:
             await story(store)
         finally:
             await store.txn((), [Delete(Range.prefix(bench.prefix))])
-            await store.close()
 
-    asyncio.run(run())
+    conftest.on(bench, emptied)
 
 
 async def put_many(store: Store, prefix: str, count: int = MANY, value: bytes = LARGE) -> None:

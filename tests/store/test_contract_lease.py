@@ -6,8 +6,7 @@ import asyncio
 import time
 
 from elastic.store.base import Delete, Put, Range, Store
-from tests.store.conftest import Bench
-from tests.store.test_contract_txn import on
+from tests.store.conftest import Bench, on
 
 
 async def until_gone(store: Store, key: str, from_revision: int) -> float:

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-
 import pytest
 
 from elastic.errors import StoreError
 from elastic.store.base import OPERATIONS_MAX, Compare, Delete, Instead, Put, Range, Read, Store
-from tests.store.conftest import Bench
-
-
-def on(bench: Bench, story: Callable[[Store], Awaitable[None]]) -> None:
-    async def run() -> None:
-        store = bench.client()
-        try:
-            await story(store)
-        finally:
-            await store.close()
-
-    asyncio.run(run())
+from tests.store.conftest import Bench, on
 
 
 def test_each_writing_transaction_makes_one_revision_and_a_reading_one_none(bench: Bench) -> None:

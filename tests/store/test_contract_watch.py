@@ -9,8 +9,7 @@ import pytest
 
 from elastic.errors import Compacted, StoreError
 from elastic.store.base import NOW, Batch, Change, Delete, Put, Range, Store
-from tests.store.conftest import Bench
-from tests.store.test_contract_txn import on
+from tests.store.conftest import Bench, on
 
 
 async def changes(watch: AsyncGenerator[Batch, None], count: int) -> list[Change]:

@@ -14,9 +14,8 @@ from elastic.store.base import NOW, Batch, Delete, Listing, More, Put, Range, St
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
 from elastic.store.mirror import Mirror
-from tests.store.conftest import Bench
+from tests.store.conftest import Bench, on
 from tests.store.mirrors import Watched
-from tests.store.test_contract_txn import on
 
 
 class FaultyStore(MemoryStore):
