@@ -64,8 +64,8 @@ def _run(config: Config, outputs: Outputs) -> int:
     with LogDisk(hold, named, STORY if job else "") as disk:
         if disk.note:
             outputs.say(f"--log_overwrite: {disk.note}")
-        if disk.moved:
-            outputs.say(disk.moved)
+        for line in filter(None, (disk.moved, disk.unlocked)):
+            outputs.say(line)
         config = replace(config, log_dir=str(disk.path))
         for line in config.warnings:
             outputs.say(f"warning: {line}")

@@ -5,6 +5,9 @@ they are appended to, and one line says so: a node that joins a running job must
 
 The agents of one job share a folder, for each rank is in one place. Two jobs do not: both have a rank 0. The second one
 writes into a folder of its own below the first one's, and says so.
+
+Only this user can open the locks: `flock` needs no right to write, so whoever can read a lock file can hold its lock.
+No agent waits for another process: without a lock it starts all the same, and one line says so.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import contextlib
 import fcntl
 import os
 import re
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,6 +29,12 @@ LOCK = ".agents.lock"
 JOB_LOCK = re.compile(r"\.agents\.(.+)\.lock")
 BELOW_MAX = 8
 """Jobs that begin in one folder in the same moment may all give way; after so many folders the last one is shared."""
+MODE = 0o600
+LOCK_LIMIT_S = 2.0
+"""How long to wait for a lock that another process holds alone. An agent does so for as long as it deletes old logs."""
+LOCK_RETRY_S = 0.02
+HELD = "another process holds it; fuser names that process"
+FOREIGN = "it belongs to another user"
 OURS = re.compile(
     r"(?:workerlog|serverlog|heterlog)\.\d+(?:\.\d+)?|envlog(?:\.[a-z]+)?\.\d+|endpoints(?:\.\d+)?\.log"
     r"|launcher(?:\.1)?\.log|events(?:\.1)?\.jsonl"
@@ -35,7 +45,7 @@ OURS = re.compile(
 class LogFolder:
     """A folder that this process writes into until it is closed.
 
-    `path` is where. `note` and `moved` are lines for people, "" if all is as asked.
+    `path` is where. `note`, `moved` and `unlocked` are lines for people, "" if all is as asked.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False, job: str = "", below: str = "") -> None:
@@ -46,21 +56,21 @@ class LogFolder:
         """
         check_log_dir(path)
         self.path = path
-        self.note = self.moved = ""
+        self.note = self.moved = self.unlocked = ""
         self._of_job: tuple[Path, int] | None = None
+        self._fd = -1
         try:
-            self._fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._fd = _open(path / LOCK)
+        except PermissionError as error:
+            self._is_unlocked(path / LOCK, error)
         except OSError as error:
             raise ConfigError(
                 f"{path / LOCK} cannot be opened ({error.strerror}); change --log_dir or its owner"
             ) from error
-        try:
-            if overwrite:
-                self._begin_anew(path)
-            fcntl.flock(self._fd, fcntl.LOCK_SH)
-        except OSError as error:
-            if overwrite:
-                self.note = f"{path} cannot be locked ({error.strerror}), so that its logs are appended to"
+        else:
+            self._lock(path, overwrite)
+        if self.unlocked and overwrite:
+            self.note = f"{path / LOCK} cannot be locked, so its logs are appended to"
         if job:
             self._share_with_nobody_but(job, below)
 
@@ -72,9 +82,28 @@ class LogFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Let go of the locks."""
-        descriptors.close(self._fd)
+        if self._fd >= 0:
+            descriptors.close(self._fd)
         if self._of_job is not None:
             _let_go(*self._of_job)
+
+    def _lock(self, path: Path, overwrite: bool) -> None:
+        try:
+            if overwrite:
+                self._begin_anew(path)
+            _share(self._fd, time.monotonic() + LOCK_LIMIT_S)
+        except BlockingIOError as error:
+            self._is_unlocked(path / LOCK, error)
+        except OSError as error:
+            if overwrite:
+                self.note = f"{path} cannot be locked ({error.strerror}), so that its logs are appended to"
+
+    def _is_unlocked(self, lock: Path, error: OSError) -> None:
+        why = FOREIGN if isinstance(error, PermissionError) else HELD
+        self.unlocked = self.unlocked or (
+            f"{lock} cannot be locked ({why}), so this agent starts without that lock; while it runs, start no other "
+            "job with this --log_dir, and no agent with --log_overwrite"
+        )
 
     def _begin_anew(self, path: Path) -> None:
         try:
@@ -93,9 +122,10 @@ class LogFolder:
     def _share_with_nobody_but(self, job: str, below: str) -> None:
         """Take the folder for a job, or the first one `below` that no other job has."""
         wanted, first = self.path, ""
-        with contextlib.suppress(OSError):  # What cannot be locked cannot be told apart.
+        try:
             for _ in range(BELOW_MAX):
-                self._of_job = _hold(self.path / f".agents.{job}.lock")
+                lock = self.path / f".agents.{job}.lock"
+                self._of_job = _hold(lock)
                 other = _another(self.path, job)
                 if not other:
                     break
@@ -104,19 +134,43 @@ class LogFolder:
                 self._of_job = None
                 self.path /= below
                 check_log_dir(self.path)
+        except (PermissionError, BlockingIOError) as error:
+            self._is_unlocked(lock, error)
+        except OSError:
+            pass  # What cannot be locked cannot be told apart.
         if first:
-            self.moved = (
-                f"another job ({first}) writes its logs into {wanted}; those of this one are in {self.path} "
-                "(--log_dir names another folder)"
-            )
+            self.moved = f"{first}; the logs of this one are in {self.path} (--log_dir names another folder)"
+
+
+def _open(path: Path) -> int:
+    """Open a lock file for this user alone; one that an older version made loses the rights of others."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
+    with contextlib.suppress(OSError):  # Another user's: a group shares the folder.
+        if os.fstat(fd).st_mode & 0o077:
+            os.fchmod(fd, MODE)
+    return fd
+
+
+def _share(fd: int, until_s: float) -> None:
+    """Take a shared lock. Raises `BlockingIOError` if another process holds it alone until then."""
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                raise
+            time.sleep(LOCK_RETRY_S)
+        else:
+            return
 
 
 def _hold(path: Path) -> tuple[Path, int]:
     """A shared lock on a file that is there. Raises `OSError` if it cannot be had."""
+    until_s = time.monotonic() + LOCK_LIMIT_S
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = _open(path)
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH)
+            _share(fd, until_s)
             with contextlib.suppress(FileNotFoundError):  # Somebody has removed it in this moment.
                 if os.path.samestat(os.fstat(fd), os.stat(path)):
                     return path, fd
@@ -135,18 +189,25 @@ def _let_go(path: Path, fd: int) -> None:
 
 
 def _another(folder: Path, job: str) -> str:
-    """Another job that has the folder, "" if none has. What jobs left behind that are gone is removed."""
+    """Which other job has the folder, in words; "" if none has. Removes the locks of jobs that are gone."""
     for path in folder.glob(".agents.*.lock"):
         match = JOB_LOCK.fullmatch(path.name)
         if match is None or match[1] == job:
             continue
-        with contextlib.suppress(OSError):
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
-            except BlockingIOError:
-                return match[1].partition("@")[0]
-            finally:
-                descriptors.close(fd)
+        name = match[1].partition("@")[0]
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except PermissionError:  # Whether that job runs, only that user can tell.
+            return f"{folder} has the lock of a job ({name}) of another user"
+        except OSError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+        except BlockingIOError:
+            return f"another job ({name}) writes its logs into {folder}"
+        except OSError:
+            continue
+        finally:
+            descriptors.close(fd)
     return ""

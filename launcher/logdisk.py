@@ -86,6 +86,7 @@ class LogDisk:
     """Where the logs are."""
     note: str
     moved: str
+    unlocked: str
     warning: str
     """Lines for people, "" if all is as asked."""
 
@@ -120,7 +121,8 @@ class LogDisk:
         """Wait until the folder is known to be good. Raises `ConfigError` if it is not, or does not answer."""
         held = self._process.held()
         self.path = bytes_path(held.path)
-        self.note, self.moved, self.warning = map(bytes_text, (held.note, held.moved, held.warning))
+        said = (held.note, held.moved, held.unlocked, held.warning)
+        self.note, self.moved, self.unlocked, self.warning = map(bytes_text, said)
         return self
 
     def __exit__(

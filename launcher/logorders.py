@@ -101,6 +101,7 @@ class Held(msgspec.Struct, frozen=True, array_like=True, tag=True):
     path: bytes
     note: bytes
     moved: bytes
+    unlocked: bytes
     warning: bytes
 
 

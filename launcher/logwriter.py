@@ -162,8 +162,8 @@ def serve(pipes: tuple[int, int], ring: Ring, hold: Callable[[], LogFolder], sto
         with hold() as folder:
             if story:
                 _try(folder.path / story)
-            lines = map(text_bytes, (folder.note, folder.moved, warning(folder_check(LOG, folder.path))))
-            _answer(answers, Held(path_bytes(folder.path), *lines))
+            said = (folder.note, folder.moved, folder.unlocked, warning(folder_check(LOG, folder.path)))
+            _answer(answers, Held(path_bytes(folder.path), *map(text_bytes, said)))
             proctitle.show(title)
             _obey(orders, answers, ring)
     except ConfigError as error:

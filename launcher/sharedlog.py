@@ -13,6 +13,8 @@ from pathlib import Path
 
 BYTES_MAX = 8 << 20
 """Of the file; there are two of them at most."""
+LOCKED_BYTES_MAX = BYTES_MAX + (1 << 20)
+"""Of one that another process keeps locked, as every user can who may read it: it is renamed all the same."""
 
 
 class SharedLog:
@@ -54,7 +56,8 @@ class SharedLog:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return False
+                if os.fstat(fd).st_size <= LOCKED_BYTES_MAX:
+                    return False
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(fd), os.stat(self.path)):
                 os.replace(self.path, self.full)

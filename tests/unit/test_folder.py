@@ -80,7 +80,7 @@ def test_another_job_has_a_folder_of_its_own_below_and_says_so_until_the_first_i
             with LogFolder(tmp_path, job="j10", below="j10") as other:
                 assert other.path == tmp_path / "j10"
                 assert other.moved == (
-                    f"another job (j1) writes its logs into {tmp_path}; those of this one are in {tmp_path}/j10 "
+                    f"another job (j1) writes its logs into {tmp_path}; the logs of this one are in {tmp_path}/j10 "
                     "(--log_dir names another folder)"
                 )
     with LogFolder(tmp_path, job="j10", below="j10") as alone:
