@@ -121,7 +121,7 @@ class LogFolder:
 
     def _share_with_nobody_but(self, job: str, below: str) -> None:
         """Take the folder for a job, or the first one `below` that no other job has."""
-        wanted, first = self.path, ""
+        first = ""
         try:
             for _ in range(BELOW_MAX):
                 lock = self.path / f".agents.{job}.lock"

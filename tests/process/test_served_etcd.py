@@ -10,6 +10,7 @@ import shlex
 import signal
 import socket
 import stat
+import sys
 from pathlib import Path
 
 import psutil
@@ -29,6 +30,22 @@ from tests.store.servers import free_ports
 
 OURS = secrets.token_hex(16)
 HERE = "127.0.0.1"
+
+
+INTRUDER = """
+import re, socket
+for name in re.findall("@(elastic-passage-[0-9a-f]+)", open("/proc/net/unix").read()):
+    with socket.socket(socket.AF_UNIX) as end:
+        end.settimeout(10)
+        end.connect("\\0" + name)
+        try:
+            end.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
+            answer = end.recv(9)
+        except (BrokenPipeError, ConnectionResetError):
+            answer = b""
+    print(name, len(answer))
+"""
+"""Speaks HTTP/2 at every way to etcd that processes of this machine have open."""
 
 
 class Served:
@@ -112,6 +129,24 @@ def test_the_way_outlives_a_connection_that_is_made_anew_and_an_etcd_that_is_sta
             await served.etcd.ended()
             await served.etcd.start_again()
             assert not (await store.list(Range.prefix("/elastic/"))).entries, "it is empty"
+            await store.close()
+
+    asyncio.run(run())
+
+
+def test_another_process_of_this_user_gets_no_byte_of_etcd_by_the_way_of_this_one() -> None:
+    async def run() -> None:
+        async with Served() as served:
+            store = served.store(OURS)
+            await store.list(Range.prefix("/elastic/"))
+            passage = store._servers.rotation.current.passage
+            assert passage is not None
+            name = passage.open().removeprefix("unix-abstract:")
+            command = (sys.executable, "-I", "-c", INTRUDER)
+            intruder = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+            said, _ = await intruder.communicate()
+            assert f"{name} 0\n" in said.decode()
+            await store.txn((), [Put("/elastic/j/a", b"1")])
             await store.close()
 
     asyncio.run(run())

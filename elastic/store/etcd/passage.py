@@ -2,7 +2,8 @@
 
 gRPC has no say in how its connections begin. So it connects to an abstract Unix socket of this process, and for each
 such connection one is made to the porter, which first wants to see that we know the secret. Abstract sockets have no
-permissions; the kernel tells who connects, and only this user is served.
+permissions, and every process of the machine can see their names; the kernel tells which process connects, and only
+this process is served.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Passage:
             connected, _ = self._listener.accept()
         except OSError:
             return
-        if _user_of(connected) != os.getuid():
+        if _process_of(connected) != os.getpid():  # Asked for now: a fork of this process has another one.
             connected.close()
             return
         connected.setblocking(False)
@@ -143,7 +144,7 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
     return line
 
 
-def _user_of(connected: socket.socket) -> int:
-    """The user id of who is at the other end of a Unix socket."""
+def _process_of(connected: socket.socket) -> int:
+    """The process that connected a Unix socket; 0 if it is in a PID namespace that this process cannot see."""
     raw: Any = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", raw)[1])
+    return int(struct.unpack("3i", raw)[0])
