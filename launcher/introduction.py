@@ -38,5 +38,6 @@ def introduce(
         narrator.warn(f"{variable} is {wanted}, and no interface here fits; use one that ip link lists, or unset it")
     if hint := bridge_hint(host, config.servers, inside=in_container()):
         narrator.warn(hint)
-    for warning in filter(None, (*known, folder_warning(CHECKPOINTS, Path(config.checkpoint_dir)))):
+    checkpoints = folder_warning(CHECKPOINTS, Path(config.checkpoint_dir))
+    for warning in filter(None, (*known, locks.chosen().note, checkpoints)):
         narrator.warn(warning)

@@ -6,6 +6,9 @@ of that node is left. A file that is missing, or that another boot or machine wr
 
 The file stays when the agent was killed, because then the proof is wanted. It is removed only when the nursery ends in
 order with nothing left running; what happened is then recorded in the store. Standard library only.
+
+The files lie in a folder of this user. A process keeps to the folder that it chose first: a node that held its lock in
+two places would look dead in the one that it left. Two processes that chose different folders lose nothing but time.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import stat
 import tempfile
@@ -31,6 +35,8 @@ KEEP_S = 7 * 86400.0
 FREE_MAX = 100
 """Free lock files older than this, and all but so many of the newest, are removed when a new one is made."""
 
+MEND = "remove it, or set TMPDIR to a folder that only you can write"
+
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -45,20 +51,94 @@ class Lock(NamedTuple):
         self.path.unlink(missing_ok=True)
 
 
-def folder() -> Path:
-    """The folder for this user's locks; made with mode 0700.
+class Place(NamedTuple):
+    """Where locks may be: the folder `name` below `base`. In a `private` place nobody else may write into `base`."""
 
-    Raises `ConfigError` when somebody else made it first or can write there: a foreign file must not prove a death.
+    base: str
+    name: str
+    private: bool = False
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return Path(self.base, self.name)
+
+
+class Chosen(NamedTuple):
+    """The folder for locks, and a line for people, "" if it is the usual one."""
+
+    path: Path
+    note: str
+
+
+def chosen() -> Chosen:
+    """The folder for this user's locks. Raises `ConfigError` when every place for it is blocked."""
+    return _choose(places())
+
+
+def folder() -> Path:
+    """The folder of `chosen`; made again with mode 0700 where somebody has removed it.
+
+    Raises `ConfigError` when another user can write there now: a foreign file must not prove a death.
     """
-    path = Path(tempfile.gettempdir()) / f"elastic-launch-{os.getuid()}"
-    try:
-        path.mkdir(mode=0o700, exist_ok=True)
-        found = path.lstat()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be made ({error.strerror}); set TMPDIR to a folder you can write") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise ConfigError(f"{path} is not a folder that only you can write; remove it or set TMPDIR to another folder")
+    path = chosen().path
+    if why := _blocked(path):
+        raise ConfigError(f"{why}; {MEND}")
     return path
+
+
+def places() -> tuple[Place, ...]:
+    """Where locks may be, the usual place first.
+
+    Another user can make the folder in /tmp or /dev/shm first, and so keep this user out of it, but neither in the
+    runtime directory of a login nor at home. Home comes last: it may be on a network disk that hangs.
+    """
+    own = f"elastic-launch-{os.getuid()}"
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    return (
+        Place(tempfile.gettempdir(), own),
+        *([Place(runtime, "elastic-launch", private=True)] if os.path.isabs(runtime) else []),
+        Place("/dev/shm", own),
+        Place(os.path.expanduser("~"), ".cache/elastic-launch", private=True),
+    )
+
+
+@functools.cache
+def _choose(among: tuple[Place, ...]) -> Chosen:
+    reasons: list[str] = []
+    for place in among:
+        if not (why := _unfit(place)):
+            return Chosen(place.path, f"{reasons[0]}; the locks of nodes are in {place.path}" if reasons else "")
+        reasons.append(why)
+    raise ConfigError(f"{'; '.join(reasons)}; {MEND}")
+
+
+def _unfit(place: Place) -> str:
+    """Why locks cannot be there, "" if they can."""
+    try:
+        if place.private and not _only_ours(os.stat(place.base)):
+            return f"{place.base} is not a folder that only you can write"
+        if why := _blocked(place.path):
+            return why
+        with tempfile.TemporaryFile(dir=place.path) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return f"{place.path} cannot be used ({error.strerror})"
+    return ""
+
+
+def _blocked(path: Path) -> str:
+    """Make the folder if it is not there; why it cannot have locks, "" if it can."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ours = _only_ours(path.lstat())
+    except OSError as error:
+        return f"{path} cannot be made ({error.strerror})"
+    return "" if ours else f"{path} is not a folder that only you can write"
+
+
+def _only_ours(found: os.stat_result) -> bool:
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 def lock_path(job_id: str, node_id: str, base: Path | None = None) -> Path:

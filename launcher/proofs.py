@@ -9,6 +9,7 @@ from elastic import roster
 from elastic.agentevents import Event, ProvenDead, Tick
 from elastic.agentfacts import Facts
 from elastic.decisions import Reason
+from elastic.errors import ConfigError
 from launcher import locks
 from launcher.connecting import boottime
 from launcher.logs import Narrator
@@ -45,6 +46,12 @@ class Proofs:
         asyncio.get_running_loop().call_later(pause_s, self._put, Tick())
         for node in nodes:
             vanished = node not in facts.view.members and node not in facts.memory.dead
-            if vanished and locks.proven_dead(locks.lock_path(self._job_id, node)):
+            if vanished and self._is_proven_dead(node):
                 self._narrator.say(f"{node} was on this machine, and nothing is left of it")
                 self._put(ProvenDead(node))
+
+    def _is_proven_dead(self, node: str) -> bool:
+        try:
+            return locks.proven_dead(locks.lock_path(self._job_id, node))
+        except ConfigError:  # Somebody took the folder of the locks away while this agent ran: no proof.
+            return False

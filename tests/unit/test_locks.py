@@ -80,6 +80,42 @@ def test_the_folder_is_this_users_alone(tmp_path: Path, monkeypatch: pytest.Monk
         locks.lock_path("j1", "n")
 
 
+def test_a_process_keeps_to_the_folder_that_it_chose_first(tmp_path: Path) -> None:
+    first, second = (locks.Place(str(tmp_path), name) for name in ("first", "second"))
+    first.path.touch()
+    assert locks._choose((first, second)).path == second.path
+    first.path.unlink()
+    assert locks._choose((first, second)).path == second.path
+
+
+@pytest.mark.parametrize(
+    ("unfit", "why"),
+    [
+        (locks.Place("/proc/nowhere", "locks"), "/proc/nowhere/locks cannot be made (No such file or directory)"),
+        (locks.Place("/proc/self", "fd"), "/proc/self/fd cannot be used (No such file or directory)"),
+        (locks.Place("/tmp", "locks", private=True), "/tmp is not a folder that only you can write"),
+        (locks.Place("/nowhere", "locks", private=True), "/nowhere/locks cannot be used (No such file or directory)"),
+    ],
+)
+def test_the_first_place_that_can_have_locks_is_chosen_and_why_no_other(
+    tmp_path: Path, unfit: locks.Place, why: str
+) -> None:
+    usual = locks.Place(str(tmp_path), "locks")
+    assert locks._choose((usual, unfit)) == (usual.path, "")
+    assert locks._choose((unfit, usual)) == (usual.path, f"{why}; the locks of nodes are in {usual.path}")
+    with pytest.raises(ConfigError) as caught:
+        locks._choose((unfit, unfit))
+    assert str(caught.value) == f"{why}; {why}; {locks.MEND}"
+
+
+def test_the_runtime_folder_of_a_login_is_a_place_only_if_it_is_a_whole_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1")
+    assert locks.Place("/run/user/1", "elastic-launch", private=True) in locks.places()
+    for name in ("", "user"):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", name)
+        assert [place.base for place in locks.places()][1] == "/dev/shm"
+
+
 def test_the_nodes_of_a_job_that_run_here_are_those_whose_lock_is_held(tmp_path: Path) -> None:
     held = [locks.hold(locks.lock_path(job, node, tmp_path)) for job, node in (("j1", "h-0001"), ("j10", "h-0002"))]
     gone = locks.hold(locks.lock_path("j1", "h-0003", tmp_path))
