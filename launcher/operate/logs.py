@@ -19,6 +19,7 @@ from launcher.operate.newest import Newest
 from launcher.operate.readers import while_read
 from launcher.seatsof import Found
 from launcher.telling import pass_on
+from launcher.terminalfilter import RAW_HELP, TerminalFilter
 
 WHO = "elastic-ctl"
 LINES: Final = 100
@@ -39,6 +40,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lines", metavar="N", default=str(LINES), help=f"so many lines of what is there (default: {LINES})"
     )
+    parser.add_argument("--raw", action="store_true", help=RAW_HELP)
 
 
 async def _run(job: Job, asked: argparse.Namespace) -> int:
@@ -50,11 +52,14 @@ async def _run(job: Job, asked: argparse.Namespace) -> int:
             return NOT_HERE
         if why := seatsof.elsewhere(newest.view):
             raise Unasked(why)
-        teller = _Teller(job, newest, role, index)
-        if not asked.follow:
-            await teller.tell_once(lines)
-            return 0
-        return await while_read(teller.follow(lines))
+        teller = _Teller(job, newest, role, index, None if asked.raw else TerminalFilter())
+        try:
+            if not asked.follow:
+                await teller.tell_once(lines)
+                return 0
+            return await while_read(teller.follow(lines))
+        finally:
+            teller.break_off()
 
 
 def _lines(text: str) -> int:
@@ -64,13 +69,17 @@ def _lines(text: str) -> int:
 
 
 class _Teller:
-    """Passes one log on to stdout, and says on stderr where it comes from when that changes."""
+    """Passes one log on to stdout, and says on stderr where it comes from when that changes.
 
-    def __init__(self, job: Job, newest: Newest, role: Role, index: int) -> None:
+    Without a `shown` filter the bytes are passed on as they are.
+    """
+
+    def __init__(self, job: Job, newest: Newest, role: Role, index: int, shown: TerminalFilter | None) -> None:
         self._job = job
         self._newest = newest
         self._role = role
         self._index = index
+        self._shown = shown
         self._name = process_name(role, index)
         self._stamp = (0, 0)
         self._offset = -1
@@ -80,6 +89,11 @@ class _Teller:
         self._whole_line = True
         self._passed_on = 0
         self._waits = ""
+
+    def break_off(self) -> None:
+        """End the worker's colours and sequences: what follows is not its own."""
+        if self._shown is not None and (rest := self._shown.end()):
+            pass_on(rest)
 
     async def tell_once(self, lines: int) -> None:
         """Tell what is there. Raises `Unasked`."""
@@ -97,12 +111,12 @@ class _Teller:
             found = seatsof.where(newest.view, self._role, self._index)
             if found is None or found.stamp < self._stamp or (found.stamp == self._stamp and self._offset < 0):
                 if (stored := newest.view.verdict) is not None:
-                    say(f"the job has {stored.value.status}: {stored.value.reason}", WHO)
+                    self._say(f"the job has {stored.value.status}: {stored.value.reason}")
                     return 0
                 await self._wait(seatsof.absent(newest.view, self._role, self._index) if found is None else "")
                 continue
             if self._node and found.node != self._node:
-                say(f"{self._name} moved from {self._node} to {found.node} (generation {found.stamp[0]})", WHO)
+                self._say(f"{self._name} moved from {self._node} to {found.node} (generation {found.stamp[0]})")
                 self._node = found.node
             offset = self._offset if found.stamp == self._stamp else -1
             asked = Log(self._role, self._index, LINES_MAX if self._begun else lines, True, *self._stamp, offset)
@@ -117,7 +131,7 @@ class _Teller:
                     tried, since = found.node, clock()
                 if newest.view.verdict is not None:
                     self._stamp, self._offset = found.stamp, -1
-                    say(f"{error}; the end of the log is in its file there", WHO)
+                    self._say(f"{error}; the end of the log is in its file there")
                 elif tried and clock() - since >= tries_s(newest.view):
                     raise
                 else:
@@ -138,7 +152,7 @@ class _Teller:
         trouble = self._newest.trouble
         why = f"etcd does not answer ({trouble})" if trouble else why
         if why and why != self._waits:
-            say(f"{why}; waiting", WHO)
+            self._say(f"{why}; waiting")
         self._waits = why
         await self._newest.changes(limit_s)
 
@@ -180,12 +194,17 @@ class _Teller:
     def _pass_on(self, piece: LogPiece) -> None:
         if piece.missing:
             left_out = f"==== {piece.missing} bytes are left out here, they are in the log's file ====\n"
+            self.break_off()
             pass_on(b"" if self._whole_line else b"\n")
             pass_on(left_out.encode())
-        pass_on(piece.data)
+        pass_on(piece.data if self._shown is None else self._shown.feed(piece.data))
         self._passed_on += len(piece.data)
         self._stamp, self._offset = (piece.g, piece.rev), piece.offset
         self._whole_line = piece.data.endswith(b"\n")
+
+    def _say(self, text: str) -> None:
+        self.break_off()
+        say(text, WHO)
 
 
 def tries_s(view: View) -> float:

@@ -11,10 +11,12 @@ from launcher import seatsof
 from launcher.asking import Asking, Unasked
 from launcher.descriptors import say
 from launcher.operate.job import Command, Job, write
+from launcher.terminalfilter import RAW_HELP, harmless
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("rank", metavar="RANK", help="a rank; in a parameter-server job also server.0, heter.0")
+    parser.add_argument("--raw", action="store_true", help=RAW_HELP)
 
 
 async def _run(job: Job, asked: argparse.Namespace) -> int:
@@ -22,7 +24,8 @@ async def _run(job: Job, asked: argparse.Namespace) -> int:
     async with await node_of(job, role, index, "none has stacks") as one:
         answer = await one.stacks(Stacks(role, index))
     say(answer.how, "elastic-ctl")
-    write(answer.text.splitlines())
+    text = answer.text if asked.raw else harmless(answer.text)
+    write(text.removesuffix("\n").split("\n"))
     return 0
 
 
