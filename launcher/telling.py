@@ -18,20 +18,25 @@ INTERRUPTED: Final = 128 + signal.SIGINT
 NOBODY_READS: Final = 128 + signal.SIGPIPE
 """The same for a pipe whose reader has gone."""
 
+C1_ESCAPED: Final = {number: f"\\u{number:04x}" for number in range(0x7F, 0xA0)}
+"""DEL and the C1 controls, as JSON escapes them."""
+
 
 class NobodyReads(Exception):
     """Whoever read stdout has enough (`| head`): this is no mistake, and there is nothing to say about it."""
 
 
 def answer(text: str) -> None:
-    """Write to stdout; a sign that its encoding does not have is escaped.
+    """Write to stdout. A character that its encoding does not have is escaped, and so is a C1 control.
+
+    JSON has C1 controls as they are, and a terminal obeys them as it does ESC.
 
     Raises `NobodyReads`, and `ConfigError` if it cannot be written. What comes after that goes nowhere.
     """
     with _to_stdout():
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
-        sys.stdout.write(text)
+        sys.stdout.write(text.translate(C1_ESCAPED))
         sys.stdout.flush()
 
 

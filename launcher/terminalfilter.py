@@ -133,10 +133,10 @@ class TerminalFilter:
         return end
 
 
-def harmless(text: str) -> str:
-    """A whole text as `TerminalFilter` lets it through."""
+def harmless(data: bytes) -> bytes:
+    """A whole stream as `TerminalFilter` lets it through."""
     shown = TerminalFilter()
-    return (shown.feed(text.encode("utf-8", "replace")) + shown.end()).decode("utf-8", "replace")
+    return shown.feed(data) + shown.end()
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int) -> int:

@@ -14,6 +14,7 @@ from elastic.naming import log_name, process_name
 from launcher import report, seatsof
 from launcher.asking import Asking, NotNow, Unasked
 from launcher.descriptors import say
+from launcher.logs import clean
 from launcher.operate.job import Command, Job, write
 from launcher.operate.newest import Newest
 from launcher.operate.readers import while_read
@@ -217,7 +218,7 @@ def _tell_ended(verdict: Verdict, view: View, role: Role, index: int) -> None:
     lines = [f"the job has {verdict.status}, and its agents have ended; {_where_it_was(view, role, index)}"]
     if verdict.cause is not None:
         lines += report.failure_lines(verdict.cause)
-    write(lines)
+    write(map(clean, lines))
 
 
 def _where_it_was(view: View, role: Role, index: int) -> str:

@@ -10,7 +10,8 @@ from elastic.model import Role
 from launcher import seatsof
 from launcher.asking import Asking, Unasked
 from launcher.descriptors import say
-from launcher.operate.job import Command, Job, write
+from launcher.operate.job import Command, Job
+from launcher.telling import pass_on
 from launcher.terminalfilter import RAW_HELP, harmless
 
 
@@ -24,8 +25,8 @@ async def _run(job: Job, asked: argparse.Namespace) -> int:
     async with await node_of(job, role, index, "none has stacks") as one:
         answer = await one.stacks(Stacks(role, index))
     say(answer.how, "elastic-ctl")
-    text = answer.text if asked.raw else harmless(answer.text)
-    write(text.removesuffix("\n").split("\n"))
+    text = (answer.text.removesuffix("\n") + "\n").encode()
+    pass_on(text if asked.raw else harmless(text))
     return 0
 
 

@@ -15,6 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from launcher.telling import C1_ESCAPED
+
 SCRIPTS: Final = (
     "words",
     "parts",
@@ -73,8 +75,11 @@ def document(setup: Mapping[str, Any], data: Mapping[str, Any] | None = None) ->
 
 
 def embedded(value: object) -> str:
-    """JSON that can stand in a script tag: nothing in it ends the tag, or begins another one."""
-    text = msgspec.json.encode(value).decode()
+    """JSON that can stand in a script tag: nothing in it ends the tag, or begins another one.
+
+    It has no C1 controls either: the page can be written to a terminal.
+    """
+    text = msgspec.json.encode(value).decode().translate(C1_ESCAPED)
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return text

@@ -12,7 +12,25 @@ from launcher.terminalfilter import CSI_MAX, RESET, STRING_MAX, TerminalFilter
 
 ALLOWED = re.compile(r"\x1b\[(?:[0-9;:]*m|[0-2]?K)|[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\udc80-\udc9f]")
 TOKENS = st.sampled_from(
-    [b"\x1b", b"[", b"]", b"P", b"31", b";", b"m", b"K", b"J", b"\x07", b"\x1b\\", b"\n", b"\r", b"\t", b"(", b" ", b"c"]
+    [
+        b"\x1b",
+        b"[",
+        b"]",
+        b"P",
+        b"31",
+        b";",
+        b"m",
+        b"K",
+        b"J",
+        b"\x07",
+        b"\x1b\\",
+        b"\n",
+        b"\r",
+        b"\t",
+        b"(",
+        b" ",
+        b"c",
+    ]
     + [b"\x9b", b"\x9d", b"\xc2\x9b", b"\xc2\x9d", b"\xc2\x9c", b"\xc2", b"\x9c", b"\x80", b"\xa0", b"\xe2", b"\x7f"]
     + ["é".encode(), "…".encode(), "🔥".encode(), "ß⛛".encode(), b"text", b"\x1b[2J", b"\x1b]0;t", b"\x18", b"\x05"]
 )
@@ -73,9 +91,29 @@ def test_colours_progress_bars_and_text_are_kept(kept: bytes) -> None:
         *(b"\x1b]52;c;cm0gLXJmIH4=\x07", b"\x1b]8;;http://evil\x1b\\", b"\x1b]8;;\x1b\\"),
         *(b"\x1b[2J", b"\x1b[H", b"\x1b[3A", b"\x1b[?1049h", b"\x1b[6n", b"\x1b[>4;1m", b"\x1b[ q", b"\x1b[!p"),
         *(b"\xc2\x9b2J", b"\x9b2J", b"\x9b?25l", b"\x1b[31;1$m", b"\x1b[3K", b"\x1b[0;0K"),
-        *(b"\x1bP1$r\x1b\\", b"\x1bXsos\x1b\\", b"\x1b^pm\x1b\\", b"\x1b_apc\x1b\\", b"\x1bP+q544e\xc2\x9c", b"\x90q\x18"),
+        *(
+            b"\x1bP1$r\x1b\\",
+            b"\x1bXsos\x1b\\",
+            b"\x1b^pm\x1b\\",
+            b"\x1b_apc\x1b\\",
+            b"\x1bP+q544e\xc2\x9c",
+            b"\x90q\x18",
+        ),
         *(b"\x1bc", b"\x1b7", b"\x1b8", b"\x1b(0", b"\x1b#8", b"\x1b%@", b"\x1bM", b"\x1b=", b"\x1b /F", b"\x1bN"),
-        *(b"\x07", b"\x08", b"\x05", b"\x0e", b"\x0f", b"\x00", b"\x7f", b"\x0b", b"\x0c", b"\xc2\x85", b"\x85", b"\x84"),
+        *(
+            b"\x07",
+            b"\x08",
+            b"\x05",
+            b"\x0e",
+            b"\x0f",
+            b"\x00",
+            b"\x7f",
+            b"\x0b",
+            b"\x0c",
+            b"\xc2\x85",
+            b"\x85",
+            b"\x84",
+        ),
         b"\x1b[" + b"1" * (CSI_MAX + 1) + b"m",
     ],
 )
