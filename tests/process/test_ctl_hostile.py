@@ -13,6 +13,7 @@ import tty
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -142,7 +143,7 @@ async def hostile(etcd: Server) -> AsyncIterator[Looked]:
                     )
                     await store.txn([], remember(keys, event, []))
                 course = Course(names=(EVIL,), points=(Point(1, 1.0, 1, 0.5, 1.0, (1.0,)),))
-                await store.txn([], [Put(keys.course, encode(course))])
+                await store.txn([], [Put(keys.course, msgspec.json.encode(course))])
             yield agent
         finally:
             await store.close()

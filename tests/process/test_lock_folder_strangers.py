@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.jobs import QUICK_TTL_S, Job, story
+from tests.process.jobs import QUICK_TTL_S, Job, Stage
 from tests.process.otheruser import needs_root, seen_by_all, stranger
 
 pytestmark = needs_root
@@ -34,7 +34,7 @@ def runtime(tmp_path: Path) -> Path:
 
 
 def test_a_folder_for_locks_that_another_user_made_first_stops_no_job_and_deaths_are_proven_elsewhere(
-    stage: object, shared: Path, runtime: Path
+    stage: Stage, shared: Path, runtime: Path
 ) -> None:
     environ = {"TMPDIR": str(shared), "XDG_RUNTIME_DIR": str(runtime)}
 
@@ -50,11 +50,11 @@ def test_a_folder_for_locks_that_another_user_made_first_stops_no_job_and_deaths
         await job.newest_world(1)
         await second.says(f"{re.escape(first.id)} was on this machine, and nothing is left of it")
 
-    story(told)(stage)
+    stage.play(told)
 
 
 def test_an_agent_survives_another_user_who_takes_the_place_of_a_lock_folder_that_was_cleaned_away(
-    stage: object, shared: Path
+    stage: Stage, shared: Path
 ) -> None:
     environ = {"TMPDIR": str(shared)}
 
@@ -73,4 +73,4 @@ def test_an_agent_survives_another_user_who_takes_the_place_of_a_lock_folder_tha
         await worker.exits(0)
         assert await second.exits() == 0
 
-    story(told)(stage)
+    stage.play(told)

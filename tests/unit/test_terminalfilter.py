@@ -11,28 +11,14 @@ from hypothesis import strategies as st
 from launcher.terminalfilter import CSI_MAX, RESET, STRING_MAX, TerminalFilter
 
 ALLOWED = re.compile(r"\x1b\[(?:[0-9;:]*m|[0-2]?K)|[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\udc80-\udc9f]")
+CONTROLS = (
+    rb"\x1b [ ] P 31 ; m K J ( c \x1b\\ \x07 \n \r \t \x9b \x9d \xc2\x9b \xc2\x9d \xc2\x9c \x9c \x80 \x7f \x18 \x05"
+)
 TOKENS = st.sampled_from(
     [
-        b"\x1b",
-        b"[",
-        b"]",
-        b"P",
-        b"31",
-        b";",
-        b"m",
-        b"K",
-        b"J",
-        b"\x07",
-        b"\x1b\\",
-        b"\n",
-        b"\r",
-        b"\t",
-        b"(",
-        b" ",
-        b"c",
+        *(token.decode("unicode_escape").encode("latin-1") for token in CONTROLS.split()),
+        *(b" ", b"\xc2", b"\xa0", b"\xe2", b"text", b"\x1b[2J", b"\x1b]0;t", *map(str.encode, "é…🔥⛛")),
     ]
-    + [b"\x9b", b"\x9d", b"\xc2\x9b", b"\xc2\x9d", b"\xc2\x9c", b"\xc2", b"\x9c", b"\x80", b"\xa0", b"\xe2", b"\x7f"]
-    + ["é".encode(), "…".encode(), "🔥".encode(), "ß⛛".encode(), b"text", b"\x1b[2J", b"\x1b]0;t", b"\x18", b"\x05"]
 )
 STREAMS = st.one_of(st.binary(), st.lists(TOKENS).map(b"".join))
 
