@@ -15,6 +15,7 @@ from contextlib import suppress
 from elastic.errors import ConfigError
 from elastic.linkwire import LINE_MAX, Greeting, greeting_line, read_greeting
 from elastic.store.lookup import resolved
+from launcher.acceptor import Acceptor
 from launcher.addresses import is_loopback
 from launcher.endpoints import as_ip
 
@@ -24,20 +25,16 @@ ASK_LIMIT_S = 2.0
 """How long a node may take to say who it is."""
 PAUSE_S = 1.0
 """Before the next connection is taken when this process has no descriptor or memory for one."""
-OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Hello:
     """Listens until `close`. `port` is where."""
 
     def __init__(self, listener: socket.socket, line: bytes) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._socket = listener
-        self._pause: asyncio.TimerHandle | None = None
         self._take: Callable[[socket.socket], None] = lambda connected: dismiss(connected, line)
         self.address = str(listener.getsockname()[0])
         self.port = int(listener.getsockname()[1])
-        self._loop.add_reader(listener.fileno(), self._accept)
+        self._acceptor = Acceptor(listener, lambda one: self._take(one), at_once=BACKLOG, pause_s=PAUSE_S)
 
     @classmethod
     async def listen(cls, host: str, job_id: str, node: str, port: int = 0) -> Hello:
@@ -60,30 +57,7 @@ class Hello:
 
     async def close(self) -> None:
         """Listen no more."""
-        if self._socket.fileno() < 0:
-            return
-        if self._pause is not None:
-            self._pause.cancel()
-        self._loop.remove_reader(self._socket.fileno())
-        self._socket.close()
-
-    def _accept(self) -> None:
-        for _ in range(BACKLOG):
-            try:
-                connected, _ = self._socket.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                if error.errno not in OUT_OF:
-                    continue  # This one connection was over before it was taken.
-                self._loop.remove_reader(self._socket.fileno())
-                self._pause = self._loop.call_later(PAUSE_S, self._accept_again)
-                return
-            connected.setblocking(False)
-            self._take(connected)
-
-    def _accept_again(self) -> None:
-        self._loop.add_reader(self._socket.fileno(), self._accept)
+        self._acceptor.close()
 
 
 def dismiss(connected: socket.socket, line: bytes) -> None:

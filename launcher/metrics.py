@@ -1,6 +1,6 @@
 """The page of metrics: `launcher.metricnotes` in the words of Prometheus, in text or as OpenMetrics.
 
-`prometheus_client` is imported here, and so only when the page is asked for the first time.
+`prometheus_client` is imported here, and so only by an agent with `--metrics_port`.
 """
 
 from __future__ import annotations

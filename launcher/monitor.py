@@ -61,12 +61,14 @@ class Monitor:
 
     async def open(self, host: str, port: int) -> None:
         """Listen there. A port that somebody else has is said in one line."""
-        with loading.kept():
+        with loading.kept():  # All of it now: to import takes file descriptors, and there may be none later.
+            from launcher.metrics import MetricsPage
             from launcher.metricsdoor import MetricsDoor
 
+        self._page = MetricsPage(self._config.job_id, self._read)
         door = MetricsDoor(self._answer, self._complain)
         try:
-            await door.open(host, port)
+            where = join_host_port(*await door.open(host, port))
         except OSError as error:
             number = error.errno or 0  # Less than 0 of a name that is not known.
             why = os.strerror(number) if number > 0 else error.strerror or str(error)
@@ -75,7 +77,6 @@ class Monitor:
             self._narrator.warn(_unusable(host, port, str(error)))
         else:
             self._door = door
-            where = join_host_port(*door.endpoints[0])
             self._narrator.say(f"monitors find this node at http://{where}{METRICS}, {HEALTHZ} and {READYZ}")
 
     async def close(self) -> None:
@@ -124,8 +125,8 @@ class Monitor:
         from launcher.metricsdoor import Reply, line
 
         match path:
-            case "/metrics":
-                return Reply(OK, *self._metrics().page(accept, boottime()))
+            case "/metrics" if self._page is not None:
+                return Reply(OK, *self._page.page(accept, boottime()))
             case "/healthz":
                 found = health.healthy(nursery=self._workers.nursery_lives)
             case "/readyz":
@@ -134,13 +135,6 @@ class Monitor:
             case _:
                 return None
         return line(OK if found.yes else UNAVAILABLE, found.words)
-
-    def _metrics(self) -> MetricsPage:
-        if self._page is None:
-            with loading.kept():
-                from launcher.metrics import MetricsPage
-            self._page = MetricsPage(self._config.job_id, self._read)
-        return self._page
 
     def _read(self) -> Reading:
         from launcher.metrics import Reading

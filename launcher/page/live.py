@@ -37,6 +37,10 @@ LINGER_S: Final = 10.0
 """So long a job is followed on when nobody looks: a page that is loaded again finds it there."""
 
 
+LISTINGS_MAX: Final = 8
+"""Jobs that are looked for in the store at the same time, before they are followed."""
+
+
 class TooMany(ElasticError):
     """More jobs are looked at than one server follows. Close a page, or start another server."""
 
@@ -143,9 +147,7 @@ class LiveJob:
         self._publish(sections(found, told, written, events, now))
 
     def _publish(self, found: Mapping[str, object]) -> None:
-        absent = None
-        if self._there is False:
-            absent = f"There is no job {self.job.job_id} in etcd; it is shown here as soon as there is"
+        absent = _absent(self.job.job_id) if self._there is False else None
         everything = {**found, "absent": absent, "trouble": self._trouble}
         for name, value in everything.items():
             made = msgspec.json.encode(value)
@@ -172,8 +174,16 @@ class LiveJob:
         self._woken.set()
 
     def _troubled(self, error: StoreError | None) -> None:
-        self._trouble = None if error is None else {"since": round(time.time()), "words": str(error)}
+        self._trouble = _trouble(error)
         self._woken.set()
+
+
+def _absent(job_id: str) -> str:
+    return f"There is no job {job_id} in etcd; it is shown here as soon as there is"
+
+
+def _trouble(error: StoreError | None) -> dict[str, object] | None:
+    return None if error is None else {"since": round(time.time()), "words": str(error)}
 
 
 class _History:
@@ -207,10 +217,30 @@ class Lives:
         self._servers = servers
         self._lookers: dict[str, int] = {}
         self._lives: dict[str, tuple[LiveJob, asyncio.Task[None]]] = {}
+        self._listings = asyncio.Semaphore(LISTINGS_MAX)
+        self._trouble: dict[str, object] | None = None
+        """Since when and why the store does not say which jobs there are."""
 
     def job(self, job_id: str) -> Job:
         """A job by its name."""
         return Job(job_id, JobKeys(job_id, self._key_prefix), self._store, self._servers)
+
+    async def nothing_of(self, job_id: str) -> dict[str, object] | None:
+        """What to show of a job that is not in the store, or while the store is away; None if it can be followed.
+
+        So nobody uses up places with the names of jobs that do not exist.
+        """
+        if job_id in self._lives:
+            return None
+        span = Range.prefix(self.job(job_id).keys.root)
+        try:
+            async with self._listings:
+                found = (await self._store.list(span, keys_only=True, limit=1)).entries
+        except StoreError as error:
+            self._trouble = self._trouble or _trouble(error)
+            return {"absent": None, "trouble": self._trouble}
+        self._trouble = None
+        return None if found else {"absent": _absent(job_id), "trouble": None}
 
     @asynccontextmanager
     async def of(self, job_id: str) -> AsyncIterator[LiveJob]:

@@ -1,8 +1,9 @@
 """Serves the page to browsers: the document, a job as it changes, logs and stacks, and orders for who has the token.
 
 A page of another origin gets nothing: the header `Host` must name this machine as it was told (a name of somebody
-else that leads here does not), answers allow no other origin to read them, and an order needs the token and an `Origin`
-that is this one.
+else that leads here does not), a browser must not say that another site asks (`launcher.page.visitors`), answers allow
+no other origin to read them, and an order needs the token and an `Origin` that is this one. The limits on connections
+are those of `launcher.httpserver`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,14 +23,25 @@ from aiohttp import web
 from elastic.errors import ConfigError, ElasticError, StoreError
 from elastic.keys import JOB_ID
 from launcher.descriptors import say
+from launcher.httpserver import HttpServer, Limits
 from launcher.joblist import JobLine, jobs
-from launcher.metricsdoor import Complaint
 from launcher.operate.job import WHO, Job
 from launcher.page.document import Document, document
 from launcher.page.live import LiveJob, Lives, TooMany
 from launcher.page.looking import log, stacks
 from launcher.page.ordering import ORDER_BYTES_MAX, carry_out
+from launcher.page.visitors import LOOPBACK, host_of, is_address, is_of_another_site
 
+LIMITS: Final = Limits(
+    connections=64,  # Beside the pages that are open: a browser has six to one server, and asks for little.
+    header_s=5.0,  # A browser connects a moment before somebody presses a link, and connects again if it waited longer.
+    answer_s=60.0,  # The stacks of a worker can take half of that.
+    line_bytes=8190,
+    field_bytes=8190,  # Browsers send the cookies of everything else on localhost.
+    fields=64,
+)
+ORDER_S: Final = 5.0
+"""From the header of an order to the end of its body."""
 BROWSERS_MAX: Final = 16
 """Pages that are open at the same time; each gets what changes."""
 SLOW_S: Final = 10.0
@@ -39,11 +50,11 @@ LIST_EVERY_S: Final = 2.0
 """So often all jobs are read at most."""
 QUIET_S: Final = 10.0
 """When nothing changes, a sign of life comes once in so long."""
-CLOSING_S: Final = 0.2
 QUESTIONS_MAX: Final = 8
 """Logs and stacks that are asked for at the same time."""
 STREAM: Final = "text/event-stream"
-LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+AGAIN_MS: Final = 2000
+"""A page that got no place, or whose job does not exist, asks again after this time."""
 
 _Sent = TypeVar("_Sent", bound=web.StreamResponse)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -66,10 +77,12 @@ class PageServer:
         self._list: list[JobLine] = []
         self._listed_at = -LIST_EVERY_S
         self._runner: web.AppRunner | None = None
+        self._server: HttpServer | None = None
+        self._orders: set[asyncio.Task[str]] = set()
 
     async def open(self, host: str, port: int) -> tuple[str, int]:
         """Listen there; where exactly. Raises `OSError`."""
-        self._names = LOOPBACK if host in LOOPBACK else LOOPBACK | {host.lower(), socket.gethostname().lower()}
+        self._names = LOOPBACK if host in LOOPBACK else LOOPBACK | {_written(host), socket.gethostname().lower()}
         self._any_address = _is_wildcard(host)
         app = web.Application(middlewares=[self._guarded], client_max_size=ORDER_BYTES_MAX)
         app.router.add_get("/", self._page)
@@ -80,16 +93,22 @@ class PageServer:
         app.router.add_get("/api/job/{job}/log/{process}", self._log)
         app.router.add_get("/api/job/{job}/stacks/{process}", self._stacks)
         app.router.add_post("/api/job/{job}/orders", self._order)
-        log = logging.Logger("page")
-        log.addHandler(Complaint(partial(say, who=WHO), "an answer of the page"))
-        self._runner = web.AppRunner(app, access_log=None, logger=log, shutdown_timeout=CLOSING_S)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
-        where = self._runner.addresses[0]
-        return where[0], where[1]
+        runner = self._runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        assert runner.server is not None
+        factory = runner.server.request_factory
+        complain = partial(say, who=WHO)
+        server = HttpServer(
+            runner.server.request_handler, LIMITS, complain, "an answer of the page", request_factory=factory
+        )
+        where = server.listen(host, port)
+        self._server = server
+        return where
 
     async def close(self) -> None:
         """Listen no more, and hang up."""
+        if self._server is not None:
+            await self._server.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -99,6 +118,8 @@ class PageServer:
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if not self._is_for_us(request.headers.get("Host", "")):
             return refused(403, "this server does not answer under that name; use the address that it was told")
+        if is_of_another_site(request.headers, document=not request.path.startswith("/api/")):
+            return refused(403, "this server answers no page of another site")
         named = request.match_info.get("job", "")
         if named and (JOB_ID.fullmatch(named) is None or self._only not in ("", named)):
             return refused(404, "there is no such job here")
@@ -116,16 +137,8 @@ class PageServer:
 
     def _is_for_us(self, host: str) -> bool:
         """Tell whether the header names this server. Its port may be another one, of a tunnel."""
-        name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
-        if name.lower() in self._names:
-            return True
-        if not self._any_address:
-            return False
-        try:
-            ipaddress.ip_address(name)  # No name of somebody else is one.
-        except ValueError:
-            return False
-        return True
+        name = host_of(host)
+        return name in self._names or (self._any_address and is_address(name))
 
     def _may_order(self, request: web.Request) -> str:
         """Why whoever asks may not give orders; "" if it may."""
@@ -158,25 +171,33 @@ class PageServer:
             return _json(200, {"jobs": self._list})
 
     async def _job(self, request: web.Request) -> web.StreamResponse:
-        async with self._lives.of(request.match_info["job"]) as live:
+        job_id = request.match_info["job"]
+        if (nothing := await self._lives.nothing_of(job_id)) is not None:
+            return _json(200, nothing)
+        async with self._lives.of(job_id) as live:
             while not live.sections and not live.over:
                 await live.changed(live.version, QUIET_S)
             return _headers(web.Response(body=message(live.sections, {}), content_type="application/json"))
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
         """All sections, then those that change, as server-sent events, until the browser goes or is too slow."""
+        job_id = request.match_info["job"]
+        if (nothing := await self._lives.nothing_of(job_id)) is not None:
+            return _once(nothing)
         if self._open >= BROWSERS_MAX:
-            return _full(f"{BROWSERS_MAX} pages are open already: close one, and this one goes on")
+            return _once({"full": f"{BROWSERS_MAX} pages are open already: close one, and this one goes on"})
         self._open += 1
         try:
-            async with self._lives.of(request.match_info["job"]) as live:
+            async with self._lives.of(job_id) as live:
+                assert self._server is not None
+                self._server.lasting(request)
                 response = web.StreamResponse()
                 response.content_type = STREAM
                 await _headers(response).prepare(request)
                 await self._feed(request, response, live)
                 return response
         except TooMany as error:
-            return _full(str(error))
+            return _once({"full": str(error)})
         finally:
             self._open -= 1
 
@@ -213,8 +234,21 @@ class PageServer:
     async def _order(self, request: web.Request) -> web.StreamResponse:
         if why := self._may_order(request):
             return refused(403, why)
+        try:
+            async with asyncio.timeout(ORDER_S):
+                order = await request.read()
+        except TimeoutError:
+            return refused(408, f"an order must be complete within {ORDER_S:g} s")
         job = self._lives.job(request.match_info["job"])
-        return _json(200, {"said": await carry_out(job, await request.read())})
+        task = asyncio.create_task(carry_out(job, order), name="order")
+        self._orders.add(task)  # A browser that goes meanwhile does not leave half of it done.
+        task.add_done_callback(self._ordered)
+        return _json(200, {"said": await asyncio.shield(task)})
+
+    def _ordered(self, task: asyncio.Task[str]) -> None:
+        self._orders.discard(task)
+        if not task.cancelled():
+            task.exception()  # If the browser is still there, it gets this.
 
 
 def message(sections: Mapping[str, bytes], known: Mapping[str, bytes]) -> bytes:
@@ -228,10 +262,10 @@ def refused(status: int, why: str) -> web.Response:
     return _json(status, {"error": why})
 
 
-def _full(why: str) -> web.Response:
-    """Have a page say this, and ask again."""
-    said = msgspec.json.encode({"full": why})
-    return _headers(web.Response(body=b"data: " + said + b"\n\n", content_type=STREAM))
+def _once(sections: Mapping[str, object]) -> web.Response:
+    """Have a page show this, and ask again."""
+    said = b"retry: %d\ndata: %b\n\n" % (AGAIN_MS, msgspec.json.encode(sections))
+    return _headers(web.Response(body=said, content_type=STREAM))
 
 
 def _json(status: int, value: object) -> web.Response:
@@ -256,6 +290,14 @@ def _headers(response: _Sent) -> _Sent:
         }
     )
     return response
+
+
+def _written(host: str) -> str:
+    """A host as `host_of` writes it."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host.lower()
 
 
 def _is_wildcard(host: str) -> bool:

@@ -99,10 +99,15 @@ async def look(browser: Any, url: str) -> Look:
 
 
 @asynccontextmanager
-async def served(job: Job, *flags: str, named: bool = True) -> AsyncIterator[str]:
-    """`elastic-ctl ui` of this job, or of all: the address that it prints."""
+async def served(
+    job: Job, *flags: str, named: bool = True, within: tuple[str, ...] = (), warns: str = ""
+) -> AsyncIterator[str]:
+    """`elastic-ctl ui` of this job, or of all, started by the command `within`: the address that it prints.
+
+    At its end it has said nothing on stderr but `warns`.
+    """
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "launcher.ctl", "ui", "--elastic_server", job.etcd.endpoint),
+        *(*within, sys.executable, "-m", "launcher.ctl", "ui", "--elastic_server", job.etcd.endpoint),
         *(("--job_id", job.job_id) if named else ()),
         *flags,
         stdin=asyncio.subprocess.DEVNULL,
@@ -115,7 +120,7 @@ async def served(job: Job, *flags: str, named: bool = True) -> AsyncIterator[str
         assert " is at http://" in line, line + (await process.communicate())[1].decode()
         yield next(word for word in line.split() if word.startswith("http"))
         process.terminate()
-        assert (await process.communicate())[1] == b""
+        assert (await process.communicate())[1].decode() == warns
     finally:
         if process.returncode is None:
             process.kill()

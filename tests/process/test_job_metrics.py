@@ -198,8 +198,7 @@ def test_any_address_of_ipv6_is_any_of_ipv4_too(host: str) -> None:
 
     async def main() -> None:
         door = MetricsDoor(lambda path, accept: line(200, path), print)
-        await door.open("::", 0)
-        ((_, port),) = door.endpoints
+        _, port = await door.open("::", 0)
         async with aiohttp.ClientSession() as session, session.get(f"http://{join_host_port(host, port)}/x") as answer:
             assert await answer.text() == "/x\n"
         await door.close()

@@ -22,7 +22,7 @@ from launcher.operate.drain import DEADLINE_MIN_S
 from launcher.operate.job import Job
 from launcher.operate.picture import Picture
 from launcher.page import live, server
-from launcher.page.live import Lives
+from launcher.page.live import FOLLOWED_MAX, Lives
 from launcher.page.server import BROWSERS_MAX, PageServer
 from launcher.status import describe
 from tests.unit.test_forget import GO, MEMBER, SPEC, WORLD
@@ -99,7 +99,7 @@ async def test_every_answer_is_kept_by_nobody_and_read_by_no_other_origin() -> N
 @played
 async def test_who_came_by_a_name_that_is_not_ours_gets_nothing() -> None:
     async with serving() as one:
-        for name in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "10.0.0.1", ""):
+        for name in ("evil.example", "localhost.evil.example:80", "[::1].evil.example", "10.0.0.1", ""):
             status, _, said = await one.get("/api/job/j", Host=name)
             assert status == 403, name
             assert "head" not in said
@@ -173,14 +173,47 @@ def test_who_asks_for_job_after_job_makes_it_follow_some_and_no_more(monkeypatch
     @played
     async def some() -> None:
         async with serving() as one:
+            one.core.txn((), [Put(JobKeys(f"j{number}", "/p").spec, encode(SPEC)) for number in range(5)])
             answers = [await one.get(f"/api/job/j{number}") for number in range(4)]
             assert [status for status, _, _ in answers] == [200, 200, 409, 409]
             assert "2 jobs are followed already" in answers[-1][2]
             status, headers, said = await one.get("/api/job/j4/live")
             assert (status, headers["Content-Type"]) == (200, server.STREAM)
-            assert said.startswith('data: {"full":"2 jobs are followed already')
+            assert 'data: {"full":"2 jobs are followed already' in said
 
     some()
+
+
+@played
+async def test_jobs_that_do_not_exist_take_no_place() -> None:
+    async with serving() as one:
+        for number in range(FOLLOWED_MAX + BROWSERS_MAX):
+            status, headers, said = await one.get(f"/api/job/none-{number}/live")
+            assert (status, headers["Content-Type"]) == (200, server.STREAM)
+            assert f"There is no job none-{number} in etcd" in said
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("follow ")]
+        async with one.client.get(f"{one.base}/api/job/j/live") as stream:
+            assert b'"head"' in await stream.content.readline()
+
+
+@played
+async def test_a_page_of_another_site_gets_nothing_and_takes_no_place_but_a_link_to_the_page_can_be_followed() -> None:
+    """With the headers that Chromium sends."""
+    async with serving(TOKEN) as one:
+        for site in ("cross-site", "same-site"):
+            image = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
+            for path in ("/", "/job/j", "/api/jobs", "/api/job/j", "/api/job/j/live", "/api/job/j/log/worker:0"):
+                assert (await one.get(path, **image))[0] == 403, path
+            for _ in range(BROWSERS_MAX):
+                assert (await one.get("/api/job/j/live", **image))[0] == 403
+            link = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate"}
+            assert (await one.get("/job/j", **link, **{"Sec-Fetch-Dest": "document"}))[0] == 200
+            assert (await one.get("/job/j", **link, **{"Sec-Fetch-Dest": "iframe"}))[0] == 403
+            assert (await one.get("/api/job/j/live", **link, **{"Sec-Fetch-Dest": "document"}))[0] == 403
+            assert (await one.order({"order": "stop"}, **{"Sec-Fetch-Site": site}))[0] == 403
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("follow ")]
+        own = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}
+        assert (await one.get("/api/job/j", **own))[0] == 200
 
 
 @played

@@ -58,7 +58,7 @@ function take(sections) {
 
 // A browser has six connections to one server for all its pages, so that one which nobody sees holds none.
 let source = null,
-  full = false;
+  once = false; // The server has said what there is to say, and ends; the page asks again.
 function follow() {
   if (source || document.hidden) return;
   const mine = (source = new EventSource(`/api/job/${encodeURIComponent(setup.job)}/live`));
@@ -67,11 +67,12 @@ function follow() {
     heardAt = Date.now();
     tell("contact", "");
     const sections = JSON.parse(event.data);
-    full = Boolean(sections.full);
+    once = Boolean(sections.full || sections.absent || sections.trouble);
     take(sections);
   };
   mine.onerror = () => {
-    if (!full) lost();
+    if (!once) lost();
+    once = false;
     if (mine.readyState !== EventSource.CLOSED) return; // It tries again by itself.
     leave();
     setTimeout(follow, AGAIN_MS);

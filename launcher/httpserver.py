@@ -1,0 +1,212 @@
+"""An HTTP server within limits, for the ports at which strangers can knock: those for monitors and for browsers.
+
+Each connection is for one request. The header must be complete within a time, and so must the answer. When all places
+are taken, the oldest connection that has not sent its header makes room for the next one, or else the oldest of all:
+clients that connect and send nothing keep nobody out. An answer that lasts (`HttpServer.lasting`) has no place here;
+its handler must count those.
+
+One file descriptor is kept in reserve. When this process has no other one left, it is for the connection that comes
+next; accepting pauses between further ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, BinaryIO, Final, NamedTuple
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestHandler
+
+from launcher.acceptor import Acceptor
+
+PAUSE_S: Final = 0.2
+"""Without a free descriptor: from one try to take a connection to the next, while silent ones make room."""
+ROUNDS: Final = 8
+"""A connection is read a few rounds of the loop after it was taken. A flood must not fill all places meanwhile."""
+CLOSING_S: Final = 0.2
+"""When the server closes, a handler has this time to come to its end."""
+BACKLOG: Final = 128
+"""Connections that wait in the kernel; a flood that fills this queue drops those of others."""
+ANY_V6: Final = "::"
+
+Handler = Callable[[Any], Awaitable[web.StreamResponse]]
+
+
+class Limits(NamedTuple):
+    """What a server gives to each client, and to all of them."""
+
+    connections: int
+    header_s: float
+    """From the connection to the end of the header."""
+    answer_s: float
+    """From then to the end of the answer."""
+    line_bytes: int
+    field_bytes: int
+    fields: int
+
+
+class HttpServer(web.Server):
+    """Listens until it is closed."""
+
+    def __init__(
+        self, handler: Handler, limits: Limits, complain: Callable[[str], object], what: str, **settings: Any
+    ) -> None:
+        """`complain` gets one line when an answer (`what`) cannot be made, and once when descriptors run out.
+
+        A handler is cancelled when its client goes. `settings` are those of `web.Server`.
+        """
+        log = logging.Logger("http")
+        log.addHandler(Complaint(complain, what))
+        super().__init__(
+            self._answer,
+            handler_cancellation=True,
+            access_log=None,
+            logger=log,
+            keepalive_timeout=0.0,
+            lingering_time=0.0,
+            max_line_size=limits.line_bytes,
+            max_field_size=limits.field_bytes,
+            max_headers=limits.fields,
+            **settings,
+        )
+        self._handler = handler
+        self._limits = limits
+        self._complain = complain
+        self._ran_out = False
+        self._acceptor: Acceptor | None = None
+        self._reserve: BinaryIO | None = None
+        self._sockets: dict[RequestHandler, socket.socket] = {}
+        self._arriving: set[asyncio.Task[Any]] = set()
+        self._open: dict[RequestHandler, _Connection] = {}
+        """The oldest is the first."""
+
+    def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Listen there; where exactly. Raises `OSError`, and `UnicodeError` if `host` cannot be a name."""
+        # Names are resolved here, without the thread that asyncio would start for it.
+        family, *_, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        address = str(found[0])
+        both = address == ANY_V6 and socket.has_dualstack_ipv6()  # Otherwise it would answer IPv6 alone.
+        listener = socket.create_server((address, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
+        listener.setblocking(False)
+        at_once = max(2, self._limits.connections // ROUNDS)
+        self._acceptor = Acceptor(listener, self._take, at_once=at_once, pause_s=PAUSE_S, spare=self._make_room)
+        self._hold()
+        where = listener.getsockname()
+        return where[0], where[1]
+
+    async def close(self) -> None:
+        """Listen no more, and hang up. May be called again."""
+        acceptor, self._acceptor = self._acceptor, None
+        if acceptor is None:
+            return
+        acceptor.close()
+        if self._reserve is not None:
+            self._reserve.close()
+        if self._arriving:
+            await asyncio.wait(self._arriving)
+        for connection in tuple(self._open.values()):
+            connection.end()
+        await self.shutdown(CLOSING_S)
+
+    def lasting(self, request: web.BaseRequest) -> None:
+        """Free the place of this request, and let its answer last. Raises `ConnectionError` if its client is gone."""
+        if (found := self._open.pop(request.protocol, None)) is None:
+            raise ConnectionResetError("the client has gone")
+        found.timer.cancel()
+
+    # --- one connection -----------------------------------------------------------------------------------------
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        """Give it a place."""
+        super().connection_made(handler, transport)
+        if len(self._open) >= self._limits.connections:
+            self._drop((self._silent() or list(self._open))[:1])
+        timer = asyncio.get_running_loop().call_later(self._limits.header_s, transport.abort)
+        self._open[handler] = _Connection(transport, timer, asked=False)
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        """Free its place, and its descriptor for the reserve before anybody else has it."""
+        super().connection_lost(handler, exc)
+        if (found := self._open.pop(handler, None)) is not None:
+            found.timer.cancel()
+        if (connected := self._sockets.pop(handler, None)) is not None:
+            connected.close()
+        self._hold()
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        if (found := self._open.get(request.protocol)) is not None:
+            found.timer.cancel()
+            timer = asyncio.get_running_loop().call_later(self._limits.answer_s, found.transport.abort)
+            self._open[request.protocol] = _Connection(found.transport, timer, asked=True)
+        response = await self._handler(request)
+        response.force_close()
+        return response
+
+    def _take(self, connected: socket.socket) -> None:
+        protocol, loop = self(), asyncio.get_running_loop()
+        self._sockets[protocol] = connected
+        task = loop.create_task(loop.connect_accepted_socket(lambda: protocol, connected))
+        self._arriving.add(task)
+        task.add_done_callback(self._arriving.discard)
+
+    # --- descriptors --------------------------------------------------------------------------------------------
+
+    def _hold(self) -> None:
+        if self._acceptor is not None and (self._reserve is None or self._reserve.closed):
+            with suppress(OSError):
+                self._reserve = open(os.devnull, "rb", buffering=0)  # noqa: SIM115  # until it is needed
+
+    def _make_room(self) -> bool:
+        """Use the reserve; whether a descriptor is free now. If not, connections without a header make room."""
+        if not self._ran_out:
+            self._ran_out = True
+            most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            self._complain(f"no file descriptor is free (ulimit -n {most}); new connections may have to wait")
+        if self._reserve is not None and not self._reserve.closed:
+            self._reserve.close()
+            return True
+        silent = self._silent()
+        self._drop(silent[: (len(silent) + 1) // 2])  # The younger half may be about to send one.
+        return False
+
+    def _silent(self) -> list[RequestHandler]:
+        return [one for one, connection in self._open.items() if not connection.asked]
+
+    def _drop(self, connections: Sequence[RequestHandler]) -> None:
+        for one in connections:
+            self._open.pop(one).end()
+
+
+class Complaint(logging.Handler):
+    """Tells of an answer that could not be made, which aiohttp answers with 500; what strangers send is no news."""
+
+    def __init__(self, complain: Callable[[str], object], what: str) -> None:
+        """`what` cannot be made."""
+        super().__init__(logging.ERROR)
+        self._complain = complain
+        self._what = what
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it in one line."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, HttpProcessingError | OSError):
+            self._complain(f"{self._what} cannot be made: {type(error).__name__}: {error}")
+
+
+class _Connection(NamedTuple):
+    """A connection, and what ends it in time."""
+
+    transport: asyncio.Transport
+    timer: asyncio.TimerHandle
+    asked: bool
+
+    def end(self) -> None:
+        self.timer.cancel()
+        self.transport.abort()

@@ -1,0 +1,52 @@
+"""Whose requests the page answers, by the headers that a browser sends and a page of somebody else cannot change."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from typing import Final
+
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+HOST: Final = re.compile(
+    r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?::[0-9]{1,5})?", re.IGNORECASE | re.ASCII
+)
+"""The header `Host`: a name, an IPv4 address or an IPv6 address in brackets, and a port or none."""
+OWN: Final = ("same-origin", "none")
+"""The header `Sec-Fetch-Site` when the page itself asks, or a person who typed its address."""
+
+
+def host_of(header: str) -> str:
+    """The name or address that a header `Host` names, in small letters; "" if it names none.
+
+    Its port may be another than ours: that of a tunnel.
+    """
+    if (found := HOST.fullmatch(header)) is None:
+        return ""
+    if found["v6"] is None:
+        return found["name"].lower()
+    try:
+        return str(ipaddress.IPv6Address(found["v6"]))
+    except ValueError:
+        return ""
+
+
+def is_address(host: str) -> bool:
+    """Tell an address from a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def is_of_another_site(headers: Mapping[str, str], *, document: bool) -> bool:
+    """Tell whether a page of somebody else made a browser send this request.
+
+    A link to a `document` of ours, which a person follows, is none of its requests. Programs other than browsers do not
+    send these headers, nor do browsers to a plain address that is not of the loopback.
+    """
+    if headers.get("Sec-Fetch-Site", "none") in OWN:
+        return False
+    follows = headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
+    return not (document and follows)
