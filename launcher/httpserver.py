@@ -5,8 +5,8 @@ are taken, the oldest connection that has not sent its header makes room for the
 clients that connect and send nothing keep nobody out. An answer that lasts (`HttpServer.lasting`) has no place here;
 its handler must count those.
 
-One file descriptor is kept in reserve. When this process has no other one left, it is for the connection that comes
-next; accepting pauses between further ones.
+Some file descriptors are kept in reserve. When this process has no other ones left, they are for the connections that
+come next; connections that have not sent their header then make room for further ones, after a pause.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from aiohttp.web_protocol import RequestHandler
 
 from launcher.acceptor import Acceptor
 
-PAUSE_S: Final = 0.2
+RESERVE: Final = 4
+"""Descriptors in reserve: few, since each costs the rest of the process one, and more than one connection's."""
+PAUSE_S: Final = 0.05
 """Without a free descriptor: from one try to take a connection to the next, while silent ones make room."""
 ROUNDS: Final = 8
 """A connection is read a few rounds of the loop after it was taken. A flood must not fill all places meanwhile."""
@@ -81,7 +83,7 @@ class HttpServer(web.Server):
         self._complain = complain
         self._ran_out = False
         self._acceptor: Acceptor | None = None
-        self._reserve: BinaryIO | None = None
+        self._reserve: list[BinaryIO] = []
         self._sockets: dict[RequestHandler, socket.socket] = {}
         self._arriving: set[asyncio.Task[Any]] = set()
         self._open: dict[RequestHandler, _Connection] = {}
@@ -107,8 +109,8 @@ class HttpServer(web.Server):
         if acceptor is None:
             return
         acceptor.close()
-        if self._reserve is not None:
-            self._reserve.close()
+        for held in self._reserve:
+            held.close()
         if self._arriving:
             await asyncio.wait(self._arriving)
         for connection in tuple(self._open.values()):
@@ -159,9 +161,9 @@ class HttpServer(web.Server):
     # --- descriptors --------------------------------------------------------------------------------------------
 
     def _hold(self) -> None:
-        if self._acceptor is not None and (self._reserve is None or self._reserve.closed):
-            with suppress(OSError):
-                self._reserve = open(os.devnull, "rb", buffering=0)  # noqa: SIM115  # until it is needed
+        with suppress(OSError):
+            while self._acceptor is not None and len(self._reserve) < RESERVE:
+                self._reserve.append(open(os.devnull, "rb", buffering=0))  # noqa: SIM115  # until it is needed
 
     def _make_room(self) -> bool:
         """Use the reserve; whether a descriptor is free now. If not, connections without a header make room."""
@@ -169,8 +171,8 @@ class HttpServer(web.Server):
             self._ran_out = True
             most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             self._complain(f"no file descriptor is free (ulimit -n {most}); new connections may have to wait")
-        if self._reserve is not None and not self._reserve.closed:
-            self._reserve.close()
+        if self._reserve:
+            self._reserve.pop().close()
             return True
         silent = self._silent()
         self._drop(silent[: (len(silent) + 1) // 2])  # The younger half may be about to send one.

@@ -1,32 +1,69 @@
-"""The port for monitors of a real agent that has no file descriptor left, or whose port strangers crowd."""
+"""The port for monitors of a real agent whose file descriptors are used up."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-from pathlib import Path
+import sys
 
 import aiohttp
 
-from tests.process.crowd import crowd
+from tests.process.crowd import HALF, crowd
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import Job, story
-from tests.process.nodes import Node
 from tests.store.servers import free_ports
 
 GREEDY = """
-import os, runpy, sys, threading
+import os, resource, runpy, socket, sys, threading
 
-def take(signs):
-    open(signs + "/take").close()  # A pipe: somebody opens its other end when it is time.
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+test = socket.socket(socket.AF_UNIX)
+test.connect(sys.argv[1])
+
+def take():
+    test.recv(1)
     try:
         while True:
             os.dup(0)
-    except OSError as error:
-        open_in = os.open  # Nothing can be opened any more.
-        os.rename(signs + "/free", signs + "/taken")
+    except OSError:
+        test.send(b"x")
 
-threading.Thread(target=take, args=(sys.argv.pop(1),), daemon=True).start()
-sys.argv[0] = "elastic-launch"
-runpy.run_module("launcher", run_name="__main__")
+threading.Thread(target=take, daemon=True).start()
+sys.argv = ["launcher", *sys.argv[sys.argv.index("launcher") + 1 :]]
+runpy.run_module("launcher", run_name="__main__", alter_sys=True)
 """
+"""An agent that takes all descriptors that are left when the test says so, and then says that it has them."""
+
+
+@story
+async def test_an_agent_without_a_free_descriptor_answers_probes_and_monitors(job: Job) -> None:
+    came: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+    path = str(job.folder / "greedy")
+    server = await asyncio.start_unix_server(lambda *streams: came.put_nowait(streams), path)
+    (port,) = free_ports(1)
+    greedy = (sys.executable, str(job.write("greedy.py", GREEDY)), path)
+    node = await job.node("--metrics_port", str(port), within=greedy)
+    await node.says("monitors find this node")
+    (worker,) = await job.world(1, 1)
+    async with asyncio.timeout(LIMIT_S):
+        reader, writer = await came.get()
+        writer.write(b"x")
+        assert await reader.read(1) == b"x"
+        assert await _answers(port) == [200] * 9
+        for said in (b"", HALF):
+            async with crowd(port, 20, said):
+                assert await _answers(port) == [200] * 9
+    writer.close()
+    server.close()
+    await worker.exits(0)
+    assert await node.exits() == 0
+    (warned,) = [line for line in node.lines if "descriptor" in line]
+    assert "no file descriptor is free (ulimit -n 256)" in warned
+
+
+async def _answers(port: int) -> list[int]:
+    """Three rounds of three questions, each on a connection of its own."""
+    answers = []
+    for path in ("metrics", "healthz", "readyz") * 3:
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/{path}") as answer:
+            answers.append(answer.status)
+    return answers
