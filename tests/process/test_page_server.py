@@ -232,6 +232,74 @@ async def test_many_look_at_a_job_and_the_store_is_read_once_and_written_never()
         assert len([task for task in asyncio.all_tasks() if task.get_name() == "follow j"]) == 1
 
 
+def handlers() -> list[asyncio.Task[Any]]:
+    """What makes answers at the moment, in aiohttp."""
+    return [task for task in asyncio.all_tasks() if "_handle_request" in repr(task.get_coro())]
+
+
+@played
+async def test_the_place_of_a_page_is_free_as_soon_as_its_browser_goes() -> None:
+    async with serving() as one:
+        for _ in range(3):
+            streams = [await one.client.get(f"{one.base}/api/job/j/live") for _ in range(BROWSERS_MAX)]
+            answering = handlers()
+            assert len(answering) == BROWSERS_MAX
+            for stream in streams:
+                assert b'"head"' in await stream.content.readline()
+                stream.close()
+            await asyncio.wait(answering)
+
+
+def test_an_order_that_is_not_sent_in_time_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "ORDER_S", 0.1)
+
+    @played
+    async def late() -> None:
+        async with serving(TOKEN) as one:
+            before = one.core.revision
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(one.base.rpartition(":")[2]))
+            host = one.base.removeprefix("http://")
+            writer.write(
+                f"POST /api/job/j/orders HTTP/1.1\r\nHost: {host}\r\nOrigin: {one.base}\r\n"
+                f"Authorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\nContent-Length: 16\r\n\r\n"
+                '{"order":"stop"'.encode()
+            )
+            assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
+            assert one.core.revision == before
+            writer.close()
+
+    late()
+
+
+def test_an_order_is_carried_out_whole_although_its_browser_goes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, goes, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    ordered = server.carry_out
+
+    async def slowly(job: Job, asked: bytes) -> str:
+        began.set()
+        await goes.wait()
+        said = await ordered(job, asked)
+        done.set()
+        return said
+
+    monkeypatch.setattr(server, "carry_out", slowly)
+
+    @played
+    async def gone() -> None:
+        async with serving(TOKEN) as one:
+            before = one.core.revision
+            asking = asyncio.create_task(one.order({"order": "scale", "np": "1"}))
+            await began.wait()
+            answering = handlers()
+            asking.cancel()
+            await asyncio.wait(answering)
+            goes.set()
+            await done.wait()
+            assert one.core.revision > before
+
+    gone()
+
+
 def answering(now: dict[str, Any]) -> Callable[[Job, View], Awaitable[Picture]]:
     """Nodes that have stood since a whole second and make no steps but those that are put into `now`."""
     began = time.monotonic() - 100.0 - time.time() % 1
