@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,6 +22,7 @@ from aiohttp import web
 from elastic.errors import ConfigError, ElasticError, StoreError
 from elastic.keys import JOB_ID
 from launcher.descriptors import say
+from launcher.endpoints import as_ip, is_any
 from launcher.httpserver import HttpServer, Limits
 from launcher.joblist import JobLine, jobs
 from launcher.operate.job import WHO, Job
@@ -30,7 +30,7 @@ from launcher.page.document import Document, document
 from launcher.page.live import LiveJob, Lives, TooMany
 from launcher.page.looking import log, stacks
 from launcher.page.ordering import ORDER_BYTES_MAX, carry_out
-from launcher.page.visitors import LOOPBACK, host_of, is_address, is_of_another_site
+from launcher.page.visitors import LOOPBACK, host_of, is_of_another_site
 
 LIMITS: Final = Limits(
     connections=64,  # Beside the pages that are open: a browser has six to one server, and asks for little.
@@ -82,8 +82,8 @@ class PageServer:
 
     async def open(self, host: str, port: int) -> tuple[str, int]:
         """Listen there; where exactly. Raises `OSError`."""
-        self._names = LOOPBACK if host in LOOPBACK else LOOPBACK | {_written(host), socket.gethostname().lower()}
-        self._any_address = _is_wildcard(host)
+        self._names = LOOPBACK if host in LOOPBACK else LOOPBACK | {_named(host), socket.gethostname().lower()}
+        self._any_address = is_any(host)
         app = web.Application(middlewares=[self._guarded], client_max_size=ORDER_BYTES_MAX)
         app.router.add_get("/", self._page)
         app.router.add_get("/job/{job}", self._page)
@@ -138,7 +138,7 @@ class PageServer:
     def _is_for_us(self, host: str) -> bool:
         """Tell whether the header names this server. Its port may be another one, of a tunnel."""
         name = host_of(host)
-        return name in self._names or (self._any_address and is_address(name))
+        return name in self._names or (self._any_address and as_ip(name) is not None)
 
     def _may_order(self, request: web.Request) -> str:
         """Why whoever asks may not give orders; "" if it may."""
@@ -278,6 +278,12 @@ def _sent(made: Document) -> web.Response:
     return response
 
 
+def _named(listens: str) -> str:
+    """The host that a server listens at, as `host_of` writes it; a header never has the zone of an address."""
+    host = listens.partition("%")[0]
+    return str(as_ip(host) or host.lower())
+
+
 def _headers(response: _Sent) -> _Sent:
     response.headers.update(
         {
@@ -290,18 +296,3 @@ def _headers(response: _Sent) -> _Sent:
         }
     )
     return response
-
-
-def _written(host: str) -> str:
-    """A host as `host_of` writes it."""
-    try:
-        return str(ipaddress.ip_address(host))
-    except ValueError:
-        return host.lower()
-
-
-def _is_wildcard(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from typing import Final
+
+from launcher.endpoints import as_ip
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 HOST: Final = re.compile(
@@ -25,19 +26,7 @@ def host_of(header: str) -> str:
         return ""
     if found["v6"] is None:
         return found["name"].lower()
-    try:
-        return str(ipaddress.IPv6Address(found["v6"]))
-    except ValueError:
-        return ""
-
-
-def is_address(host: str) -> bool:
-    """Tell an address from a name."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+    return str(as_ip(found["v6"]) or "") if ":" in found["v6"] else ""
 
 
 def is_of_another_site(headers: Mapping[str, str], *, document: bool) -> bool:

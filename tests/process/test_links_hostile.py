@@ -252,16 +252,16 @@ def test_who_resets_its_connections_does_no_harm() -> None:
 
 def test_without_descriptors_nothing_is_lost_but_new_connections() -> None:
     async def story() -> None:
-        async with linked() as (watcher, _, agent):
-            with pytest.MonkeyPatch.context() as patched, socket.socket() as made:
-                patched.setattr(hello, "PAUSE_S", 0.05)
-                made.setblocking(False)
+        with pytest.MonkeyPatch.context() as patched, socket.socket() as made:
+            patched.setattr(hello, "PAUSE_S", 0.05)
+            made.setblocking(False)
+            async with linked() as (watcher, _, agent):
                 with none_left():
                     with contextlib.suppress(BlockingIOError):
                         made.connect(("127.0.0.1", agent.port))
                     await is_alive(watcher)
                 assert (await asyncio.get_running_loop().sock_recv(made, 100)).startswith(b"elastic-launch 2")
-            await is_alive(watcher)
+                await is_alive(watcher)
 
     played(story)
 

@@ -21,7 +21,7 @@ from elastic.store.memory_store import MemoryStore
 from launcher.operate.drain import DEADLINE_MIN_S
 from launcher.operate.job import Job
 from launcher.operate.picture import Picture
-from launcher.page import live, server
+from launcher.page import live, ordering, server
 from launcher.page.live import FOLLOWED_MAX, Lives
 from launcher.page.server import BROWSERS_MAX, PageServer
 from launcher.status import describe
@@ -273,7 +273,7 @@ def test_an_order_that_is_not_sent_in_time_is_none(monkeypatch: pytest.MonkeyPat
 
 def test_an_order_is_carried_out_whole_although_its_browser_goes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     began, goes, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    ordered = server.carry_out
+    ordered = ordering.carry_out
 
     async def slowly(job: Job, asked: bytes) -> str:
         began.set()
