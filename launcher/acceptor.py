@@ -23,19 +23,19 @@ class Acceptor:
         listener: socket.socket,
         take: Callable[[socket.socket], None],
         *,
-        at_once: int,
+        room: Callable[[], int],
         pause_s: float,
         spare: Callable[[], bool] = lambda: False,
     ) -> None:
         """`listener` does not block, and is closed with this.
 
-        At most `at_once` connections, two or more, are taken in one round of the loop. When there is no descriptor for
-        the next one, `spare` may free one and return True; otherwise accepting pauses for `pause_s`.
+        When a connection waits, `room` says how many may be taken in this round of the loop. When there is no
+        descriptor for it, `spare` may free one and return True. Without room or a descriptor, accepting pauses.
         """
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._take = take
-        self._at_once = at_once
+        self._room = room
         self._pause_s = pause_s
         self._spare = spare
         self._pause: asyncio.TimerHandle | None = None
@@ -51,23 +51,26 @@ class Acceptor:
         self._listener.close()
 
     def _accept(self) -> None:
-        for number in range(self._at_once):
+        taken, room = 0, self._room()
+        while taken < room:
             try:
                 connected, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
                 if error.errno not in OUT_OF:
-                    continue  # This one connection was over before it was taken.
-                if number:
+                    taken += 1  # This one connection was over before it was taken.
+                elif taken:
                     return  # The kernel says so too when no connection waits; the next round knows.
-                if self._spare():
-                    continue
-                self._loop.remove_reader(self._listener.fileno())
-                self._pause = self._loop.call_later(self._pause_s, self._resume)
-                return
+                elif not self._spare():
+                    break
+                continue
             connected.setblocking(False)
             self._take(connected)
+            taken += 1
+        if not taken:
+            self._loop.remove_reader(self._listener.fileno())
+            self._pause = self._loop.call_later(self._pause_s, self._resume)
 
     def _resume(self) -> None:
         self._loop.add_reader(self._listener.fileno(), self._accept)

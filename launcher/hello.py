@@ -34,7 +34,7 @@ class Hello:
         self._take: Callable[[socket.socket], None] = lambda connected: dismiss(connected, line)
         self.address = str(listener.getsockname()[0])
         self.port = int(listener.getsockname()[1])
-        self._acceptor = Acceptor(listener, lambda one: self._take(one), at_once=BACKLOG, pause_s=PAUSE_S)
+        self._acceptor = Acceptor(listener, lambda one: self._take(one), room=lambda: BACKLOG, pause_s=PAUSE_S)
 
     @classmethod
     async def listen(cls, host: str, job_id: str, node: str, port: int = 0) -> Hello:

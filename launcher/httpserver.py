@@ -1,9 +1,10 @@
 """An HTTP server within limits, for the ports at which strangers can knock: those for monitors and for browsers.
 
 Each connection is for one request. The header must be complete within a time, and so must the answer. When all places
-are taken, the oldest connection that has not sent its header makes room for the next one, or else the oldest of all:
-clients that connect and send nothing keep nobody out. An answer that lasts (`HttpServer.lasting`) has no place here;
-its handler must count those.
+are taken, the oldest connection that has not sent its header within `SILENT_S` makes room for the next one: clients
+that connect and send nothing keep nobody out. Where requests hold more than half of the places, the oldest one that has
+waited for its answer for `GRACE_S` makes room, too. Otherwise the next connection waits. An answer that lasts
+(`HttpServer.lasting`) has no place here; its handler must count those.
 
 Some file descriptors are kept in reserve. When this process has no other ones left, they are for the connections that
 come next; connections that have not sent their header then make room for further ones, after a pause.
@@ -18,6 +19,7 @@ import resource
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from aiohttp import web
@@ -28,14 +30,18 @@ from launcher.acceptor import Acceptor
 
 RESERVE: Final = 4
 """Descriptors in reserve: few, since each costs the rest of the process one, and more than one connection's."""
-PAUSE_S: Final = 0.05
-"""Without a free descriptor: from one try to take a connection to the next, while silent ones make room."""
+SILENT_S: Final = 0.03
+"""The header of a client that sends it at once is read within this time."""
+PAUSE_S: Final = 0.02
+"""Without room or a free descriptor: from one try to take a connection to the next."""
+GRACE_S: Final = 1.0
+"""A request that nobody delays is answered in this time, however many there are."""
 ROUNDS: Final = 8
-"""A connection is read a few rounds of the loop after it was taken. A flood must not fill all places meanwhile."""
+"""A flood fills all places in as many rounds of the loop at least: a connection is read a few rounds after it came."""
 CLOSING_S: Final = 0.2
 """When the server closes, a handler has this time to come to its end."""
-BACKLOG: Final = 128
-"""Connections that wait in the kernel; a flood that fills this queue drops those of others."""
+BACKLOG: Final = 512
+"""Connections that wait in the kernel. When a flood fills this queue, clients try again after a second."""
 ANY_V6: Final = "::"
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
@@ -97,8 +103,7 @@ class HttpServer(web.Server):
         both = address == ANY_V6 and socket.has_dualstack_ipv6()  # Otherwise it would answer IPv6 alone.
         listener = socket.create_server((address, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
         listener.setblocking(False)
-        at_once = max(2, self._limits.connections // ROUNDS)
-        self._acceptor = Acceptor(listener, self._take, at_once=at_once, pause_s=PAUSE_S, spare=self._make_room)
+        self._acceptor = Acceptor(listener, self._take, room=self._room, pause_s=PAUSE_S, spare=self._spare)
         self._hold()
         where = listener.getsockname()
         return where[0], where[1]
@@ -128,10 +133,7 @@ class HttpServer(web.Server):
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         """Give it a place."""
         super().connection_made(handler, transport)
-        if len(self._open) >= self._limits.connections:
-            self._drop((self._silent() or list(self._open))[:1])
-        timer = asyncio.get_running_loop().call_later(self._limits.header_s, transport.abort)
-        self._open[handler] = _Connection(transport, timer, asked=False)
+        self._open[handler] = _connection(transport, self._limits.header_s, asked=False)
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         """Free its place, and its descriptor for the reserve before anybody else has it."""
@@ -145,8 +147,7 @@ class HttpServer(web.Server):
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if (found := self._open.get(request.protocol)) is not None:
             found.timer.cancel()
-            timer = asyncio.get_running_loop().call_later(self._limits.answer_s, found.transport.abort)
-            self._open[request.protocol] = _Connection(found.transport, timer, asked=True)
+            self._open[request.protocol] = _connection(found.transport, self._limits.answer_s, asked=True)
         response = await self._handler(request)
         response.force_close()
         return response
@@ -158,6 +159,27 @@ class HttpServer(web.Server):
         self._arriving.add(task)
         task.add_done_callback(self._arriving.discard)
 
+    def _room(self) -> int:
+        """How many connections may be taken now; when all places are taken, one may make room."""
+        free = self._limits.connections - len(self._open) - len(self._arriving)
+        if free > 0:
+            return min(free, max(1, self._limits.connections // ROUNDS))
+        gone = self._for(SILENT_S, asked=False)
+        if not gone and sum(one.asked for one in self._open.values()) > self._limits.connections // 2:
+            gone = self._for(GRACE_S, asked=True)
+        self._drop(gone[:1])
+        return len(gone[:1])
+
+    def _for(self, time_s: float, *, asked: bool) -> list[RequestHandler]:
+        """Connections that have been silent, or have waited for their answer, for longer than this."""
+        before = asyncio.get_running_loop().time() - time_s
+        found = [(one.since, handler) for handler, one in self._open.items() if one.asked is asked]
+        return [handler for since, handler in sorted(found, key=itemgetter(0)) if since < before]
+
+    def _drop(self, connections: Sequence[RequestHandler]) -> None:
+        for one in connections:
+            self._open.pop(one).end()
+
     # --- descriptors --------------------------------------------------------------------------------------------
 
     def _hold(self) -> None:
@@ -165,7 +187,7 @@ class HttpServer(web.Server):
             while self._acceptor is not None and len(self._reserve) < RESERVE:
                 self._reserve.append(open(os.devnull, "rb", buffering=0))  # noqa: SIM115  # until it is needed
 
-    def _make_room(self) -> bool:
+    def _spare(self) -> bool:
         """Use the reserve; whether a descriptor is free now. If not, connections without a header make room."""
         if not self._ran_out:
             self._ran_out = True
@@ -174,16 +196,8 @@ class HttpServer(web.Server):
         if self._reserve:
             self._reserve.pop().close()
             return True
-        silent = self._silent()
-        self._drop(silent[: (len(silent) + 1) // 2])  # The younger half may be about to send one.
+        self._drop(self._for(SILENT_S, asked=False))
         return False
-
-    def _silent(self) -> list[RequestHandler]:
-        return [one for one, connection in self._open.items() if not connection.asked]
-
-    def _drop(self, connections: Sequence[RequestHandler]) -> None:
-        for one in connections:
-            self._open.pop(one).end()
 
 
 class Complaint(logging.Handler):
@@ -207,8 +221,15 @@ class _Connection(NamedTuple):
 
     transport: asyncio.Transport
     timer: asyncio.TimerHandle
+    since: float
+    """When it came, or when its header was complete: the loop's clock."""
     asked: bool
 
     def end(self) -> None:
         self.timer.cancel()
         self.transport.abort()
+
+
+def _connection(transport: asyncio.Transport, limit_s: float, *, asked: bool) -> _Connection:
+    loop = asyncio.get_running_loop()
+    return _Connection(transport, loop.call_later(limit_s, transport.abort), loop.time(), asked)

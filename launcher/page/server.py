@@ -84,6 +84,7 @@ class PageServer:
         """Listen there; where exactly. Raises `OSError`."""
         self._names = LOOPBACK if host in LOOPBACK else LOOPBACK | {_named(host), socket.gethostname().lower()}
         self._any_address = is_any(host)
+        document({})  # This reads its files now: later there may be no descriptor for them.
         app = web.Application(middlewares=[self._guarded], client_max_size=ORDER_BYTES_MAX)
         app.router.add_get("/", self._page)
         app.router.add_get("/job/{job}", self._page)

@@ -128,8 +128,8 @@ async def test_an_answer_that_lasts_outlives_every_limit_and_a_crowd() -> None:
 @played
 async def test_clients_that_send_half_a_header_push_out_nobody_who_has_asked() -> None:
     async with serving() as one:
-        waiting = [await one.asks(b"waits") for _ in range(LIMITS.connections - 1)]
-        async with crowd(one.port, 100, HALF):
+        waiting = [await one.asks(b"waits") for _ in range(LIMITS.connections // 2)]
+        async with crowd(one.port, 300, HALF):
             assert await one.answers_at_once()
             one.answers.set()
             for reader, _ in waiting:
