@@ -1,7 +1,7 @@
 """An HTTP server within limits, for the ports at which strangers can knock: those for monitors and for browsers.
 
 Each connection is for one request. The header must be complete within a time, and so must the answer. When all places
-are taken, the oldest connection that has not sent its header within `SILENT_S` makes room for the next one: clients
+are taken, the oldest connection that has had the time and not sent its header makes room for the next one: clients
 that connect and send nothing keep nobody out. Where requests hold more than half of the places, the oldest one that has
 waited for its answer for `GRACE_S` makes room, too. Otherwise the next connection waits. An answer that lasts
 (`HttpServer.lasting`) has no place here; its handler must count those.
@@ -19,7 +19,6 @@ import resource
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from operator import itemgetter
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from aiohttp import web
@@ -30,8 +29,10 @@ from launcher.acceptor import Acceptor
 
 RESERVE: Final = 4
 """Descriptors in reserve: few, since each costs the rest of the process one, and more than one connection's."""
-SILENT_S: Final = 0.03
-"""The header of a client that sends it at once is read within this time."""
+READ_ROUNDS: Final = 6
+"""The header of a client that sends it at once is read in so many rounds of the loop."""
+ROUNDS_PER_PAUSE: Final = 3
+"""The loop goes round at least so often while accepting pauses."""
 PAUSE_S: Final = 0.02
 """Without room or a free descriptor: from one try to take a connection to the next."""
 GRACE_S: Final = 1.0
@@ -88,6 +89,8 @@ class HttpServer(web.Server):
         self._limits = limits
         self._complain = complain
         self._ran_out = False
+        self._round = 0
+        """Rounds of the loop in which connections waited."""
         self._acceptor: Acceptor | None = None
         self._reserve: list[BinaryIO] = []
         self._sockets: dict[RequestHandler, socket.socket] = {}
@@ -133,7 +136,7 @@ class HttpServer(web.Server):
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         """Give it a place."""
         super().connection_made(handler, transport)
-        self._open[handler] = _connection(transport, self._limits.header_s, asked=False)
+        self._open[handler] = self._connection(transport, self._limits.header_s, asked=False)
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         """Free its place, and its descriptor for the reserve before anybody else has it."""
@@ -147,10 +150,14 @@ class HttpServer(web.Server):
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if (found := self._open.get(request.protocol)) is not None:
             found.timer.cancel()
-            self._open[request.protocol] = _connection(found.transport, self._limits.answer_s, asked=True)
+            self._open[request.protocol] = self._connection(found.transport, self._limits.answer_s, asked=True)
         response = await self._handler(request)
         response.force_close()
         return response
+
+    def _connection(self, transport: asyncio.Transport, limit_s: float, *, asked: bool) -> _Connection:
+        loop = asyncio.get_running_loop()
+        return _Connection(transport, loop.call_later(limit_s, transport.abort), asked, loop.time(), self._round)
 
     def _take(self, connected: socket.socket) -> None:
         protocol, loop = self(), asyncio.get_running_loop()
@@ -161,20 +168,28 @@ class HttpServer(web.Server):
 
     def _room(self) -> int:
         """How many connections may be taken now; when all places are taken, one may make room."""
+        self._round += 1
         free = self._limits.connections - len(self._open) - len(self._arriving)
         if free > 0:
             return min(free, max(1, self._limits.connections // ROUNDS))
-        gone = self._for(SILENT_S, asked=False)
+        gone = self._silent()
         if not gone and sum(one.asked for one in self._open.values()) > self._limits.connections // 2:
-            gone = self._for(GRACE_S, asked=True)
+            gone = self._overdue()
+        if not gone:
+            self._round += ROUNDS_PER_PAUSE
         self._drop(gone[:1])
         return len(gone[:1])
 
-    def _for(self, time_s: float, *, asked: bool) -> list[RequestHandler]:
-        """Connections that have been silent, or have waited for their answer, for longer than this."""
-        before = asyncio.get_running_loop().time() - time_s
-        found = [(one.since, handler) for handler, one in self._open.items() if one.asked is asked]
-        return [handler for since, handler in sorted(found, key=itemgetter(0)) if since < before]
+    def _silent(self) -> list[RequestHandler]:
+        return [
+            handler
+            for handler, one in self._open.items()
+            if not one.asked and self._round >= one.came_in_round + READ_ROUNDS
+        ]
+
+    def _overdue(self) -> list[RequestHandler]:
+        before = asyncio.get_running_loop().time() - GRACE_S
+        return [handler for handler, one in self._open.items() if one.asked and one.since < before]
 
     def _drop(self, connections: Sequence[RequestHandler]) -> None:
         for one in connections:
@@ -196,7 +211,8 @@ class HttpServer(web.Server):
         if self._reserve:
             self._reserve.pop().close()
             return True
-        self._drop(self._for(SILENT_S, asked=False))
+        self._round += ROUNDS_PER_PAUSE
+        self._drop(self._silent())
         return False
 
 
@@ -221,15 +237,11 @@ class _Connection(NamedTuple):
 
     transport: asyncio.Transport
     timer: asyncio.TimerHandle
+    asked: bool
     since: float
     """When it came, or when its header was complete: the loop's clock."""
-    asked: bool
+    came_in_round: int
 
     def end(self) -> None:
         self.timer.cancel()
         self.transport.abort()
-
-
-def _connection(transport: asyncio.Transport, limit_s: float, *, asked: bool) -> _Connection:
-    loop = asyncio.get_running_loop()
-    return _Connection(transport, loop.call_later(limit_s, transport.abort), loop.time(), asked)
