@@ -28,17 +28,17 @@ from aiohttp.web_protocol import RequestHandler
 from launcher.acceptor import Acceptor
 
 RESERVE: Final = 4
-"""Descriptors in reserve: few, since each costs the rest of the process one, and more than one connection's."""
+"""Descriptors in reserve. Each is one less for the rest of the process; a single one could serve a silent client."""
 READ_ROUNDS: Final = 6
-"""The header of a client that sends it at once is read in so many rounds of the loop."""
+"""A client that sends its header at once is read within this number of rounds of the loop."""
 ROUNDS_PER_PAUSE: Final = 3
-"""The loop goes round at least so often while accepting pauses."""
+"""While accepting pauses, the loop has at least this number of rounds."""
 PAUSE_S: Final = 0.02
 """Without room or a free descriptor: from one try to take a connection to the next."""
 GRACE_S: Final = 1.0
-"""A request that nobody delays is answered in this time, however many there are."""
+"""Most requests are answered well within this time. Slower ones keep their place while there are few of them."""
 ROUNDS: Final = 8
-"""A flood fills all places in as many rounds of the loop at least: a connection is read a few rounds after it came."""
+"""A flood needs at least this number of rounds of the loop to fill all places."""
 CLOSING_S: Final = 0.2
 """When the server closes, a handler has this time to come to its end."""
 BACKLOG: Final = 512
