@@ -13,6 +13,7 @@ come next; connections that have not sent their header then make room for furthe
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import resource
@@ -44,6 +45,8 @@ CLOSING_S: Final = 0.2
 BACKLOG: Final = 512
 """Connections that wait in the kernel. When a flood fills this queue, clients try again after a second."""
 ANY_V6: Final = "::"
+NOT_HERE: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""An address of a name that this machine does not have, such as ::1 without IPv6."""
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
 
@@ -91,7 +94,7 @@ class HttpServer(web.Server):
         self._ran_out = False
         self._round = 0
         """Rounds of the loop in which connections waited."""
-        self._acceptor: Acceptor | None = None
+        self._acceptors: list[Acceptor] = []
         self._reserve: list[BinaryIO] = []
         self._sockets: dict[RequestHandler, socket.socket] = {}
         self._arriving: set[asyncio.Task[Any]] = set()
@@ -99,24 +102,48 @@ class HttpServer(web.Server):
         """The oldest is the first."""
 
     def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Listen there; where exactly. Raises `OSError`, and `UnicodeError` if `host` cannot be a name."""
+        """Listen at every address of `host`, at one port; the first address and the port.
+
+        Raises `OSError`, and `UnicodeError` if `host` cannot be a name.
+        """
         # Names are resolved here, without the thread that asyncio would start for it.
-        family, *_, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        address = str(found[0])
-        both = address == ANY_V6 and socket.has_dualstack_ipv6()  # Otherwise it would answer IPv6 alone.
-        listener = socket.create_server((address, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
-        listener.setblocking(False)
-        self._acceptor = Acceptor(listener, self._take, room=self._room, pause_s=PAUSE_S, spare=self._spare)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        listeners: list[socket.socket] = []
+        not_here: OSError | None = None
+        try:
+            for family, address in dict.fromkeys((family, str(where[0])) for family, *_, where in found):
+                both = address == ANY_V6 and socket.has_dualstack_ipv6()  # Otherwise it would answer IPv6 alone.
+                port = listeners[0].getsockname()[1] if listeners else port
+                try:
+                    made = socket.create_server((address, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
+                except OSError as error:
+                    if error.errno not in NOT_HERE:
+                        raise
+                    not_here = error
+                else:
+                    made.setblocking(False)
+                    listeners.append(made)
+            if not listeners and not_here is not None:
+                raise not_here
+        except OSError:
+            for made in listeners:
+                made.close()
+            raise
+        self._acceptors = [
+            Acceptor(listener, self._take, room=self._room, pause_s=PAUSE_S, spare=self._spare)
+            for listener in listeners
+        ]
         self._hold()
-        where = listener.getsockname()
+        where = listeners[0].getsockname()
         return where[0], where[1]
 
     async def close(self) -> None:
         """Listen no more, and hang up. May be called again."""
-        acceptor, self._acceptor = self._acceptor, None
-        if acceptor is None:
+        acceptors, self._acceptors = self._acceptors, []
+        if not acceptors:
             return
-        acceptor.close()
+        for acceptor in acceptors:
+            acceptor.close()
         for held in self._reserve:
             held.close()
         if self._arriving:
@@ -199,7 +226,7 @@ class HttpServer(web.Server):
 
     def _hold(self) -> None:
         with suppress(OSError):
-            while self._acceptor is not None and len(self._reserve) < RESERVE:
+            while self._acceptors and len(self._reserve) < RESERVE:
                 self._reserve.append(open(os.devnull, "rb", buffering=0))  # noqa: SIM115  # until it is needed
 
     def _spare(self) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from aiohttp import web
 
 from launcher.httpserver import HttpServer, Limits
@@ -158,3 +160,20 @@ async def test_a_handler_ends_when_its_client_goes() -> None:
             _, writer = await one.asks(path)
             writer.transport.abort()
             assert await one.cancelled.get() == f"/{path.decode()}"
+
+
+@played
+async def test_it_listens_at_every_address_that_a_name_has() -> None:
+    served = Served(LIMITS)
+    await served.server.close()
+    _, port = served.server.listen("localhost", 0)
+    addresses = {str(where[0]) for *_, where in socket.getaddrinfo("localhost", port)}
+    for address in addresses:
+        reader, writer = await asyncio.open_connection(address, port)
+        writer.write(ASKS % b"")
+        assert (await ends(reader)).endswith(b"answer")
+        writer.close()
+    await served.server.close()
+    for address in addresses:
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(address, port)
