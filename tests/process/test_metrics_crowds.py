@@ -8,6 +8,7 @@ import sys
 import aiohttp
 
 from tests.process.crowd import HALF, crowd
+from tests.process.ghosts import Ghost, read_everything
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import Job, story
 from tests.store.servers import free_ports
@@ -32,6 +33,13 @@ sys.argv = ["launcher", *sys.argv[sys.argv.index("launcher") + 1 :]]
 runpy.run_module("launcher", run_name="__main__", alter_sys=True)
 """
 """An agent that takes all descriptors that are left when the test says so, and then says that it has them."""
+
+FEW_FILES = """
+import os, resource, sys
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 @story
@@ -58,6 +66,22 @@ async def test_an_agent_without_a_free_descriptor_answers_probes_and_monitors(jo
     assert await node.exits() == 0
     (warned,) = [line for line in node.lines if "descriptor" in line]
     assert "no file descriptor is free (ulimit -n 256)" in warned
+
+
+@story
+async def test_links_of_nodes_that_do_not_exist_leave_an_agent_with_few_files_enough_to_answer(job: Job) -> None:
+    (port,) = free_ports(1)
+    node = await job.node("--metrics_port", str(port), within=(sys.executable, "-c", FEW_FILES))
+    await node.says("monitors find this node")
+    (worker,) = await job.world(1, 1)
+    view = await read_everything(job)
+    async with asyncio.timeout(LIMIT_S):
+        ghosts = [await Ghost.linked(view, node, f"10.9.8.7-ghost{number}") for number in range(300)]
+        assert await _answers(port) == [200] * 9
+        await asyncio.gather(*(ghost.is_closed() for ghost in ghosts))
+    await worker.exits(0)
+    assert await node.exits() == 0
+    assert not [line for line in node.lines if "descriptor" in line]
 
 
 async def _answers(port: int) -> list[int]:
