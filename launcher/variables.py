@@ -47,6 +47,7 @@ READ: Final[tuple[Variables, ...]] = (
         ("SSL_CERT_FILE",),
         "the authorities that count with https:// in --elastic_server and without --etcd_ca, instead of the system's",
     ),
+    Variables(("XDG_RUNTIME_DIR",), "a folder for the locks of nodes, where another user blocks the one in TMPDIR"),
     Variables(
         ("PYTHONSAFEPATH", "PYTHONUNBUFFERED", "OPENBLAS_NUM_THREADS"),
         "as python and OpenBLAS read them, for workers that start warm (docs/warm.md)",

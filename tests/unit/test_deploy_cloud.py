@@ -21,6 +21,7 @@ from launcher.flags import FLAGS
 
 CLOUD = Path(__file__).parents[2] / "deploy" / "cloud"
 CLOUDS = ("aws", "gcp", "azure")
+UNIT: Final = "/etc/systemd/system/elastic-launch.service"
 CFN_PARAMETER_MAX = 4096
 """Characters of a parameter of CloudFormation (its quotas page)."""
 
@@ -54,8 +55,9 @@ def settings(cloud: str, folder: Path) -> dict[str, str]:
 def config_of(cloud: str, folder: Path) -> Config:
     """What elastic-launch makes of the command of the unit and its environment."""
     environ = settings(cloud, folder)
-    unit = files(cloud, folder)["/etc/systemd/system/elastic-launch.service"]
-    (command,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+    drop_in = files(cloud, folder)[f"{UNIT}.d/cloud.conf"]
+    reset, command = re.findall(r"^ExecStart=(.*)$", drop_in, re.MULTILINE)
+    assert reset == ""  # Without it systemd refuses a second command.
     program, *words = command.split()
     assert program == "/opt/elastic-launch/venv/bin/elastic-launch"
     argv = [word for one in words for word in (environ[one[1:]].split() if one.startswith("$") else [one])]
@@ -69,6 +71,35 @@ def test_the_command_of_a_machine_is_one_that_elastic_launch_takes(cloud: str, t
     assert (config.job_id, str(config.np), config.spot) == ("night", "1:4", cloud)
     assert config.checkpoint_dir == "/mnt/shared/night"
     assert (config.script, config.module) == ("elastic.examples.char_lm", True)
+
+
+def test_a_machine_of_a_cloud_has_the_unit_of_systemd_with_another_command_and_nothing_else(tmp_path: Path) -> None:
+    written = files("aws", tmp_path)
+    lines = (CLOUD.parent / "systemd" / "elastic-launch.service").read_text().splitlines()
+    assert written[UNIT].splitlines() == [line for line in lines if line and not line.startswith("#")]
+    section, *settings = written[f"{UNIT}.d/cloud.conf"].splitlines()
+    assert section == "[Service]"
+    assert {line.partition("=")[0] for line in settings} == {"ExecStart"}
+
+
+def test_the_user_and_the_folder_that_the_set_up_makes_are_those_of_the_unit(tmp_path: Path) -> None:
+    written = files("aws", tmp_path)
+    setup = written["/opt/elastic-launch/setup.sh"]
+    ((folder, user),) = re.findall(r"useradd .*--home-dir (\S+) (\S+)$", setup, re.MULTILINE)
+    for setting in (f"User={user}", f"Group={user}", f"WorkingDirectory={folder}"):
+        assert setting in written[UNIT].splitlines()
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_the_settings_of_a_machine_are_those_of_the_file_without_its_comments(cloud: str, tmp_path: Path) -> None:
+    path = filled(cloud, tmp_path)
+    path.write_text(path.read_text().rstrip("\n"))  # A last line without an end keeps its place.
+    ran = subprocess.run([CLOUD / "user-data.sh", path], capture_output=True, text=True, check=True)
+    written = {one["path"]: one for one in yaml.safe_load(ran.stdout)["write_files"]}["/etc/elastic-launch.env"]
+    assert written["permissions"] == "0600"
+    assert written["content"].splitlines() == [
+        line for line in path.read_text().splitlines() if line and not line.startswith("#")
+    ]
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)

@@ -247,16 +247,3 @@ def test_nodes_tolerate_the_taints_of_cards_and_of_spot_machines() -> None:
         "cloud.google.com/gke-spot",
         "kubernetes.azure.com/scalesetpriority",
     }
-
-
-def test_the_network_policies_name_pods_that_there_are() -> None:
-    policies = kustomize.rendered(KUBERNETES / "components" / "network-policy")
-    things = things_of("overlays/cpu")
-    labels = [thing["spec"]["template"]["metadata"]["labels"] for thing in things if "template" in thing["spec"]]
-    for policy in policies:
-        kubernetes_validate.validate(policy, OLDEST, strict=True)
-        selectors = [policy["spec"]["podSelector"]["matchLabels"]]
-        for rule in policy["spec"]["ingress"]:
-            selectors += [peer["podSelector"]["matchLabels"] for peer in rule.get("from", ())]
-        for selector in selectors:
-            assert any(selector.items() <= each.items() for each in labels), selector
