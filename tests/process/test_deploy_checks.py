@@ -18,8 +18,8 @@ from tests.unit.test_deploy_cloud import files
 
 DEPLOY = ROOT / "deploy"
 BIN = Path(sys.executable).parent
-EXPOSURE_MAX: Final = {"elastic-launch.service": 45, "cloud": 45, "etcd.service": 33}
-"""In tenths, as systemd-analyze counts it: 0 is closed, 100 is open. A unit that drops a directive is above it."""
+EXPOSURE_MAX: Final = {"elastic-launch.service": 44, "cloud": 44, "etcd.service": 32}
+"""In tenths, as systemd-analyze counts it: 0 is closed, 100 is open. What Debian 12 says of the units."""
 each_unit = pytest.mark.parametrize("unit", EXPOSURE_MAX)
 SCRIPTS = sorted(path for path in DEPLOY.rglob("*") if path.suffix in (".sh", ".sbatch"))
 

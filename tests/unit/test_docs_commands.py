@@ -65,6 +65,8 @@ OF_OTHERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("--network", "--net", "--build-arg"), "docker"),
     **dict.fromkeys(("--no-kill", "--signal"), "sbatch"),
     **dict.fromkeys(("--client-cert-auth", "--auth-token-ttl"), "etcd"),
+    **dict.fromkeys(("--listen-peer-urls", "--peer-client-cert-auth", "--peer-auto-tls"), "etcd"),
+    **dict.fromkeys(("--peer-cert-file", "--peer-key-file", "--peer-trusted-ca-file"), "etcd"),
     **dict.fromkeys(("--image-family", "--image-project"), "gcloud"),
     **dict.fromkeys(("--patience", "--again", "--job"), "deploy/kubernetes/autoscaler.py"),
     **dict.fromkeys(("--seed", "--seeds", "--rounds", "--only", "--lasts", "--write"), "the tests' own commands"),
