@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +12,20 @@ LIMIT_S = 60.0
 """How long anything may take on a slow machine before a story fails."""
 
 T = TypeVar("T")
+
+
+def played(story: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    """Make a test of a coroutine that needs nothing but an event loop."""
+
+    def test() -> None:
+        async def within() -> None:
+            async with asyncio.timeout(LIMIT_S):
+                await story()
+
+        asyncio.run(within())
+
+    test.__name__ = story.__name__
+    return test
 
 
 class Happenings:

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from launcher.httpserver import HttpServer, Limits
 from tests.process.crowd import HALF, crowd
-from tests.process.test_page_server import played
+from tests.process.happenings import played
 
 LIMITS = Limits(connections=8, header_s=30.0, answer_s=30.0, line_bytes=1000, field_bytes=1000, fields=10)
 ASKS = b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n"

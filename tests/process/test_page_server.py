@@ -25,11 +25,11 @@ from launcher.page import live, ordering, server
 from launcher.page.live import FOLLOWED_MAX, Lives
 from launcher.page.server import BROWSERS_MAX, PageServer
 from launcher.status import describe
+from tests.process.happenings import played
 from tests.unit.test_forget import GO, MEMBER, SPEC, WORLD
 from tests.unit.test_picturewords import window, worker
 
 TOKEN = "a-token-of-somebody"
-LIMIT_S = 20.0
 
 
 class Served:
@@ -70,18 +70,6 @@ async def serving(token: str = "", only: str = "", host: str = "127.0.0.1") -> A
         await served.close()
         await lives.close()
         await store.close()
-
-
-def played(story: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def test() -> None:
-        async def within() -> None:
-            async with asyncio.timeout(LIMIT_S):
-                await story()
-
-        asyncio.run(within())
-
-    test.__name__ = story.__name__
-    return test
 
 
 @played

@@ -14,9 +14,10 @@ from launcher.page import server
 from launcher.page.document import document
 from tests.process import held
 from tests.process.browsing import browser, browser_test, look, served
+from tests.process.happenings import played
 from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
 from tests.process.test_ctl_history import ctl, reports
-from tests.process.test_page_server import TOKEN, played, serving
+from tests.process.test_page_server import TOKEN, serving
 from tests.unit.test_page_sections import picture, told
 from tests.unit.test_story import FIRST
 

@@ -13,9 +13,9 @@ from launcher.page.live import FOLLOWED_MAX
 from launcher.page.server import BROWSERS_MAX
 from tests.process.browsing import browser, browser_test, look, served
 from tests.process.crowd import crowd
-from tests.process.happenings import LIMIT_S
+from tests.process.happenings import LIMIT_S, played
 from tests.process.jobs import Job, story
-from tests.process.test_page_server import played, serving
+from tests.process.test_page_server import serving
 
 
 @story
