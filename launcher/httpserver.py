@@ -4,7 +4,7 @@ Each connection is for one request. The header must be complete within a time, a
 are taken, the oldest connection that has had the time and not sent its header makes room for the next one: clients
 that connect and send nothing keep nobody out. Where requests hold more than half of the places, the oldest one that has
 waited for its answer for `GRACE_S` makes room, too. Otherwise the next connection waits. An answer that lasts
-(`HttpServer.lasting`) has no place here; its handler must count those.
+(`HttpServer.lasting`) takes no place here; its handler must limit their number.
 
 Some file descriptors are kept in reserve. When this process has no other ones left, they are for the connections that
 come next; connections that have not sent their header then make room for further ones, after a pause.
@@ -111,11 +111,12 @@ class HttpServer(web.Server):
         listeners: list[socket.socket] = []
         not_here: OSError | None = None
         try:
-            for family, address in dict.fromkeys((family, str(where[0])) for family, *_, where in found):
-                both = address == ANY_V6 and socket.has_dualstack_ipv6()  # Otherwise it would answer IPv6 alone.
+            for family, address in dict.fromkeys((family, where) for family, *_, where in found):
+                both = address[0] == ANY_V6 and socket.has_dualstack_ipv6()  # Otherwise it would answer IPv6 alone.
                 port = listeners[0].getsockname()[1] if listeners else port
+                at = (address[0], port, *address[2:])  # With the zone of a link-local address.
                 try:
-                    made = socket.create_server((address, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
+                    made = socket.create_server(at, family=family, backlog=BACKLOG, dualstack_ipv6=both)
                 except OSError as error:
                     if error.errno not in NOT_HERE:
                         raise

@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import psutil
 import pytest
 from aiohttp import web
 
@@ -160,6 +161,21 @@ async def test_a_handler_ends_when_its_client_goes() -> None:
             _, writer = await one.asks(path)
             writer.transport.abort()
             assert await one.cancelled.get() == f"/{path.decode()}"
+
+
+@played
+async def test_it_listens_at_a_link_local_address_with_its_zone() -> None:
+    found = [each.address for some in psutil.net_if_addrs().values() for each in some if each.address[:4] == "fe80"]
+    if not found:
+        pytest.skip("this machine has no link-local address")
+    served = Served(LIMITS)
+    await served.server.close()
+    _, port = served.server.listen(found[0], 0)
+    reader, writer = await asyncio.open_connection(found[0], port)
+    writer.write(ASKS % b"")
+    assert (await ends(reader)).endswith(b"answer")
+    writer.close()
+    await served.server.close()
 
 
 @played
