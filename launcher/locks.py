@@ -35,7 +35,7 @@ KEEP_S = 7 * 86400.0
 FREE_MAX = 100
 """Free lock files older than this, and all but so many of the newest, are removed when a new one is made."""
 
-MEND = "remove it, or set TMPDIR to a folder that only you can write"
+FIX = "remove it, or set TMPDIR to a folder that only you can write"
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -83,7 +83,7 @@ def folder() -> Path:
     """
     path = chosen().path
     if why := _blocked(path):
-        raise ConfigError(f"{why}; {MEND}")
+        raise ConfigError(f"{why}; {FIX}")
     return path
 
 
@@ -110,7 +110,7 @@ def _choose(among: tuple[Place, ...]) -> Chosen:
         if not (why := _unfit(place)):
             return Chosen(place.path, f"{reasons[0]}; the locks of nodes are in {place.path}" if reasons else "")
         reasons.append(why)
-    raise ConfigError(f"{'; '.join(reasons)}; {MEND}")
+    raise ConfigError(f"{'; '.join(reasons)}; {FIX}")
 
 
 def _unfit(place: Place) -> str:

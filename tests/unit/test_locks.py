@@ -105,7 +105,7 @@ def test_the_first_place_that_can_have_locks_is_chosen_and_why_no_other(
     assert locks._choose((unfit, usual)) == (usual.path, f"{why}; the locks of nodes are in {usual.path}")
     with pytest.raises(ConfigError) as caught:
         locks._choose((unfit, unfit))
-    assert str(caught.value) == f"{why}; {why}; {locks.MEND}"
+    assert str(caught.value) == f"{why}; {why}; {locks.FIX}"
 
 
 def test_the_runtime_folder_of_a_login_is_a_place_only_if_it_is_a_whole_path(monkeypatch: pytest.MonkeyPatch) -> None:
