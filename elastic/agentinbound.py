@@ -1,10 +1,10 @@
 """Which nodes may have a link to this agent (pure).
 
-Whoever can read the job's prefix knows the secret with which nodes prove that they belong to the job, and can make up
-node IDs. So an agent checks who has a link to it, `CHECK_AFTER_S` after the link came up and every `CHECK_EVERY_S`
-from then on. A node belongs to the job if it is registered, or a member of the newest generation or of the one before.
-Most agents do not watch the list of members; for a node that they know nothing of, they read its key in the store. The
-link of a node that does not belong to the job is closed.
+Every reader of the job's prefix knows the secret with which nodes prove that they belong to the job, and can make up
+node IDs. So an agent checks each link that others have to it, `CHECK_AFTER_S` after the link came up and every
+`CHECK_EVERY_S` from then on. A node belongs to the job if it is registered, or a member of the newest generation or of
+the one before. Most agents do not watch the list of members; they read the key of a node that they know nothing of. The
+agent closes the link of a node that does not belong to the job.
 
 While the store does not answer, links stay: when it comes back after an outage, no node is registered for a moment.
 """
@@ -49,7 +49,7 @@ def looked_up(f: Facts, node: str, registered: bool | None) -> None:
 
 
 def check(f: Facts) -> None:
-    """Look at the links whose time has come, and see to it that few are unconfirmed."""
+    """Check the links whose time has come, and close the oldest unconfirmed ones of more than `UNCONFIRMED_MAX`."""
     due = [node for node, dialler in f.dialled.items() if f.now >= dialler.check_at]
     crowded = len(f.dialled) > UNCONFIRMED_MAX
     if not due and not crowded:
@@ -67,7 +67,7 @@ def check(f: Facts) -> None:
 
 
 def wakes(f: Facts) -> list[float]:
-    """When a link is to be checked although nothing happens; the answer to a question brings the next one."""
+    """When to check links although nothing happens. While a key is being read, its answer starts the next check."""
     return [] if f.looking_up else [dialler.check_at for dialler in f.dialled.values()]
 
 

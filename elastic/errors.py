@@ -12,7 +12,7 @@ Each class says whose fault it is and what to do about it::
     │   ├── StoreUnavailable   nobody answered: try again later (exit 4)
     │   ├── StoreDenied        the store answered no: user, password, certificate or right (exit 3)
     │   ├── OutcomeUnknown     a write was sent, its answer was lost: read it back before repeating
-    │   ├── TooLarge           more stands in the store than a reader takes: delete what the text names
+    │   ├── TooLarge           the store holds more than a reader takes: delete what the text names
     │   ├── Compacted          the history asked for is gone: list again
     │   └── WatchLost          the watch ended without a word of ours: list and watch again
     ├── DocumentError          a document in the store does not fit its schema: ignored and named

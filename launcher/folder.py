@@ -6,7 +6,7 @@ they are appended to, and one line says so: a node that joins a running job must
 The agents of one job share a folder, for each rank is in one place. Two jobs do not: both have a rank 0. The second one
 writes into a folder of its own below the first one's, and says so.
 
-Only this user can open the locks: `flock` needs no right to write, so whoever can read a lock file can hold its lock.
+Only this user can open the locks: `flock` needs no right to write, so every user who can read a lock file can lock it.
 No agent waits for another process: without a lock it starts all the same, and one line says so.
 """
 

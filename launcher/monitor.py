@@ -61,7 +61,7 @@ class Monitor:
 
     async def open(self, host: str, port: int) -> None:
         """Listen there. A port that somebody else has is said in one line."""
-        with loading.kept():  # All of it now: to import takes file descriptors, and there may be none later.
+        with loading.kept():  # An import needs file descriptors, and later there may be none.
             from launcher.metrics import MetricsPage
             from launcher.metricsdoor import MetricsDoor
 

@@ -48,7 +48,7 @@ class OwnEtcd:
         return join_host_port(self._where.own, self._port) if self._port else server
 
     def old_release(self) -> str:
-        """What there is to warn of where other hosts reach an etcd that is not safe; "" else. It was started."""
+        """The warning about an etcd that other hosts reach and that is not safe, else "". Call it after `start`."""
         if all(map(addresses.is_loopback, self._where.hosts)):
             return ""
         version = self._etcd.version()

@@ -155,9 +155,9 @@ def open_door(server: str) -> str:
 
 
 def old_release(version: str, *, closed: bool) -> str:
-    """What there is to warn of where other hosts reach an etcd with known vulnerabilities; `closed`: with a secret."""
+    """The warning about an etcd with known vulnerabilities that other hosts reach; `closed`: with a secret."""
     which = f"etcd {version}, a release with known vulnerabilities" if version else "an etcd of an unknown release"
-    who = "hosts that have the job's secret" if closed else "everybody who gets to its port"
+    who = "hosts that have the job's secret" if closed else "everybody who reaches its port"
     return (
         f"this host serves {which}, to {who}; put a newer etcd on PATH ({releases.safe_ones()} or later), or use an "
         "etcd of your own with --elastic_server"

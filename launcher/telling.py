@@ -29,7 +29,7 @@ class NobodyReads(Exception):
 def answer(text: str) -> None:
     """Write to stdout. A character that its encoding does not have is escaped, and so is a C1 control.
 
-    JSON has C1 controls as they are, and a terminal obeys them as it does ESC.
+    JSON does not escape C1 controls, and a terminal obeys them as it obeys ESC.
 
     Raises `NobodyReads`, and `ConfigError` if it cannot be written. What comes after that goes nowhere.
     """

@@ -155,7 +155,7 @@ class EmbeddedEtcd:
         """Where it listens, `host:port` with the first host; empty while it does not run."""
 
     def version(self) -> str:
-        """Which release this is, "" if its binary does not say. It was started."""
+        """Which release this is, "" if its binary does not say. Call it after `start`."""
         assert self._binary is not None
         return version_of(self._binary)
 

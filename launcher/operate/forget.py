@@ -55,7 +55,7 @@ async def _run(job: Job, asked: argparse.Namespace) -> int:
 
 
 async def _stored(job: Job) -> dict[str, int]:
-    """The revision of every key of the job. No document is read: a job is forgotten whatever stands in them."""
+    """The revision of every key of the job. No document is read: a job is forgotten whatever they contain."""
     listing = await job.store.list(Range.prefix(job.keys.root), keys_only=True)
     if not listing.entries:
         raise job.missing()

@@ -228,7 +228,7 @@ class Lives:
     async def nothing_of(self, job_id: str) -> dict[str, object] | None:
         """What to show of a job that is not in the store, or while the store is away; None if it can be followed.
 
-        So nobody uses up places with the names of jobs that do not exist.
+        So requests for jobs that do not exist use up no places.
         """
         if job_id in self._lives:
             return None

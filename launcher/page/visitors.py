@@ -1,4 +1,4 @@
-"""Whose requests the page answers, by the headers that a browser sends and a page of somebody else cannot change."""
+"""Which requests the page answers, by the headers that a browser sends and a page of another site cannot change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOST: Final = re.compile(
 )
 """The header `Host`: a name, an IPv4 address or an IPv6 address in brackets, and a port or none."""
 OWN: Final = ("same-origin", "none")
-"""The header `Sec-Fetch-Site` when the page itself asks, or a person who typed its address."""
+"""The header `Sec-Fetch-Site` when the page itself asks, or a person has typed its address."""
 
 
 def host_of(header: str) -> str:
@@ -30,10 +30,10 @@ def host_of(header: str) -> str:
 
 
 def is_of_another_site(headers: Mapping[str, str], *, document: bool) -> bool:
-    """Tell whether a page of somebody else made a browser send this request.
+    """Tell whether a page of another site made a browser send this request.
 
-    A link to a `document` of ours, which a person follows, is none of its requests. Programs other than browsers do not
-    send these headers, nor do browsers to a plain address that is not of the loopback.
+    A person who follows a link to a `document` of ours sends that request, not the other page. Browsers send these
+    headers only over HTTPS and to loopback addresses; other programs do not send them.
     """
     if headers.get("Sec-Fetch-Site", "none") in OWN:
         return False

@@ -102,10 +102,10 @@ def test_a_job_with_more_than_a_reader_holds_is_a_line_of_the_list_and_can_be_fo
         assert shown.returncode == 0, shown.stderr
         (line,) = [line for line in shown.stdout.splitlines() if line.startswith(job.job_id)]
         assert "unreadable" in line
-        assert "more than 128 MiB stand in etcd from" in line
+        assert "etcd holds more than 128 MiB from" in line
         shown = await ctl(job, "status")
         assert (shown.returncode, shown.stdout, shown.stderr.count("\n")) == (4, "", 1)
-        assert "more than 128 MiB stand in etcd from" in shown.stderr
+        assert "etcd holds more than 128 MiB from" in shown.stderr
         assert (await ctl(job, "forget", "--yes")).returncode == 0
 
     either.play(story)

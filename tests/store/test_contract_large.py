@@ -201,7 +201,7 @@ def test_a_range_of_more_than_a_reader_holds_is_refused_by_its_name_and_its_keys
         count = LISTING_BYTES_MAX // len(LARGE) + 1
         await put_many(store, etcd_bench.prefix, count)
         everything = Range.prefix(etcd_bench.prefix)
-        with pytest.raises(TooLarge, match=f"more than 128 MiB stand in etcd from {etcd_bench.prefix} on"):
+        with pytest.raises(TooLarge, match=f"etcd holds more than 128 MiB from {etcd_bench.prefix} on"):
             await store.list(everything)
         assert len((await store.list(everything, keys_only=True)).entries) == count
 

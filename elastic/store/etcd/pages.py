@@ -1,7 +1,7 @@
 """A range that does not fit into one answer, read in pages that all show it as it was at one revision.
 
 etcd bounds an answer by the number of keys, not by bytes. An honest job fits into one answer, so a range is read whole
-first. Whoever may write below a prefix can make it larger than that, which must not stop its readers.
+first. A writer of the prefix can make the range larger than that, which must not stop its readers.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def _once(ask: Ask, request: Any) -> tuple[int, list[Any]]:
         if size > LISTING_BYTES_MAX:
             where = request.key.decode("utf-8", "replace")
             raise TooLarge(
-                f"more than {LISTING_BYTES_MAX >> 20} MiB stand in etcd from {where} on, more than any job writes; "
+                f"etcd holds more than {LISTING_BYTES_MAX >> 20} MiB from {where} on, more than any job writes; "
                 "delete what does not belong there: etcdctl del KEY"
             )
         if not answer.more or (limit and len(pairs) >= limit):

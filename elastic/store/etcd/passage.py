@@ -2,7 +2,7 @@
 
 gRPC has no say in how its connections begin. So it connects to an abstract Unix socket of this process, and for each
 such connection one is made to the porter, which first wants to see that we know the secret. Abstract sockets have no
-permissions, and every process of the machine can see their names; the kernel tells which process connects, and only
+permissions, and every process of the machine can see their names; the kernel says which process has connected, and only
 this process is served.
 """
 
