@@ -45,7 +45,7 @@ def looked_up(f: Facts, node: str, registered: bool | None) -> None:
     elif registered:
         f.dialled = {**f.dialled, node: Dialler(f.now + CHECK_EVERY_S, confirmed=True)}
     else:
-        _close(f, [node])
+        _close(f, [node], f"the link of {node} is closed: no such node is registered in this job")
 
 
 def check(f: Facts) -> None:
@@ -59,7 +59,9 @@ def check(f: Facts) -> None:
     f.dialled = {**f.dialled, **{node: later for node in due if node in known}}
     if crowded:
         unconfirmed = [node for node, dialler in f.dialled.items() if not dialler.confirmed and node not in known]
-        _close(f, unconfirmed[:-UNCONFIRMED_MAX])
+        if oldest := unconfirmed[:-UNCONFIRMED_MAX]:
+            many = f"{len(oldest)} links are closed: more than {UNCONFIRMED_MAX} are of nodes that are not known here"
+            _close(f, oldest, many)
     unknown = next((node for node in due if node in f.dialled and node not in known), "")
     if unknown and not f.looking_up and f.view.revision > 0:
         f.looking_up = unknown
@@ -71,9 +73,8 @@ def wakes(f: Facts) -> list[float]:
     return [] if f.looking_up else [dialler.check_at for dialler in f.dialled.values()]
 
 
-def _close(f: Facts, nodes: Sequence[str]) -> None:
-    if nodes:
-        f.dialled = {node: dialler for node, dialler in f.dialled.items() if node not in nodes}
-        f.act(CloseInbound(tuple(nodes)))
-        for node in nodes:
-            f.act(Say(f"the link of {node} is closed: no such node is registered in this job", detail=True))
+def _close(f: Facts, nodes: Sequence[str], why: str) -> None:
+    closing = frozenset(nodes)
+    f.dialled = {node: dialler for node, dialler in f.dialled.items() if node not in closing}
+    f.act(CloseInbound(tuple(nodes)))
+    f.act(Say(why, detail=True))

@@ -600,7 +600,7 @@ MUTATIONS: Final = (
     Mutation(
         "inbound: strangers stay",
         INBOUND,
-        "    else:\n        _close(f, [node])",
+        '    else:\n        _close(f, [node], f"the link of {node} is closed: no such node is registered in this job")',
         "",
         "the link of a node that does not belong to the job is closed",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic.agentevents import CloseInbound, Dialled, LookUp, Vouched
+from elastic.agentevents import CloseInbound, Dialled, LookUp, Say, Vouched
 from elastic.agentinbound import CHECK_AFTER_S, CHECK_EVERY_S, UNCONFIRMED_MAX
 from elastic.model import Before, Why
 from tests.unit.bench import LEASE_TTL_S, Bench, running, spare
@@ -112,6 +112,8 @@ def test_of_a_crowd_of_strangers_the_oldest_links_are_closed_at_once_and_none_th
     ghosts = tuple(f"ghost{number}" for number in range(UNCONFIRMED_MAX + 2))
     bench.tell(Dialled(("c", "a", *ghosts)))
     assert closed(bench) == ["ghost0", "ghost1"]
+    (line,) = [action for action in bench.every(Say) if "closed" in action.text]
+    assert line.text.startswith("2 links are closed"), "one line, however many links"
 
 
 def test_before_the_store_was_read_nothing_is_closed() -> None:
