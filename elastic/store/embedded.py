@@ -302,7 +302,14 @@ class EmbeddedEtcd:
 def _extra_flags(binary: str) -> list[str]:
     """Flags that not every version has: no fsync, for nothing here is meant to outlive the machine."""
     try:
-        shown = subprocess.run([binary, "--help"], capture_output=True, text=True, timeout=START_LIMIT_S, check=False)
+        shown = subprocess.run(
+            [binary, "--help"],
+            env=_environment(os.environ),
+            capture_output=True,
+            text=True,
+            timeout=START_LIMIT_S,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"cannot run {binary}: {error}") from error
     return ["--unsafe-no-fsync"] if "--unsafe-no-fsync" in shown.stdout + shown.stderr else []

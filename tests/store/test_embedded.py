@@ -256,6 +256,25 @@ def test_a_command_on_the_path_that_does_not_say_what_it_is_is_passed_over(
     assert find_etcd() == wheel
 
 
+def test_no_run_of_an_etcd_on_the_path_has_the_secrets_of_this_process(
+    wheel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = tmp_path / "seen"
+    script = f'#!/bin/sh\necho "$*" >> {seen}\nenv >> {seen}\necho etcd Version: {SAFE_RELEASE}\nexec {wheel} "$@"\n'
+    command = command_in(tmp_path / "bin", script.encode())
+    monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("ELASTIC_JOB_SECRET", "a-secret")
+
+    async def run() -> None:
+        async with EmbeddedEtcd() as etcd:
+            assert etcd.version() == SAFE_RELEASE
+
+    asyncio.run(run())
+    said = seen.read_text()
+    assert {"--version", "--help"} <= set(said.splitlines())
+    assert "a-secret" not in said
+
+
 def program(pid: int) -> str:
     return os.readlink(f"/proc/{pid}/exe")
 
