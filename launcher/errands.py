@@ -30,6 +30,8 @@ REVOKE_AGAIN_S = 0.5
 """Before a store that did not answer is asked again to end a lease."""
 REFUSED_PAUSE_S = 1.0
 """Before a store that refuses this node is asked for the same again."""
+DAMAGED_MAX = 32
+"""Unreadable documents of nodes that are named, each once: whoever may write below the prefix can make any number."""
 
 Errand = ae.Send | ae.Follow | ae.Relist | ae.FindOlder | ae.LookUp | ae.OpenSession | ae.CloseSession | ae.Revoke
 """The actions that are done here."""
@@ -120,10 +122,18 @@ class Errands:
             self._put(ae.ViewChanged(view, mirror.listings))
             if self._prober.asked(mirror.entries, self._facts.registered, self._facts.lease):
                 self._begin(self._prober.answer())
-            for key in view.damaged:
-                if key not in self._damaged:
-                    self._damaged.add(key)
-                    self._narrator.warn(f"{key} in etcd cannot be read and is not used; mend or delete it")
+            self._name_damaged(view)
+
+    def _name_damaged(self, view: View) -> None:
+        """Name each document that cannot be read once; of those that the job does not stand on, only the first few."""
+        for key in view.damaged:
+            if key in self._damaged or (len(self._damaged) > DAMAGED_MAX and key not in view.unreadable):
+                continue
+            self._damaged.add(key)
+            if len(self._damaged) > DAMAGED_MAX and key not in view.unreadable:
+                self._narrator.warn("more documents in etcd cannot be read; elastic-ctl status names all of them")
+            else:
+                self._narrator.warn(f"{key} in etcd cannot be read and is not used; mend or delete it")
 
     def _trouble(self, whose: str, error: StoreError | None) -> None:
         """Say once that etcd is away, and once that it is back: the lease or the view notices it first."""

@@ -18,6 +18,7 @@ from elastic.keys import JobKeys, decode
 from elastic.model import SCHEMA
 from elastic.store.base import Delete, Entry, Operation, Put, Range
 from elastic.store.etcd import EtcdStore
+from launcher.errands import DAMAGED_MAX
 from tests.fuzz.mutate import mutate
 from tests.process.jobs import Job, story
 from tests.process.nodes import Node
@@ -178,6 +179,29 @@ async def test_a_member_whose_key_is_deleted_or_damaged_is_registered_again_and_
     await worker.exits(0)
     assert await node.exits() == 0
     assert job.newest_generation() == 1
+
+
+@story
+async def test_of_many_documents_that_cannot_be_read_an_agent_names_the_first_few(job: Job) -> None:
+    node = await job.node("--np", "1")
+    (worker,) = await job.world(1, 1)
+    keys = JobKeys(job.job_id)
+    store = EtcdStore((job.etcd.endpoint,))
+    try:
+        for number in range(3 * DAMAGED_MAX):
+            await store.txn((), (Put(keys.member(f"stranger-{number:04}"), b"{}"),))
+        await node.says("more documents in etcd cannot be read")
+        since = node.now
+        await store.txn((), (Delete(Range.key(keys.member(node.id))),))  # It sees this after all of the documents.
+        await node.says("registered again", since=since)
+        await store.txn((), (Put(keys.verdict, b"{"),))  # The job stands on this one.
+        await node.says(f"{keys.verdict} in etcd cannot be read", since=since)
+        await store.txn((), (Delete(Range.key(keys.verdict)),))
+    finally:
+        await store.close()
+    assert len([line for line in node.lines if "cannot be read and is not used" in line]) == DAMAGED_MAX + 1
+    await worker.exits(0)
+    assert await node.exits() == 0
 
 
 class Stranger:
