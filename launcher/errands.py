@@ -133,7 +133,7 @@ class Errands:
             if len(self._damaged) > DAMAGED_MAX and key not in view.unreadable:
                 self._narrator.warn("more documents in etcd cannot be read; elastic-ctl status names all of them")
             else:
-                self._narrator.warn(f"{key} in etcd cannot be read and is not used; mend or delete it")
+                self._narrator.warn(f"{key} in etcd cannot be read and is not used; fix or delete it")
 
     def _trouble(self, whose: str, error: StoreError | None) -> None:
         """Say once that etcd is away, and once that it is back: the lease or the view notices it first."""
