@@ -170,6 +170,24 @@ def test_a_server_that_comes_back_empty_is_noticed_by_mirror_and_session(server:
     asyncio.run(run())
 
 
+def test_answers_to_questions_asked_at_the_same_time_tell_of_one_replacement(server: Server) -> None:
+    async def run() -> None:
+        store = EtcdStore([server.endpoint], options=QUICK)
+        for number in range(10):
+            await write(store, f"/j/{number}")
+        server.kill()
+        server.lose_data()
+        await asyncio.to_thread(server.start)
+        await asyncio.gather(*(store.list(Range.key(f"/j/{number}")) for number in range(5)))
+        assert store.replacements == 1
+        await write(store, "/j/new")
+        assert (await store.list(Range.key("/j/new"))).revision == store.revision_seen
+        assert store.replacements == 1
+        await store.close()
+
+    asyncio.run(run())
+
+
 def test_a_lone_server_that_was_frozen_is_heard_again_when_it_thaws(server: Server) -> None:
     async def run() -> None:
         store, events = EtcdStore([server.endpoint], options=QUICK), Events()

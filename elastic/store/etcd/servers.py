@@ -103,10 +103,14 @@ class Servers:
         return 0.0 if tries < len(self.rotation.endpoints) else self._random.uniform(*PAUSE_S)
 
     async def _asked(self, method: Method, request: Any, *, repeat: bool, gone_is_fine: bool) -> Any:
-        """One try, and what its revision tells."""
-        seen = self.revision_seen
+        """One try, and what its revision tells.
+
+        Nothing, if another answer has told of a replacement meanwhile: which of the two stores sent this one is
+        unknown, and the replacement must not be counted again.
+        """
+        seen, replacements = self.revision_seen, self.replacements
         answer = await self._try(method, request, repeat=repeat, gone_is_fine=gone_is_fine)
-        if answer is not None:
+        if answer is not None and self.replacements == replacements:
             self.note(answer.header.revision, seen)
         return answer
 
