@@ -16,7 +16,6 @@ from elastic.store.embedded import find_etcd
 from tests.cluster import hosts
 from tests.process.jobs import Job
 from tests.process.nodes import Node
-from tests.process.puppets import Worker
 from tests.store.servers import Server
 
 IP = shutil.which("ip") or "/sbin/ip"
@@ -55,10 +54,6 @@ class Ground:
     def host(self, node: Node) -> hosts.Host:
         """Where a node runs."""
         return self._hosts[node.name]
-
-    def node_of(self, worker: Worker) -> Node:
-        """Whose worker this is."""
-        return next(node for node in self.job.nodes if node.id == worker.node)
 
     def port(self, node: Node) -> int:
         """Where its agent takes links."""

@@ -69,12 +69,12 @@ async def left_out(on: Ground, who: int, *, kept_out_s: int) -> None:
     flags = ("--max_restarts", "0", "--host_cooldown", str(kept_out_s), *GIVES_UP)
     await on.nodes(3, "--np", "3", *flags, ttl_s=CALM_TTL_S)
     world = await on.job.world(1, 3)
-    nodes = [on.node_of(worker) for worker in world]
+    nodes = [on.job.node_of(worker) for worker in world]
     alone, others = nodes[who], [node for node in nodes if node is not nodes[who]]
     await step(world, 1)
     cut(on, alone, others)
     smaller = await on.job.newest_world(2)
-    assert {on.node_of(worker).name for worker in smaller} == {node.name for node in others}
+    assert {on.job.node_of(worker).name for worker in smaller} == {node.name for node in others}
     host, names = on.host(alone).address, " and ".join(on.host(node).address for node in others)
     for node in others:
         await node.says(rf"2 nodes, .*: {host} is kept out for {kept_out_s} s: {names} do not reach it")
@@ -91,11 +91,11 @@ async def left_out(on: Ground, who: int, *, kept_out_s: int) -> None:
 async def test_two_that_do_not_reach_each_other_lose_the_later_one_and_the_first_sees_nothing(on: Ground) -> None:
     await on.nodes(3, "--np", "3", *QUICK, ttl_s=CALM_TTL_S)
     world = await on.job.world(1, 3)
-    first, second, third = map(on.node_of, world)
+    first, second, third = map(on.job.node_of, world)
     cut(on, second, [third])
     await wait(world)
     smaller = await on.job.newest_world(2)
-    assert [on.node_of(worker) for worker in smaller] == [first, second]
+    assert [on.job.node_of(worker) for worker in smaller] == [first, second]
     await first.says(rf"{on.host(third).address} is kept out for 1 s: {on.host(second).address} does not reach it")
     assert not said([first], "cannot be reached from here; if")
 
@@ -104,10 +104,10 @@ async def test_two_that_do_not_reach_each_other_lose_the_later_one_and_the_first
 async def test_of_two_nodes_the_first_goes_on_alone(on: Ground) -> None:
     await on.nodes(2, "--np", "2", *QUICK, ttl_s=CALM_TTL_S)
     world = await on.job.world(1, 2)
-    first, second = map(on.node_of, world)
+    first, second = map(on.job.node_of, world)
     cut(on, first, [second])
     await wait(world)
-    assert [on.node_of(worker) for worker in await on.job.newest_world(1)] == [first]
+    assert [on.job.node_of(worker) for worker in await on.job.newest_world(1)] == [first]
     cut(on, first, [second], closed=False)
     await on.job.newest_world(2)
 
@@ -116,7 +116,7 @@ async def test_of_two_nodes_the_first_goes_on_alone(on: Ground) -> None:
 async def test_a_job_that_needs_both_waits_and_says_so_until_the_way_is_open(on: Ground) -> None:
     await on.nodes(2, "--np", "2:2", *QUICK, ttl_s=CALM_TTL_S)
     world = await on.job.world(1, 2)
-    first, second = map(on.node_of, world)
+    first, second = map(on.job.node_of, world)
     cut(on, first, [second])
     await wait(world)
     why = r"at least 2 nodes must run \(--np\), so that the workers wait until the way is open"
@@ -133,7 +133,7 @@ async def test_a_job_that_needs_both_waits_and_says_so_until_the_way_is_open(on:
 async def test_who_makes_steps_or_waits_for_somebody_that_prepares_is_not_stopped_by_a_closed_way(on: Ground) -> None:
     await on.nodes(2, "--np", "2", *QUICK, ttl_s=CALM_TTL_S)
     world = await on.job.world(1, 2)
-    nodes = [on.node_of(worker) for worker in world]
+    nodes = [on.job.node_of(worker) for worker in world]
     cut(on, nodes[0], [nodes[1]])
     for number in range(6):
         await (wait(world, prepares=True) if number < 3 else step(world, number))

@@ -59,7 +59,7 @@ async def goes_on(world: list[Worker]) -> None:
 async def test_a_firewall_that_resets_costs_one_restart_and_then_only_leases_count(on: Ground) -> None:
     await on.nodes(3, *THREE, ttl_s=CALM_TTL_S)
     world = await on.job.world(1, 3)
-    first, second, rejected = map(on.node_of, world)
+    first, second, rejected = map(on.job.node_of, world)
     host = on.host(rejected).address
     await on.until_linked(first, rejected)
 
@@ -82,7 +82,7 @@ async def test_a_firewall_that_resets_costs_one_restart_and_then_only_leases_cou
     await on.trust([first, second])
     first.signal(SIGKILL)
     world = await on.job.newest_world(2)
-    leader, other = map(on.node_of, world)
+    leader, other = map(on.job.node_of, world)
     assert leader is second
     await on.until_linked(leader, other)
     await on.reject(rejected, [second])
@@ -126,7 +126,7 @@ async def cut_off(on: Ground, who: int) -> None:
     """Its cable is pulled: the others go on without it, and take it in again."""
     nodes = await on.nodes(3, *THREE, ttl_s=QUICK_TTL_S)
     world = await on.job.world(1, 3)
-    alone = on.node_of(world[who])
+    alone = on.job.node_of(world[who])
     on.host(alone).cut()
     again = await on.job.newest_world(2)
     assert alone.id not in {worker.node for worker in again}
@@ -151,7 +151,7 @@ async def without_etcd(on: Ground, who: int, *, both: bool) -> None:
     """The way between etcd and one node is cut for longer than a lease."""
     nodes = await on.nodes(3, *THREE, ttl_s=QUICK_TTL_S)
     world = await on.job.world(1, 3)
-    alone = on.node_of(world[who])
+    alone = on.job.node_of(world[who])
     on.etcd.drop(on.host(alone))
     if both:
         on.host(alone).drop(on.etcd)
@@ -181,7 +181,7 @@ async def without_link(on: Ground, *, both: bool) -> None:
     """Both reach etcd, and the kernel gives their link up."""
     nodes = await on.nodes(3, *THREE, ttl_s=LONG_TTL_S)
     world = await on.job.world(1, 3)
-    first, member = on.node_of(world[0]), on.node_of(world[2])
+    first, member = on.job.node_of(world[0]), on.job.node_of(world[2])
     await on.until_linked(first, member)
     on.host(first).drop(on.host(member))
     if both:

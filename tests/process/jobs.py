@@ -183,6 +183,10 @@ class Job:
 
         return await self.world(await self.told.until(look, f"a world of {size}"), size)
 
+    def node_of(self, worker: Worker) -> Node:
+        """The node that started a worker, whether or not the agent's own lines have arrived here."""
+        return next(node for node in self.nodes if node.mark == worker.env["JOB_TEST_MARK"])
+
     def newest_generation(self) -> int:
         """The newest generation that any worker was of."""
         return max((worker.generation for worker in self.workers), default=0)

@@ -23,7 +23,6 @@ from launcher.ctl import main
 from launcher.story import read_story
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import Job, story, story_with_its_own_etcd
-from tests.process.nodes import Node
 from tests.process.puppets import Worker
 
 CTL = (sys.executable, "-m", "launcher.ctl")
@@ -88,10 +87,6 @@ async def has_a_course(job: Job) -> None:
         await store.close()
 
 
-def of(job: Job, worker: Worker) -> Node:
-    return next(node for node in job.nodes if node.id == worker.node)
-
-
 @story
 async def test_a_job_that_has_completed_still_tells_what_happened_until_it_is_forgotten(job: Job) -> None:
     for _ in range(2):
@@ -103,14 +98,14 @@ async def test_a_job_that_has_completed_still_tells_what_happened_until_it_is_fo
     following.terminate()
     await following.communicate()
     await has_a_course(job)
-    await of(job, world[0]).killed()
+    await job.node_of(world[0]).killed()
     (worker,) = await job.world(2, 1)
     await reports(worker, 2, 3)
     code, out, err = await ctl(job, "forget", "--yes")
     assert (code, out) == (1, "")
     assert f"1 member ({worker.node}), so nothing was deleted; stop it first" in err
     await worker.exits(0)
-    assert await of(job, worker).exits() == 0
+    assert await job.node_of(worker).exits() == 0
 
     code, out, err = await ctl(job, "status")
     assert (code, err) == (0, "")

@@ -21,7 +21,6 @@ from launcher.nodeid import MARK
 from tests.process.jobs import QUICK_TTL_S, Job, story
 from tests.process.nodes import Node
 from tests.process.test_job_links import LONG_TTL_S, three
-from tests.process.test_job_loss import node_of
 
 HELD = 150
 """Connections that say nothing, at each port. The door keeps 64 of them."""
@@ -81,7 +80,7 @@ async def flooded(port: int) -> AsyncIterator[None]:
 async def test_a_death_in_a_flood_of_connections_is_noticed_by_the_link(job: Job) -> None:
     nodes = await three(job)
     world = await job.world(1, 3)
-    dead = node_of(job, world[2])
+    dead = job.node_of(world[2])
     async with contextlib.AsyncExitStack() as stack:
         for node in nodes:
             await stack.enter_async_context(flooded(port_of(node)))
@@ -96,7 +95,7 @@ async def test_the_death_of_the_first_in_a_flood_of_connections_is_noticed_by_th
     async with contextlib.AsyncExitStack() as stack:
         for node in nodes:
             await stack.enter_async_context(flooded(port_of(node)))
-        dead = node_of(job, world[0])
+        dead = job.node_of(world[0])
         dead.signal(SIGKILL)
         await job.world(2, 2)
 
@@ -107,8 +106,8 @@ async def test_ten_deaths_in_a_row_are_noticed_by_the_link_and_leave_no_descript
     flags = ("--np", "3", "--grow_every", "0.1")
     nodes = [await job.node(*flags, ttl_s=LONG_TTL_S, settle_s=0.1) for _ in range(3)]
     world = await job.world(1, 3)
-    first = node_of(job, world[0])
-    survivors, doomed = nodes[:], node_of(job, world[2])
+    first = job.node_of(world[0])
+    survivors, doomed = nodes[:], job.node_of(world[2])
     survivors.remove(doomed)
     counts: list[dict[str, int]] = []
     for _ in range(DEATHS):
@@ -139,7 +138,7 @@ async def test_a_first_node_that_stands_still_loses_its_place_with_its_lease_and
     for _ in range(3):
         await job.node(*flags, ttl_s=QUICK_TTL_S)
     world = await job.world(1, 3)
-    frozen = node_of(job, world[0])
+    frozen = job.node_of(world[0])
     frozen.signal(SIGSTOP)
     again = await job.newest_world(2)
     assert [worker.node for worker in again] == [world[1].node, world[2].node]
@@ -157,7 +156,7 @@ async def test_a_worker_that_fails_while_another_agent_stands_still_costs_one_re
     for _ in range(3):
         await job.node(*flags, ttl_s=QUICK_TTL_S)
     world = await job.world(1, 3)
-    frozen = node_of(job, world[1])
+    frozen = job.node_of(world[1])
     frozen.signal(SIGSTOP)
     await world[2].exits(1)
     again = await job.newest_world(2)
@@ -197,7 +196,7 @@ async def test_a_node_killed_as_its_spare_joins_is_replaced_by_it(job: Job) -> N
     world = await job.world(1, 2)
     spare = await job.node("--np", "2", "--grow_every", "0.1", ttl_s=LONG_TTL_S)
     await spare.says(rf"^\[elastic-launch [^ ]+-{MARK}\] ")
-    node_of(job, world[1]).signal(SIGKILL)
+    job.node_of(world[1]).signal(SIGKILL)
     await job.told.until(lambda: any(worker.node == spare.id for worker in job.workers), "a worker of the spare")
     # In the third generation, if the loss was noticed before the spare was linked.
     again = await job.newest_world(2)

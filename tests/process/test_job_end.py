@@ -96,12 +96,12 @@ async def test_no_member_that_is_done_is_missed_and_nobody_leaves_before_the_ver
     """Promise 14: after the first ok a newcomer changes nothing."""
     nodes = [await job.node("--np", "3", "--grow_every", "0") for _ in range(3)]
     world = await job.world(1, 3)
-    leaver = next(node for node in nodes if node.id == world[2].node)
+    leaver = job.node_of(world[2])
     leaver.signal(SIGTERM)
     assert await leaver.exits() == 143
     (first, second) = await job.world(2, 2)
     await first.exits(0)
-    done = next(node for node in nodes if node.id == first.node)
+    done = job.node_of(first)
     await done.says("1 of 2 nodes done; waiting for the others")
     newcomer = await job.node("--np", "3", "--settle", "0")
     await newcomer.says("spare")

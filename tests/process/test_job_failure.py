@@ -212,7 +212,7 @@ async def test_the_budget_is_the_jobs_and_outlives_the_node_that_kept_it(job: Jo
     (first, _) = await job.world(1, 2)
     await first.exits(1)
     (first, _) = await job.world(2, 2)
-    leaving = next(node for node in nodes if node.id == first.node)
+    leaving = job.node_of(first)
     leaving.signal(SIGTERM)
     assert await leaving.exits() == 143
     (worker,) = await job.world(3, 1)

@@ -84,11 +84,12 @@ async def test_workers_that_have_all_met_and_get_no_process_group_are_started_ag
     job: Job,
 ) -> None:
     flags = ("--np", "2", "--grow_every", "0", "--reach_timeout", "0.2", "--loss_grace", "0.4")
-    nodes = [await job.node("--host", f"127.0.0.{number}", *flags) for number in (1, 2)]
+    for number in (1, 2):
+        await job.node("--host", f"127.0.0.{number}", *flags)
     first, second = await job.world(1, 2)
     await second.obeys("say", {"type": "joining", "missing": "the process group", "met": True})
     words = r"all workers had met, and 2 s later \(10 times --reach_timeout\) their process group does not stand"
-    await next(node for node in nodes if node.id == second.node).says(f"rank 1 hangs: {words}")
+    await job.node_of(second).says(f"rank 1 hangs: {words}")
     again = await job.world(2, 2)
     assert again[0].env["TORCHELASTIC_RESTART_COUNT"] == "1"
     await first.ends()

@@ -14,7 +14,6 @@ from tests.process.ghosts import Ghost, read_everything
 from tests.process.jobs import QUICK_TTL_S, Job, story
 from tests.process.leases import leases_end
 from tests.process.nodes import Node
-from tests.process.test_job_loss import node_of
 
 LONG_TTL_S = 600
 
@@ -81,7 +80,7 @@ async def three(job: Job, *flags: str) -> list[Node]:
 async def test_a_killed_node_is_noticed_long_before_its_lease_ends(job: Job) -> None:
     nodes = await three(job)
     world = await job.world(1, 3)
-    dead = node_of(job, world[1])
+    dead = job.node_of(world[1])
     await dead.killed()
     for node in nodes:
         if node is not dead:
@@ -97,8 +96,8 @@ async def test_a_proven_death_whose_lease_could_not_be_ended_at_once_keeps_no_ga
         await first.says("joined the job")
         await job.node("--np", "2", ttl_s=LONG_TTL_S)
         world = await job.world(1, 2)
-        assert node_of(job, world[0]) is first
-        dead = node_of(job, world[1])
+        assert job.node_of(world[0]) is first
+        dead = job.node_of(world[1])
         cable.pull()
         await dead.killed()
         await first.says("a lease could not be ended yet")
@@ -112,7 +111,7 @@ async def test_a_proven_death_whose_lease_could_not_be_ended_at_once_keeps_no_ga
 async def test_the_first_nodes_death_is_noticed_by_the_next_in_line_in_the_same_way(job: Job) -> None:
     await three(job)
     world = await job.world(1, 3)
-    await node_of(job, world[0]).killed()
+    await job.node_of(world[0]).killed()
     again = await job.world(2, 2)
     assert [worker.node for worker in again] == [world[1].node, world[2].node]
 
@@ -122,7 +121,7 @@ async def test_the_first_two_killed_at_once_are_both_noticed_by_the_third(job: J
     await three(job)
     world = await job.world(1, 3)
     for worker in world[:2]:
-        node_of(job, worker).signal(SIGKILL)
+        job.node_of(worker).signal(SIGKILL)
     (worker,) = await job.newest_world(1)
     assert worker.node == world[2].node
 
@@ -133,7 +132,7 @@ async def test_an_agent_that_dies_alone_is_replaced_by_a_spare_and_its_worker_is
     world = await job.world(1, 2)
     spare = await job.node("--np", "2", ttl_s=LONG_TTL_S)
     await spare.says("spare")
-    node_of(job, world[1]).signal(SIGKILL)
+    job.node_of(world[1]).signal(SIGKILL)
     await job.told.until(lambda: world[1].ended or None, "its worker is gone")
     again = await job.newest_world(2)  # The second, unless the proposer had no link to the spare yet.
     assert [worker.node for worker in again] == [world[0].node, spare.id]
@@ -145,7 +144,7 @@ async def test_a_worker_that_loses_its_peer_is_not_blamed_for_it(job: Job) -> No
     """Its failure and the end of the link come in the same moment, in any order."""
     nodes = await three(job)
     world = await job.world(1, 3)
-    dead = node_of(job, world[2])
+    dead = job.node_of(world[2])
     world[1].order("complain", "RuntimeError: Connection closed by peer [127.0.0.1]:1234")
     world[1].order("exit", 1)
     dead.signal(SIGKILL)
@@ -158,10 +157,10 @@ async def test_a_worker_that_loses_its_peer_is_not_blamed_for_it(job: Job) -> No
 async def test_an_agent_that_stands_still_is_not_dead(job: Job) -> None:
     nodes = await three(job)
     world = await job.world(1, 3)
-    frozen = node_of(job, world[1])
+    frozen = job.node_of(world[1])
     frozen.signal(SIGSTOP)
     await world[2].exits(1)
-    survivor = node_of(job, world[0])
+    survivor = job.node_of(world[0])
     await survivor.says(rf"waiting for .*{frozen.id}.* to stop (its|their) old workers")
     frozen.signal(SIGCONT)
     again = await job.world(2, 3)
@@ -188,7 +187,7 @@ async def unreachable(job: Job, who: int) -> None:
             here = await stack.enter_async_context(cable.laid())
             nodes.append(await job.node("--np", "3", "--elastic_server", here, ttl_s=QUICK_TTL_S))
         world = await job.world(1, 3)
-        alone = node_of(job, world[who])
+        alone = job.node_of(world[who])
         cable = cables[nodes.index(alone)]
         cable.pull()
         await alone.says("etcd does not answer")

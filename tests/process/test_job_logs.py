@@ -29,8 +29,8 @@ async def test_every_node_has_all_endpoints_in_rank_order_rewritten_for_each_gen
     assert [worker.env["PADDLE_CURRENT_ENDPOINT"] for worker in world] == endpoints
     text = "".join(f"{line}\n" for line in ("PADDLE_TRAINER_ENDPOINTS:", *endpoints))
     assert [node.text("endpoints.log") for node in nodes] == [text, text]
-    leaving = next(node for node in nodes if node.id == world[3].node)
-    staying = next(node for node in nodes if node.id == world[0].node)
+    leaving = job.node_of(world[3])
+    staying = job.node_of(world[0])
     leaving.signal(SIGTERM)
     await job.world(2, 2)
     smaller = "".join(f"{line}\n" for line in ("PADDLE_TRAINER_ENDPOINTS:", *endpoints[:2]))

@@ -6,12 +6,6 @@ import os
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
 
 from tests.process.jobs import QUICK_TTL_S, Job, story
-from tests.process.nodes import Node
-from tests.process.puppets import Worker
-
-
-def node_of(job: Job, worker: Worker) -> Node:
-    return next(node for node in job.nodes if node.lines and node.id == worker.node)
 
 
 @story
@@ -23,7 +17,7 @@ async def test_a_node_killed_with_sigkill_leaves_nothing_and_the_survivors_act_t
     victim = world[1]
     await victim.obeys("child", False)
     await victim.obeys("child", True)
-    dead = node_of(job, victim)
+    dead = job.node_of(victim)
     await dead.killed()
     others = [node for node in nodes if node is not dead]
     for node in others:
@@ -40,7 +34,7 @@ async def test_a_node_killed_with_sigkill_leaves_nothing_and_the_survivors_act_t
 async def test_the_first_node_killed_is_replaced_by_the_next_in_line(job: Job) -> None:
     nodes = [await job.node("--np", "3", ttl_s=QUICK_TTL_S) for _ in range(3)]
     world = await job.world(1, 3)
-    dead = node_of(job, world[0])
+    dead = job.node_of(world[0])
     await dead.killed()
     again = await job.world(2, 2)
     assert [worker.node for worker in again] == [world[1].node, world[2].node]
@@ -53,7 +47,7 @@ async def test_two_nodes_killed_at_once_cost_one_world(job: Job) -> None:
     for _ in range(3):
         await job.node("--np", "3", ttl_s=QUICK_TTL_S)
     world = await job.world(1, 3)
-    first, second = node_of(job, world[0]), node_of(job, world[1])
+    first, second = job.node_of(world[0]), job.node_of(world[1])
     first.signal(SIGKILL)
     second.signal(SIGKILL)
     (worker,) = await job.newest_world(1)
@@ -68,7 +62,7 @@ async def test_a_spare_takes_over_when_a_member_dies(job: Job) -> None:
     world = await job.world(1, 2)
     spare = await job.node("--np", "2", ttl_s=QUICK_TTL_S)
     await spare.says("spare")
-    await node_of(job, world[0]).killed()
+    await job.node_of(world[0]).killed()
     again = await job.world(2, 2)
     assert [worker.node for worker in again] == [world[1].node, spare.id]
 
@@ -81,7 +75,7 @@ async def test_a_frozen_node_has_no_worker_left_when_another_takes_its_place_and
     for _ in range(2):
         await job.node("--np", "2", "--grow_every", "0", ttl_s=QUICK_TTL_S)
     world = await job.world(1, 2)
-    frozen = node_of(job, world[0])
+    frozen = job.node_of(world[0])
     frozen.signal(SIGSTOP)
     await world[0].ends()
     (worker,) = await job.world(2, 1)
@@ -118,7 +112,7 @@ async def test_a_spare_does_not_start_while_workers_of_a_frozen_node_may_run(job
 async def test_the_nursery_killed_costs_its_workers_and_the_job_goes_on(job: Job) -> None:
     nodes = [await job.node("--np", "2") for _ in range(2)]
     world = await job.world(1, 2)
-    hit = node_of(job, world[1])
+    hit = job.node_of(world[1])
     os.kill(hit.nursery(), SIGKILL)
     await hit.says("the nursery died, and its workers with it; starting another")
     again = await job.world(2, 2)

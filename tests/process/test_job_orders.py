@@ -13,7 +13,7 @@ from elastic.store.base import Put, Range
 from elastic.store.etcd import EtcdStore
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import QUICK_TTL_S, Job, story
-from tests.process.test_job_planned import listens, node_of
+from tests.process.test_job_planned import listens
 
 
 class Ran(NamedTuple):
@@ -77,7 +77,7 @@ async def test_a_drained_node_saves_leaves_with_exit_code_0_and_the_others_go_on
         await worker.obeys("ignore", SIGTERM)
         await listens(worker)
         worker.order("leave", 143)
-    leaving = node_of(job, old[0])
+    leaving = job.node_of(old[0])
     ran = await ctl(job, "drain", "0")
     assert (ran.code, ran.err) == (0, "")
     first, *later = ran.out.splitlines()
@@ -101,7 +101,7 @@ async def test_a_drain_with_a_deadline_ends_workers_that_take_longer(job: Job) -
     for worker in old:
         await worker.obeys("ignore", SIGTERM)
         await listens(worker)
-    leaving = node_of(job, old[1])
+    leaving = job.node_of(old[1])
     ran = await ctl(job, "drain", leaving.id, "--deadline", "4")
     assert ran.code == 0
     assert await leaving.exits() == 0

@@ -8,7 +8,6 @@ from pathlib import Path
 from signal import SIGKILL, SIGSTOP, SIGTERM
 
 from tests.process.jobs import QUICK_TTL_S, Job, story
-from tests.process.nodes import Node
 from tests.process.puppets import Worker
 
 GROWING = ("--np", "1:3", "--grow_every", "0")
@@ -19,10 +18,6 @@ async def listens(worker: Worker, *, committed: bool = True) -> None:
     await worker.obeys("say", {"type": "listening"})
     if committed:
         await worker.obeys("say", {"type": "committed"})
-
-
-def node_of(job: Job, worker: Worker) -> Node:
-    return next(node for node in job.nodes if node.lines and node.id == worker.node)
 
 
 @story
@@ -70,7 +65,7 @@ async def test_a_drain_asks_the_workers_of_every_node(job: Job) -> None:
         await worker.obeys("ignore", SIGTERM)
         await listens(worker)
         worker.order("leave", 143)
-    leaving = node_of(job, old[0])
+    leaving = job.node_of(old[0])
     leaving.signal(SIGTERM)
     assert await leaving.exits() == 143
     (worker,) = await job.world(2, 1)
@@ -127,9 +122,9 @@ async def test_a_loss_while_workers_save_ends_the_planned_stop(job: Job) -> None
     await listens(saving)
     await listens(lost)
     await job.node("--np", "2:3", ttl_s=QUICK_TTL_S)
-    stays = node_of(job, saving)
+    stays = job.node_of(saving)
     await stays.says("joins: stopping this node's workers")
-    await node_of(job, lost).killed()
+    await job.node_of(lost).killed()
     await saving.ends()
     await job.newest_world(2)
     log = stays.text("workerlog.0")
@@ -149,7 +144,7 @@ async def test_a_worker_that_fails_while_the_others_save_is_the_failure_and_ends
     await saving.ends()
     world = await job.newest_world(3)
     assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in world} == {"1"}
-    await node_of(job, failing).says(r"The first to fail was rank 1 .*: exit 9\.")
+    await job.node_of(failing).says(r"The first to fail was rank 1 .*: exit 9\.")
 
 
 @story
@@ -174,8 +169,8 @@ async def test_a_drain_that_nobody_hears_asks_the_workers_by_the_word_too(job: J
     await second.obeys("ignore", SIGTERM)
     await listens(second)
     second.order("leave", 143)
-    node_of(job, first).signal(SIGSTOP)
-    leaving = node_of(job, second)
+    job.node_of(first).signal(SIGSTOP)
+    leaving = job.node_of(second)
     leaving.signal(SIGTERM)
     await leaving.says("nobody took notice of the drain: stopping this node's workers")
     assert await leaving.exits() == 143

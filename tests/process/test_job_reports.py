@@ -10,8 +10,6 @@ from elastic.keys import JobKeys
 from elastic.store.etcd import EtcdStore
 from launcher.history import read
 from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
-from tests.process.nodes import Node
-from tests.process.puppets import Worker
 
 LOST_PEER = (
     "RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:43655. "
@@ -32,15 +30,11 @@ def abort(world_size: int, ranks: str) -> str:
     )
 
 
-def node_of(job: Job, worker: Worker) -> Node:
-    return next(node for node in job.nodes if node.lines and node.id == worker.node)
-
-
 @story
 async def test_every_node_prints_the_sentence_the_log_and_its_host_also_when_a_restart_follows(job: Job) -> None:
     nodes = [await job.node("--np", "2", "--nproc_per_node", "2") for _ in range(2)]
     world = await job.world(1, 4)
-    failing = node_of(job, world[2])
+    failing = job.node_of(world[2])
     await world[2].obeys("complain", "ValueError: no data")
     await world[2].exits(3)
     for worker in await job.world(2, 4):
@@ -125,7 +119,7 @@ async def test_both_ranks_that_fail_by_themselves_are_named_with_their_logs(job:
 async def test_the_first_cause_is_named_although_its_echo_was_recorded_first(job: Job) -> None:
     nodes = [await job.node("--np", "3", "--verbose") for _ in range(3)]
     world = await job.world(1, 3)
-    first = node_of(job, world[1])
+    first = job.node_of(world[1])
     await world[1].obeys("complain", TRACEBACK)
     await world[0].obeys("complain", LOST_PEER)
     await world[0].exits(1)
@@ -137,7 +131,7 @@ async def test_the_first_cause_is_named_although_its_echo_was_recorded_first(job
     await job.world(2, 3)
     why = "because rank=[1] failed on host 127.0.0.1, see workerlog.1 ===="
     for rank, line in ((0, f"==== ended {why}"), (2, f"==== stopped {why}")):
-        assert line in node_of(job, world[rank]).text(f"workerlog.{rank}").splitlines()
+        assert line in job.node_of(world[rank]).text(f"workerlog.{rank}").splitlines()
     assert why not in first.text("workerlog.1")
 
 
@@ -164,7 +158,7 @@ async def test_workers_stopped_because_another_failed_say_so_and_where_to_look(j
     await world[2].exits(1)
     await job.world(2, 4)
     for worker in (world[0], world[1], world[3]):
-        node = node_of(job, worker)
+        node = job.node_of(worker)
         lines = node.text(f"workerlog.{worker.rank}").splitlines()
         (place,) = (number for number, line in enumerate(lines) if SIGNAL_INFO.fullmatch(line))
         sender, pid, by = SIGNAL_INFO.findall(lines[place])[0]
@@ -173,7 +167,7 @@ async def test_workers_stopped_because_another_failed_say_so_and_where_to_look(j
             "==== stopped because rank=[2] failed on host 127.0.0.1, see workerlog.2 ====",
             f"==== rank {worker.rank} gen 1 ended: stopped by the launcher (SIGTERM) ====",
         ]
-    assert "SignalInfo" not in node_of(job, world[2]).text("workerlog.2")
+    assert "SignalInfo" not in job.node_of(world[2]).text("workerlog.2")
 
 
 @story
@@ -181,11 +175,11 @@ async def test_workers_stopped_by_a_planned_change_or_a_loss_read_other_words(jo
     for _ in range(3):
         await job.node("--np", "3", ttl_s=QUICK_TTL_S)
     world = await job.world(1, 3)
-    draining = node_of(job, world[2])
+    draining = job.node_of(world[2])
     draining.signal(SIGTERM)
     world = await job.world(2, 2)
-    lost = node_of(job, world[1])
-    kept = node_of(job, world[0])
+    lost = job.node_of(world[1])
+    kept = job.node_of(world[0])
     await lost.killed()
     await job.world(3, 1)
     stops = re.findall(r"^==== stopped .*$", kept.text("workerlog.0"), re.MULTILINE)
@@ -201,9 +195,9 @@ async def test_a_loss_is_no_failure_to_report(job: Job) -> None:
     for _ in range(2):
         await job.node("--np", "2", ttl_s=QUICK_TTL_S)
     echo, gone = await job.world(1, 2)
-    stays = node_of(job, echo)
+    stays = job.node_of(echo)
     await echo.obeys("complain", LOST_PEER)
-    lost = node_of(job, gone)
+    lost = job.node_of(gone)
     lost.signal(SIGKILL)
     await echo.exits(1)
     await job.newest_world(1)

@@ -52,11 +52,12 @@ async def test_the_job_is_completed_when_the_workers_are_done_and_the_launcher_e
 
 @story
 async def test_a_lost_worker_stops_nobody_and_a_new_node_joins_without_a_restart(job: Job) -> None:
-    nodes = [await job.node(*FLAGS) for _ in range(3)]
+    for _ in range(3):
+        await job.node(*FLAGS)
     world = await roles(job, "server 0", "worker 0", "worker 1")
-    lost = next(node for node in nodes if node.id == world["worker 1"].node)
+    lost = job.node_of(world["worker 1"])
     await lost.killed()
-    kept = next(node for node in nodes if node.id == world["worker 0"].node)
+    kept = job.node_of(world["worker 0"])
     await kept.says(r"revision 1 of the roster: .* \(worker 1\) was lost")
     fresh = await job.node(*FLAGS)
     await fresh.says("this one has worker 1")
@@ -76,14 +77,15 @@ async def test_a_lost_worker_stops_nobody_and_a_new_node_joins_without_a_restart
 
 @story
 async def test_a_lost_server_comes_back_on_a_spare_and_the_workers_learn_where(job: Job) -> None:
-    nodes = [await job.node(*FLAGS) for _ in range(4)]
+    for _ in range(4):
+        await job.node(*FLAGS)
     world = await roles(job, "server 0", "worker 0", "worker 1")
-    serving = next(node for node in nodes if node.id == world["server 0"].node)
+    serving = job.node_of(world["server 0"])
     await serving.killed()
     again = (await roles(job, "server 0"))["server 0"]
     assert again.node != serving.id
     worker = world["worker 0"]
-    node = next(node for node in nodes if node.id == worker.node)
+    node = job.node_of(worker)
     await node.says(f"{serving.id} was on this machine, and nothing is left of it")
     await node.says(rf"revision \d+ of the roster: .* {again.node} \(server 0\) joins")
     assert roster(worker)["servers"] == [again.env["PADDLE_CURRENT_ENDPOINT"]]
@@ -127,16 +129,17 @@ async def test_without_a_restart_left_a_failed_server_ends_the_job_and_is_named(
 
 @story
 async def test_a_worker_node_that_drains_leaves_and_the_others_go_on(job: Job) -> None:
-    nodes = [await job.node(*FLAGS) for _ in range(3)]
+    for _ in range(3):
+        await job.node(*FLAGS)
     world = await roles(job, "server 0", "worker 0", "worker 1")
-    leaving = next(node for node in nodes if node.id == world["worker 0"].node)
+    leaving = job.node_of(world["worker 0"])
     leaving.signal(SIGTERM)
     assert await leaving.exits() == 128 + SIGTERM
     await leaving.leaves_nothing()
     assert not world["worker 1"].ended
     assert not world["server 0"].ended
     await world["worker 1"].exits(0)
-    assert await next(node for node in nodes if node.id == world["server 0"].node).exits() == 0
+    assert await job.node_of(world["server 0"]).exits() == 0
 
 
 @story
@@ -160,7 +163,7 @@ async def test_on_one_machine_all_runs_in_one_node_and_a_failure_starts_it_again
 async def test_a_nursery_that_dies_costs_its_node_one_start_and_disturbs_no_other(job: Job) -> None:
     nodes = [await job.node(*FLAGS) for _ in range(3)]
     world = await roles(job, "server 0", "worker 0", "worker 1")
-    hit = next(node for node in nodes if node.id == world["worker 0"].node)
+    hit = job.node_of(world["worker 0"])
     os.kill(hit.nursery(), SIGKILL)
     again = await job.told.until(
         lambda: next((w for w in job.workers if w.node == hit.id and w is not world["worker 0"]), None),

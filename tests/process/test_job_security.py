@@ -80,7 +80,7 @@ async def restart(job: Job, nodes: list[Node]) -> Node:
     """Have a worker fail, so that the agents write what happened and form the job again; the node that it is of."""
     world = await job.newest_world(len(nodes))
     await world[0].exits(7)
-    return next(node for node in nodes if node.id == world[0].node)
+    return job.node_of(world[0])
 
 
 async def completes(job: Job, nodes: list[Node]) -> None:
