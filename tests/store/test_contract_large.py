@@ -17,7 +17,7 @@ from elastic.store.etcd import EtcdStore
 from elastic.store.etcd.endpoint import MESSAGE_BYTES_MAX
 from elastic.store.etcd.pages import LISTING_BYTES_MAX
 from tests.store import conftest
-from tests.store.conftest import Bench, EtcdBench
+from tests.store.conftest import PATIENT, Bench, EtcdBench
 from tests.store.mirrors import Watched
 from tests.store.servers import one_server
 
@@ -114,7 +114,7 @@ class Disturbed(EtcdStore):
     """A client that has somebody do something to etcd after each answer to a listing."""
 
     def __init__(self, bench: EtcdBench, between: Callable[[int], Awaitable[None]]) -> None:
-        super().__init__([bench.endpoint])
+        super().__init__([bench.endpoint], options=PATIENT)
         self._between = between
         self.answers = 0
 
@@ -213,7 +213,7 @@ def test_a_document_that_is_larger_than_any_answer_is_named(tmp_path: Path) -> N
     try:
 
         async def story() -> None:
-            store = EtcdStore([server.endpoint])
+            store = EtcdStore([server.endpoint], options=PATIENT)
             for name, value in (("a", b"small"), ("b", bytes(MESSAGE_BYTES_MAX)), ("c", b"small")):
                 await store.txn((), [Put(f"/x/{name}", value)])
             for span in (Range.prefix("/x/"), Range.key("/x/b")):
