@@ -112,12 +112,12 @@ class Story:
     def check_order(self, form: Form) -> None:
         """Survivors keep their order, newcomers are appended by age, and all of them are there and stay.
 
-        A survivor is left out only if it is known to be gone, its host is kept out, or there is no room.
+        A survivor is left out only if it is known to be gone, its host is in quarantine, or there is no room.
         """
         job, members = self.job, [place.node for place in form.generation.members]
         old = job.view.generation
         before = [place.node for place in old.value.members] if old is not None else []
-        kept_out = {host.host for host in form.generation.budget.hosts if host.left_s > 0}
+        quarantined = {host.host for host in form.generation.budget.hosts if host.left_s > 0}
         newcomers = [node for node in members if node not in before]
         assert len(set(members)) == len(members) <= job.spec.np.high
         assert members == [node for node in before if node in members] + newcomers
@@ -130,7 +130,7 @@ class Story:
             stored = job.view.members.get(node)
             if stored is not None and stored.value.state is MemberState.READY and node not in members:
                 gone = (node, stored.create_revision) in job.memory.gone
-                assert gone or stored.value.host in kept_out or len(members) == job.spec.np.high
+                assert gone or stored.value.host in quarantined or len(members) == job.spec.np.high
         if form.planned:
             assert not any((job.generation.g, node) in job.view.outcomes for node in before)
         assert not any((job.generation.g, node) in job.view.outcomes for node in form.lost)

@@ -103,10 +103,10 @@ class Servers:
         return 0.0 if tries < len(self.rotation.endpoints) else self._random.uniform(*PAUSE_S)
 
     async def _asked(self, method: Method, request: Any, *, repeat: bool, gone_is_fine: bool) -> Any:
-        """One try, and what its revision tells.
+        """Try once, and note the revision of the answer.
 
-        Nothing, if another answer has told of a replacement meanwhile: which of the two stores sent this one is
-        unknown, and the replacement must not be counted again.
+        It is not noted if another answer has shown a replacement meanwhile: either store may have sent this answer,
+        and the replacement must not be counted twice.
         """
         seen, replacements = self.revision_seen, self.replacements
         answer = await self._try(method, request, repeat=repeat, gone_is_fine=gone_is_fine)
