@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from elastic.store.embedded import find_etcd
 from tests.cluster import disks
+from tests.process.happenings import LIMIT_S
 from tests.process.jobs import QUICK_TTL_S, Job, Stage
 from tests.store.servers import one_server
 
@@ -38,6 +40,21 @@ def play(tmp_path: Path) -> Iterator[Callable[[Callable[[Job, disks.Disk], Await
             yield lambda story: Stage(server, tmp_path).play(lambda job: story(job, disk))
     finally:
         server.kill()
+
+
+async def until_written(file: Path, pattern: str) -> None:
+    """Wait until a file has a line that matches."""
+    tail = await asyncio.create_subprocess_exec(
+        *("tail", "--lines=+1", "--follow", str(file)), stdout=asyncio.subprocess.PIPE
+    )
+    assert tail.stdout is not None
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            while not re.match(pattern, (await tail.stdout.readline()).decode()):
+                pass
+    finally:
+        tail.kill()
+        await tail.wait()
 
 
 Play = Callable[[Callable[[Job, disks.Disk], Awaitable[None]]], None]
@@ -145,6 +162,7 @@ def test_a_console_on_a_disk_that_stands_still_stops_nobody_and_says_what_is_mis
             (alone,) = await job.world(2, 1)
             await alone.exits(3)
             (again,) = await job.world(3, 1)
+        await until_written(out, STOOD_STILL)  # Until the disk takes writes again, new output is left out, too.
         await again.obeys("print", "after")
         await again.exits(0)
         assert await kept.exits() == 0
