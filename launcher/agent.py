@@ -35,7 +35,7 @@ from launcher.linking import Linking
 from launcher.live.words import Block, block
 from launcher.logdisk import LogDisk
 from launcher.logs import Narrator
-from launcher.monitor import Monitor
+from launcher.metrics.exporter import Monitor
 from launcher.neighbours import Neighbours
 from launcher.node import NodeWorkers
 from launcher.proofs import Proofs

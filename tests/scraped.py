@@ -8,7 +8,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from launcher.metrictable import JOB, PREFIX
+from launcher.metrics.catalog import JOB, PREFIX
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 """The header `Accept` of who wants that."""

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from launcher.endpoints import join_host_port
-from launcher.metricsdoor import CONNECTIONS_MAX, MetricsDoor, line
+from launcher.metrics.server import CONNECTIONS_MAX, MetricsDoor, line
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
 from tests.process.nodes import Node

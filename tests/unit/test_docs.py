@@ -22,7 +22,7 @@ from elastic.membership import Reason
 from launcher import commandline, specs, variables
 from launcher.environment import SECRETS, Told, worker_environment
 from launcher.flags import BY_NAME, by_group
-from launcher.metrictable import METRICS
+from launcher.metrics.catalog import METRICS
 from launcher.operate import job
 from launcher.psenvironment import ps_environment
 from launcher.variables import Variables

@@ -14,11 +14,11 @@ from elastic.agentfacts import Facts, Phase
 from elastic.errors import ConfigError
 from elastic.model import Before, Why
 from elastic.recovery import Mark, Recovery
-from launcher import health
 from launcher.config import parse
-from launcher.metricnotes import Asides, Notes, WorkerState
-from launcher.metrics import FRESH_S, MetricsPage, Reading
-from launcher.metrictable import BY_NAME, JOB, METRICS, PROCESS, Kind
+from launcher.metrics import health
+from launcher.metrics.catalog import BY_NAME, JOB, METRICS, PROCESS, Kind
+from launcher.metrics.collector import Asides, Notes, WorkerState
+from launcher.metrics.exposition import FRESH_S, MetricsPage, Reading
 from launcher.nodecommand import node_argv, node_environments
 from launcher.values import np as read_np
 from tests.scraped import OPENMETRICS, families, samples

@@ -16,8 +16,8 @@ import yaml
 
 from elastic.agentfacts import Phase
 from elastic.model import Why
-from launcher.metricnotes import WorkerState
-from launcher.metrictable import JOB, METRICS, PREFIX, PROCESS, Kind
+from launcher.metrics.catalog import JOB, METRICS, PREFIX, PROCESS, Kind
+from launcher.metrics.collector import WorkerState
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "deploy" / "grafana" / "elastic-launch.json"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from elastic.agentfacts import Facts, Phase
 from elastic.model import Generation
-from launcher.metricnotes import is_spare
+from launcher.metrics.collector import is_spare
 
 
 class Answer(NamedTuple):

@@ -32,7 +32,7 @@ from elastic.cooldown import budget_of
 from elastic.goodmeter import GoodputMeter
 from elastic.model import Ended, Generation, Why
 from elastic.recovery import Mark, Recovery
-from launcher.metrictable import BY_NAME
+from launcher.metrics.catalog import BY_NAME
 from launcher.progresswords import RATE_WINDOW_S
 from launcher.steps import Steps
 

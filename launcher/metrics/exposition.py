@@ -1,4 +1,4 @@
-"""The page of metrics: `launcher.metricnotes` in the words of Prometheus, in text or as OpenMetrics.
+"""The page of metrics: `launcher.metrics.collector` in the words of Prometheus, in text or as OpenMetrics.
 
 `prometheus_client` is imported here, and so only by an agent with `--metrics_port`.
 """
@@ -20,9 +20,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from launcher import metrictable
-from launcher.metricnotes import Distribution, Sample
-from launcher.metrictable import JOB, METRICS, Kind
+from launcher.metrics import catalog
+from launcher.metrics.catalog import JOB, METRICS, Kind
+from launcher.metrics.collector import Distribution, Sample
 
 FRESH_S: Final = 0.2
 """To make a page takes some milliseconds, and there may be somebody who asks without end."""
@@ -93,7 +93,7 @@ class _Families(Collector):
             if samples or lengths:
                 yield self._family(row, samples, lengths)
 
-    def _family(self, row: metrictable.Metric, samples: list[Sample], lengths: list[Distribution]) -> Metric:
+    def _family(self, row: catalog.Metric, samples: list[Sample], lengths: list[Distribution]) -> Metric:
         names = (JOB, *row.labels)
         match row.kind:
             case Kind.GAUGE:

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Final
 from elastic.agentevents import Action, Event
 from elastic.agentfacts import Facts
 from elastic.channel import Hello, Progress, Said, Standing
-from launcher import health, loading
+from launcher import loading
 from launcher.config import Config
 from launcher.connecting import boottime
 from launcher.endpoints import join_host_port
 from launcher.history import History
 from launcher.logdisk import LogDisk
 from launcher.logs import Narrator
-from launcher.metricnotes import Asides, Notes, WorkerState
+from launcher.metrics import health
+from launcher.metrics.collector import Asides, Notes, WorkerState
 from launcher.node import NodeWorkers
 from launcher.talk import Heard
 from launcher.timeline import TimelineTeller, started_at
@@ -29,8 +30,8 @@ from launcher.waiting import WaitingLines
 
 if TYPE_CHECKING:
     from elastic.store.session import Session
-    from launcher.metrics import MetricsPage, Reading
-    from launcher.metricsdoor import MetricsDoor, Reply
+    from launcher.metrics.exposition import MetricsPage, Reading
+    from launcher.metrics.server import MetricsDoor, Reply
 
 METRICS, HEALTHZ, READYZ = "/metrics", "/healthz", "/readyz"
 OK: Final = 200
@@ -62,8 +63,8 @@ class Monitor:
     async def open(self, host: str, port: int) -> None:
         """Listen there. A port that somebody else has is said in one line."""
         with loading.kept():  # An import needs file descriptors, and later there may be none.
-            from launcher.metrics import MetricsPage
-            from launcher.metricsdoor import MetricsDoor
+            from launcher.metrics.exposition import MetricsPage
+            from launcher.metrics.server import MetricsDoor
 
         self._page = MetricsPage(self._config.job_id, self._read)
         door = MetricsDoor(self._answer, self._complain)
@@ -122,7 +123,7 @@ class Monitor:
     # --- what it answers ------------------------------------------------------------------------------------------
 
     def _answer(self, path: str, accept: str) -> Reply | None:
-        from launcher.metricsdoor import Reply, line
+        from launcher.metrics.server import Reply, line
 
         match path:
             case "/metrics" if self._page is not None:
@@ -137,7 +138,7 @@ class Monitor:
         return line(OK if found.yes else UNAVAILABLE, found.words)
 
     def _read(self) -> Reading:
-        from launcher.metrics import Reading
+        from launcher.metrics.exposition import Reading
 
         samples = self._notes.samples(self._facts, self._asides(), boottime())
         return Reading(tuple(samples), tuple(self._notes.distributions()))

@@ -1,0 +1,1 @@
+"""Metrics and health endpoints of an agent."""
