@@ -74,8 +74,8 @@ def _run(config: Config, outputs: Outputs) -> int:
                 from launcher import local
             return local.run(config, outputs)
         with loading.kept():
-            from launcher import agentrun
-        return agentrun.run(config, disk, outputs)
+            from launcher.agent import run
+        return run.run(config, disk, outputs)
 
 
 def _job(config: Config) -> str:

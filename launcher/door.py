@@ -1,6 +1,6 @@
 """The listener's side of links: who connects is greeted, proves itself or is sent away, and then may ask and answer.
 
-Who proves that it only wants to look is handed to `on_look` (`launcher.window`), and is no link.
+Who proves that it only wants to look is handed to `on_look` (`launcher.agent.inspect_server`), and is no link.
 
 Nobody is believed before the proof. Until then a connection lives for `PROOF_LIMIT_S`, and there are few of them: of a
 flood the oldest from the address with the most is dropped for each new one, so that a stranger with many connections

@@ -10,7 +10,7 @@ from elastic.agentfacts import Facts
 from elastic.agentlinks import concerns, vouch_s
 from elastic.askwire import Shown
 from elastic.keys import View
-from launcher.connecting import boottime
+from launcher.agent.connect import boottime
 from launcher.hello import Hello
 from launcher.links import Links
 from launcher.logs import Narrator

@@ -38,7 +38,7 @@ from elastic.agentevents import LinkTarget
 from elastic.agentlinks import ANSWER_S
 from elastic.askwire import Shown
 from elastic.linkwire import Bye, Granted, LinkError, Message, Ping, Pong, Vouch
-from launcher.connecting import boottime
+from launcher.agent.connect import boottime
 from launcher.door import Door
 from launcher.endpoints import join_host_port
 from launcher.watched import Watched

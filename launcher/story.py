@@ -10,7 +10,7 @@ from elastic.errors import DocumentError
 from elastic.keys import JobKeys, decode
 from elastic.store.base import Range, Store
 from elastic.story import Story, tell
-from launcher.history import read
+from launcher.agent.history_writer import read
 
 
 async def read_story(store: Store, keys: JobKeys, now: float) -> Story:

@@ -15,18 +15,18 @@ from elastic.agentevents import Action, Event
 from elastic.agentfacts import Facts
 from elastic.channel import Hello, Progress, Said, Standing
 from launcher import loading
+from launcher.agent.connect import boottime
+from launcher.agent.history_writer import History
+from launcher.agent.recovery_reporter import TimelineTeller, started_at
+from launcher.agent.wait_reporter import WaitingLines
 from launcher.config import Config
-from launcher.connecting import boottime
 from launcher.endpoints import join_host_port
-from launcher.history import History
 from launcher.logdisk import LogDisk
 from launcher.logs import Narrator
 from launcher.metrics import health
 from launcher.metrics.collector import Asides, Notes, WorkerState
 from launcher.node import NodeWorkers
 from launcher.talk import Heard
-from launcher.timeline import TimelineTeller, started_at
-from launcher.waiting import WaitingLines
 
 if TYPE_CHECKING:
     from elastic.store.session import Session

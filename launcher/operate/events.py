@@ -17,8 +17,8 @@ from elastic.history import Event, What
 from elastic.keys import JobKeys
 from elastic.store.base import Entry, Range
 from elastic.store.mirror import Mirror
+from launcher.agent.history_writer import in_words
 from launcher.descriptors import say
-from launcher.history import in_words
 from launcher.operate.job import WHO, Command, Job, write
 from launcher.operate.phasebar import bar
 from launcher.operate.readers import while_read

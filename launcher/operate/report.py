@@ -13,7 +13,7 @@ from typing import Final
 from elastic import course
 from elastic.errors import ConfigError
 from elastic.store.base import Range
-from launcher import history
+from launcher.agent import history_writer
 from launcher.operate.job import Command, Job, write
 from launcher.operate.picture import picture
 from launcher.page.document import document
@@ -46,7 +46,7 @@ async def report(job: Job) -> bytes:
     """The page of a job as it stands now. Raises `NoSuchJob`, `StoreError`."""
     now = time.time()
     found = await picture(job, await job.view(everything=True))
-    events = await history.read(job.store, job.keys)
+    events = await history_writer.read(job.store, job.keys)
     written = (await job.store.list(Range.key(job.keys.course))).entries
     points = course.read(written[0].value) if written else None
     told = await read_story(job.store, job.keys, now)

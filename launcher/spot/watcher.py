@@ -14,7 +14,7 @@ from contextlib import suppress
 from elastic.agentevents import Drain, Event
 from elastic.agentfacts import DEADLINE_SPARE_S
 from elastic.errors import MachineTaken
-from launcher.connecting import boottime
+from launcher.agent.connect import boottime
 from launcher.logs import Narrator
 from launcher.spot import machine
 from launcher.spot.aws import Aws

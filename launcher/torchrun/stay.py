@@ -24,17 +24,18 @@ from elastic.model import Status, Verdict
 from elastic.naming import failed_words
 from elastic.proposals import propose
 from elastic.store.base import Range, Store
-from launcher import addresses, nodeid, offer, report
-from launcher.connecting import CONNECT_PAUSE_S, boottime, resolve
+from launcher import addresses, report
+from launcher.agent import node_id, registration
+from launcher.agent.connect import CONNECT_PAUSE_S, boottime, resolve
+from launcher.agent.history_writer import History
+from launcher.agent.store_actions import CLOSING_LIMIT_S, Errands
+from launcher.agent.wait_reporter import WaitingLines
 from launcher.console import Console
-from launcher.errands import CLOSING_LIMIT_S, Errands
 from launcher.hello import Hello
-from launcher.history import History
 from launcher.linking import Linking
 from launcher.logs import Level, Narrator
 from launcher.torchrun.options import Settings
 from launcher.torchrun.words import in_torchruns_words
-from launcher.waiting import WaitingLines
 
 STDERR = 2
 OVER = (Phase.JOINING, Phase.SPARE, Phase.GATED)
@@ -142,7 +143,7 @@ class Stay:
         """Join, take part, leave. Raises `ElasticError` for a store that is not there, or what this machine lacks."""
         config = self._config
         host = self.host = await resolve(config)
-        node = nodeid.new(host)
+        node = node_id.new(host)
         level = Level.VERBOSE if config.verbose else Level.QUIET if config.quiet else Level.NORMAL
         self.narrator = _Teller(node, Console(STDERR), level=level)
         for warning in config.warnings:
@@ -151,10 +152,10 @@ class Stay:
         try:
             await self._reach(store)
             listening = host if addresses.only_here(host, ()) else ""
-            with offer.hold_ports(config, host, listening) as held:
+            with registration.hold_ports(config, host, listening) as held:
                 hello = await Hello.listen(listening, config.job_id, node, held.link)
                 try:
-                    facts = offer.facts(config, node, host, held, boottime())
+                    facts = registration.facts(config, node, host, held, boottime())
                     facts.prepared = True  # Torch's agent has nothing to load.
                     return await self._live(store, hello, AgentCore(facts))
                 finally:

@@ -14,8 +14,8 @@ from elastic.probe import Answer, Probe, Unreached
 from elastic.store.base import Entry
 from elastic.story import tell
 from elastic.train.wishes import newest_known
+from launcher.agent.history_writer import in_words
 from launcher.doctor.job import reach_check
-from launcher.history import in_words
 from tests.fuzz.target import Target
 from tests.unit.bench import serving, stopping
 from tests.unit.documents import KEYS

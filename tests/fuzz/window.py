@@ -23,10 +23,10 @@ from elastic.askwire import (
 from elastic.keys import View
 from elastic.linkwire import LinkError
 from elastic.model import Role
+from launcher.agent.inspect_server import Window
 from launcher.lastlogs import LastLogs
 from launcher.picturewords import cells, foot_lines
 from launcher.status import NodeState, NodeStatus, describe
-from launcher.window import Window
 from tests.fuzz.links import rounds, run, tcp_pair
 from tests.fuzz.target import Target
 from tests.unit.test_askwire import snapshot

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from elastic.store.embedded import guarded
-from launcher.nodeid import MARK
+from launcher.agent.node_id import MARK
 from tests.docscommands import ROOT, Command
 from tests.process import lighttorch
 

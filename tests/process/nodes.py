@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launcher.nodeid import MARK
+from launcher.agent.node_id import MARK
 from tests.process.happenings import LIMIT_S, Happenings, command_of, process_end
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from elastic.history import Event
 from elastic.keys import JobKeys
 from elastic.store.etcd import EtcdStore
-from launcher import history
+from launcher.agent import history_writer
 from tests.process.jobs import Job
 from tests.process.nodes import Node
 
@@ -25,7 +25,7 @@ async def told(job: Job, what: str = "recovery") -> list[Event]:
     """The recoveries in the store, or other events."""
     store = EtcdStore([job.etcd.endpoint])
     try:
-        events = await history.read(store, JobKeys(job.job_id, "/elastic"))
+        events = await history_writer.read(store, JobKeys(job.job_id, "/elastic"))
     finally:
         await store.close()
     return [event for event in events if event.what == what]

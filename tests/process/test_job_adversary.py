@@ -17,7 +17,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 import psutil
 import pytest
 
-from launcher.nodeid import MARK
+from launcher.agent.node_id import MARK
 from tests.process.jobs import QUICK_TTL_S, Job, story
 from tests.process.nodes import Node
 from tests.process.test_job_links import LONG_TTL_S, three

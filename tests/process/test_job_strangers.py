@@ -18,7 +18,7 @@ from elastic.keys import JobKeys, decode
 from elastic.model import SCHEMA
 from elastic.store.base import Delete, Entry, Operation, Put, Range
 from elastic.store.etcd import EtcdStore
-from launcher.errands import DAMAGED_MAX
+from launcher.agent.store_actions import DAMAGED_MAX
 from tests.fuzz.mutate import mutate
 from tests.process.jobs import Job, story
 from tests.process.nodes import Node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from signal import SIGTERM
 
-from launcher.nodeid import MARK
+from launcher.agent.node_id import MARK
 from tests.process.jobs import Job, story
 from tests.process.nodes import Node
 from tests.process.puppets import Worker

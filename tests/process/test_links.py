@@ -16,7 +16,7 @@ import pytest
 from elastic.agentevents import LinkTarget
 from launcher import links as links_module
 from launcher import watched
-from launcher.connecting import boottime
+from launcher.agent.connect import boottime
 from tests.process.linking import Watching, at, listening, peer, played, proves_nothing, watching
 
 # A death

@@ -57,9 +57,9 @@ def run(config, disk, outputs):
     while True:
         ended(signal.sigwait(numbers))
 
-agentrun = types.ModuleType("launcher.agentrun")
+agentrun = types.ModuleType("launcher.agent.run")
 agentrun.run = run
-sys.modules["launcher.agentrun"] = agentrun
+sys.modules["launcher.agent.run"] = agentrun
 '''
 
 NO_SECOND_ETCD = """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.nodeid import MARK
+from launcher.agent.node_id import MARK
 from tests.process.scripts import WARM, completed, finish, run, start
 from tests.process.shared_console import by_rank
 from tests.store.servers import Server, free_ports

@@ -17,13 +17,14 @@ import pytest
 from elastic import askwire, linkwire
 from elastic.askwire import Log, LogEnd, LogPiece, LogStart, Refusal, Shown, Snapshot, Stacks, StackText
 from elastic.model import Member, Role
-from launcher import asking, stackdump, window
+from launcher import asking, stackdump
+from launcher.agent import inspect_server
+from launcher.agent.inspect_server import ASKERS_MAX, FOLLOWERS_MAX, Window
 from launcher.asking import Asking, NotNow, Unasked, ask_all
 from launcher.hello import Hello
 from launcher.lastlogs import LastLogs
 from launcher.links import Links
 from launcher.startlog import StartLog
-from launcher.window import ASKERS_MAX, FOLLOWERS_MAX, Window
 from tests.process.linking import SECRET, played
 from tests.process.linkpeer import JOB
 from tests.process.test_links_hostile import Stranger, connected, impostor
@@ -276,7 +277,7 @@ def test_what_is_no_question_is_answered_by_a_sentence_and_the_end(data: bytes) 
 
 
 def test_an_asker_that_does_not_read_is_sent_away_and_costs_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "SLOW_LIMIT_S", 0.3)
+    monkeypatch.setattr(inspect_server, "SLOW_LIMIT_S", 0.3)
 
     async def story() -> None:
         async with looked() as agent, connected(agent.agent) as stranger:
@@ -293,7 +294,7 @@ def test_an_asker_that_does_not_read_is_sent_away_and_costs_no_memory(monkeypatc
 
 
 def test_an_asker_that_asks_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "IDLE_LIMIT_S", 0.1)
+    monkeypatch.setattr(inspect_server, "IDLE_LIMIT_S", 0.1)
 
     async def story() -> None:
         async with looked() as agent, connected(agent.agent) as stranger:

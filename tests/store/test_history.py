@@ -17,8 +17,8 @@ from elastic.seattimeline import Beginning
 from elastic.store.base import Listing
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
+from launcher.agent.history_writer import LOOK_AFTER_S, WAITING_MAX, History
 from launcher.console import Console
-from launcher.history import LOOK_AFTER_S, WAITING_MAX, History
 from launcher.logs import Narrator
 
 KEYS = JobKeys("j")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from elastic.agentevents import Event, Gone, Tick
-from launcher.arrivals import Arrivals
+from launcher.agent.event_queue import Arrivals
 
 
 def test_each_event_has_the_moment_in_which_it_came_and_not_that_in_which_it_is_taken() -> None:

@@ -15,7 +15,7 @@ from elastic.course import Course, Point
 from elastic.errors import OutcomeUnknown, StoreUnavailable
 from elastic.keys import encode
 from elastic.store.base import Delete, Put, Range
-from launcher.course import CourseWriter
+from launcher.agent.curve_publisher import CourseWriter
 from launcher.talk import Heard, WorkerTalk
 from tests.unit.documents import KEYS
 from tests.unit.onejob import OneJob
@@ -139,7 +139,7 @@ def test_who_takes_over_reads_what_is_there_and_goes_on(job: Job) -> None:
 
 
 def test_the_end_of_a_generation_is_written_while_the_agent_goes_on(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.course.ENDED_S", 0.0)
+    monkeypatch.setattr("launcher.agent.curve_publisher.ENDED_S", 0.0)
     node, written = job.node(), asyncio.Event()
     txn = job.store.txn
 
@@ -205,7 +205,7 @@ def test_a_store_that_came_back_empty_or_was_told_to_forget_the_job_gets_nothing
 def test_a_store_that_does_not_answer_costs_a_line_of_detail_and_the_points_come_later(
     job: Job, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr("launcher.course.ENDED_S", 0.0)
+    monkeypatch.setattr("launcher.agent.curve_publisher.ENDED_S", 0.0)
     node, asked = job.node(), asyncio.Event()
 
     async def silent(*_: Any, **__: Any) -> Any:

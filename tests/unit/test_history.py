@@ -32,8 +32,8 @@ from elastic.recovery import Mark, Recovery
 from elastic.store.base import Entry, Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
+from launcher.agent.history_writer import History, in_words, read
 from launcher.console import Console
-from launcher.history import History, in_words, read
 from launcher.logs import Level, Narrator
 from tests.unit.documents import KEYS
 from tests.unit.views import worker_exit

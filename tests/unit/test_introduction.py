@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher import introduction, locks
+from launcher import locks
+from launcher.agent import startup_notes
+from launcher.agent.startup_notes import introduce
 from launcher.config import parse
 from launcher.container import bridge_hint, in_container
 from launcher.interfaces import network_line
-from launcher.introduction import introduce
 from launcher.logs import Narrator
 
 HOST = "10.0.0.7"
@@ -118,7 +119,7 @@ def told(
     host: str, monkeypatch: pytest.MonkeyPatch, *, inside: bool = False, folder: str = "", **environ: str
 ) -> list[tuple[str, str]]:
     """What a node with this address says of itself, without the mends; its disk has room."""
-    monkeypatch.setattr(introduction, "in_container", lambda: inside)
+    monkeypatch.setattr(startup_notes, "in_container", lambda: inside)
     monkeypatch.setattr("launcher.addresses.interface", lambda host: "eth0")
     monkeypatch.setattr("shutil.disk_usage", lambda folder: (10**12, 0, 10**12))
     flags = ["--checkpoint_dir", folder] if folder else []

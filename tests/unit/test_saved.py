@@ -15,8 +15,8 @@ from elastic.errors import StoreUnavailable
 from elastic.keys import decode, encode
 from elastic.model import Saved
 from elastic.store.base import Put, Range
-from launcher import saved
-from launcher.saved import SavedSteps
+from launcher.agent import checkpoint_publisher
+from launcher.agent.checkpoint_publisher import SavedSteps
 from tests.unit.documents import KEYS
 from tests.unit.onejob import OneJob
 
@@ -128,7 +128,7 @@ def test_a_write_that_another_node_came_before_is_tried_again(job: Job, monkeypa
 def test_what_workers_said_last_while_another_word_was_being_written_is_written_at_once(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saved, "PAUSE_S", 1000.0)
+    monkeypatch.setattr(checkpoint_publisher, "PAUSE_S", 1000.0)
     ask, last = job.store.txn, [20]
 
     async def while_they_end(compares: Any, then: Any) -> Any:

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.versions import differences
-from launcher import __version__, versions
+from launcher import __version__
+from launcher.agent import versions
 from launcher.config import Config, parse
 
 names = st.sampled_from(["python", "torch", "nccl", "launcher", "script", "later"])

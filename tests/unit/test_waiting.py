@@ -14,10 +14,10 @@ from elastic.agentfacts import DrainAsked, Phase
 from elastic.decisions import Conclude, Decision, Reason, Wait
 from elastic.model import Budget, Cooldown, Go, Status, Verdict, Why
 from elastic.store.memory_store import MemoryStore
-from launcher import waiting
+from launcher.agent import wait_reporter
+from launcher.agent.wait_reporter import WaitingLines
 from launcher.console import Console
 from launcher.logs import Narrator
-from launcher.waiting import WaitingLines
 from tests.unit.bench import Bench, done, spare
 from tests.unit.documents import KEYS
 
@@ -25,8 +25,8 @@ from tests.unit.documents import KEYS
 def test_a_node_that_waits_says_for_whom_and_how_long_it_has_been_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "FIRST_S", 0.0)
-    monkeypatch.setattr(waiting, "EVERY_S", 0.0)
+    monkeypatch.setattr(wait_reporter, "FIRST_S", 0.0)
+    monkeypatch.setattr(wait_reporter, "EVERY_S", 0.0)
     bench = spare(np="3:3")
     clock = itertools.count(100.0, 20.0)
     said: list[str] = []
@@ -67,8 +67,8 @@ def test_the_time_counts_from_the_last_moment_in_which_workers_ran(tmp_path: Pat
 
 
 def test_a_line_that_was_just_said_is_not_said_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "FIRST_S", 0.0)
-    monkeypatch.setattr(waiting, "EVERY_S", 10.0)
+    monkeypatch.setattr(wait_reporter, "FIRST_S", 0.0)
+    monkeypatch.setattr(wait_reporter, "EVERY_S", 10.0)
     said: list[str] = []
     bench = Bench(np="3:3")
     asked, looked = itertools.count(1), asyncio.Event()
@@ -127,8 +127,8 @@ OVER = Verdict(status=Status.COMPLETED, reason="all done", run=1, g=1, tag="", a
 def test_a_node_that_is_done_says_that_etcd_is_gone(
     decision: Decision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "FIRST_S", 0.0)
-    monkeypatch.setattr(waiting, "EVERY_S", 0.0)
+    monkeypatch.setattr(wait_reporter, "FIRST_S", 0.0)
+    monkeypatch.setattr(wait_reporter, "EVERY_S", 0.0)
     said: list[str] = []
     bench, clock, enough = done(), itertools.count(100.0, 20.0), asyncio.Event()
     bench.core.facts.decision = decision
@@ -156,8 +156,8 @@ def test_a_node_that_is_done_says_that_etcd_is_gone(
 def test_a_node_whose_workers_are_gone_does_not_repeat_that_the_world_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "FIRST_S", 0.0)
-    monkeypatch.setattr(waiting, "EVERY_S", 0.001)
+    monkeypatch.setattr(wait_reporter, "FIRST_S", 0.0)
+    monkeypatch.setattr(wait_reporter, "EVERY_S", 0.001)
     said: list[str] = []
     bench = done()
     bench.core.facts.decision = Wait(Reason.TRAINING, "training with 2 nodes")
@@ -188,7 +188,7 @@ def test_a_node_whose_workers_are_gone_does_not_repeat_that_the_world_trains(
 def test_a_node_that_others_do_not_reach_does_not_say_for_ever_that_it_joins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "FIRST_S", 0.0)
+    monkeypatch.setattr(wait_reporter, "FIRST_S", 0.0)
     said: list[str] = []
     heard = asyncio.Event()
     bench = spare()

@@ -19,8 +19,8 @@ from elastic.proposals import Transaction, registered_before
 from elastic.store import session
 from elastic.store.base import Range, Store
 from elastic.store.mirror import Mirror
-from launcher.connecting import boottime
-from launcher.history import History
+from launcher.agent.connect import boottime
+from launcher.agent.history_writer import History
 from launcher.logs import Narrator
 from launcher.probing import Prober
 

@@ -8,12 +8,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from elastic.errors import ElasticError
-from launcher import loading, logs, nodeid
-from launcher.agent import Agent
+from launcher import loading, logs
+from launcher.agent import node_id
+from launcher.agent.agent import Agent
+from launcher.agent.connect import Connecting, Interrupted, resolve
+from launcher.agent.startup_notes import introduce
 from launcher.config import Config
-from launcher.connecting import Connecting, Interrupted, resolve
 from launcher.console import Console
-from launcher.introduction import introduce
 from launcher.jsonlines import JsonLines
 from launcher.live.wanted import wanted
 from launcher.logdisk import CLOSE_LIMIT_S, HURRY_LIMIT_S, LogDisk
@@ -54,7 +55,7 @@ async def _work(config: Config, disk: LogDisk, consoles: tuple[Console, Console]
     connecting = Connecting(config, signals, Narrator("-", console, level=level, lines=lines))
     try:
         host = await connecting.until(resolve, config)
-        node = nodeid.new(host)
+        node = node_id.new(host)
         if lines is not None:
             lines.node = node
         narrator = connecting.narrator = Narrator(node, console, level=level, lines=lines)

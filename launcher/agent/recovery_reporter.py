@@ -16,8 +16,8 @@ from elastic.channel import Committed, Formed, Progress, Restored, Said, Standin
 from elastic.recovery import Recovery, begun
 from elastic.seattimeline import SeatTimeline
 from elastic.timeline import Timeline
+from launcher.agent.history_writer import History
 from launcher.events import EventLog
-from launcher.history import History
 from launcher.logs import Narrator
 from launcher.talk import Heard, WorkerTalk
 from launcher.worker import Exited, Spawned, WorkerEvent

@@ -10,10 +10,10 @@ from elastic.keys import JobKeys
 from elastic.membership import Policy
 from elastic.model import Member, Mode, Spec
 from elastic.right import KILL_S
+from launcher.agent.versions import own_versions
 from launcher.config import Config
 from launcher.ports import NodePorts
 from launcher.roles import split_endpoint, wanted_ports
-from launcher.versions import own_versions
 
 
 def hold_ports(config: Config, own: str, listening: str) -> NodePorts:

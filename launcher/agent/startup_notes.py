@@ -7,8 +7,9 @@ from pathlib import Path
 
 import psutil
 
-from launcher import addresses, locks, nodeid, proxies
+from launcher import addresses, locks, proxies
 from launcher.addresses import is_loopback
+from launcher.agent import node_id
 from launcher.config import Config
 from launcher.container import bridge_hint, in_container
 from launcher.doctor.folders import CHECKPOINTS, folder_warning
@@ -24,7 +25,7 @@ def introduce(
 
     `known` are warnings of things that were looked at before, "" for none.
     """
-    also = [node for node in locks.held(config.job_id) if nodeid.is_of(node, host)]
+    also = [node for node in locks.held(config.job_id) if node_id.is_of(node, host)]
     if also and not is_loopback(host):
         others = f"nodes {', '.join(also)} run" if len(also) > 1 else f"node {also[0]} runs"
         narrator.say(f"{others} on this machine in the same job: this command makes one node more, with the same cards")

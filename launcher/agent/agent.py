@@ -19,17 +19,24 @@ from elastic.keys import JobKeys
 from elastic.model import Cause, Status, Verdict
 from elastic.store import session
 from elastic.store.base import Range, Store
-from launcher import __version__, addresses, events, loading, offer, openfiles, report, serving, shortage
-from launcher.arrivals import Arrivals
+from launcher import __version__, addresses, events, loading, openfiles, report, serving, shortage
+from launcher.agent import registration
+from launcher.agent.checkpoint_publisher import SavedSteps
+from launcher.agent.connect import Connecting, boottime
+from launcher.agent.curve_publisher import CourseWriter
+from launcher.agent.death_proofs import Proofs
+from launcher.agent.event_queue import Arrivals
+from launcher.agent.failure_reporter import FailureReports
+from launcher.agent.history_writer import History
+from launcher.agent.inspect_server import Window
+from launcher.agent.recovery_reporter import TimelineTeller
+from launcher.agent.snapshot import snapshot
+from launcher.agent.store_actions import CLOSING_LIMIT_S, Errands
+from launcher.agent.wait_reporter import WaitingLines
 from launcher.config import Config
-from launcher.connecting import Connecting, boottime
 from launcher.console import Console
-from launcher.course import CourseWriter
-from launcher.errands import CLOSING_LIMIT_S, Errands
 from launcher.events import EventLog
-from launcher.failures import FailureReports
 from launcher.hello import Hello
-from launcher.history import History
 from launcher.jsonlines import JsonLines
 from launcher.linking import Linking
 from launcher.live.words import Block, block
@@ -38,17 +45,11 @@ from launcher.logs import Narrator
 from launcher.metrics.exporter import Monitor
 from launcher.neighbours import Neighbours
 from launcher.node import NodeWorkers
-from launcher.proofs import Proofs
 from launcher.roles import static_hosts
-from launcher.saved import SavedSteps
 from launcher.signals import Signals
-from launcher.snapshot import snapshot
 from launcher.splits import SplitWatch
 from launcher.spot.watcher import SpotWatch
 from launcher.talk import Heard
-from launcher.timeline import TimelineTeller
-from launcher.waiting import WaitingLines
-from launcher.window import Window
 
 
 def _first(group: BaseExceptionGroup[ElasticError]) -> ElasticError:
@@ -114,10 +115,10 @@ class Agent:
         connecting.last_error = lambda: store.last_error
         await connecting.until(self._ask, store)
         await connecting.unless_ended(watch.free())
-        with offer.hold_ports(self._config, self._host, self._listening) as held:
+        with registration.hold_ports(self._config, self._host, self._listening) as held:
             self._hello = await Hello.listen(self._listening, self._config.job_id, self._node, held.link)
             self._neighbours = Neighbours(store, self._keys, self._node, self._narrator)
-            self._core = AgentCore(offer.facts(self._config, self._node, self._host, held, boottime()))
+            self._core = AgentCore(registration.facts(self._config, self._node, self._host, held, boottime()))
             self._linking = Linking(
                 self._hello, self._config.job_id, self._core.facts, self._events.put_nowait, self._narrator
             )

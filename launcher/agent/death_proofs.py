@@ -11,7 +11,7 @@ from elastic.agentfacts import Facts
 from elastic.decisions import Reason
 from elastic.errors import ConfigError
 from launcher import locks
-from launcher.connecting import boottime
+from launcher.agent.connect import boottime
 from launcher.logs import Narrator
 
 EVERY_S = 1.0
