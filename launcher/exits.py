@@ -61,7 +61,7 @@ _LOST_PEER = re.compile(
     re.VERBOSE,
 )
 NOT_STARTED = ("elastic-launch: cannot start ", "elastic-launch: could not start ")
-"""How the line begins that a process writes which did not become the worker's program (`launcher.child`)."""
+"""How the line begins that a process writes which did not become the worker's program (`launcher.nursery.spawn`)."""
 _MACHINE = (
     ("disk full", re.compile(r"No space left on device|Disk quota exceeded")),
     ("no CUDA device", re.compile(r"no CUDA-capable device is detected|CUDA-capable device\(s\) is/are busy")),

@@ -17,20 +17,7 @@ from elastic.model import Cause, Role, WorkerExit
 from elastic.naming import process_name
 from elastic.splitclock import FORMS
 from elastic.store.scratch import NODE, Scratch, remove_left_behind
-from launcher import (
-    environment,
-    envlog,
-    errorfile,
-    exits,
-    locks,
-    logs,
-    progressfile,
-    report,
-    stackdump,
-    warm,
-    wire,
-    workers,
-)
+from launcher import environment, envlog, errorfile, exits, locks, logs, progressfile, report, stackdump, workers
 from launcher.config import Config
 from launcher.console import Console
 from launcher.deaths import Deaths
@@ -42,6 +29,7 @@ from launcher.lists import Lists
 from launcher.logdisk import Sink
 from launcher.logorders import Amend, Bound, Environment, path_bytes, text_bytes
 from launcher.logs import Narrator
+from launcher.nursery import protocol, warm_policy
 from launcher.plannedstop import PlannedStop
 from launcher.progress import ProgressTeller
 from launcher.recent import Ending
@@ -114,7 +102,7 @@ class NodeWorkers:
         self._incarnation = ""
         self._running: _Running | None = None
         self._newest: _Running | None = None
-        self._recipe = warm.recipe(config, os.environ, environment.wishes(config.slots, None))
+        self._recipe = warm_policy.recipe(config, os.environ, environment.wishes(config.slots, None))
         self._cold: set[str] = set()
         self._nursery = self._new_nursery()
         self._nursery_died = asyncio.Event()
@@ -148,13 +136,13 @@ class NodeWorkers:
             group.create_task(self._tend_nursery())
 
     async def _tend_nursery(self) -> None:
-        deaths, began_s = Deaths(), wire.boottime_s()
+        deaths, began_s = Deaths(), protocol.boottime_s()
         while True:
             await self._nursery_died.wait()
             self._nursery_died.clear()
             stands = not self._nursery.dead  # What died may be one that had never stood.
             while not stands:
-                pause_s = deaths.died(wire.boottime_s() - began_s)
+                pause_s = deaths.died(protocol.boottime_s() - began_s)
                 if pause_s is None:
                     raise NurseryLost(
                         f"the nursery {self._how_it_died}, {deaths.in_row} times in a row; something on this machine "
@@ -164,7 +152,7 @@ class NodeWorkers:
                 self._narrator.warn(f"the nursery {self._how_it_died}; starting another{wait}")
                 self._nursery = self._new_nursery()
                 await asyncio.sleep(pause_s)
-                began_s = wire.boottime_s()
+                began_s = protocol.boottime_s()
                 try:
                     await self._nursery.start()
                     stands = True
@@ -213,7 +201,7 @@ class NodeWorkers:
         running = self._running
         if running is not None:
             running.why_stopped = running.why_stopped or why
-            self.states.stopping(why, wire.boottime_s())
+            self.states.stopping(why, protocol.boottime_s())
         line = logs.clean(report.stopped_line(why))
         collective = self._config.run_mode == "collective"
         if planned and collective and running is not None and self.talk.listening():
@@ -327,14 +315,14 @@ class NodeWorkers:
         """Say once why workers start cold."""
         if why not in self._cold:
             self._cold.add(why)
-            (self._narrator.detail if why in warm.QUIET else self._narrator.say)(f"workers start cold: {why}")
+            (self._narrator.detail if why in warm_policy.QUIET else self._narrator.say)(f"workers start cold: {why}")
 
     def _spawned(self, event: workers.Spawned) -> None:
         cold = {why for why in event.cold if why}
         for why in sorted(cold):
             self._tell_cold(why)
         how = f"cold: {', '.join(sorted(cold))}" if cold else "warm"
-        self.states.spawned(event.g, event.pids, event.cold, wire.boottime_s())
+        self.states.spawned(event.g, event.pids, event.cold, protocol.boottime_s())
         pids = ", ".join(map(str, event.pids))
         self._narrator.detail(f"workers of generation {event.g} run: pids {pids} ({how})")
 
@@ -366,7 +354,7 @@ class NodeWorkers:
             lines = logs.tail(event.said_before, lines=SIGNS_LINES)
             also = exits.stopped_while_ending(spec.rank, event.code, log, lines, role=spec.role)
         words = (also or exit_).words
-        self.states.exited(event.g, event.local_rank, event.code, words, wire.boottime_s())
+        self.states.exited(event.g, event.local_rank, event.code, words, protocol.boottime_s())
         self._narrator.detail(f"{process_name(spec.role, spec.rank)} ended: {words}")
         own = not event.stopped and event.local_rank not in running.hanging
         self._put(Exited(event.g, also or exit_, own=own, also=also is not None))
@@ -376,7 +364,7 @@ class NodeWorkers:
         return running.first and not self._config.retry_startup_errors and not self.talk.started(local_rank)
 
     def _said(self, heard: Heard, message: Said) -> None:
-        self.states.heard(heard.local_rank, message, wire.boottime_s())
+        self.states.heard(heard.local_rank, message, protocol.boottime_s())
         if isinstance(message, Listening) and all(worker.listening for worker in self.talk.workers.values()):
             self._put(Listens(self.talk.g))
 
@@ -465,7 +453,7 @@ class NodeWorkers:
                 infra="the nursery died",
                 role=spec.role,
             )
-            self.states.exited(running.g, local, lost.code, lost.words, wire.boottime_s())
+            self.states.exited(running.g, local, lost.code, lost.words, protocol.boottime_s())
             self._put(Exited(running.g, lost, own=True))
         self._gone(running.g)
 
@@ -476,7 +464,7 @@ def _log(spec: workers.WorkerSpec) -> str:
 
 
 def _seen(local_rank: int, spec: workers.WorkerSpec, g: int) -> Seen:
-    return Seen(spec.role, spec.rank, local_rank, _log(spec), g, since=wire.boottime_s())
+    return Seen(spec.role, spec.rank, local_rank, _log(spec), g, since=protocol.boottime_s())
 
 
 def _number(spec: workers.WorkerSpec) -> int:

@@ -34,7 +34,7 @@ LOOK_S: Final = 0.05
 PY_SPY_LIMIT_S: Final = 10.0
 OUTPUT_BYTES_MAX: Final = 1 << 20
 OWN_SIGNAL: Final = signal.SIGRTMAX
-"""What a warm worker has a handler for (`launcher.warmrun`)."""
+"""What a warm worker has a handler for (`launcher.nursery.run_script`)."""
 
 
 async def stacks(one: Seen, heard: Heard | None, log: StartLog | None) -> StackText | Refusal:

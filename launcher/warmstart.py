@@ -11,9 +11,9 @@ from pathlib import Path
 
 from launcher import openfiles
 from launcher.environment import without
-from launcher.nurserystart import START, Setup
-from launcher.warm import Recipe
-from launcher.warmup import stamp
+from launcher.nursery.main import START, Setup
+from launcher.nursery.preload import stamp
+from launcher.nursery.warm_policy import Recipe
 
 
 def new_nursery(fd: int, lock: Path | None, recipe: Recipe) -> subprocess.Popen[bytes]:

@@ -22,18 +22,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elastic.errors import NurseryLost
-from launcher import exits, wire
+from launcher import exits
 from launcher.answers import ANSWER_LIMIT_S, Answers
-from launcher.channel import Channel, Closed
 from launcher.console import Console
 from launcher.logdisk import Sink
 from launcher.logorders import UNBOUND, Bound
 from launcher.logwriter import Directly
+from launcher.nursery import protocol
+from launcher.nursery.fd_channel import Channel, Closed
+from launcher.nursery.warm_policy import Recipe
 from launcher.processes import Process, adopt_orphans, descendants, in_sessions, signal_one
 from launcher.recent import Ending
 from launcher.showing import Showing
 from launcher.startlog import StartLog
-from launcher.warm import Recipe
 from launcher.warmstart import new_nursery, out_of_date
 from launcher.worker import Exited, Gone, NurseryDied, Overdue, Prepared, Spawned, Worker, WorkerEvent, WorkerSpec
 
@@ -170,7 +171,7 @@ class Workers:
         """Let workers run until `t_s` on `CLOCK_BOOTTIME`; the latest word counts. Without one nothing starts."""
         self._until_s = t_s
         if self._prepared:
-            self._order(wire.Until(t_s))
+            self._order(protocol.Until(t_s))
         self._mind_clock()
 
     def spawn(self, g: int, specs: Sequence[WorkerSpec]) -> None:
@@ -189,7 +190,7 @@ class Workers:
         self._loop = asyncio.get_running_loop()
         self._running = _Running(g, workers, held=True)
         if self._prepared and out_of_date(self._watched):
-            self._order(wire.Renew())
+            self._order(protocol.Renew())
             self._prepared = False
             self._patience = self._loop.call_later(PREPARE_LIMIT_S, self._end_nursery)
         self._let_start()
@@ -202,8 +203,8 @@ class Workers:
         running.held = False
         fds = [fd for worker in running.workers.values() for fd in worker.outputs()]
         specs = [worker.spec for worker in running.workers.values()]
-        starts = tuple(wire.Start(spec.local_rank, spec.argv, dict(spec.env), spec.cwd) for spec in specs)
-        self._order(wire.Spawn(running.g, starts), fds)
+        starts = tuple(protocol.Start(spec.local_rank, spec.argv, dict(spec.env), spec.cwd) for spec in specs)
+        self._order(protocol.Spawn(running.g, starts), fds)
         self._mind_clock()
 
     def _call_off(self, running: _Running) -> None:
@@ -212,7 +213,7 @@ class Workers:
         for local_rank, worker in running.workers.items():
             worker.ended(running.g, exits.describe(-signal.SIGKILL, stopped=True), running.note)
             self._close_log(worker)
-            at_s = wire.boottime_s()
+            at_s = protocol.boottime_s()
             exited = Exited(running.g, local_rank, -signal.SIGKILL, at_s, True, *_said(worker))
             self._loop.call_soon(self._on_event, exited)
         self._loop.call_soon(self._on_event, Gone(running.g))
@@ -228,7 +229,7 @@ class Workers:
             if self._running.held:
                 self._call_off(self._running)
             else:
-                self._order(wire.Stop(grace_s, tuple(local_ranks)))
+                self._order(protocol.Stop(grace_s, tuple(local_ranks)))
 
     def asked(self, local_ranks: Collection[int], note: str) -> None:
         """These workers were asked to save and to leave: with 143 they count as stopped. `note` is for their logs."""
@@ -250,7 +251,7 @@ class Workers:
             if self._running.held:
                 self._call_off(self._running)
             else:
-                self._order(wire.Kill())
+                self._order(protocol.Kill())
 
     def _to_be_stopped(self, running: _Running, note: str, local_ranks: Collection[int] = ()) -> None:
         running.note = note or running.note
@@ -267,7 +268,7 @@ class Workers:
         if not self._closing:
             self._closing = True
             if self._prepared:
-                self._order(wire.Close())
+                self._order(protocol.Close())
         if self._prepared:
             await asyncio.wait((self._ended,), timeout=CLOSE_LIMIT_S)
         if not self._ended.done():
@@ -278,10 +279,10 @@ class Workers:
 
     # To the nursery.
 
-    def _order(self, order: wire.Order, fds: Sequence[int] = ()) -> None:
+    def _order(self, order: protocol.Order, fds: Sequence[int] = ()) -> None:
         """Queue an order. When the nursery is gone it has no addressee, and `NurseryDied` says so."""
         if self._channel is not None:
-            self._channel.put(wire.encode(order), fds)
+            self._channel.put(protocol.encode(order), fds)
             self._answers.ordered()
             self._send()
 
@@ -306,11 +307,11 @@ class Workers:
         if self._channel is None:
             return False
         try:
-            reports = [wire.report(line) for line in self._channel.take()]
+            reports = [protocol.report(line) for line in self._channel.take()]
         except Closed:
             self._loop.remove_reader(self._channel)
             return False
-        except wire.WireError as error:
+        except protocol.WireError as error:
             self._complain(f"[elastic-launch] the nursery is not understood ({error}); it is ended, its workers too")
             self._end_nursery()
             return False
@@ -318,34 +319,34 @@ class Workers:
             self._take(report)
         return True
 
-    def _take(self, report: wire.Report) -> None:
+    def _take(self, report: protocol.Report) -> None:
         running = self._running
         match report:
-            case wire.Ready():
+            case protocol.Ready():
                 if not self._ready.done():  # It comes again from one that begins anew.
                     self._ready.set_result(None)
-            case wire.Prepared(cold, said, watched):
+            case protocol.Prepared(cold, said, watched):
                 self._now_prepared(watched)
                 self._on_event(Prepared(cold, said))
-            case wire.Obeyed(orders):
+            case protocol.Obeyed(orders):
                 self._answers.answered(orders)
-            case wire.Started(g, pids, cold) if running is not None:
+            case protocol.Started(g, pids, cold) if running is not None:
                 for worker, pid in zip(running.workers.values(), pids, strict=True):
                     worker.pid = pid
                 self._on_event(Spawned(g, pids, cold))
-            case wire.Signalled(_, local_ranks) if running is not None:
+            case protocol.Signalled(_, local_ranks) if running is not None:
                 for local_rank in local_ranks:
                     running.workers[local_rank].signalled(self.pid or 0, running.note)
-            case wire.Ended(g, local_rank, code, at_s, stopped) if running is not None:
+            case protocol.Ended(g, local_rank, code, at_s, stopped) if running is not None:
                 worker = running.workers[local_rank]
                 asked = worker.asked and not stopped and (code == exits.LEFT or self._has_saved(local_rank))
                 words = exits.describe(code, stopped=stopped, asked=asked)
                 worker.ended(g, words, running.note if stopped else "")
                 self._on_event(Exited(g, local_rank, code, at_s, stopped or asked, *_said(worker), asked))
-            case wire.Vanished(g, left) if running is not None:
+            case protocol.Vanished(g, left) if running is not None:
                 self._let_go(running)
                 self._on_event(Gone(g, left))
-            case wire.Overran(g) if running is not None:
+            case protocol.Overran(g) if running is not None:
                 running.overdue = True
                 self._unmind_clock()
                 self._on_event(Overdue(g))
@@ -359,7 +360,7 @@ class Workers:
             self._patience.cancel()
         self._prepared, self._watched, self._patience = True, watched, None
         if self._until_s > 0:
-            self._order(wire.Until(self._until_s))
+            self._order(protocol.Until(self._until_s))
         self._let_start()
 
     def _let_go(self, running: _Running) -> None:
@@ -382,7 +383,7 @@ class Workers:
         self._unmind_clock()
         running = self._running
         if running is not None and not (running.overdue or running.held) and self._channel is not None:
-            left_s = self._until_s + OVERDUE_LIMIT_S - wire.boottime_s()
+            left_s = self._until_s + OVERDUE_LIMIT_S - protocol.boottime_s()
             self._clock = self._loop.call_later(max(left_s, OVERDUE_LIMIT_S), self._silent)
 
     def _silent(self) -> None:
@@ -430,7 +431,7 @@ class Workers:
         if self._patience is not None:
             self._patience.cancel()
         self._answers.stop()
-        self._clear(wire.boottime_s() + CLEAR_LIMIT_S)
+        self._clear(protocol.boottime_s() + CLEAR_LIMIT_S)
 
     def _clear(self, until_s: float) -> None:
         """Kill what is left of the workers, again until nothing is left."""
@@ -440,7 +441,7 @@ class Workers:
             left = [*in_sessions(pids), *self._adopted()]
             for process in left:
                 signal_one(process.pid, signal.SIGKILL)
-            if left and wire.boottime_s() < until_s:
+            if left and protocol.boottime_s() < until_s:
                 self._loop.call_later(CLEAR_RETRY_S, self._clear, until_s)
                 return
             said = {}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from launcher import errorfile, progressfile, wire
+from launcher import errorfile, progressfile
+from launcher.nursery import protocol
 from tests.fuzz.target import Target, scratch
 
 FOLDER = scratch("pipes")
@@ -13,15 +14,15 @@ PIECE = 900
 
 def nursery(data: bytes) -> None:
     """A line is an order, or a report, or a `WireError`, which ends the conversation; a time is a number."""
-    cut = wire.Lines()
+    cut = protocol.Lines()
     for start in range(0, len(data), PIECE):
         for line in cut.feed(data[start : start + PIECE]):
-            for read in (wire.order, wire.report):
+            for read in (protocol.order, protocol.report):
                 try:
                     found = read(line)
-                except wire.WireError:
+                except protocol.WireError:
                     continue
-                assert read(wire.encode(found)) == found
+                assert read(protocol.encode(found)) == found
                 assert all(math.isfinite(one) for one in found if isinstance(one, float))
 
 
@@ -39,23 +40,23 @@ def step(data: bytes) -> None:
     assert -1 <= progressfile.step(path) <= 2**62
 
 
-MESSAGES: tuple[wire.Order | wire.Report, ...] = (
-    wire.Until(12.5),
-    wire.Spawn(3, (wire.Start(0, ("python", "t.py"), {"A": "b", "C": "\udcff"}, "/tmp"),)),
-    wire.Stop(2.0, (0, 1)),
-    wire.Kill(),
-    wire.Renew(),
-    wire.Close(),
-    wire.Ready(12),
-    wire.Prepared("", "said", ("a",)),
-    wire.Obeyed(3),
-    wire.Started(3, (1, 2), ("", "cold")),
-    wire.Signalled(3, (0,)),
-    wire.Ended(3, 0, -9, 1.5, False),
-    wire.Vanished(3, ()),
-    wire.Overran(3),
+MESSAGES: tuple[protocol.Order | protocol.Report, ...] = (
+    protocol.Until(12.5),
+    protocol.Spawn(3, (protocol.Start(0, ("python", "t.py"), {"A": "b", "C": "\udcff"}, "/tmp"),)),
+    protocol.Stop(2.0, (0, 1)),
+    protocol.Kill(),
+    protocol.Renew(),
+    protocol.Close(),
+    protocol.Ready(12),
+    protocol.Prepared("", "said", ("a",)),
+    protocol.Obeyed(3),
+    protocol.Started(3, (1, 2), ("", "cold")),
+    protocol.Signalled(3, (0,)),
+    protocol.Ended(3, 0, -9, 1.5, False),
+    protocol.Vanished(3, ()),
+    protocol.Overran(3),
 )
-ORDERS = b"".join(map(wire.encode, MESSAGES))
+ORDERS = b"".join(map(protocol.encode, MESSAGES))
 RECORDED = (
     b'{"message":{"message":"ValueError: x","extraInfo":{"py_callstack":"Traceback\\n  File \\"t.py\\"\\nValueError: x"'
     b',"timestamp":"1"}}}'

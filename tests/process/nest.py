@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import wire
 from launcher.console import Console
 from launcher.logdisk import Sink
-from launcher.warm import Recipe
+from launcher.nursery import protocol
+from launcher.nursery.warm_policy import Recipe
 from launcher.workers import Exited, Gone, Prepared, Spawned, WorkerEvent, Workers, WorkerSpec
 
 LONG_S = 60.0
@@ -63,7 +63,7 @@ class Nest:
         return self.folder / f"workerlog.{rank}"
 
     def run_for(self, seconds: float) -> None:
-        self.workers.run_until(wire.boottime_s() + seconds)
+        self.workers.run_until(protocol.boottime_s() + seconds)
 
     async def next(self, limit_s: float = LIMIT_S) -> WorkerEvent:
         async with asyncio.timeout(limit_s):

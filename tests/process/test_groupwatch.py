@@ -243,7 +243,7 @@ def test_a_script_that_uses_the_library_keeps_its_one_connection(tmp_path: Path)
 
 
 def test_without_an_agent_there_is_nothing_to_install(tmp_path: Path) -> None:
-    from launcher import groupwatch
+    from launcher.nursery import torch_hook
 
     assert VARIABLE not in os.environ
-    assert groupwatch.install() is False
+    assert torch_hook.install() is False

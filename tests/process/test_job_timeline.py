@@ -35,7 +35,7 @@ while True:
 UNAWARE = """
 import sys, time
 import torch, torch.distributed as dist
-if "launcher.groupwatch" not in sys.modules:
+if "launcher.nursery.torch_hook" not in sys.modules:
     from launcher import groupwatch
     groupwatch.install()
 dist.init_process_group("gloo")

@@ -58,7 +58,7 @@ def part_of(pid: int) -> str:
     command = command_of(pid)
     marks = {
         "writes ": "writer",
-        "launcher.nursery": "nursery",
+        "launcher.nursery.supervisor": "nursery",
         "bin/etcd ": "etcd",
         "-m launcher --elastic_server": "agent",
         "-m launcher": "parent",

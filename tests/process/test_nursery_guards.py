@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from elastic.right import KILL_S
-from launcher import locks, wire
+from launcher import locks
+from launcher.nursery import protocol
 from launcher.processes import descendants
 from launcher.workers import Gone, NurseryDied, Overdue
 from tests.process.nest import LIMIT_S, LONG_S, nest, pids, watch_end
@@ -165,7 +166,7 @@ class TestTheRightToRun:
             async with nest(tmp_path) as it:
                 it.workers.spawn(1, [it.spec("import time; time.sleep(100)", rank=rank) for rank in range(2)])
                 await it.spawned()
-                until_s = wire.boottime_s() + 0.4
+                until_s = protocol.boottime_s() + 0.4
                 it.workers.run_until(until_s)
                 assert await it.next() == Overdue(1)
                 for _ in range(2):

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import NurseryLost
-from launcher import locks, wire
+from launcher import locks
+from launcher.nursery import protocol
 from launcher.workers import Gone
 from tests.process.nest import LIMIT_S, nest, pids, watch_end
 
@@ -154,7 +155,7 @@ class TestStarting:
 
     def test_the_nursery_imports_no_more_than_it_needs(self) -> None:
         code = (
-            "import sys, launcher.nurserystart; print(sorted(m for m in sys.modules if m.split('.')[0] not in"
+            "import sys, launcher.nursery.main; print(sorted(m for m in sys.modules if m.split('.')[0] not in"
             " sys.stdlib_module_names and not m.startswith(('_', 'sitecustomize'))))"
         )
 
@@ -178,7 +179,7 @@ class TestEnding:
                     it.workers.spawn(g, [it.program("true")])
                     await it.spawned()
                     exited = await it.exited()
-                    waits.append(wire.boottime_s() - exited.at_s)
+                    waits.append(protocol.boottime_s() - exited.at_s)
                     await it.gone()
                 assert min(waits) < 0.02
 
@@ -202,7 +203,7 @@ class TestEnding:
                 it.workers.spawn(1, [it.spec(STUBBORN), it.spec("import time; time.sleep(100)", rank=1)])
                 await it.spawned()
                 await it.says("up")
-                began = wire.boottime_s()
+                began = protocol.boottime_s()
                 it.workers.stop(0.4)
                 first, second = await it.exited(), await it.exited()
                 assert (first.local_rank, first.code, first.stopped) == (1, -signal.SIGTERM, True)

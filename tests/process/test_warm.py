@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import locks, warm
-from launcher.warm import Recipe
+from launcher import locks
+from launcher.nursery import warm_policy
+from launcher.nursery.warm_policy import Recipe
 from launcher.workers import Exited, Gone, NurseryDied, Prepared, Spawned, Workers
 from tests.process.lighttorch import bare
 from tests.process.nest import LIMIT_S, Nest, nest, watch_end
@@ -298,7 +299,7 @@ class TestUnfit:
 
         async def main() -> None:
             async with nest(tmp_path, recipe=warmly(tmp_path)) as it:
-                assert it.cold == warm.NO_TORCH
+                assert it.cold == warm_policy.NO_TORCH
 
         asyncio.run(main())
 

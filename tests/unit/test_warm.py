@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.config import parse
-from launcher.warm import NO_WARM, read_early, recipe, why_cold
+from launcher.nursery.warm_policy import NO_WARM, read_early, recipe, why_cold
 
 PYTHON = (sys.executable, "train.py")
 

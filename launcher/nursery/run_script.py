@@ -31,8 +31,9 @@ from functools import partial
 from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFileLoader
 from typing import Any, NoReturn
 
-from launcher import child, groupwatch, proctitle, warmlibs
-from launcher.wire import Start
+from launcher import proctitle
+from launcher.nursery import library_state, spawn, torch_hook
+from launcher.nursery.protocol import Start
 
 MAIN = ("__main__", "__mp_main__")
 """Both names of the script's module; multiprocessing gives it the second."""
@@ -58,9 +59,9 @@ class Template:
             finalizer.atexit = False  # Torch has 174, for its own objects; they take 50 ms.
         self.ours = tuple(name for name in sys.modules if name.partition(".")[0] == "launcher")
         self.own_places = tuple(
-            place for place in sys.path_importer_cache if not place.startswith(warmlibs.installed())
+            place for place in sys.path_importer_cache if not place.startswith(library_state.installed())
         )
-        self.setters = warmlibs.openblas_setters()
+        self.setters = library_state.openblas_setters()
 
 
 def run(start: Start, template: Template) -> NoReturn:
@@ -68,8 +69,8 @@ def run(start: Start, template: Template) -> NoReturn:
     try:
         _become(start, template)
     except (OSError, ValueError) as error:
-        os.write(2, child.complaint(start, error))
-        os._exit(child.CANNOT_START)
+        os.write(2, spawn.complaint(start, error))
+        os._exit(spawn.CANNOT_START)
     code = 0
     interrupted = False
     program: Callable[[], object] | None = None
@@ -123,8 +124,8 @@ def _become(start: Start, template: Template) -> None:
         process.current_process().authkey = os.urandom(32)
     main_thread: Any = threading.main_thread()
     main_thread._set_native_id()  # Python 3.11 leaves the parent's.
-    warmlibs.restore(start.env, template.environ, template.setters)
-    groupwatch.install()
+    library_state.restore(start.env, template.environ, template.setters)
+    torch_hook.install()
 
 
 def _close_like_exec() -> None:
@@ -270,7 +271,7 @@ def _leave(code: int, *, interrupted: bool, known: frozenset[str]) -> NoReturn:
     _take_handlers_away()
     _write_files()
     # A thread that still runs must not find its module empty; gloo's own hang if its groups end in another order.
-    if len(sys._current_frames()) == 1 and not groupwatch.made():
+    if len(sys._current_frames()) == 1 and not torch_hook.made():
         _take_apart(known)
     _flush(tell=False)
     ctypes.PyDLL(None).fflush(None)

@@ -1,6 +1,6 @@
 """The nursery: a small single-threaded process that forks a node's workers and guards them.
 
-The agent starts it with one end of a socket pair and speaks `launcher.wire` to it. It promises:
+The agent starts it with one end of a socket pair and speaks `launcher.nursery.protocol` to it. It promises:
 
 - A worker runs only while `CLOCK_BOOTTIME` is below the time that the agent gave last. At that time, also while the
   agent is frozen, everything is killed. Before a time is given nothing starts.
@@ -13,9 +13,9 @@ The agent starts it with one end of a socket pair and speaks `launcher.wire` to 
 
 It has one thread, always: the parent-death signal belongs to the thread that forked, and other threads would not be in
 what is forked. It imports the standard library and its small neighbours only, and, where its workers are to start warm,
-what `launcher.warmup` names. None of them makes a dataclass: the module for that loads python's inspection of code, and
-each class is compiled at each start. Its own start is in `launcher.nurserystart`, a worker's in `launcher.child` and
-`launcher.warmrun`.
+what `launcher.nursery.preload` names. None of them makes a dataclass: the module for that loads python's inspection of
+code, and each class is compiled at each start. Its own start is in `launcher.nursery.main`, a worker's in
+`launcher.nursery.spawn` and `launcher.nursery.run_script`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ from collections.abc import Callable
 from enum import Enum
 from types import FrameType
 
-from launcher import child
-from launcher.channel import Channel, Closed
-from launcher.processes import descendants, exited_child, has_children, signal_group, signal_one
-from launcher.wire import (
+from launcher.nursery import spawn
+from launcher.nursery.fd_channel import Channel, Closed
+from launcher.nursery.protocol import (
     FDS_PER_WORKER,
     Close,
     Ended,
@@ -56,6 +55,7 @@ from launcher.wire import (
     encode,
     order,
 )
+from launcher.processes import descendants, exited_child, has_children, signal_group, signal_one
 
 POLL_S = 0.25
 """Longest sleep while workers run: a machine that was suspended is noticed this soon after it wakes."""
@@ -137,7 +137,7 @@ class Nursery:
                 self._obey()
                 self._sweep()
                 self._flush()
-        except child.Born:
+        except spawn.Born:
             self._agent.close()
             wake.close()
             raise
@@ -237,9 +237,9 @@ class Nursery:
         for start, reason in zip(workers, cold, strict=True):
             out, err = self._agent.fds.popleft(), self._agent.fds.popleft()
             try:
-                pid = child.fork(start, out, err, child.execute if reason else self._run)
+                pid = spawn.fork(start, out, err, spawn.execute if reason else self._run)
             except OSError as error:
-                os.write(err, child.complaint(start, error))
+                os.write(err, spawn.complaint(start, error))
                 pid = 0
             finally:
                 os.close(out)
@@ -250,7 +250,7 @@ class Nursery:
         self._tell(Started(g, tuple(pids), cold))
         for start, pid in zip(workers, pids, strict=True):
             if not pid:
-                self._tell(Ended(g, start.local_rank, child.CANNOT_START, boottime_s(), False))
+                self._tell(Ended(g, start.local_rank, spawn.CANNOT_START, boottime_s(), False))
 
     def _refuse(self, brood: Brood, workers: tuple[Start, ...]) -> None:
         """No right to run: say so, and let every worker count as killed before its first instruction."""

@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from launcher.wire import Start
+from launcher.nursery.protocol import Start
 
 CANNOT_START = 127
 """Exit code of a worker whose program could not be executed, as shells have it."""

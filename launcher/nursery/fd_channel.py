@@ -10,7 +10,7 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 
-from launcher.wire import Lines
+from launcher.nursery.protocol import Lines
 
 READ_BYTES = 1 << 16
 FDS_MAX = 253

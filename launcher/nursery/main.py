@@ -17,11 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from launcher import child, locks
-from launcher.channel import Channel
-from launcher.nursery import End, Nursery
+from launcher import locks
+from launcher.nursery import spawn
+from launcher.nursery.fd_channel import Channel
+from launcher.nursery.protocol import Prepared, Ready, Start, encode
+from launcher.nursery.supervisor import End, Nursery
 from launcher.processes import adopt_orphans, descendants, signal_one
-from launcher.wire import Prepared, Ready, Start, encode
 
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 """Ctrl-C and a closing terminal are the agent's business; it tells us what to do."""
@@ -59,7 +60,7 @@ class Setup(NamedTuple):
 START = (
     "import sys; sys.path[:] = sys.path[not sys.flags.safe_path :];"
     " home = __import__('json').loads(sys.argv[1])['home']; sys.path += [home] * bool(home);"
-    " from launcher.nurserystart import main; main()()"
+    " from launcher.nursery.main import main; main()()"
 )
 """What python runs. It has no flags, so that `sys.flags` are those of any worker; nothing of the folder that it is
 started in can stand before a module of python."""
@@ -78,16 +79,16 @@ def main() -> Callable[[], NoReturn]:
     except OSError as error:
         sys.exit(f"elastic-launch: the lock of this node: {error}")
     adopt_orphans()
-    _prctl(child.PR_SET_PDEATHSIG, signal.SIGKILL)  # While it imports, nothing runs that it had to end first.
+    _prctl(spawn.PR_SET_PDEATHSIG, signal.SIGKILL)  # While it imports, nothing runs that it had to end first.
     _ignore()
     agent.put(encode(Ready(os.getpid())))
     agent.flush()
     way = _Cold(setup) if setup.cold else _warm(setup, agent, environ)
     _ignore()  # What was imported may have changed them.
-    _prctl(child.PR_SET_PDEATHSIG, signal.SIGCONT)
+    _prctl(spawn.PR_SET_PDEATHSIG, signal.SIGCONT)
     try:
         end = Nursery(agent, setup.agent, way.run, way.why_cold).guard(way.prepared)
-    except child.Born as born:
+    except spawn.Born as born:
         start = born.start
     else:
         if end is End.RENEWED:
@@ -104,7 +105,7 @@ class _Cold:
 
     def __init__(self, setup: Setup) -> None:
         self.prepared = Prepared(setup.cold, "", ())
-        self.run = child.execute
+        self.run = spawn.execute
         self._cold = setup.cold
 
     def why_cold(self, start: Start) -> str:
@@ -118,14 +119,14 @@ class _Warm:
     """Torch is imported, and workers are forked; those that cannot be are executed."""
 
     def __init__(self, path: list[str], environ: dict[str, str], added: dict[str, str], prepared: Prepared) -> None:
-        from launcher import warm, warmrun
+        from launcher.nursery import run_script, warm_policy
 
         self.prepared = prepared
-        self.run = child.bear
+        self.run = spawn.bear
         self._environ = environ
-        self._reason = warm.why_cold
-        self._run = warmrun.run
-        self._template = warmrun.Template(path, environ, added)
+        self._reason = warm_policy.why_cold
+        self._run = run_script.run
+        self._template = run_script.Template(path, environ, added)
 
     def why_cold(self, start: Start) -> str:
         return self._reason(start.argv, start.env, self._environ)
@@ -136,13 +137,13 @@ class _Warm:
 
 def _warm(setup: Setup, agent: Channel, environ: dict[str, str]) -> _Warm:
     """Import; a process that is not fit to fork afterwards begins anew, cold."""
-    from launcher import warmup
+    from launcher.nursery import preload
 
     path = sys.path[: -1 if setup.home else None]
     try:
-        made = warmup.warm_up(setup.preload, setup.folder)
+        made = preload.warm_up(setup.preload, setup.folder)
         return _Warm(path, environ, made.added, Prepared("", made.said, made.watched))
-    except warmup.Unfit as error:
+    except preload.Unfit as error:
         for process in descendants(os.getpid()):
             signal_one(process.pid, signal.SIGKILL)
         _again(setup._replace(cold=str(error)), agent, environ)

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from launcher import warmlibs
+from launcher.nursery import library_state
+from launcher.nursery.warm_policy import NO_TORCH
 from launcher.processes import has_children
-from launcher.warm import NO_TORCH
 
 FIRST = "torch"
 MODULES = (
@@ -211,7 +211,7 @@ def _flush() -> None:
 
 def _watched(preload: Iterable[str]) -> Iterator[str]:
     """Stamps of the files that may well change while the job runs: the user's own, and what was named."""
-    fixed = (*warmlibs.installed(), _home())
+    fixed = (*library_state.installed(), _home())
     for name, module in sorted(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and (name in preload or not file.startswith(tuple(f"{one}{os.sep}" for one in fixed))):
@@ -219,4 +219,4 @@ def _watched(preload: Iterable[str]) -> Iterator[str]:
 
 
 def _home() -> str:
-    return str(Path(__file__).resolve().parent.parent)
+    return str(Path(__file__).resolve().parents[2])
