@@ -17,7 +17,7 @@ from elastic.model import Cause, Role, WorkerExit
 from elastic.naming import process_name
 from elastic.splitclock import FORMS
 from elastic.store.scratch import NODE, Scratch, remove_left_behind
-from launcher import environment, envlog, errorfile, exits, locks, logs, progressfile, report, stackdump, workers
+from launcher import environment, envlog, errorfile, exits, locks, logs, progressfile, stackdump, workers
 from launcher.config import Config
 from launcher.console import Console
 from launcher.deaths import Deaths
@@ -37,6 +37,7 @@ from launcher.showing import Showing
 from launcher.specs import Learned, Specs
 from launcher.steps import Steps
 from launcher.talk import Heard, WorkerTalk
+from launcher.text import failure_report
 from launcher.workerstates import Seen, WorkerStates
 
 SIGNS_LINES = 3000
@@ -202,7 +203,7 @@ class NodeWorkers:
         if running is not None:
             running.why_stopped = running.why_stopped or why
             self.states.stopping(why, protocol.boottime_s())
-        line = logs.clean(report.stopped_line(why))
+        line = logs.clean(failure_report.stopped_line(why))
         collective = self._config.run_mode == "collective"
         if planned and collective and running is not None and self.talk.listening():
             self._plan.begin(self._nursery, lambda: running.waiting, grace_s, why, line)
@@ -263,12 +264,12 @@ class NodeWorkers:
             return
         failed = {(worker.role, worker.rank) for worker in cause.exits if not worker.consequence}
         failed |= {(other.role, other.rank) for other in cause.others}
-        why = report.because(cause)
+        why = failure_report.because(cause)
         for local, spec in newest.specs.items():
             echo = local in newest.echoes
             if (spec.role, spec.rank) in failed or (newest.why_stopped == why and not echo):
                 continue
-            line = text_bytes(logs.clean(report.echo_line(cause) if echo else report.stopped_line(why)))
+            line = text_bytes(logs.clean(failure_report.echo_line(cause) if echo else failure_report.stopped_line(why)))
             self._sink.put(Amend(path_bytes(spec.log), line), spec.log.name)
 
     def _how_much(self, local_rank: int) -> int:

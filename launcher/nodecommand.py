@@ -16,7 +16,7 @@ from launcher.endpoints import join_host_port, parse_endpoint
 from launcher.login import PASSWORD, SECRET, is_fleeting
 from launcher.roles import listed_hosts, static_hosts
 from launcher.serving import served
-from launcher.shellwords import joined, quoted
+from launcher.text.shell import joined, quoted
 
 REPLACED: Final = frozenset(
     {

@@ -23,7 +23,7 @@ from elastic.right import KILL_S
 from elastic.seatwords import seats_in_words
 from launcher.logs import clean
 from launcher.missing import missing
-from launcher.report import ago, ended_lines
+from launcher.text.failure_report import ago, ended_lines
 
 COLUMNS = ("M_id", "node", "host", "ranks", "state", "note")
 NO_LONGER_REGISTERED = "no longer registered"

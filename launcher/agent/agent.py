@@ -19,7 +19,7 @@ from elastic.keys import JobKeys
 from elastic.model import Cause, Status, Verdict
 from elastic.store import session
 from elastic.store.base import Range, Store
-from launcher import __version__, addresses, events, loading, openfiles, report, serving, shortage
+from launcher import __version__, addresses, events, loading, openfiles, serving, shortage
 from launcher.agent import registration
 from launcher.agent.checkpoint_publisher import SavedSteps
 from launcher.agent.connect import Connecting, boottime
@@ -50,6 +50,7 @@ from launcher.signals import Signals
 from launcher.splits import SplitWatch
 from launcher.spot.watcher import SpotWatch
 from launcher.talk import Heard
+from launcher.text import failure_report
 
 
 def _first(group: BaseExceptionGroup[ElasticError]) -> ElasticError:
@@ -373,7 +374,7 @@ class Agent:
 
     def _report_verdict(self, verdict: Verdict, *, late: bool) -> None:
         if late:
-            self._narrator.report(report.ended_lines(verdict, self._config.job_id, time.time()))
+            self._narrator.report(failure_report.ended_lines(verdict, self._config.job_id, time.time()))
             return
         if verdict.status is Status.COMPLETED:
             self._narrator.say(f"the job has completed: {verdict.reason}")

@@ -18,8 +18,8 @@ from elastic.keys import JobKeys, Stored, ViewReader
 from elastic.model import Before, Cause, Ended, Outcome, Why
 from elastic.naming import failed_words
 from elastic.store.base import Range, Store
-from launcher import report
 from launcher.logs import Narrator
+from launcher.text import failure_report
 
 PATIENCE_S = 0.8
 """So long the go or the verdict of the next generation is awaited; it tells of the failure with all that is known."""
@@ -145,7 +145,7 @@ class FailureReports:
 
     def _tell(self, cause: Cause) -> None:
         self._told_g = cause.g
-        self._narrator.report(report.failure_lines(cause))
+        self._narrator.report(failure_report.failure_lines(cause))
         self._first(cause)
 
 

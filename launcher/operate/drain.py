@@ -20,7 +20,7 @@ from launcher.operate import orders
 from launcher.operate.job import WHO, Command, Job, reading, write
 from launcher.operate.newest import Newest
 from launcher.operate.ordering import CannotOrder, ended, give, operator, understands
-from launcher.report import of_nodes
+from launcher.text.failure_report import of_nodes
 
 DEADLINE_MIN_S: Final = DEADLINE_SPARE_S + 1.0
 """Of a shorter one nothing would be left for the workers."""

@@ -13,7 +13,7 @@ from launcher.joblist import JobLine, jobs
 from launcher.logs import clean
 from launcher.operate import table
 from launcher.operate.job import STORE_FLAGS, Command, named_store, open_store, write
-from launcher.report import ago
+from launcher.text.failure_report import ago
 
 COLUMNS: Final = ("job", "state", "np", "nodes", "generation", "world size", "last event", "why")
 STYLES: Final = {"completed": "green", "running": "green", "failed": "bold red", "unreadable": "bold red"}

@@ -11,7 +11,7 @@ from elastic.errors import ConfigError
 from elastic.keys import View
 from elastic.model import Role, Verdict
 from elastic.naming import log_name, process_name
-from launcher import report, seatsof
+from launcher import seatsof
 from launcher.asking import Asking, NotNow, Unasked
 from launcher.descriptors import say
 from launcher.logs import clean
@@ -20,7 +20,8 @@ from launcher.operate.newest import Newest
 from launcher.operate.readers import while_read
 from launcher.seatsof import Found
 from launcher.telling import pass_on
-from launcher.terminalfilter import RAW_HELP, TerminalFilter
+from launcher.text import failure_report
+from launcher.text.terminal_filter import RAW_HELP, TerminalFilter
 
 WHO = "elastic-ctl"
 LINES: Final = 100
@@ -217,7 +218,7 @@ def _tell_ended(verdict: Verdict, view: View, role: Role, index: int) -> None:
     """The job has ended, and so have its agents: say where the logs are, and what the verdict keeps."""
     lines = [f"the job has {verdict.status}, and its agents have ended; {_where_it_was(view, role, index)}"]
     if verdict.cause is not None:
-        lines += report.failure_lines(verdict.cause)
+        lines += failure_report.failure_lines(verdict.cause)
     write(map(clean, lines))
 
 

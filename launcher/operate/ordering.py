@@ -17,7 +17,7 @@ from elastic.proposals import Transaction
 from elastic.store.base import Operation, Put, Range
 from launcher.logs import clean
 from launcher.operate.job import NO_SUCH_JOB, Job
-from launcher.report import ended_lines
+from launcher.text.failure_report import ended_lines
 
 TRIES_MAX: Final = 20
 """A job that changes more often than this while an order is given is not told it."""

@@ -13,7 +13,7 @@ from launcher import values
 from launcher.operate import orders
 from launcher.operate.job import Command, Job, reading, write
 from launcher.operate.ordering import CannotOrder, ended, give
-from launcher.report import of_nodes
+from launcher.text.failure_report import of_nodes
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ from launcher.asking import Asking, Unasked
 from launcher.descriptors import say
 from launcher.operate.job import Command, Job
 from launcher.telling import pass_on
-from launcher.terminalfilter import RAW_HELP, harmless
+from launcher.text.terminal_filter import RAW_HELP, harmless
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,7 @@ from launcher.operate import orders
 from launcher.operate.job import WHO, Command, Job, write
 from launcher.operate.newest import Newest
 from launcher.operate.ordering import CannotOrder, ended, give, operator
-from launcher.report import of_nodes
+from launcher.text.failure_report import of_nodes
 
 RETURN_SPARE_S: Final = 1.0
 """A node asks for its lease four times in the time that it lasts, and registers again within this."""

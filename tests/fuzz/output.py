@@ -7,7 +7,7 @@ import time
 
 import msgspec
 
-from launcher import exits, report
+from launcher import exits
 from launcher.console import Console
 from launcher.logorders import Bound
 from launcher.logs import clean, tail
@@ -16,6 +16,7 @@ from launcher.recent import KEPT_BYTES, Recent
 from launcher.showing import Showing, drawn
 from launcher.startlog import StartLog
 from launcher.tap import Tap
+from launcher.text import failure_report
 from launcher.tracebacks import excerpt
 from launcher.worker import WorkerSpec
 from launcher.workerlog import WorkerLog
@@ -100,7 +101,7 @@ def end(data: bytes) -> None:
         assert len(found.tail) <= 40
     exits.stopped_while_ending(0, 1, "", lines)
     excerpt(lines, 20)
-    report.stopped_line(clean(data[:KEPT_BYTES].decode(errors="replace")))
+    failure_report.stopped_line(clean(data[:KEPT_BYTES].decode(errors="replace")))
     assert time.monotonic() - begun < SLOW_S
 
 

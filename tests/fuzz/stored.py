@@ -12,9 +12,10 @@ from elastic.keys import View, ViewReader
 from elastic.membership import Wait, decide
 from elastic.model import Ended, Outcome, Saved
 from elastic.store.base import Delete, Entry, Put, Range
-from launcher import report, status
+from launcher import status
 from launcher.doctor.job import standing_checks
 from launcher.missing import missing
+from launcher.text import failure_report
 from tests.fuzz.target import Target
 from tests.unit.bench import Bench, gated, joining, running, serving, stopping
 from tests.unit.documents import KEYS
@@ -115,9 +116,9 @@ def people(view: View) -> None:
     standing_checks(view, KEYS.job_id)
     missing(view)
     if view.verdict is not None:
-        report.ended_lines(view.verdict.value, KEYS.job_id, 1e9)
+        failure_report.ended_lines(view.verdict.value, KEYS.job_id, 1e9)
     if view.go is not None and view.go.value.cause is not None:
-        report.failure_lines(view.go.value.cause)
+        failure_report.failure_lines(view.go.value.cause)
 
 
 def seeds() -> tuple[bytes, ...]:

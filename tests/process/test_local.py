@@ -26,13 +26,14 @@ from elastic.keys import JobKeys
 from elastic.store.base import Delete, Put, Range
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdStore
-from launcher import ctl, shellwords
+from launcher import ctl
 from launcher.config import check, parse
 from launcher.environment import without
 from launcher.local import exit_code
 from launcher.nodecommand import joiner_line, node_argv, node_environments, status_line, withheld
 from launcher.operate.job import named_job
 from launcher.ownetcd import STARTS_MAX, tend
+from launcher.text import shell
 from tests.store.servers import free_ports
 from tests.unit.test_cards import LISTED, smi
 
@@ -458,7 +459,7 @@ def test_a_file_is_named_to_nodes_and_read_by_each_of_them(tmp_path: Path) -> No
 @settings(max_examples=20)
 @example(["a  b", "c\nd", "it's", "\t\\\r\x1b[0m", "", "\u00a0é\u2028!", os.fsdecode(b"\xff'"), "$HOME `date`"])
 def test_a_shell_reads_a_command_on_one_line_as_it_was(words: list[str]) -> None:
-    line = shellwords.joined(words)
+    line = shell.joined(words)
     assert line.isprintable()
     command = os.fsencode(f"printf '%s\\0' {line}")
     told = subprocess.run(["bash", "-c", command], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"})

@@ -74,7 +74,7 @@ PURE = (
     "launcher.interfaces",
     "launcher.proxies",
     "launcher.psenvironment",
-    "launcher.report",
+    "launcher.text.failure_report",
     "launcher.roles",
     "launcher.tracebacks",
     "launcher.progresswords",

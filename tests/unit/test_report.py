@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic.model import Cause, FailedToo, Role, Status, Verdict, WorkerExit
-from launcher.report import abort_line, echo_line, ended_lines, failure_lines, stopped_line
+from launcher.text.failure_report import abort_line, echo_line, ended_lines, failure_lines, stopped_line
 
 FIRST = WorkerExit(
     rank=2,

@@ -107,7 +107,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "A28",
-        "launcher/report.py",
+        "launcher/text/failure_report.py",
         "ABORT!!! Out of all {world_size} trainers",
         "Out of all {world_size} trainers",
         "tests/unit/test_report.py::test_the_sentence_about_the_failed_ranks_is_the_documented_one",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.terminalfilter import CSI_MAX, RESET, STRING_MAX, TerminalFilter
+from launcher.text.terminal_filter import CSI_MAX, RESET, STRING_MAX, TerminalFilter
 
 ALLOWED = re.compile(r"\x1b\[(?:[0-9;:]*m|[0-2]?K)|[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\udc80-\udc9f]")
 CONTROLS = (

@@ -1,0 +1,1 @@
+"""Text for people, made of values (pure): failure reports, terminal output made safe, words for numbers."""
