@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from elastic.errors import ConfigError
 from elastic.store.certificates import NONE, Certificates
-from launcher.endpoints import is_any, is_own_loopback, parse_endpoint
 from launcher.login import NOBODY, SECRET, Login, login, new_secret
+from launcher.net.endpoints import is_any, is_own_loopback, parse_endpoint
 from launcher.values import Servers
 
 if TYPE_CHECKING:

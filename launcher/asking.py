@@ -37,8 +37,8 @@ from elastic.askwire import (
 from elastic.errors import ElasticError
 from elastic.linkwire import LINE_MAX, Greeting, LinkError, encode, read_greeting
 from elastic.model import Member
-from launcher.endpoints import join_host_port
-from launcher.linesocket import watch_by_kernel
+from launcher.net.endpoints import join_host_port
+from launcher.net.line_socket import watch_by_kernel
 from launcher.reach import reason
 
 CONNECT_LIMIT_S: Final = 3.0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from launcher import commandline, loading, variables
 from launcher.config import Config, build, check
 from launcher.descriptors import let_go_of_unsaid, open_standard, say
-from launcher.endpoints import as_ip, parse_endpoint
+from launcher.net.endpoints import as_ip, parse_endpoint
 from launcher.roles import static_hosts
 from launcher.telling import answer, told
 

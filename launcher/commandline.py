@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from elastic.errors import ConfigError
 from launcher import values
-from launcher.endpoints import PORT_MAX
 from launcher.flags import BASE, BY_NAME, FLAGS, Flag, by_group
+from launcher.net.endpoints import PORT_MAX
 
 HELP_WIDTH: Final = 110
 """Columns of the help, unless the terminal has fewer."""

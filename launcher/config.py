@@ -21,12 +21,13 @@ from typing import Any, Final
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.model import NP_UNLIMITED, Np, Roles
 from elastic.store.certificates import Certificates
-from launcher import access, addresses, ownentry, paddlecloud, serving, shortage, slots, values
+from launcher import access, ownentry, paddlecloud, serving, shortage, slots, values
 from launcher.commandline import CommandLine, cut, given_values, sources
-from launcher.endpoints import PORT_MAX, as_ip, join_host_port
 from launcher.environment import without
 from launcher.flags import FLAGS
 from launcher.login import NOBODY, Login
+from launcher.net import addresses
+from launcher.net.endpoints import PORT_MAX, as_ip, join_host_port
 from launcher.roles import listed_hosts, own_host, static_hosts, with_roles
 from launcher.spot.endpoint import PROVIDERS, endpoint
 from launcher.surroundings import check_surroundings

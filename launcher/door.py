@@ -18,7 +18,7 @@ from collections.abc import Callable
 from elastic import askwire, linkwire
 from elastic.linkwire import Bye, Granted, Greeting, LinkError, Look, Message, Ping, Pong, Prove
 from launcher.hello import dismiss
-from launcher.linesocket import End, LineSocket, watch_by_kernel
+from launcher.net.line_socket import End, LineSocket, watch_by_kernel
 
 PROOF_LIMIT_S = 2.0
 """So long may who connects take to prove itself."""

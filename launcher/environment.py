@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Final
 
 from elastic.model import Generation
-from launcher import proxies
-from launcher.endpoints import join_host_port, parse_endpoint
+from launcher.net import proxies
+from launcher.net.endpoints import join_host_port, parse_endpoint
 
 LIST_BYTES_MAX = 64 * 1024
 """Above this an endpoint list is left out and the file serves: Linux lets one variable have 128 kB, name included,

@@ -15,9 +15,9 @@ from contextlib import suppress
 from elastic.errors import ConfigError
 from elastic.linkwire import LINE_MAX, Greeting, greeting_line, read_greeting
 from elastic.store.lookup import resolved
-from launcher.acceptor import Acceptor
-from launcher.addresses import is_loopback
-from launcher.endpoints import as_ip
+from launcher.net.acceptor import Acceptor
+from launcher.net.addresses import is_loopback
+from launcher.net.endpoints import as_ip
 
 BACKLOG = 128
 """Connections that wait or are taken in one round of the loop; more of a flood waits outside."""
@@ -40,7 +40,7 @@ class Hello:
     async def listen(cls, host: str, job_id: str, node: str, port: int = 0) -> Hello:
         """Listen on every address of this machine (`host` may be ""), or on `host` alone if it is of the loopback.
 
-        A port that is named is one that this process holds (`launcher.ports`); 0 is any.
+        A port that is named is one that this process holds (`launcher.net.ports`); 0 is any.
         """
         local = host if as_ip(host) is not None else "127.0.0.1"
         try:

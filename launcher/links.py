@@ -40,7 +40,7 @@ from elastic.askwire import Shown
 from elastic.linkwire import Bye, Granted, LinkError, Message, Ping, Pong, Vouch
 from launcher.agent.connect import boottime
 from launcher.door import Door
-from launcher.endpoints import join_host_port
+from launcher.net.endpoints import join_host_port
 from launcher.watched import Watched
 
 DIALS_MAX = 64

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from elastic.model import Generation, Role
 from launcher import logs
-from launcher.endpoints import join_host_port
 from launcher.logdisk import Sink
 from launcher.logorders import Endpoints, path_bytes
 from launcher.logs import Narrator
+from launcher.net.endpoints import join_host_port
 from launcher.psenvironment import roster_document
 
 

@@ -105,7 +105,7 @@ def write_lists(folder: Path, g: int, endpoints: Sequence[str], servers: Sequenc
     """Write the endpoints of a generation, in rank order, as the newest and under its number.
 
     Parameter servers stand below the workers, under the name of Paddle's list of them.
-    `endpoints` are as `launcher.endpoints.join_host_port` writes them, IPv6 in brackets.
+    `endpoints` are as `launcher.net.endpoints.join_host_port` writes them, IPv6 in brackets.
     A reader sees the old list or the new one, never a part. The numbered ones of the newest `ENDPOINTS_KEPT`
     generations are kept. Raises `OSError`.
     """

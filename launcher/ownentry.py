@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from elastic.errors import ConfigError
-from launcher import addresses
-from launcher.addresses import Address
-from launcher.endpoints import as_ip
+from launcher.net import addresses
+from launcher.net.addresses import Address
+from launcher.net.endpoints import as_ip
 
 LOOKUPS_AT_ONCE = 32
 """Names are looked up side by side, so that one that is not known does not hold up the others."""

@@ -11,10 +11,11 @@ from typing import Final
 from elastic.errors import StoreUnavailable
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.releases import is_safe
-from launcher import addresses, exits, serving
-from launcher.addresses import LOOPBACK
+from launcher import exits, serving
 from launcher.config import Config
-from launcher.endpoints import join_host_port, parse_endpoint
+from launcher.net import addresses
+from launcher.net.addresses import LOOPBACK
+from launcher.net.endpoints import join_host_port, parse_endpoint
 from launcher.porter import Porter
 from launcher.roles import static_hosts
 

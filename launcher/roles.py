@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from elastic.errors import ConfigError
 from elastic.model import NP_UNLIMITED, Mode, Np, Roles
-from launcher.endpoints import is_v6, parse_endpoint
+from launcher.net.endpoints import is_v6, parse_endpoint
 from launcher.values import LOCAL_NODES_MAX
 
 if TYPE_CHECKING:

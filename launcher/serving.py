@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from elastic.errors import ConfigError
 from elastic.store import releases
-from launcher import addresses
-from launcher.addresses import LOOPBACK
-from launcher.endpoints import as_ip, is_any, is_v6, join_host_port, parse_endpoint
+from launcher.net import addresses
+from launcher.net.addresses import LOOPBACK
+from launcher.net.endpoints import as_ip, is_any, is_v6, join_host_port, parse_endpoint
 from launcher.roles import static_hosts
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from elastic.split import looked_at
 from elastic.splitclock import SplitClock
 from elastic.store.base import Range, Store
 from elastic.store.lookup import connected, resolved
-from launcher.acceptor import OUT_OF
+from launcher.net.acceptor import OUT_OF
 from launcher.talk import Heard, WorkerTalk
 
 CONNECT_LIMIT_S = 2.0

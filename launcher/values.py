@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from elastic.keys import JOB_ID
 from elastic.model import NP_UNLIMITED, Np
-from launcher.endpoints import PORT_MAX, as_ip, bare_host, check_host, is_v6, join_host_port, parse_endpoint
+from launcher.net.endpoints import PORT_MAX, as_ip, bare_host, check_host, is_v6, join_host_port, parse_endpoint
 
 NODES_MAX = NP_UNLIMITED - 1
 """No job has more nodes; above it a number is a typing error."""

@@ -26,8 +26,8 @@ from elastic.agentevents import LinkTarget
 from elastic.linkwire import Greeting, LinkError
 from elastic.question import LINK_PATIENCE_S
 from elastic.store.lookup import resolved
-from launcher.endpoints import as_ip
-from launcher.linesocket import Connecting, End, LineSocket
+from launcher.net.endpoints import as_ip
+from launcher.net.line_socket import Connecting, End, LineSocket
 
 DIAL_LIMIT_S = 2.0
 """From the first packet to an address until both sides have proven themselves there."""

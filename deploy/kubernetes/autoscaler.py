@@ -26,10 +26,10 @@ import aiohttp
 
 from elastic.model import Np
 from launcher import values
-from launcher.endpoints import join_host_port
 from launcher.kube.api import ANSWER_S, NO_ANSWER, Api, Refused
 from launcher.kube.objects import view_of
 from launcher.kube.sizing import AGAIN_S, PATIENCE_S, Memory, Policy, Resize, decide, pods
+from launcher.net.endpoints import join_host_port
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from elastic.keys import JobKeys
 from elastic.model import Cause, Status, Verdict
 from elastic.store import session
 from elastic.store.base import Range, Store
-from launcher import __version__, addresses, events, loading, openfiles, serving, shortage
+from launcher import __version__, events, loading, openfiles, serving, shortage
 from launcher.agent import registration
 from launcher.agent.checkpoint_publisher import SavedSteps
 from launcher.agent.connect import Connecting, boottime
@@ -44,6 +44,7 @@ from launcher.logdisk import LogDisk
 from launcher.logs import Narrator
 from launcher.metrics.exporter import Monitor
 from launcher.neighbours import Neighbours
+from launcher.net import addresses
 from launcher.node import NodeWorkers
 from launcher.roles import static_hosts
 from launcher.signals import Signals

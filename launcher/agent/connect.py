@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from elastic.errors import StoreError, StoreUnavailable
-from launcher import addresses, serving
+from launcher import serving
 from launcher.config import Config
 from launcher.logs import Narrator
+from launcher.net import addresses
 from launcher.roles import static_hosts
 from launcher.signals import Signals
 

@@ -36,7 +36,7 @@ from elastic.askwire import (
 from elastic.linkwire import LinkError
 from elastic.naming import log_name, process_name
 from launcher.lastlogs import LastLogs, Place
-from launcher.linesocket import watch_by_kernel
+from launcher.net.line_socket import watch_by_kernel
 
 ASKERS_MAX: Final = 8
 """At a time, beside those that follow a log. One more is told so."""

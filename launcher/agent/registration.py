@@ -12,7 +12,7 @@ from elastic.model import Member, Mode, Spec
 from elastic.right import KILL_S
 from launcher.agent.versions import own_versions
 from launcher.config import Config
-from launcher.ports import NodePorts
+from launcher.net.ports import NodePorts
 from launcher.roles import split_endpoint, wanted_ports
 
 

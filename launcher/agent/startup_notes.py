@@ -7,14 +7,15 @@ from pathlib import Path
 
 import psutil
 
-from launcher import addresses, locks, proxies
-from launcher.addresses import is_loopback
+from launcher import locks
 from launcher.agent import node_id
 from launcher.config import Config
-from launcher.container import bridge_hint, in_container
 from launcher.doctor.folders import CHECKPOINTS, folder_warning
-from launcher.interfaces import misnamed, network_line
 from launcher.logs import Narrator
+from launcher.net import addresses, proxies
+from launcher.net.addresses import is_loopback
+from launcher.net.container import bridge_hint, in_container
+from launcher.net.interfaces import misnamed, network_line
 from launcher.roles import static_hosts
 
 

@@ -13,15 +13,16 @@ from pathlib import Path
 import psutil
 
 from elastic.errors import ConfigError, StoreUnavailable
-from launcher import __version__, addresses, ports, proxies
+from launcher import __version__
 from launcher.cards import visible_cards
-from launcher.container import bridge_hint, in_container
 from launcher.doctor import folders
 from launcher.doctor.checks import Check, fail, ok, warn
 from launcher.doctor.folders import folder_check, gigabytes
 from launcher.doctor.torchimport import torch_checks
 from launcher.doctor.variables import variable_checks
-from launcher.interfaces import network_line
+from launcher.net import addresses, ports, proxies
+from launcher.net.container import bridge_hint, in_container
+from launcher.net.interfaces import network_line
 
 PYTHON_MIN = (3, 11)
 SHARED_MEMORY = Path("/dev/shm")

@@ -1,7 +1,7 @@
 """What monitors get from an agent: HTTP on one port, on the agent's own loop, within narrow limits.
 
 Clients must not disturb training: there are few connections, each is for one question and ends in time, and nothing
-that is sent is read but the first line and the headers (`launcher.httpserver`).
+that is sent is read but the first line and the headers (`launcher.net.http_server`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from launcher.httpserver import HttpServer, Limits
+from launcher.net.http_server import HttpServer, Limits
 
 CONNECTIONS_MAX: Final = 16
 LIMITS: Final = Limits(

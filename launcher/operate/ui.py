@@ -16,7 +16,7 @@ from elastic.errors import ConfigError
 from launcher import openfiles, values
 from launcher.commandline import named_values
 from launcher.descriptors import say
-from launcher.endpoints import join_host_port
+from launcher.net.endpoints import join_host_port
 from launcher.operate.job import JOB_FLAGS, WHO, Command, named_store, open_store, reading, write
 
 HERE: Final = "127.0.0.1"

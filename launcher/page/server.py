@@ -3,7 +3,7 @@
 A page of another origin gets nothing: the header `Host` must name this machine as it was told (a name of somebody
 else that leads here does not), a browser must not say that another site asks (`launcher.page.visitors`), answers allow
 no other origin to read them, and an order needs the token and an `Origin` that is this one. The limits on connections
-are those of `launcher.httpserver`.
+are those of `launcher.net.http_server`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from aiohttp import web
 from elastic.errors import ConfigError, ElasticError, StoreError
 from elastic.keys import JOB_ID
 from launcher.descriptors import say
-from launcher.endpoints import as_ip, is_any
-from launcher.httpserver import HttpServer, Limits
 from launcher.joblist import JobLine, jobs
+from launcher.net.endpoints import as_ip, is_any
+from launcher.net.http_server import HttpServer, Limits
 from launcher.operate.job import WHO, Job
 from launcher.page.document import Document, document
 from launcher.page.live import LiveJob, Lives, TooMany

@@ -35,9 +35,9 @@ from elastic.keys import JobKeys
 from elastic.model import Status, Verdict, WorkerExit
 from elastic.store.base import Range
 from launcher import errorfile
-from launcher.endpoints import parse_endpoint
 from launcher.exits import describe
 from launcher.logs import TAIL_LINES, clean
+from launcher.net.endpoints import parse_endpoint
 from launcher.torchrun import BACKEND, endings, options, stores
 from launcher.torchrun.backstage import FORKED
 from launcher.torchrun.membership import LEAVE_LIMIT_S, Membership

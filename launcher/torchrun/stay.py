@@ -24,7 +24,6 @@ from elastic.model import Status, Verdict
 from elastic.naming import failed_words
 from elastic.proposals import propose
 from elastic.store.base import Range, Store
-from launcher import addresses
 from launcher.agent import node_id, registration
 from launcher.agent.connect import CONNECT_PAUSE_S, boottime, resolve
 from launcher.agent.history_writer import History
@@ -34,6 +33,7 @@ from launcher.console import Console
 from launcher.hello import Hello
 from launcher.linking import Linking
 from launcher.logs import Level, Narrator
+from launcher.net import addresses
 from launcher.text import failure_report as report
 from launcher.torchrun.options import Settings
 from launcher.torchrun.words import in_torchruns_words

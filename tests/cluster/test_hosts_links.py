@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.linesocket import ASK_AGAIN_S, ASKED_MAX, QUIET_S
+from launcher.net.line_socket import ASK_AGAIN_S, ASKED_MAX, QUIET_S
 from tests.cluster import hosts
 
 REASON = hosts.missing()

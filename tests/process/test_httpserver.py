@@ -11,7 +11,7 @@ import psutil
 import pytest
 from aiohttp import web
 
-from launcher.httpserver import HttpServer, Limits
+from launcher.net.http_server import HttpServer, Limits
 from tests.process.crowd import HALF, crowd
 from tests.process.happenings import played
 

@@ -11,8 +11,8 @@ from signal import SIGTERM
 import aiohttp
 import pytest
 
-from launcher.endpoints import join_host_port
 from launcher.metrics.server import CONNECTIONS_MAX, MetricsDoor, line
+from launcher.net.endpoints import join_host_port
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
 from tests.process.nodes import Node

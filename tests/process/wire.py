@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from launcher.addresses import candidates, join_host_port
+from launcher.net.addresses import candidates, join_host_port
 
 
 @dataclass

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.errors import ConfigError, StoreUnavailable
-from launcher import addresses
-from launcher.addresses import (
+from launcher.net import addresses
+from launcher.net.addresses import (
     _route,
     advertised,
     candidates,
@@ -29,7 +29,7 @@ from launcher.addresses import (
     own,
     same,
 )
-from launcher.endpoints import join_host_port, parse_endpoint
+from launcher.net.endpoints import join_host_port, parse_endpoint
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +40,9 @@ REMOTE = ("203.0.113.77:2379",)
 @pytest.fixture
 def a_route(monkeypatch: pytest.MonkeyPatch) -> str:
     """The local end of the route to `REMOTE`, on a machine that has no network, too."""
-    monkeypatch.setattr("launcher.addresses._route", lambda host, port: "10.9.8.7" if host == "203.0.113.77" else None)
+    monkeypatch.setattr(
+        "launcher.net.addresses._route", lambda host, port: "10.9.8.7" if host == "203.0.113.77" else None
+    )
     return "10.9.8.7"
 
 

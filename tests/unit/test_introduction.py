@@ -12,9 +12,9 @@ from launcher import locks
 from launcher.agent import startup_notes
 from launcher.agent.startup_notes import introduce
 from launcher.config import parse
-from launcher.container import bridge_hint, in_container
-from launcher.interfaces import network_line
 from launcher.logs import Narrator
+from launcher.net.container import bridge_hint, in_container
+from launcher.net.interfaces import network_line
 
 HOST = "10.0.0.7"
 BOTH = {"NCCL_SOCKET_IFNAME": "ib0", "GLOO_SOCKET_IFNAME": "ib0"}
@@ -120,7 +120,7 @@ def told(
 ) -> list[tuple[str, str]]:
     """What a node with this address says of itself, without the mends; its disk has room."""
     monkeypatch.setattr(startup_notes, "in_container", lambda: inside)
-    monkeypatch.setattr("launcher.addresses.interface", lambda host: "eth0")
+    monkeypatch.setattr("launcher.net.addresses.interface", lambda host: "eth0")
     monkeypatch.setattr("shutil.disk_usage", lambda folder: (10**12, 0, 10**12))
     flags = ["--checkpoint_dir", folder] if folder else []
     config = parse(["--elastic_server", "10.0.0.5:2379", "--job_id", "j1", *flags, "train.py"], {})

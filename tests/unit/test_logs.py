@@ -11,7 +11,6 @@ import pytest
 from elastic.errors import ConfigError
 from launcher import sharedlog
 from launcher.console import Console
-from launcher.endpoints import join_host_port as endpoint
 from launcher.logorders import Append, path_bytes
 from launcher.logs import (
     ENDPOINTS_KEPT,
@@ -27,6 +26,7 @@ from launcher.logs import (
     write_endpoints,
 )
 from launcher.logwriter import Writer
+from launcher.net.endpoints import join_host_port as endpoint
 from launcher.recent import Ending
 from launcher.sharedlog import SharedLog
 from launcher.workerlog import WorkerLog, append_line

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from elastic.errors import ConfigError
-from launcher import addresses
+from launcher.net import addresses
 from launcher.ownentry import own_entry, shown
 
 ELSEWHERE = ("203.0.113.7", "2001:db8::7")

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from elastic.errors import ConfigError
-from launcher.ports import MASTERS, NodePorts, hold, hold_named
+from launcher.net.ports import MASTERS, NodePorts, hold, hold_named
 from tests.ports import BELOW_EPHEMERAL, following, part
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.proxies import LIST_BYTES_MAX, exceptions, proxies, warning
+from launcher.net.proxies import LIST_BYTES_MAX, exceptions, proxies, warning
 from tests.unit.test_environment import environment, generation
 
 

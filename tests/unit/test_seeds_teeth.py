@@ -93,7 +93,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "A24",
-        "launcher/ports.py",
+        "launcher/net/ports.py",
         "raise ConfigError(_too_few(",
         "raise RuntimeError(_too_few(",
         "tests/process/test_job_ports.py::test_too_few_free_ports_are_exit_2_before_the_node_has_registered",
@@ -213,14 +213,14 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "D13",
-        "launcher/proxies.py",
+        "launcher/net/proxies.py",
         "(*given, *LOCAL, *hosts)",
         "(*given, *LOCAL)",
         "tests/unit/test_proxies.py::test_a_worker_reaches_its_peers_and_etcd_without_a_proxy_and_keeps_it_for_the_rest",
     ),
     Mutation(
         "D14",
-        "launcher/container.py",
+        "launcher/net/container.py",
         "if not inside or ip is None or ip not in DOCKER_BRIDGE or not servers:",
         "if not inside or ip is None or ip in DOCKER_BRIDGE or not servers:",
         "tests/unit/test_introduction.py::test_an_address_of_dockers_bridge_with_a_store_elsewhere_is_told_with_both_mends",

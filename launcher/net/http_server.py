@@ -26,7 +26,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
-from launcher.acceptor import Acceptor
+from launcher.net.acceptor import Acceptor
 
 RESERVE: Final = 4
 """Descriptors in reserve. Each is one less for the rest of the process; a single one could serve a silent client."""

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import psutil
 
 from elastic.errors import ConfigError, StoreUnavailable
-from launcher.endpoints import as_ip, bare_host, check_host, join_host_port, parse_endpoint
+from launcher.net.endpoints import as_ip, bare_host, check_host, join_host_port, parse_endpoint
 
 CANDIDATES_MAX = 8
 """How many addresses of this machine a message names."""

@@ -6,8 +6,8 @@ import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.addresses import is_loopback
-from launcher.endpoints import as_ip, parse_endpoint
+from launcher.net.addresses import is_loopback
+from launcher.net.endpoints import as_ip, parse_endpoint
 
 DOCKER_BRIDGE = ipaddress.ip_network("172.17.0.0/16")
 """The network of docker's default bridge: an address in it is known on one machine alone."""

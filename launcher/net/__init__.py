@@ -1,0 +1,1 @@
+"""Addresses, ports, sockets and HTTP servers. Knows nothing of jobs."""
