@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher import commandline, loading, variables
+from launcher import commandline, variables
 from launcher.config import Config, build, check
-from launcher.descriptors import let_go_of_unsaid, open_standard, say
 from launcher.net.endpoints import as_ip, parse_endpoint
 from launcher.roles import static_hosts
-from launcher.telling import answer, told
+from launcher.system import frozen_imports
+from launcher.system.descriptors import let_go_of_unsaid, open_standard, say
+from launcher.system.stdout import answer, told
 
 if TYPE_CHECKING:
     from launcher.outputs import Outputs
@@ -40,7 +41,7 @@ def _start(argv: Sequence[str]) -> int:
         answer(_answer(line.asks))
         return 0
     config = check(build(line, os.environ), os.environ)
-    with loading.kept():
+    with frozen_imports.kept():
         from launcher.jsonlines import JsonLines
         from launcher.outputs import Outputs
     lines = JsonLines(config.job_id) if config.log_format == "json" else None
@@ -50,7 +51,7 @@ def _start(argv: Sequence[str]) -> int:
 
 def _run(config: Config, outputs: Outputs) -> int:
     """Hand over."""
-    with loading.kept():
+    with frozen_imports.kept():
         from launcher import paddlecloud
         from launcher.folder import LogFolder
         from launcher.logdisk import LogDisk
@@ -70,10 +71,10 @@ def _run(config: Config, outputs: Outputs) -> int:
         for line in config.warnings:
             outputs.say(f"warning: {line}")
         if config.local_nodes:
-            with loading.kept():
+            with frozen_imports.kept():
                 from launcher import local
             return local.run(config, outputs)
-        with loading.kept():
+        with frozen_imports.kept():
             from launcher.agent import run
         return run.run(config, disk, outputs)
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.model import NP_UNLIMITED, Np, Roles
 from elastic.store.certificates import Certificates
-from launcher import access, ownentry, paddlecloud, serving, shortage, slots, values
+from launcher import access, ownentry, paddlecloud, serving, slots, values
 from launcher.commandline import CommandLine, cut, given_values, sources
 from launcher.environment import without
 from launcher.flags import FLAGS
@@ -30,7 +30,8 @@ from launcher.net import addresses
 from launcher.net.endpoints import PORT_MAX, as_ip, join_host_port
 from launcher.roles import listed_hosts, own_host, static_hosts, with_roles
 from launcher.spot.endpoint import PROVIDERS, endpoint
-from launcher.surroundings import check_surroundings
+from launcher.system import limits
+from launcher.system.preflight import check_surroundings
 from launcher.values import Servers
 
 LOSS_GRACE_S = 2.0
@@ -308,7 +309,7 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
             endpoint(provider, environ)  # A variable that names no server is told now.
     who, warnings = access.found(config, environ)
     config = slots.found(replace(config, warnings=warnings), environ)
-    shortage.check(config.slots, nodes=config.local_nodes or 1, etcd=serves or not config.servers)
+    limits.check(config.slots, nodes=config.local_nodes or 1, etcd=serves or not config.servers)
     return replace(
         config,
         script=script,

@@ -24,8 +24,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
-from launcher import descriptors
 from launcher.jsonlines import JsonLines, Severity
+from launcher.system import descriptors
 
 BUFFER_BYTES = 1 << 20
 """What waits for a blocked console; more is left out."""

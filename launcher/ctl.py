@@ -20,13 +20,14 @@ from typing import Final, NoReturn
 
 from elastic.errors import ConfigError
 from elastic.keys import JobKeys
-from launcher import __version__, shortage
-from launcher.descriptors import let_go_of_unsaid, open_standard, say
+from launcher import __version__
 from launcher.doctor import command as doctor
 from launcher.flags import BY_NAME
 from launcher.operate import completion, drain, events, forget, jobs, logs, report, scale, stacks, status, stop, ui
 from launcher.operate.job import WHO, Command, Job, named_job, open_store
-from launcher.telling import answer, told
+from launcher.system import limits
+from launcher.system.descriptors import let_go_of_unsaid, open_standard, say
+from launcher.system.stdout import answer, told
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _start(argv: Sequence[str]) -> int:
     asked = parser().parse_args([_underscored(word) for word in argv])
-    shortage.check(0)
+    limits.check(0)
     return asyncio.run(_run(asked, os.environ))
 
 

@@ -6,13 +6,13 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from launcher import loading
+from launcher.system import frozen_imports
 
 
 def launch() -> int:
     """Run `elastic-launch`; its exit code."""
     _hear_of_children()
-    with _interruptible(), loading.kept():
+    with _interruptible(), frozen_imports.kept():
         from launcher.cli import main
     return main()
 
@@ -20,7 +20,7 @@ def launch() -> int:
 def ctl() -> int:
     """Run `elastic-ctl`; its exit code."""
     _hear_of_children()
-    with _interruptible(), loading.kept():
+    with _interruptible(), frozen_imports.kept():
         from launcher.ctl import main
     return main()
 

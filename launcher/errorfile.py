@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from elastic.unreadable import UNREADABLE
-from launcher import descriptors
 from launcher.logs import clean
+from launcher.system import descriptors
 
 BYTES_MAX = 1 << 20
 LINES_MAX = 2000

@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import Self
 
 from elastic.errors import ConfigError
-from launcher import descriptors
 from launcher.logs import check_log_dir
+from launcher.system import descriptors
 
 LOCK = ".agents.lock"
 JOB_LOCK = re.compile(r"\.agents\.(.+)\.lock")

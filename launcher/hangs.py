@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from elastic.channel import Hello, Preparing, Progress, Ready, Said
 from elastic.hangclock import HangClock
-from launcher.processes import is_frozen
+from launcher.system.processes import is_frozen
 from launcher.talk import Heard, WorkerTalk
 
 STACKS_LIMIT_S = 2.0

@@ -27,7 +27,7 @@ from launcher.config import Config
 from launcher.live.wanted import may_draw, wipe
 from launcher.nodecommand import joiner_line, node_argv, node_environments, status_line, withheld
 from launcher.outputs import Outputs
-from launcher.signals import HEARD
+from launcher.system.signals import HEARD
 
 CODES_BY_WEIGHT: Final = (1, 2, 3, 4)
 """Which exit code says most, when the job has not ended well."""

@@ -41,7 +41,7 @@ from launcher.logorders import (
 )
 from launcher.logprocess import LogProcess
 from launcher.logwriter import Directly
-from launcher.processes import is_frozen, signal_one
+from launcher.system.processes import is_frozen, signal_one
 
 FLOW_BYTES: Final = 3 << 19
 """So much of the ring may be on its way to a disk that goes on."""

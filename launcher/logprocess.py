@@ -13,10 +13,10 @@ from typing import Final, NoReturn
 
 from elastic.errors import ConfigError
 from launcher.folder import LogFolder
-from launcher.forking import fork
 from launcher.logorders import AnyAnswer, Frames, Held, Refused, Told, bytes_text, packed, text_bytes
 from launcher.logwriter import serve
 from launcher.ring import Ring
+from launcher.system.forking import fork
 
 RING_BYTES: Final = 2 << 20
 """Room that the agent shares with it."""

@@ -16,10 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from elastic.errors import ConfigError
-from launcher import envlog, logs, proctitle
-from launcher.descriptors import keep_only
-from launcher.doctor.checks import warning
-from launcher.doctor.folders import LOG, folder_check
+from launcher import envlog, logs
 from launcher.folder import LogFolder
 from launcher.logorders import (
     Amend,
@@ -45,6 +42,10 @@ from launcher.logorders import (
 )
 from launcher.ring import Ring
 from launcher.sharedlog import SharedLog
+from launcher.system import proctitle
+from launcher.system.checks import warning
+from launcher.system.descriptors import keep_only
+from launcher.system.folder_checks import LOG, folder_check
 from launcher.workerlog import WorkerLog, append_line
 
 STOOD_STILL = "the disk stood still"

@@ -17,7 +17,7 @@ from elastic.model import Cause, Role, WorkerExit
 from elastic.naming import process_name
 from elastic.splitclock import FORMS
 from elastic.store.scratch import NODE, Scratch, remove_left_behind
-from launcher import environment, envlog, errorfile, exits, locks, logs, progressfile, stackdump, workers
+from launcher import environment, envlog, errorfile, exits, logs, progressfile, stackdump, workers
 from launcher.config import Config
 from launcher.console import Console
 from launcher.deaths import Deaths
@@ -36,6 +36,7 @@ from launcher.recent import Ending
 from launcher.showing import Showing
 from launcher.specs import Learned, Specs
 from launcher.steps import Steps
+from launcher.system import node_lock
 from launcher.talk import Heard, WorkerTalk
 from launcher.text import failure_report
 from launcher.workerstates import Seen, WorkerStates
@@ -112,7 +113,7 @@ class NodeWorkers:
     def _new_nursery(self) -> workers.Workers:
         return workers.Workers(
             self._heard,
-            lock=locks.lock_path(self._config.job_id, self._node),
+            lock=node_lock.lock_path(self._config.job_id, self._node),
             recipe=self._recipe,
             complain=self._narrator.warn,
             has_saved=self.talk.has_saved,

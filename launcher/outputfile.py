@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from launcher import proctitle
 from launcher.console import STOOD_STILL, notice_of
-from launcher.descriptors import keep_only
 from launcher.logdisk import FLOW_BYTES, KEEP_BYTES, STILL_S
 from launcher.logwriter import DEAF
+from launcher.system import proctitle
+from launcher.system.descriptors import keep_only
 
 READ_BYTES: Final = 1 << 18
 WRITE_BYTES: Final = 1 << 17

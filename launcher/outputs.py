@@ -20,13 +20,13 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, NoReturn, Self
 
-from launcher import descriptors
 from launcher.console import Console, notice_of
-from launcher.descriptors import say
-from launcher.forking import fork
 from launcher.jsonlines import JsonLines, Severity
 from launcher.logdisk import CLOSE_LIMIT_S, CLOSE_MAX_S, HURRY_LIMIT_S
 from launcher.outputfile import serve
+from launcher.system import descriptors
+from launcher.system.descriptors import say
+from launcher.system.forking import fork
 
 STANDARD: Final = (1, 2)
 PIPE_BYTES: Final = 1 << 18

@@ -10,7 +10,7 @@ import os
 import stat
 from pathlib import Path
 
-from launcher import descriptors
+from launcher.system import descriptors
 
 BYTES_MAX = 64
 STEP_MAX = 2**62

@@ -21,9 +21,9 @@ from typing import IO, Final
 from elastic.askwire import WORDS_MAX, Refusal, StackText, WorkerState
 from elastic.channel import fitting
 from elastic.naming import process_name
-from launcher.processes import is_frozen
 from launcher.stackwords import stacks_in
 from launcher.startlog import StartLog
+from launcher.system.processes import is_frozen
 from launcher.talk import Heard
 from launcher.workerstates import Seen
 

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from launcher import openfiles
 from launcher.environment import without
 from launcher.nursery.main import START, Setup
 from launcher.nursery.preload import stamp
 from launcher.nursery.warm_policy import Recipe
+from launcher.system import open_files
 
 
 def new_nursery(fd: int, lock: Path | None, recipe: Recipe) -> subprocess.Popen[bytes]:
@@ -35,7 +35,7 @@ def new_nursery(fd: int, lock: Path | None, recipe: Recipe) -> subprocess.Popen[
         pass_fds=(fd,),
         start_new_session=True,
     )
-    openfiles.as_given(process.pid)
+    open_files.as_given(process.pid)
     return process
 
 

@@ -16,8 +16,8 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher import descriptors
 from launcher.logorders import UNBOUND, Bound
+from launcher.system import descriptors
 
 HEAD_BYTES = 64 << 10
 """So much of the beginning of a start is in each of its files."""

@@ -31,10 +31,10 @@ from launcher.logwriter import Directly
 from launcher.nursery import protocol
 from launcher.nursery.fd_channel import Channel, Closed
 from launcher.nursery.warm_policy import Recipe
-from launcher.processes import Process, adopt_orphans, descendants, in_sessions, signal_one
 from launcher.recent import Ending
 from launcher.showing import Showing
 from launcher.startlog import StartLog
+from launcher.system.processes import Process, adopt_orphans, descendants, in_sessions, signal_one
 from launcher.warmstart import new_nursery, out_of_date
 from launcher.worker import Exited, Gone, NurseryDied, Overdue, Prepared, Spawned, Worker, WorkerEvent, WorkerSpec
 

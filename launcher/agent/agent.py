@@ -19,7 +19,7 @@ from elastic.keys import JobKeys
 from elastic.model import Cause, Status, Verdict
 from elastic.store import session
 from elastic.store.base import Range, Store
-from launcher import __version__, events, loading, openfiles, serving, shortage
+from launcher import __version__, events, serving
 from launcher.agent import registration
 from launcher.agent.checkpoint_publisher import SavedSteps
 from launcher.agent.connect import Connecting, boottime
@@ -47,9 +47,10 @@ from launcher.neighbours import Neighbours
 from launcher.net import addresses
 from launcher.node import NodeWorkers
 from launcher.roles import static_hosts
-from launcher.signals import Signals
 from launcher.splits import SplitWatch
 from launcher.spot.watcher import SpotWatch
+from launcher.system import frozen_imports, limits, open_files
+from launcher.system.signals import Signals
 from launcher.talk import Heard
 from launcher.text import failure_report
 
@@ -106,11 +107,11 @@ class Agent:
         watch = SpotWatch(self._config.spot, os.environ, self._narrator, self._events.put_nowait, self._joins)
         self._spot = asyncio.create_task(watch.run(), name="spot")  # From the start on, beside everything.
         await self._workers.start()
-        openfiles.raise_own()
+        open_files.raise_own()
         if self._monitor is not None and self._config.metrics_at is not None:
             self._monitor.held = lambda: watch.held
             await self._monitor.open(*self._config.metrics_at)
-        with loading.kept():  # Only now: the nursery stands, and grpc brings threads.
+        with frozen_imports.kept():  # Only now: the nursery stands, and grpc brings threads.
             import elastic.store.etcd  # noqa: F401
 
         store = self._store = self._config.way.open()
@@ -178,7 +179,7 @@ class Agent:
             except* ElasticError as failed:
                 raise _first(failed) from failed
             except* (OSError, RuntimeError) as failed:
-                if (lack := shortage.of(failed)) is None:
+                if (lack := limits.of(failed)) is None:
                     raise
                 raise lack from failed
             finally:

@@ -14,7 +14,7 @@ from launcher.config import Config
 from launcher.logs import Narrator
 from launcher.net import addresses
 from launcher.roles import static_hosts
-from launcher.signals import Signals
+from launcher.system.signals import Signals
 
 CONNECT_PAUSE_S = 0.5
 CONNECT_LINE_EVERY_S = 10.0

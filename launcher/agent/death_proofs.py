@@ -10,9 +10,9 @@ from elastic.agentevents import Event, ProvenDead, Tick
 from elastic.agentfacts import Facts
 from elastic.decisions import Reason
 from elastic.errors import ConfigError
-from launcher import locks
 from launcher.agent.connect import boottime
 from launcher.logs import Narrator
+from launcher.system import node_lock
 
 EVERY_S = 1.0
 """How often this machine is asked whether nodes that vanished were its own and are dead."""
@@ -52,6 +52,6 @@ class Proofs:
 
     def _is_proven_dead(self, node: str) -> bool:
         try:
-            return locks.proven_dead(locks.lock_path(self._job_id, node))
+            return node_lock.proven_dead(node_lock.lock_path(self._job_id, node))
         except ConfigError:  # Somebody took the folder of the locks away while this agent ran: no proof.
             return False

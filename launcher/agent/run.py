@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from elastic.errors import ElasticError
-from launcher import loading, logs
+from launcher import logs
 from launcher.agent import node_id
 from launcher.agent.agent import Agent
 from launcher.agent.connect import Connecting, Interrupted, resolve
@@ -20,7 +20,8 @@ from launcher.live.wanted import wanted
 from launcher.logdisk import CLOSE_LIMIT_S, HURRY_LIMIT_S, LogDisk
 from launcher.logs import Level, Narrator
 from launcher.outputs import Outputs
-from launcher.signals import Signals
+from launcher.system import frozen_imports
+from launcher.system.signals import Signals
 
 if TYPE_CHECKING:
     from launcher.live.live import Live
@@ -91,7 +92,7 @@ def _live(config: Config, consoles: tuple[Console, Console], agent: Agent) -> Li
     """The status below the output, where there is a terminal for it; rich is loaded for that alone."""
     if not wanted(config, os.environ, consoles):
         return None
-    with loading.kept():
+    with frozen_imports.kept():
         from launcher.live.live import Live
     agent.shown_live()
     return Live(consoles[1], 2, agent.block)

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import psutil
 
-from launcher import locks
 from launcher.agent import node_id
 from launcher.config import Config
-from launcher.doctor.folders import CHECKPOINTS, folder_warning
 from launcher.logs import Narrator
 from launcher.net import addresses, proxies
 from launcher.net.addresses import is_loopback
 from launcher.net.container import bridge_hint, in_container
 from launcher.net.interfaces import misnamed, network_line
 from launcher.roles import static_hosts
+from launcher.system import node_lock
+from launcher.system.folder_checks import CHECKPOINTS, folder_warning
 
 
 def introduce(
@@ -26,7 +26,7 @@ def introduce(
 
     `known` are warnings of things that were looked at before, "" for none.
     """
-    also = [node for node in locks.held(config.job_id) if node_id.is_of(node, host)]
+    also = [node for node in node_lock.held(config.job_id) if node_id.is_of(node, host)]
     if also and not is_loopback(host):
         others = f"nodes {', '.join(also)} run" if len(also) > 1 else f"node {also[0]} runs"
         narrator.say(f"{others} on this machine in the same job: this command makes one node more, with the same cards")
@@ -41,5 +41,5 @@ def introduce(
     if hint := bridge_hint(host, config.servers, inside=in_container()):
         narrator.warn(hint)
     checkpoints = folder_warning(CHECKPOINTS, Path(config.checkpoint_dir))
-    for warning in filter(None, (*known, locks.chosen().note, checkpoints)):
+    for warning in filter(None, (*known, node_lock.chosen().note, checkpoints)):
         narrator.warn(warning)

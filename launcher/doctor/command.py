@@ -13,12 +13,12 @@ import msgspec
 from elastic.keys import JobKeys
 from launcher import access
 from launcher.commandline import named_values
-from launcher.doctor.checks import Check, Level, lines, warn
 from launcher.doctor.etcd import etcd_checks
 from launcher.doctor.job import job_checks
 from launcher.doctor.machine import Asked, machine_checks
 from launcher.flags import BY_NAME
-from launcher.telling import answer
+from launcher.system.checks import Check, Level, lines, warn
+from launcher.system.stdout import answer
 from launcher.values import Servers
 
 FLAGS: Final = ("host", "nic", "port_range", "log_dir", "checkpoint_dir")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from elastic.errors import StoreDenied, StoreError
 from elastic.store.base import Range, Status, Store
 from elastic.store.releases import numbers
-from launcher.doctor.checks import Check, fail, ok, warn
+from launcher.system.checks import Check, fail, ok, warn
 
 ASKED_TIMES = 5
 SLOW_S = 0.1

@@ -14,8 +14,8 @@ from elastic.store.base import Store
 from elastic.versions import Difference, differences
 from launcher import status
 from launcher.doctor.asking import ANSWER_LIMIT_S, Busy, ask
-from launcher.doctor.checks import Check, fail, ok, warn
 from launcher.missing import ASKED, missing
+from launcher.system.checks import Check, fail, ok, warn
 
 NAMED_MAX = 4
 """Nodes that are named for one version; the rest is counted."""

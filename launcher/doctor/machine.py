@@ -15,14 +15,14 @@ import psutil
 from elastic.errors import ConfigError, StoreUnavailable
 from launcher import __version__
 from launcher.cards import visible_cards
-from launcher.doctor import folders
-from launcher.doctor.checks import Check, fail, ok, warn
-from launcher.doctor.folders import folder_check, gigabytes
 from launcher.doctor.torchimport import torch_checks
 from launcher.doctor.variables import variable_checks
 from launcher.net import addresses, ports, proxies
 from launcher.net.container import bridge_hint, in_container
 from launcher.net.interfaces import network_line
+from launcher.system import folder_checks
+from launcher.system.checks import Check, fail, ok, warn
+from launcher.system.folder_checks import folder_check, gigabytes
 
 PYTHON_MIN = (3, 11)
 SHARED_MEMORY = Path("/dev/shm")
@@ -55,8 +55,8 @@ def machine_checks(asked: Asked, environ: Mapping[str, str]) -> Iterator[Check]:
     yield proxy_check(environ)
     yield from variable_checks(environ, tuple(psutil.net_if_addrs()))
     yield port_check(asked.port_range)
-    yield folder_check(folders.LOG, Path(asked.log_dir))
-    yield folder_check(folders.CHECKPOINTS, Path(asked.checkpoint_dir))
+    yield folder_check(folder_checks.LOG, Path(asked.log_dir))
+    yield folder_check(folder_checks.CHECKPOINTS, Path(asked.checkpoint_dir))
     yield shared_memory_check(SHARED_MEMORY)
 
 
@@ -126,7 +126,7 @@ def _free(port: int) -> bool:
     return True
 
 
-def shared_memory_check(folder: Path, usage: folders.Usage = shutil.disk_usage) -> Check:
+def shared_memory_check(folder: Path, usage: folder_checks.Usage = shutil.disk_usage) -> Check:
     """Whether DataLoader workers and NCCL have room for what they share."""
     total = free = 0
     with suppress(OSError):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from launcher.doctor.checks import Check, fail, ok, warn
 from launcher.net.interfaces import misnamed
+from launcher.system.checks import Check, fail, ok, warn
 
 DEAD: Mapping[str, str] = {
     "FLAGS_sync_nccl_allreduce": "torch orders its collectives by itself; unset it",

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from elastic.agentevents import Action, Event
 from elastic.agentfacts import Facts
 from elastic.channel import Hello, Progress, Said, Standing
-from launcher import loading
 from launcher.agent.connect import boottime
 from launcher.agent.history_writer import History
 from launcher.agent.recovery_reporter import TimelineTeller, started_at
@@ -26,6 +25,7 @@ from launcher.metrics import health
 from launcher.metrics.collector import Asides, Notes, WorkerState
 from launcher.net.endpoints import join_host_port
 from launcher.node import NodeWorkers
+from launcher.system import frozen_imports
 from launcher.talk import Heard
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Monitor:
 
     async def open(self, host: str, port: int) -> None:
         """Listen there. A port that somebody else has is said in one line."""
-        with loading.kept():  # An import needs file descriptors, and later there may be none.
+        with frozen_imports.kept():  # An import needs file descriptors, and later there may be none.
             from launcher.metrics.exposition import MetricsPage
             from launcher.metrics.server import MetricsDoor
 

@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from launcher import locks
 from launcher.nursery import spawn
 from launcher.nursery.fd_channel import Channel
 from launcher.nursery.protocol import Prepared, Ready, Start, encode
 from launcher.nursery.supervisor import End, Nursery
-from launcher.processes import adopt_orphans, descendants, signal_one
+from launcher.system import node_lock
+from launcher.system.processes import adopt_orphans, descendants, signal_one
 
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 """Ctrl-C and a closing terminal are the agent's business; it tells us what to do."""
@@ -70,11 +70,11 @@ def main() -> Callable[[], NoReturn]:
     """Run as a nursery to its end; returns only in a new process, with what is to be called there as the worker."""
     setup, environ = Setup.read(sys.argv[1]), dict(os.environ)
     agent = Channel(socket.socket(fileno=setup.fd))
-    lock: locks.Lock | None = None
+    lock: node_lock.Lock | None = None
     try:
         if setup.lock:
             path = Path(setup.lock)
-            lock = locks.Lock(path, setup.lock_fd) if setup.lock_fd >= 0 else locks.hold(path)
+            lock = node_lock.Lock(path, setup.lock_fd) if setup.lock_fd >= 0 else node_lock.hold(path)
             setup = setup._replace(lock_fd=lock.fd)
     except OSError as error:
         sys.exit(f"elastic-launch: the lock of this node: {error}")

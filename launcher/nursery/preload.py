@@ -21,7 +21,7 @@ from pathlib import Path
 
 from launcher.nursery import library_state
 from launcher.nursery.warm_policy import NO_TORCH
-from launcher.processes import has_children
+from launcher.system.processes import has_children
 
 FIRST = "torch"
 MODULES = (

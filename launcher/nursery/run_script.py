@@ -31,9 +31,9 @@ from functools import partial
 from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFileLoader
 from typing import Any, NoReturn
 
-from launcher import proctitle
 from launcher.nursery import library_state, spawn, torch_hook
 from launcher.nursery.protocol import Start
+from launcher.system import proctitle
 
 MAIN = ("__main__", "__mp_main__")
 """Both names of the script's module; multiprocessing gives it the second."""

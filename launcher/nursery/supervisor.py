@@ -55,7 +55,7 @@ from launcher.nursery.protocol import (
     encode,
     order,
 )
-from launcher.processes import descendants, exited_child, has_children, signal_group, signal_one
+from launcher.system.processes import descendants, exited_child, has_children, signal_group, signal_one
 
 POLL_S = 0.25
 """Longest sleep while workers run: a machine that was suspended is noticed this soon after it wakes."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from launcher.operate.job import Command
-from launcher.telling import answer
+from launcher.system.stdout import answer
 
 HOW: Final = {
     "bash": '# In ~/.bashrc:  eval "$(elastic-ctl completion bash)"',

@@ -14,12 +14,12 @@ from elastic.errors import ConfigError
 from elastic.keys import View
 from elastic.proposals import Transaction
 from launcher import values
-from launcher.descriptors import say
 from launcher.logs import clean
 from launcher.operate import orders
 from launcher.operate.job import WHO, Command, Job, reading, write
 from launcher.operate.newest import Newest
 from launcher.operate.ordering import CannotOrder, ended, give, operator, understands
+from launcher.system.descriptors import say
 from launcher.text.failure_report import of_nodes
 
 DEADLINE_MIN_S: Final = DEADLINE_SPARE_S + 1.0

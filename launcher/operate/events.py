@@ -18,12 +18,12 @@ from elastic.keys import JobKeys
 from elastic.store.base import Entry, Range
 from elastic.store.mirror import Mirror
 from launcher.agent.history_writer import in_words
-from launcher.descriptors import say
 from launcher.operate.job import WHO, Command, Job, write
 from launcher.operate.phasebar import bar
-from launcher.operate.readers import while_read
 from launcher.story import read_story, story_line
-from launcher.telling import answer
+from launcher.system.descriptors import say
+from launcher.system.stdout import answer
+from launcher.system.stdout_watch import while_read
 
 INDENT: Final = "    "
 VERDICT_LIMIT_S: Final = 2.0

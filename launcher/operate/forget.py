@@ -11,10 +11,10 @@ from typing import Final
 from elastic.errors import ConfigError, ElasticError
 from elastic.keys import JobKeys
 from elastic.store.base import Compare, Delete, Range
-from launcher.descriptors import say
 from launcher.logs import clean
 from launcher.operate.job import WHO, Command, Job, write
-from launcher.telling import answer
+from launcher.system.descriptors import say
+from launcher.system.stdout import answer
 
 NAMED_MAX: Final = 8
 """Members that are named; of the others it says how many there are."""

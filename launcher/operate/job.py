@@ -12,9 +12,9 @@ from elastic.keys import JobKeys, View, ViewReader
 from elastic.store.base import Range, Store
 from launcher import access
 from launcher.commandline import named_values
-from launcher.descriptors import say
 from launcher.flags import BY_NAME
-from launcher.telling import answer
+from launcher.system.descriptors import say
+from launcher.system.stdout import answer
 from launcher.values import Servers
 
 STORE_FLAGS: Final = (*access.FLAGS, "key_prefix")

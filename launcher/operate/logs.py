@@ -13,13 +13,13 @@ from elastic.model import Role, Verdict
 from elastic.naming import log_name, process_name
 from launcher import seatsof
 from launcher.asking import Asking, NotNow, Unasked
-from launcher.descriptors import say
 from launcher.logs import clean
 from launcher.operate.job import Command, Job, write
 from launcher.operate.newest import Newest
-from launcher.operate.readers import while_read
 from launcher.seatsof import Found
-from launcher.telling import pass_on
+from launcher.system.descriptors import say
+from launcher.system.stdout import pass_on
+from launcher.system.stdout_watch import while_read
 from launcher.text import failure_report
 from launcher.text.terminal_filter import RAW_HELP, TerminalFilter
 

@@ -19,7 +19,7 @@ from launcher.operate.picture import picture
 from launcher.page.document import document
 from launcher.page.sections import sections
 from launcher.story import read_story
-from launcher.telling import pass_on
+from launcher.system.stdout import pass_on
 
 STDOUT: Final = "-"
 

@@ -9,9 +9,9 @@ from elastic.askwire import Stacks
 from elastic.model import Role
 from launcher import seatsof
 from launcher.asking import Asking, Unasked
-from launcher.descriptors import say
 from launcher.operate.job import Command, Job
-from launcher.telling import pass_on
+from launcher.system.descriptors import say
+from launcher.system.stdout import pass_on
 from launcher.text.terminal_filter import RAW_HELP, harmless
 
 

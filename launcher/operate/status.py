@@ -17,8 +17,8 @@ from launcher.operate import table
 from launcher.operate.job import Command, Job, write
 from launcher.operate.newest import Newest
 from launcher.operate.picture import Picture, look, picture
-from launcher.operate.readers import while_read
 from launcher.status import NodeState
+from launcher.system.stdout_watch import while_read
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from elastic.errors import ConfigError
-from launcher import openfiles, values
+from launcher import values
 from launcher.commandline import named_values
-from launcher.descriptors import say
 from launcher.net.endpoints import join_host_port
 from launcher.operate.job import JOB_FLAGS, WHO, Command, named_store, open_store, reading, write
+from launcher.system import open_files
+from launcher.system.descriptors import say
 
 HERE: Final = "127.0.0.1"
 TOKEN_BYTES: Final = 24
@@ -60,7 +61,7 @@ async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
     servers, key_prefix = named_store(vars(asked), environ)
     only: str = named_values(vars(asked), environ, JOB_FLAGS).get("job_id") or ""
     token = _token(asked)
-    openfiles.raise_own()  # Browsers, and the nodes of all jobs at which somebody looks.
+    open_files.raise_own()  # Browsers, and the nodes of all jobs at which somebody looks.
     store = open_store(vars(asked), environ)
     lives = Lives(store, key_prefix, servers.endpoints)
     server = PageServer(lives, (store, key_prefix), only, token)

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from launcher.telling import C1_ESCAPED
+from launcher.system.stdout import C1_ESCAPED
 
 SCRIPTS: Final = (
     "words",

@@ -21,7 +21,6 @@ from aiohttp import web
 
 from elastic.errors import ConfigError, ElasticError, StoreError
 from elastic.keys import JOB_ID
-from launcher.descriptors import say
 from launcher.joblist import JobLine, jobs
 from launcher.net.endpoints import as_ip, is_any
 from launcher.net.http_server import HttpServer, Limits
@@ -31,6 +30,7 @@ from launcher.page.live import LiveJob, Lives, TooMany
 from launcher.page.looking import log, stacks
 from launcher.page.ordering import ORDER_BYTES_MAX, carry_out
 from launcher.page.visitors import LOOPBACK, host_of, is_of_another_site
+from launcher.system.descriptors import say
 
 LIMITS: Final = Limits(
     connections=64,  # Beside the pages that are open: a browser has six to one server, and asks for little.

@@ -191,7 +191,7 @@ def test_what_the_caller_closed_is_open_in_every_child(folder: Path) -> None:
     look = "import os; [os.fstat(fd) for fd in range(3)]; open('looked', 'w')"
     code = f"""
 import subprocess, sys
-from launcher.descriptors import open_standard
+from launcher.system.descriptors import open_standard
 open_standard()
 sys.stdout.write("to nobody")
 sys.stderr.write(sys.stdin.read())

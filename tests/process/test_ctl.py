@@ -24,8 +24,9 @@ from elastic.model import Generation, Go, Member, Np, Place, Spec, Status, Verdi
 from elastic.store.base import Put
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
-from launcher import ctl, telling
+from launcher import ctl
 from launcher.operate import job
+from launcher.system import stdout
 from tests.process import lighttorch
 from tests.store.servers import free_ports, one_server
 
@@ -137,7 +138,7 @@ def test_who_follows_ends_with_whoever_read_it_though_nothing_new_comes(
             assert "waiting" in follower.stderr.readline()
         follower.stdout.close()
         try:
-            assert follower.wait(LIMIT_S) == telling.NOBODY_READS
+            assert follower.wait(LIMIT_S) == stdout.NOBODY_READS
         finally:
             follower.kill()
         assert follower.stderr.read() == ""
@@ -259,7 +260,7 @@ def test_a_reader_that_goes_away_is_no_stack_trace(server: str) -> None:
         check=False,
     )
     os.close(writer)
-    assert (ran.returncode, ran.stderr) == (telling.NOBODY_READS, b"")
+    assert (ran.returncode, ran.stderr) == (stdout.NOBODY_READS, b"")
 
 
 @pytest.mark.parametrize("words", ["--help", "status --help", "--version", "status", "events --json", "doctor"])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from launcher.doctor import torchimport
-from launcher.doctor.checks import Level
 from launcher.doctor.torchimport import torch_checks
+from launcher.system.checks import Level
 
 
 def test_a_real_import_that_the_linker_refuses_is_shown_as_the_linker_said_it(tmp_path: Path) -> None:

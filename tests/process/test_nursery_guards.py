@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from elastic.right import KILL_S
-from launcher import locks
 from launcher.nursery import protocol
-from launcher.processes import descendants
+from launcher.system import node_lock
+from launcher.system.processes import descendants
 from launcher.workers import Gone, NurseryDied, Overdue
 from tests.process.nest import LIMIT_S, LONG_S, nest, pids, watch_end
 
@@ -93,7 +93,7 @@ class TestTheAgentIsKilled:
             assert len(found) == 4
             ends = [watch_end(pid) for pid in found]
             assert lock.exists()
-            assert not locks.proven_dead(lock)
+            assert not node_lock.proven_dead(lock)
             process.kill()
             assert all(ended(LIMIT_S) for ended in ends)
         assert _becomes_proof(lock)
@@ -246,7 +246,7 @@ class TestTheNurseryIsKilled:
                 assert all(ended(0) for ended in ends)
                 assert it.events.empty()
                 assert it.log(1).read_text().endswith("==== rank 1 gen 1 ended: killed, its nursery died ====\n")
-                assert locks.proven_dead(tmp_path / "n.lock")
+                assert node_lock.proven_dead(tmp_path / "n.lock")
                 it.run_for(10)
                 it.workers.stop(1)
 
@@ -289,28 +289,28 @@ class TestLocks:
 
         async def main() -> None:
             async with nest(tmp_path, lock=lock):
-                assert not locks.proven_dead(lock)
+                assert not node_lock.proven_dead(lock)
                 assert lock.exists()
 
         asyncio.run(main())
         assert not lock.exists()
-        assert not locks.proven_dead(lock)
+        assert not node_lock.proven_dead(lock)
 
     def test_a_descendant_that_inherited_the_descriptor_holds_it(self, tmp_path: Path) -> None:
-        held = locks.hold(tmp_path / "n.lock")
+        held = node_lock.hold(tmp_path / "n.lock")
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(held.fd,)) as heir:
             os.close(held.fd)
-            assert not locks.proven_dead(tmp_path / "n.lock")
+            assert not node_lock.proven_dead(tmp_path / "n.lock")
             heir.kill()
             heir.wait()
-        assert locks.proven_dead(tmp_path / "n.lock")
+        assert node_lock.proven_dead(tmp_path / "n.lock")
 
     def test_a_lock_that_is_held_stops_a_second_nursery_with_one_line(
         self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
         from elastic.errors import NurseryLost
 
-        held = locks.hold(tmp_path / "n.lock")
+        held = node_lock.hold(tmp_path / "n.lock")
 
         async def main() -> None:
             async with nest(tmp_path, lock=tmp_path / "n.lock"):
@@ -325,7 +325,7 @@ class TestLocks:
 def _becomes_proof(lock: Path) -> bool:
     """The descriptor closes with the last process, an instant after its end can be seen."""
     until = time.monotonic() + LIMIT_S
-    while not locks.proven_dead(lock):
+    while not node_lock.proven_dead(lock):
         if time.monotonic() > until:
             return False
     return lock.exists()

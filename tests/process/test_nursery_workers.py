@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import NurseryLost
-from launcher import locks
 from launcher.nursery import protocol
+from launcher.system import node_lock
 from launcher.workers import Gone
 from tests.process.nest import LIMIT_S, nest, pids, watch_end
 
@@ -329,7 +329,7 @@ class TestEnding:
                 await it.gone()
                 assert it.events.empty()
                 assert not (tmp_path / "n.lock").exists()
-                assert not locks.proven_dead(tmp_path / "n.lock")
+                assert not node_lock.proven_dead(tmp_path / "n.lock")
 
         asyncio.run(main())
 

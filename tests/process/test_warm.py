@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import locks
 from launcher.nursery import warm_policy
 from launcher.nursery.warm_policy import Recipe
+from launcher.system import node_lock
 from launcher.workers import Exited, Gone, NurseryDied, Prepared, Spawned, Workers
 from tests.process.lighttorch import bare
 from tests.process.nest import LIMIT_S, Nest, nest, watch_end
@@ -252,7 +252,7 @@ class TestUnfit:
         async def main() -> None:
             async with nest(tmp_path, recipe=warmly(tmp_path, "mine"), lock=lock) as it:
                 assert re.fullmatch(why, it.cold), it.cold
-                assert not locks.proven_dead(lock)
+                assert not node_lock.proven_dead(lock)
                 code, text = await run(it, 1, "-c", "import os; print(os.getppid())")
                 assert (code, text) == (0, str(it.workers.pid))
             assert not lock.exists()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from elastic.probe import Answer, Unreached
 from elastic.store.base import Status
-from launcher.doctor.checks import Level
 from launcher.doctor.etcd import latency_check, server_checks
 from launcher.doctor.job import reach_check, standing_checks, versions_check
+from launcher.system.checks import Level
 from tests.unit.views import Job
 
 # etcd

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher import locks
 from launcher.agent import startup_notes
 from launcher.agent.startup_notes import introduce
 from launcher.config import parse
 from launcher.logs import Narrator
 from launcher.net.container import bridge_hint, in_container
 from launcher.net.interfaces import network_line
+from launcher.system import node_lock
 
 HOST = "10.0.0.7"
 BOTH = {"NCCL_SOCKET_IFNAME": "ib0", "GLOO_SOCKET_IFNAME": "ib0"}
@@ -160,9 +160,9 @@ def test_a_checkpoint_folder_that_cannot_be_made_is_a_warning(monkeypatch: pytes
 def test_the_same_command_typed_twice_says_that_it_makes_one_node_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locks, "folder", lambda: tmp_path)
+    monkeypatch.setattr(node_lock, "folder", lambda: tmp_path)
     nodes = [("j1", f"{HOST}-00aa1z"), ("j1", f"{HOST}0-00bb1z"), ("j10", f"{HOST}-00cc1z"), ("j1.x", f"{HOST}-00dd1z")]
-    held = [locks.hold(locks.lock_path(job, node)) for job, node in nodes]
+    held = [node_lock.hold(node_lock.lock_path(job, node)) for job, node in nodes]
     first, _ = told(HOST, monkeypatch)
     assert first == (
         "say",

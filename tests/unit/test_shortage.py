@@ -9,7 +9,7 @@ import resource
 import pytest
 
 from elastic.errors import ConfigError
-from launcher import shortage
+from launcher.system import limits as shortage
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, *, files: int = -1, tasks: int = -1) -> None:

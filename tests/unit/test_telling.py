@@ -8,7 +8,7 @@ import os
 import pytest
 
 from elastic.errors import ConfigError, StoreUnavailable
-from launcher.telling import INTERRUPTED, NOBODY_READS, NobodyReads, told
+from launcher.system.stdout import INTERRUPTED, NOBODY_READS, NobodyReads, told
 
 
 def ended(error: BaseException) -> tuple[int, list[str]]:

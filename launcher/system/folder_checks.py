@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from launcher.doctor.checks import Check, fail, ok, warn, warning
+from launcher.system.checks import Check, fail, ok, warn, warning
 
 FREE_MIN = 1_000_000_000
 FREE_SHARE_MIN = 0.05

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from elastic.errors import ConfigError, ElasticError
-from launcher import shortage
-from launcher.descriptors import drop
+from launcher.system import limits
+from launcher.system.descriptors import drop
 
 INTERRUPTED: Final = 128 + signal.SIGINT
 """The exit code of a process that Ctrl-C ended."""
@@ -69,7 +69,7 @@ def told(work: Callable[[], int], say: Callable[[str], object]) -> int:
     except ElasticError as error:
         return _refused(error, say)
     except (OSError, RuntimeError) as error:
-        if (lack := shortage.of(error)) is None:
+        if (lack := limits.of(error)) is None:
             raise
         return _refused(lack, say)
     except KeyboardInterrupt:

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from launcher.descriptors import drop
-from launcher.telling import NobodyReads
+from launcher.system.descriptors import drop
+from launcher.system.stdout import NobodyReads
 
 _Result = TypeVar("_Result")
 
