@@ -1,4 +1,4 @@
-"""The asker's side of an agent's window (`elastic.askwire`): connects, proves the job's secret, and asks.
+"""The asker's side of an agent's window (`launcher.wire.inspect`): connects, proves the job's secret, and asks.
 
     async with Asking(job_id, secret, node, member) as one:         # within `CONNECT_LIMIT_S`
         snapshot = await one.now()
@@ -15,7 +15,12 @@ from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Final, Self
 
-from elastic.askwire import (
+from elastic.errors import ElasticError
+from elastic.model import Member
+from launcher.net.endpoints import join_host_port
+from launcher.net.line_socket import watch_by_kernel
+from launcher.reach import reason
+from launcher.wire.inspect import (
     ANSWER_MAX,
     Answer,
     Log,
@@ -34,12 +39,7 @@ from elastic.askwire import (
     question_line,
     read_answer,
 )
-from elastic.errors import ElasticError
-from elastic.linkwire import LINE_MAX, Greeting, LinkError, encode, read_greeting
-from elastic.model import Member
-from launcher.net.endpoints import join_host_port
-from launcher.net.line_socket import watch_by_kernel
-from launcher.reach import reason
+from launcher.wire.links import LINE_MAX, Greeting, LinkError, encode, read_greeting
 
 CONNECT_LIMIT_S: Final = 3.0
 """From the first packet until both sides have proven themselves."""

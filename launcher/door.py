@@ -15,10 +15,10 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 
-from elastic import askwire, linkwire
-from elastic.linkwire import Bye, Granted, Greeting, LinkError, Look, Message, Ping, Pong, Prove
 from launcher.hello import dismiss
 from launcher.net.line_socket import End, LineSocket, watch_by_kernel
+from launcher.wire import inspect, links
+from launcher.wire.links import Bye, Granted, Greeting, LinkError, Look, Message, Ping, Pong, Prove
 
 PROOF_LIMIT_S = 2.0
 """So long may who connects take to prove itself."""
@@ -45,7 +45,7 @@ class Door:
         self.on_granted = on_granted
         self.on_links = on_links
         self.complain = complain
-        self.on_look: Callable[[socket.socket, askwire.Shown], None] | None = None
+        self.on_look: Callable[[socket.socket, inspect.Shown], None] | None = None
         """Owns the connection of an asker that has proven itself, and is to send it this first."""
         self.secret_text = ""
         self.links: dict[str, Inbound] = {}
@@ -57,7 +57,7 @@ class Door:
     def accept(self, connected: socket.socket) -> None:
         """Greet who connected; the connection is ours from now on."""
         if not self.secret_text:
-            dismiss(connected, linkwire.greeting_line(self._me))
+            dismiss(connected, links.greeting_line(self._me))
             return
         try:
             source = str(connected.getpeername()[0])
@@ -71,7 +71,7 @@ class Door:
 
     def proves(self, one: Inbound, me: Greeting, said: Prove) -> None:
         """See to it that a link is made of a good proof. Raises `LinkError` for another."""
-        if said.node == self._me.node or not linkwire.proves(self.secret_text, me, said):
+        if said.node == self._me.node or not links.proves(self.secret_text, me, said):
             self.complain(said.node, f"who connects from {one.source} as {said.node} cannot prove to be of this job")
             raise LinkError("it does not know the secret")
         before = self.links.get(said.node)
@@ -84,15 +84,15 @@ class Door:
         self.cut.pop(said.node, None)
         self.on_links()
 
-    def looks(self, one: Inbound, me: Greeting, said: Look) -> askwire.Shown:
+    def looks(self, one: Inbound, me: Greeting, said: Look) -> inspect.Shown:
         """What an asker gets that has proven itself, who may then ask. Raises `LinkError` for another."""
         if self.on_look is None:
             raise LinkError("nobody can look here")
-        if not askwire.proves(self.secret_text, me, said):
+        if not inspect.proves(self.secret_text, me, said):
             self.complain("", f"who connects from {one.source} to look cannot prove to be of this job")
             raise LinkError("it does not know the secret")
         del self._unproven[one]
-        return askwire.shown(self.secret_text, me, said)
+        return inspect.shown(self.secret_text, me, said)
 
     def forget(self, one: Inbound) -> None:
         """It is closed."""
@@ -129,12 +129,12 @@ class Inbound:
         self.source = source
         self._line = LineSocket(connected, self._heard, self._ended)
         self._timer = asyncio.get_running_loop().call_later(PROOF_LIMIT_S, self.close)
-        self._line.send(linkwire.greeting_line(me))
+        self._line.send(links.greeting_line(me))
         self._connected = connected
 
     def send(self, message: Message) -> None:
         """Say something."""
-        self._line.send(linkwire.encode(message))
+        self._line.send(links.encode(message))
 
     def close(self) -> None:
         """Close it."""
@@ -150,7 +150,7 @@ class Inbound:
 
     def _heard(self, line: bytes) -> None:
         try:
-            message = linkwire.decode(line)
+            message = links.decode(line)
             if not self.node:
                 self._proof(message)
             elif isinstance(message, Ping):
@@ -177,4 +177,4 @@ class Inbound:
         self._timer.cancel()
         self.node = message.node
         watch_by_kernel(self._connected)
-        self.send(linkwire.proven(self._door.secret_text, self._me, message))
+        self.send(links.proven(self._door.secret_text, self._me, message))

@@ -1,6 +1,6 @@
 """The agent's listener, which says who it is, and the question to another agent's.
 
-Whoever connects gets one line (`elastic.linkwire.Greeting`). Until links are made (`hand_to`), nothing is read and the
+Whoever connects gets one line (`launcher.wire.links.Greeting`). Until links are made (`hand_to`), nothing is read and the
 connection is closed; who has learned the secret of the job can then go on to a link (`launcher.door`).
 """
 
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from elastic.errors import ConfigError
-from elastic.linkwire import LINE_MAX, Greeting, greeting_line, read_greeting
 from elastic.store.lookup import resolved
 from launcher.net.acceptor import Acceptor
 from launcher.net.addresses import is_loopback
 from launcher.net.endpoints import as_ip
+from launcher.wire.links import LINE_MAX, Greeting, greeting_line, read_greeting
 
 BACKLOG = 128
 """Connections that wait or are taken in one round of the loop; more of a flood waits outside."""

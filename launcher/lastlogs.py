@@ -10,8 +10,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from elastic.askwire import PIECE_BYTES
 from launcher.startlog import StartLog
+from launcher.wire.inspect import PIECE_BYTES
 
 STARTS_KEPT = 2
 """Of a node: workers that have just started again have said little, and their last words before may be the point."""

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from elastic import agentevents as ae
 from elastic.agentfacts import Facts
 from elastic.agentlinks import concerns, vouch_s
-from elastic.askwire import Shown
 from elastic.keys import View
 from launcher.agent.connect import boottime
 from launcher.hello import Hello
 from launcher.links import Links
 from launcher.logs import Narrator
+from launcher.wire.inspect import Shown
 
 Asked = ae.WatchLinks | ae.AskLinks | ae.AskVouch | ae.CloseInbound
 """The actions that are done here."""

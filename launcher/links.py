@@ -33,15 +33,15 @@ import socket
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
-from elastic import linkwire
 from elastic.agentevents import LinkTarget
 from elastic.agentlinks import ANSWER_S
-from elastic.askwire import Shown
-from elastic.linkwire import Bye, Granted, LinkError, Message, Ping, Pong, Vouch
 from launcher.agent.connect import boottime
 from launcher.door import Door
 from launcher.net.endpoints import join_host_port
 from launcher.watched import Watched
+from launcher.wire import links
+from launcher.wire.inspect import Shown
+from launcher.wire.links import Bye, Granted, LinkError, Message, Ping, Pong, Vouch
 
 DIALS_MAX = 64
 """Members that are dialled at the same time; a reconnect waits for none of them."""
@@ -250,7 +250,7 @@ class Links:
                     asked.answered.add(one.node)
                     self._no_answer(one.node, message.n)
             case Vouch():
-                seconds = min(self._grants(one.node, message.g), linkwire.GRANT_MAX_S)
+                seconds = min(self._grants(one.node, message.g), links.GRANT_MAX_S)
                 one.send(Granted(message.n, message.g, max(seconds, 0.0)))
             case _:
                 raise LinkError("it has no business to say that")

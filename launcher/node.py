@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from elastic.agentevents import Event, Exited, Gone, Hung, Listens, Prepared, StartWorkers
-from elastic.askwire import Refusal, Stacks, StackText
 from elastic.channel import SERVERS_FROM, Listening, Said, fitting
 from elastic.errors import NurseryLost
 from elastic.model import Cause, Role, WorkerExit
@@ -39,6 +38,7 @@ from launcher.steps import Steps
 from launcher.system import node_lock
 from launcher.talk import Heard, WorkerTalk
 from launcher.text import failure_report
+from launcher.wire.inspect import Refusal, Stacks, StackText
 from launcher.workerstates import Seen, WorkerStates
 
 SIGNS_LINES = 3000

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from elastic.askwire import Snapshot, WorkerNow, WorkerState
 from elastic.naming import process_name
 from launcher import status
 from launcher.logs import clean
 from launcher.status import JobStatus, NodeState, NodeStatus
+from launcher.wire.inspect import Snapshot, WorkerNow, WorkerState
 
 COLUMNS: Final = ("M_id", "node", "host", "ranks", "state", "since", "step", "rate", "note")
 NUMBERS: Final = frozenset({"since", "step", "rate"})

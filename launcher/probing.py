@@ -8,10 +8,10 @@ from contextlib import suppress
 from elastic.errors import DocumentError, StoreError
 from elastic.keys import JobKeys, decode
 from elastic.model import Member
-from elastic.probe import encode, read_probe
 from elastic.store.base import Compare, Delete, Entry, Operation, Put, Range, Store
 from launcher.logs import Narrator
 from launcher.reach import reach
+from launcher.wire.reachability import encode, read_probe
 
 MEMBERS_MAX = 1000
 """Each member tries so many others, so that a probe of a huge job is no storm."""

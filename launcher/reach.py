@@ -7,10 +7,10 @@ import errno
 import socket
 from collections.abc import Mapping
 
-from elastic.linkwire import Greeting
 from elastic.model import Member
-from elastic.probe import UNREACHED_MAX, WORDS_MAX, Answer, Unreached
 from launcher import hello
+from launcher.wire.links import Greeting
+from launcher.wire.reachability import UNREACHED_MAX, WORDS_MAX, Answer, Unreached
 
 AT_ONCE = 64
 """Connections that are tried at the same time."""

@@ -18,13 +18,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
-from elastic.askwire import WORDS_MAX, Refusal, StackText, WorkerState
 from elastic.channel import fitting
 from elastic.naming import process_name
 from launcher.stackwords import stacks_in
 from launcher.startlog import StartLog
 from launcher.system.processes import is_frozen
 from launcher.talk import Heard
+from launcher.wire.inspect import WORDS_MAX, Refusal, StackText, WorkerState
 from launcher.workerstates import Seen
 
 LIMIT_S: Final = 2.0

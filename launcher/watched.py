@@ -21,13 +21,13 @@ import socket
 from enum import Enum, auto
 from typing import Protocol
 
-from elastic import linkwire
 from elastic.agentevents import LinkTarget
-from elastic.linkwire import Greeting, LinkError
 from elastic.question import LINK_PATIENCE_S
 from elastic.store.lookup import resolved
 from launcher.net.endpoints import as_ip
 from launcher.net.line_socket import Connecting, End, LineSocket
+from launcher.wire import links
+from launcher.wire.links import Greeting, LinkError
 
 DIAL_LIMIT_S = 2.0
 """From the first packet to an address until both sides have proven themselves there."""
@@ -95,7 +95,7 @@ class Watcher(Protocol):
     def is_decided(self, one: Watched) -> None:
         """The link is down, and nothing follows from it (any more)."""
 
-    def heard(self, one: Watched, message: linkwire.Message) -> None:
+    def heard(self, one: Watched, message: links.Message) -> None:
         """It said something over the link. Raises `LinkError` if it has no business to say that."""
 
     def complain(self, node: str, text: str) -> None:
@@ -123,7 +123,7 @@ class Watched:
         self._lookup: asyncio.Task[tuple[str, ...]] | None = None
         self._attempt: asyncio.Task[None] | Connecting | LineSocket | None = None
         self._greeting: Greeting | None = None
-        self._said: linkwire.Prove | None = None
+        self._said: links.Prove | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pause_s = PAUSE_S
         self._again_s = RECONNECT_PAUSE_S
@@ -144,10 +144,10 @@ class Watched:
             self._attempt = self._loop.create_task(self._resolve(self._lookup), name=f"link to {self.node}")
             self._limit(DIAL_LIMIT_S)
 
-    def send(self, message: linkwire.Message) -> None:
+    def send(self, message: links.Message) -> None:
         """Say something over the link."""
         if self.up and isinstance(self._attempt, LineSocket):
-            self._attempt.send(linkwire.encode(message))
+            self._attempt.send(links.encode(message))
 
     def let_go(self) -> None:
         """Watch it no more."""
@@ -196,12 +196,12 @@ class Watched:
     def _line(self, line: bytes) -> None:
         try:
             if self._greeting is None:
-                self._greeted(linkwire.read_greeting(line))
+                self._greeted(links.read_greeting(line))
                 return
-            message = linkwire.decode(line)
+            message = links.decode(line)
             if self.up:
                 self._heard(message)
-            elif isinstance(message, linkwire.Proven):
+            elif isinstance(message, links.Proven):
                 self._answered(message)
             else:
                 raise LinkError("it proves nothing")
@@ -217,14 +217,14 @@ class Watched:
             self._why = "it has not learned the secret of the job"
             return self._failed(Came.NOTHING)  # It is there, and makes no links (yet).
         self._greeting = greeting
-        self._said = linkwire.prove(self._watcher.secret_text, greeting, self._watcher.node, secrets.token_hex(16))
-        self._attempt.send(linkwire.encode(self._said))
+        self._said = links.prove(self._watcher.secret_text, greeting, self._watcher.node, secrets.token_hex(16))
+        self._attempt.send(links.encode(self._said))
         return None
 
-    def _answered(self, message: linkwire.Proven) -> None:
+    def _answered(self, message: links.Proven) -> None:
         assert self._greeting is not None
         assert self._said is not None
-        if not linkwire.answers(self._watcher.secret_text, self._greeting, self._said, message):
+        if not links.answers(self._watcher.secret_text, self._greeting, self._said, message):
             self._watcher.complain(self.node, f"who answers at {self._address} for {self.node} cannot prove to be it")
             raise LinkError("it does not know the secret")
         self._cancel_timer()
@@ -236,8 +236,8 @@ class Watched:
 
     # --- the link -------------------------------------------------------------------------------------------------
 
-    def _heard(self, message: linkwire.Message) -> None:
-        if isinstance(message, linkwire.Bye):
+    def _heard(self, message: links.Message) -> None:
+        if isinstance(message, links.Bye):
             self._bye = True
         else:
             self._watcher.heard(self, message)

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from elastic.askwire import METRICS_MAX, WORDS_MAX, WorkerNow, WorkerState
 from elastic.channel import (
     Committed,
     Formed,
@@ -28,6 +27,7 @@ from elastic.channel import (
 )
 from elastic.model import Role
 from launcher.steps import Steps
+from launcher.wire.inspect import METRICS_MAX, WORDS_MAX, WorkerNow, WorkerState
 
 RATE_WINDOW_S = 10.0
 

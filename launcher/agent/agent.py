@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from elastic import agentevents as ae
 from elastic.agentstate import AgentCore
-from elastic.askwire import Snapshot
 from elastic.channel import Saved
 from elastic.errors import ElasticError, StoreUnavailable
 from elastic.keys import JobKeys
@@ -53,6 +52,7 @@ from launcher.system import frozen_imports, limits, open_files
 from launcher.system.signals import Signals
 from launcher.talk import Heard
 from launcher.text import failure_report
+from launcher.wire.inspect import Snapshot
 
 
 def _first(group: BaseExceptionGroup[ElasticError]) -> ElasticError:

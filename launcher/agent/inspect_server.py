@@ -13,7 +13,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from elastic.askwire import (
+from elastic.naming import log_name, process_name
+from launcher.lastlogs import LastLogs, Place
+from launcher.net.line_socket import watch_by_kernel
+from launcher.wire.inspect import (
     ANSWER_MAX,
     LINES_MAX,
     QUESTION_MAX,
@@ -33,10 +36,7 @@ from elastic.askwire import (
     answer_line,
     read_question,
 )
-from elastic.linkwire import LinkError
-from elastic.naming import log_name, process_name
-from launcher.lastlogs import LastLogs, Place
-from launcher.net.line_socket import watch_by_kernel
+from launcher.wire.links import LinkError
 
 ASKERS_MAX: Final = 8
 """At a time, beside those that follow a log. One more is told so."""

@@ -1,4 +1,4 @@
-"""How a node stands, from what its agent knows (`elastic.askwire.Snapshot`; pure)."""
+"""How a node stands, from what its agent knows (`launcher.wire.inspect.Snapshot`; pure)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from elastic.agentfacts import Facts, Phase
-from elastic.askwire import WORDS_MAX, Snapshot
 from elastic.channel import fitting
+from launcher.wire.inspect import WORDS_MAX, Snapshot
 from launcher.workerstates import WorkerStates
 
 WORDS: Final[Mapping[Phase, str]] = {

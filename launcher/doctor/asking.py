@@ -10,8 +10,8 @@ from contextlib import aclosing, suppress
 
 from elastic.errors import DocumentError, ElasticError, StoreError
 from elastic.keys import JobKeys
-from elastic.probe import Answer, Probe, encode, read_answer
 from elastic.store.base import Compare, Delete, Put, Range, Store
+from launcher.wire.reachability import Answer, Probe, encode, read_answer
 
 ANSWER_LIMIT_S = 5.0
 """A member that is well needs `launcher.reach.LIMIT_S` at most."""

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from elastic.errors import StoreDenied, StoreError
 from elastic.keys import JobKeys, View, ViewReader
 from elastic.membership import Memory, Policy, Wait, decide
-from elastic.probe import Answer
 from elastic.right import KILL_S
 from elastic.store.base import Store
 from elastic.versions import Difference, differences
@@ -16,6 +15,7 @@ from launcher import status
 from launcher.doctor.asking import ANSWER_LIMIT_S, Busy, ask
 from launcher.missing import ASKED, missing
 from launcher.system.checks import Check, fail, ok, warn
+from launcher.wire.reachability import Answer
 
 NAMED_MAX = 4
 """Nodes that are named for one version; the rest is counted."""

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from enum import Enum, auto
 
-from elastic.linkwire import Lines, LinkError
+from launcher.wire.links import Lines, LinkError
 
 READ_BYTES = 4096
 SEND_BUFFER_BYTES = 64 << 10

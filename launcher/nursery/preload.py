@@ -171,7 +171,7 @@ def _check_fit(who: str) -> None:
 
 @contextlib.contextmanager
 def _one_thread_in_openblas() -> Iterator[None]:
-    """OpenBLAS starts its threads when it is loaded. Workers get theirs back (`warmlibs`)."""
+    """OpenBLAS starts its threads when it is loaded. Workers get theirs back (`library_state`)."""
     before = os.environ.get("OPENBLAS_NUM_THREADS")
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     try:

@@ -76,7 +76,7 @@ class Ready(NamedTuple):
 class Prepared(NamedTuple):
     """The nursery takes orders. `cold` says why it starts workers cold, "" if it starts them warm.
 
-    `said` is what its imports wrote; `watched` are stamps of files (`warmup.stamp`) that make it out of date.
+    `said` is what its imports wrote; `watched` are stamps of files (`preload.stamp`) that make it out of date.
     """
 
     cold: str

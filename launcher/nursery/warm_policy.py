@@ -110,7 +110,7 @@ def why_cold(argv: Sequence[str], env: Mapping[str, str], nursery: Mapping[str, 
         name for name in env.keys() | nursery.keys() if read_early(name) and env.get(name) != nursery.get(name)
     )
     if "OMP_NUM_THREADS" in differing and re.fullmatch("[1-9][0-9]{0,4}", env.get("OMP_NUM_THREADS", "")):
-        differing.remove("OMP_NUM_THREADS")  # A number can be set later (`warmlibs`).
+        differing.remove("OMP_NUM_THREADS")  # A number can be set later (`library_state`).
     return f"{differing[0]} is not what it was at the start of the nursery" if differing else ""
 
 

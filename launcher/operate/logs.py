@@ -6,7 +6,6 @@ import argparse
 import asyncio
 from typing import Final
 
-from elastic.askwire import LINES_MAX, Log, LogEnd, LogPiece, LogStart
 from elastic.errors import ConfigError
 from elastic.keys import View
 from elastic.model import Role, Verdict
@@ -22,6 +21,7 @@ from launcher.system.stdout import pass_on
 from launcher.system.stdout_watch import while_read
 from launcher.text import failure_report
 from launcher.text.terminal_filter import RAW_HELP, TerminalFilter
+from launcher.wire.inspect import LINES_MAX, Log, LogEnd, LogPiece, LogStart
 
 WHO = "elastic-ctl"
 LINES: Final = 100

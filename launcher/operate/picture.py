@@ -8,11 +8,11 @@ from typing import Final
 
 import msgspec
 
-from elastic.askwire import Snapshot
 from elastic.keys import View
 from launcher import seatsof, status
 from launcher.asking import ask_all
 from launcher.operate.job import Job
+from launcher.wire.inspect import Snapshot
 
 ASK_LIMIT_S: Final = 1.0
 """So long all nodes together may take to answer."""

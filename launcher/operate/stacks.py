@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from elastic.askwire import Stacks
 from elastic.model import Role
 from launcher import seatsof
 from launcher.asking import Asking, Unasked
@@ -13,6 +12,7 @@ from launcher.operate.job import Command, Job
 from launcher.system.descriptors import say
 from launcher.system.stdout import pass_on
 from launcher.text.terminal_filter import RAW_HELP, harmless
+from launcher.wire.inspect import Stacks
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from elastic.askwire import Log, LogEnd, LogPiece, LogStart, Stacks
 from launcher import seatsof
 from launcher.logs import clean
 from launcher.operate.job import Job
 from launcher.operate.stacks import node_of
+from launcher.wire.inspect import Log, LogEnd, LogPiece, LogStart, Stacks
 
 LINES: Final = 200
 BYTES_MAX: Final = 1 << 18

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import msgspec
 
-from elastic.askwire import Snapshot, WorkerNow, WorkerState
 from elastic.course import Course, Point
 from elastic.history import Event
 from elastic.model import Role, Status
 from elastic.story import Chapter, Story
 from launcher.operate.picture import Picture
 from launcher.status import JobStatus, NodeStatus
+from launcher.wire.inspect import Snapshot, WorkerNow, WorkerState
 
 GONE_MAX: Final = 24
 """Nodes that have left and are shown, the newest first."""

@@ -106,8 +106,8 @@ def measure(args: argparse.Namespace) -> list[results.Figure]:
             percents, rates = window.cpu_percent(), window.rates()
             rss_mb = [agent.memory_info().rss / 1e6 for agent in agents]
             children = [child for agent in agents for child in agent.children()]
-            nurseries = [pss_mb(child) for child in children if "nurserystart" in " ".join(child.cmdline())]
-            writers = [pss_mb(child) for child in children if "nurserystart" not in " ".join(child.cmdline())]
+            nurseries = [pss_mb(child) for child in children if "launcher.nursery.main" in " ".join(child.cmdline())]
+            writers = [pss_mb(child) for child in children if "launcher.nursery.main" not in " ".join(child.cmdline())]
     print(", ".join(f"{name} {rate:.2f}/s" for name, rate in sorted(rates.items())), flush=True)
     rows = (
         ("agent's memory (RSS)", "MB", rss_mb, RSS_GOAL_MB),

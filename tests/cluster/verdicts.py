@@ -17,7 +17,9 @@ from tests.cluster import engine
 
 APART_MAX = 1e-9
 REFERENCE_S = 120.0
-CRASH = re.compile(r'File "[^"]*/launcher/(?!child|warmrun|worker)|never retrieved|Fatal Python error')
+CRASH = re.compile(
+    r'File "[^"]*/launcher/(?!nursery/spawn|nursery/run_script|worker)|never retrieved|Fatal Python error'
+)
 """What an agent or a nursery says that broke. Workers whose peers are gone have tracebacks, too."""
 
 

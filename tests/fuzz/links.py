@@ -9,11 +9,11 @@ import socket
 from collections.abc import Coroutine
 from typing import Any
 
-from elastic import linkwire
 from elastic.agentevents import LinkTarget
-from elastic.linkwire import Bye, Granted, Greeting, Lines, LinkError, Ping, Pong, Prove, Proven, Vouch
 from launcher.door import Door
 from launcher.links import Links
+from launcher.wire import links as linkwire
+from launcher.wire.links import Bye, Granted, Greeting, Lines, LinkError, Ping, Pong, Prove, Proven, Vouch
 from tests.fuzz.target import Target
 
 SECRET = "the secret of the job"

@@ -6,16 +6,17 @@ import contextlib
 
 import msgspec
 
-from elastic import compact, course, history, keys, probe
+from elastic import compact, course, history, keys
 from elastic.errors import ConfigError, DocumentError
 from elastic.history import Event, What
 from elastic.model import Saved, contradiction
-from elastic.probe import Answer, Probe, Unreached
 from elastic.store.base import Entry
 from elastic.story import tell
 from elastic.train.wishes import newest_known
 from launcher.agent.history_writer import in_words
 from launcher.doctor.job import reach_check
+from launcher.wire import reachability
+from launcher.wire.reachability import Answer, Probe, Unreached
 from tests.fuzz.target import Target
 from tests.unit.bench import serving, stopping
 from tests.unit.documents import KEYS
@@ -44,9 +45,9 @@ def one_document(data: bytes) -> None:
 def probes(data: bytes) -> None:
     """A question of the doctor, and answers to it."""
     with contextlib.suppress(DocumentError):
-        probe.read_probe(data)
+        reachability.read_probe(data)
     with contextlib.suppress(DocumentError):
-        answer = probe.read_answer(data)
+        answer = reachability.read_answer(data)
         check = reach_check(["a", "b", "c"], {"a": answer, "b": Answer(2)})
         assert all(isinstance(line, str) for line in (check.text, check.mend, *check.details))
 

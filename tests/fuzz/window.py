@@ -5,8 +5,14 @@ from __future__ import annotations
 import contextlib
 import socket
 
-from elastic import askwire
-from elastic.askwire import (
+from elastic.keys import View
+from elastic.model import Role
+from launcher.agent.inspect_server import Window
+from launcher.lastlogs import LastLogs
+from launcher.picturewords import cells, foot_lines
+from launcher.status import NodeState, NodeStatus, describe
+from launcher.wire import inspect
+from launcher.wire.inspect import (
     ANSWER_MAX,
     Log,
     LogEnd,
@@ -20,13 +26,7 @@ from elastic.askwire import (
     answer_line,
     question_line,
 )
-from elastic.keys import View
-from elastic.linkwire import LinkError
-from elastic.model import Role
-from launcher.agent.inspect_server import Window
-from launcher.lastlogs import LastLogs
-from launcher.picturewords import cells, foot_lines
-from launcher.status import NodeState, NodeStatus, describe
+from launcher.wire.links import LinkError
 from tests.fuzz.links import rounds, run, tcp_pair
 from tests.fuzz.target import Target
 from tests.unit.test_askwire import snapshot
@@ -39,16 +39,16 @@ def questions(data: bytes) -> None:
     """A line is a question, which is written again as it was read, or is refused."""
     for line in data.split(b"\n"):
         with contextlib.suppress(LinkError):
-            found = askwire.read_question(line)
-            assert askwire.read_question(question_line(found).removesuffix(b"\n")) == found
+            found = inspect.read_question(line)
+            assert inspect.read_question(question_line(found).removesuffix(b"\n")) == found
 
 
 def answers(data: bytes) -> None:
     """A line is an answer, which can be shown to people, or is refused."""
     for line in data.split(b"\n"):
         with contextlib.suppress(LinkError):
-            found = askwire.read_answer(line)
-            if isinstance(found, askwire.Snapshot):
+            found = inspect.read_answer(line)
+            if isinstance(found, inspect.Snapshot):
                 assert len(answer_line(found)) <= ANSWER_MAX or not found.workers
                 assert all(cell.isprintable() for cell in cells(NODE, found))
                 foot_lines(describe(View(), "j"), {found.node: found.waits})
@@ -85,14 +85,14 @@ def window(data: bytes) -> None:
     run(story())
 
 
-ASKED: tuple[askwire.Question, ...] = (
+ASKED: tuple[inspect.Question, ...] = (
     Now(),
     Log(Role.WORKER, 3, 10),
     Log(Role.WORKER, 3, follow=True, g=1),
     Log(Role.SERVER, 0),
     Stacks(Role.WORKER, 3),
 )
-TOLD: tuple[askwire.Answer, ...] = (
+TOLD: tuple[inspect.Answer, ...] = (
     Shown("0" * 64),
     snapshot(1),
     LogStart("/log/workerlog.3"),

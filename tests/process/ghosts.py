@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import secrets
 
-from elastic import linkwire
 from elastic.keys import JobKeys, View, ViewReader
-from elastic.linkwire import Granted, Prove, Vouch
 from elastic.store.etcd import EtcdStore
+from launcher.wire import links
+from launcher.wire.links import Granted, Prove, Vouch
 from tests.process.jobs import Job
 from tests.process.nodes import Node
 
@@ -42,19 +42,19 @@ class Ghost:
         """Connect to the agent, prove to know the secret, and be taken."""
         member = view.members[node.id].value
         ghost = cls(view, node, name, *await asyncio.open_connection("127.0.0.1", member.link))
-        greeting = linkwire.read_greeting(await ghost._line())
+        greeting = links.read_greeting(await ghost._line())
         assert view.secret is not None
-        ghost._say(linkwire.prove(view.secret.value, greeting, name, secrets.token_hex(16)))
-        assert isinstance(linkwire.decode(await ghost._line()), linkwire.Proven)
+        ghost._say(links.prove(view.secret.value, greeting, name, secrets.token_hex(16)))
+        assert isinstance(links.decode(await ghost._line()), links.Proven)
         return ghost
 
     async def is_closed(self) -> None:
         """Wait until the agent closes the link; until then, grant a day whenever it asks for the right to run."""
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
-                message = linkwire.decode(await self._line())
+                message = links.decode(await self._line())
                 if isinstance(message, Vouch):
-                    self._say(Granted(message.n, message.g, linkwire.GRANT_MAX_S))
+                    self._say(Granted(message.n, message.g, links.GRANT_MAX_S))
                     self.granted += 1
         self.hang_up()
 
@@ -66,4 +66,4 @@ class Ghost:
         return (await self._reader.readuntil(b"\n")).removesuffix(b"\n")
 
     def _say(self, message: Prove | Granted) -> None:
-        self._writer.write(linkwire.encode(message))
+        self._writer.write(links.encode(message))

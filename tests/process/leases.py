@@ -9,10 +9,10 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 from elastic.keys import JobKeys
-from elastic.probe import Probe
-from elastic.probe import encode as encode_probe
 from elastic.store.base import Put, Range
 from elastic.store.etcd import EtcdStore
+from launcher.wire.reachability import Probe
+from launcher.wire.reachability import encode as encode_probe
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import Job
 from tests.process.nodes import Node

@@ -17,7 +17,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from elastic.askwire import Snapshot, Stacks, StackText, WorkerNow, WorkerState
 from elastic.course import Course, Point
 from elastic.history import Event, What, remember
 from elastic.keys import Document, JobKeys, encode
@@ -40,6 +39,7 @@ from elastic.model import (
 )
 from elastic.store.base import Put
 from elastic.store.etcd import EtcdStore
+from launcher.wire.inspect import Snapshot, Stacks, StackText, WorkerNow, WorkerState
 from tests.process.linking import SECRET
 from tests.process.linkpeer import JOB
 from tests.process.test_window import NODE, Looked, looked

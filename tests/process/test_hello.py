@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from elastic.linkwire import Greeting
 from elastic.model import Member
 from launcher import hello, reach
 from launcher.hello import Hello
+from launcher.wire.links import Greeting
 
 LIMIT_S = 30.0
 FLOOD = 600

@@ -14,10 +14,10 @@ import msgspec
 
 from elastic.keys import JobKeys, decode, encode
 from elastic.model import Member, Spec
-from elastic.probe import Probe
-from elastic.probe import encode as encode_probe
 from elastic.store.base import Put, Range
 from elastic.store.etcd import EtcdStore
+from launcher.wire.reachability import Probe
+from launcher.wire.reachability import encode as encode_probe
 from tests.process import lighttorch
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import Job, story

@@ -36,8 +36,8 @@ UNAWARE = """
 import sys, time
 import torch, torch.distributed as dist
 if "launcher.nursery.torch_hook" not in sys.modules:
-    from launcher import groupwatch
-    groupwatch.install()
+    from launcher.nursery import torch_hook
+    torch_hook.install()
 dist.init_process_group("gloo")
 print(f"world {dist.get_world_size()}", flush=True)
 while True:

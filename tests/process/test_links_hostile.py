@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from elastic import linkwire
 from elastic.agentevents import LinkTarget
-from elastic.linkwire import Bye, Granted, Greeting, Ping, Pong, Prove
 from launcher import door, hello, watched
 from launcher.hello import Hello
 from launcher.watched import Watched
+from launcher.wire import links
+from launcher.wire.links import Bye, Granted, Greeting, Ping, Pong, Prove
 from tests.process.descriptors import none_left
 from tests.process.linking import SECRET, Watching, at, listening, played, proves_nothing, watching
 from tests.process.linkpeer import JOB
@@ -39,7 +39,7 @@ class Stranger:
             return b""
 
     async def greeted(self) -> Greeting:
-        return linkwire.read_greeting(await self.line())
+        return links.read_greeting(await self.line())
 
     def say(self, data: bytes) -> None:
         self.writer.write(data)
@@ -51,8 +51,8 @@ class Stranger:
 
     async def prove(self, node: str = "w-2", secret: str = SECRET) -> Prove:
         """Make a link; the words that did it."""
-        said = linkwire.prove(secret, await self.greeted(), node, secrets.token_hex(16))
-        self.say(linkwire.encode(said))
+        said = links.prove(secret, await self.greeted(), node, secrets.token_hex(16))
+        self.say(links.encode(said))
         return said
 
 
@@ -127,10 +127,10 @@ async def impostor(first: bytes, then: bytes = b"", close: bool = True) -> Async
         os.urandom(1 << 16) + b"\n",
         b"x" * (1 << 20),
         b"[" * 1000 + b"\n",
-        linkwire.encode(Ping(1)),
-        linkwire.encode(Granted(1, 1, 5.0)),
-        linkwire.encode(Prove("w-2", "0" * 32, "0" * 64)),
-        linkwire.encode(Prove("n-1", "0" * 32, "0" * 64)),
+        links.encode(Ping(1)),
+        links.encode(Granted(1, 1, 5.0)),
+        links.encode(Prove("w-2", "0" * 32, "0" * 64)),
+        links.encode(Prove("n-1", "0" * 32, "0" * 64)),
     ],
     ids=["nothing", "empty", "http", "noise", "endless", "deep", "ping", "grant", "no proof", "itself"],
 )
@@ -151,11 +151,11 @@ def test_a_proof_that_was_recorded_proves_nothing_later() -> None:
         async with linked() as (watcher, other, agent):
             async with connected(agent) as recorded:
                 said = await recorded.prove()
-                assert isinstance(linkwire.decode(await recorded.line()), linkwire.Proven)
-                recorded.say(linkwire.encode(Ping(3)))
-                assert linkwire.decode(await recorded.line()) == Pong(3)
+                assert isinstance(links.decode(await recorded.line()), links.Proven)
+                recorded.say(links.encode(Ping(3)))
+                assert links.decode(await recorded.line()) == Pong(3)
             async with connected(agent) as replay:
-                replay.say(linkwire.encode(said))
+                replay.say(links.encode(said))
                 await replay.greeted()
                 assert await replay.line() == b""
             await is_alive(watcher)
@@ -173,11 +173,11 @@ def test_of_two_links_of_one_node_the_newer_counts() -> None:
             await new.line()
             assert await old.line() == b""
             watched.links.ask_vouch(4)
-            vouch = linkwire.decode(await new.line())
-            assert isinstance(vouch, linkwire.Vouch)
-            new.say(linkwire.encode(Granted(vouch.n, 5, 9.0)))  # for another generation
-            new.say(linkwire.encode(Granted(vouch.n + 1, 4, 9.0)))  # to another question
-            new.say(linkwire.encode(Granted(vouch.n, 4, 8.0)))
+            vouch = links.decode(await new.line())
+            assert isinstance(vouch, links.Vouch)
+            new.say(links.encode(Granted(vouch.n, 5, 9.0)))  # for another generation
+            new.say(links.encode(Granted(vouch.n + 1, 4, 9.0)))  # to another question
+            new.say(links.encode(Granted(vouch.n, 4, 8.0)))
             await watched.until("vouched")
             assert watched.last[1] == 4
             assert list(watched.links._door.links) == ["w-2"]
@@ -198,7 +198,7 @@ def test_a_flood_of_connections_drops_its_own_and_no_link(monkeypatch: pytest.Mo
             assert await hello.ask("127.0.0.1", agent.port) == Greeting(JOB, "n-1")
             async with connected(agent) as late:
                 await late.prove()
-                assert isinstance(linkwire.decode(await late.line()), linkwire.Proven)
+                assert isinstance(links.decode(await late.line()), links.Proven)
             await is_alive(watcher)
 
     played(story)
@@ -209,11 +209,11 @@ def test_a_flood_from_one_address_drops_nobody_from_another() -> None:
         async with listening("n-1", host="203.0.113.9") as (_, agent), contextlib.AsyncExitStack() as stack:
             reader, writer = await asyncio.open_connection("127.0.0.1", agent.port, local_addr=("127.0.0.2", 0))
             early = Stranger(reader, writer)
-            said = linkwire.prove(SECRET, await early.greeted(), "w-2", secrets.token_hex(16))
+            said = links.prove(SECRET, await early.greeted(), "w-2", secrets.token_hex(16))
             for _ in range(2 * door.UNPROVEN_MAX):
                 await (await stack.enter_async_context(connected(agent))).greeted()
-            early.say(linkwire.encode(said))
-            assert isinstance(linkwire.decode(await early.line()), linkwire.Proven)
+            early.say(links.encode(said))
+            assert isinstance(links.decode(await early.line()), links.Proven)
             writer.transport.abort()
 
     played(story)
@@ -286,7 +286,7 @@ def test_a_peer_that_asks_and_does_not_read_is_dropped() -> None:
                 deaf.reader._transport.pause_reading()  # type: ignore[attr-defined]
                 while not gone.is_set():
                     if not deaf.writer.transport.get_write_buffer_size():  # Faster, the loop only copies what waits.
-                        deaf.say(linkwire.encode(Ping(1)) * 1000)
+                        deaf.say(links.encode(Ping(1)) * 1000)
                     await asyncio.sleep(0)
             assert set(other.links._door.links) == {"w-1"}
             await is_alive(watcher)
@@ -305,7 +305,7 @@ def test_a_peer_that_asks_and_does_not_read_is_dropped() -> None:
         (b"x" * 5000, b""),
         (b"elastic-launch 1 j1 n-2\n", b""),
         (b"elastic-launch 2 j1 n-2 " + b"0" * 32 + b"\n", b"nonsense\n"),
-        (b"elastic-launch 2 j1 n-2 " + b"0" * 32 + b"\n", linkwire.encode(Pong(1))),
+        (b"elastic-launch 2 j1 n-2 " + b"0" * 32 + b"\n", links.encode(Pong(1))),
         (b"elastic-launch 2 j1 n-9 " + b"0" * 32 + b"\n", b""),
         (b"elastic-launch 2 other n-2 " + b"0" * 32 + b"\n", b""),
     ],
@@ -326,7 +326,7 @@ def test_who_answers_and_does_not_prove_itself_makes_no_link_and_no_proof(first:
 def test_a_listener_without_the_secret_is_named_once() -> None:
     async def story() -> None:
         line = b"elastic-launch 2 j1 n-2 " + b"0" * 32 + b"\n"
-        lie = linkwire.encode(linkwire.Proven("0" * 64))
+        lie = links.encode(links.Proven("0" * 64))
         async with linked() as (watcher, _, agent), impostor(line, lie) as port:
             watcher.links.watch({"n-1": at(agent), "n-2": LinkTarget("127.0.0.1", port, 1)})
             await watcher.until("complaint")
@@ -406,7 +406,7 @@ def test_a_link_that_was_cut_long_ago_is_no_proof_after_one_that_ended_in_order(
             async with connected(agent) as again:
                 await again.prove("w-1")
                 await again.line()
-                again.say(linkwire.encode(Bye()))
+                again.say(links.encode(Bye()))
                 await again.is_closed()
             await proves_nothing(node, "w-1", third)
 
@@ -414,7 +414,7 @@ def test_a_link_that_was_cut_long_ago_is_no_proof_after_one_that_ended_in_order(
 
 
 def test_messages_have_the_words_that_are_documented() -> None:
-    assert json.loads(linkwire.encode(Ping(3))) == {"type": "ping", "n": 3}
+    assert json.loads(links.encode(Ping(3))) == {"type": "ping", "n": 3}
 
 
 def test_who_cannot_be_dialled_is_named_once_with_the_address_and_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ import aiohttp
 import pytest
 from msgspec.structs import replace
 
-from elastic.askwire import WorkerState
 from elastic.keys import JobKeys, View, encode
 from elastic.store.base import Delete, Put, Range
 from elastic.store.memory import MemoryCore
@@ -25,6 +24,7 @@ from launcher.page import live, ordering, server
 from launcher.page.live import FOLLOWED_MAX, Lives
 from launcher.page.server import BROWSERS_MAX, PageServer
 from launcher.status import describe
+from launcher.wire.inspect import WorkerState
 from tests.process.happenings import played
 from tests.unit.test_forget import GO, MEMBER, SPEC, WORLD
 from tests.unit.test_picturewords import window, worker

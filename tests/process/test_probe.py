@@ -11,8 +11,6 @@ import pytest
 from elastic.errors import DocumentError
 from elastic.keys import JobKeys, encode
 from elastic.model import Member
-from elastic.probe import Answer, Probe, Unreached, read_answer, read_probe
-from elastic.probe import encode as encode_probe
 from elastic.store.base import Delete, Entry, Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
@@ -21,6 +19,8 @@ from launcher.doctor import asking
 from launcher.hello import Hello
 from launcher.logs import Level, Narrator
 from launcher.probing import Prober
+from launcher.wire.reachability import Answer, Probe, Unreached, read_answer, read_probe
+from launcher.wire.reachability import encode as encode_probe
 
 LIMIT_S = 30.0
 KEYS = JobKeys("j1")

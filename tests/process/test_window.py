@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from elastic import askwire, linkwire
-from elastic.askwire import Log, LogEnd, LogPiece, LogStart, Refusal, Shown, Snapshot, Stacks, StackText
 from elastic.model import Member, Role
 from launcher import asking, stackdump
 from launcher.agent import inspect_server
@@ -25,6 +23,8 @@ from launcher.hello import Hello
 from launcher.lastlogs import LastLogs
 from launcher.links import Links
 from launcher.startlog import StartLog
+from launcher.wire import inspect, links
+from launcher.wire.inspect import Log, LogEnd, LogPiece, LogStart, Refusal, Shown, Snapshot, Stacks, StackText
 from tests.process.linking import SECRET, played
 from tests.process.linkpeer import JOB
 from tests.process.test_links_hostile import Stranger, connected, impostor
@@ -86,11 +86,11 @@ async def looked() -> AsyncIterator[Looked]:
         await agent.close()
 
 
-async def lets_in(stranger: Stranger, secret: str = SECRET) -> askwire.Answer:
+async def lets_in(stranger: Stranger, secret: str = SECRET) -> inspect.Answer:
     """Prove by hand; the agent's answer."""
     greeting = await stranger.greeted()
-    stranger.say(linkwire.encode(askwire.look(secret, greeting, secrets.token_hex(16))))
-    return askwire.read_answer(await stranger.line())
+    stranger.say(links.encode(inspect.look(secret, greeting, secrets.token_hex(16))))
+    return inspect.read_answer(await stranger.line())
 
 
 async def told(log: Log, asking: Asking) -> tuple[bytes, LogEnd]:
@@ -140,12 +140,12 @@ def test_a_recorded_proof_opens_nothing_later() -> None:
     async def story() -> None:
         async with looked() as agent:
             async with connected(agent.agent) as first:
-                said = askwire.look(SECRET, await first.greeted(), secrets.token_hex(16))
-                first.say(linkwire.encode(said))
-                assert isinstance(askwire.read_answer(await first.line()), Shown)
+                said = inspect.look(SECRET, await first.greeted(), secrets.token_hex(16))
+                first.say(links.encode(said))
+                assert isinstance(inspect.read_answer(await first.line()), Shown)
             async with connected(agent.agent) as again:
                 await again.greeted()
-                again.say(linkwire.encode(said))
+                again.say(links.encode(said))
                 assert await again.line() == b""
 
     played(story)
@@ -153,8 +153,8 @@ def test_a_recorded_proof_opens_nothing_later() -> None:
 
 def test_who_answers_for_an_agent_and_cannot_prove_it_is_not_believed() -> None:
     async def story() -> None:
-        greeting = linkwire.greeting_line(linkwire.Greeting(JOB, NODE, "0" * 32))
-        async with impostor(greeting, askwire.answer_line(Shown("0" * 64)), close=False) as port:
+        greeting = links.greeting_line(links.Greeting(JOB, NODE, "0" * 32))
+        async with impostor(greeting, inspect.answer_line(Shown("0" * 64)), close=False) as port:
             member = Member(host="127.0.0.1", slots=1, masters=(7000,), ports=(8000,), link=port)
             with pytest.raises(Unasked, match="cannot prove"):
                 async with Asking(JOB, SECRET, NODE, member):
@@ -265,8 +265,8 @@ def test_what_is_no_question_is_answered_by_a_sentence_and_the_end(data: bytes) 
         async with looked() as agent, connected(agent.agent) as stranger:
             assert isinstance(await lets_in(stranger), Shown)
             stranger.say(data)
-            with contextlib.suppress(linkwire.LinkError):  # Where much was unread, the answer may be lost with it.
-                answer = askwire.read_answer(await stranger.line())
+            with contextlib.suppress(links.LinkError):  # Where much was unread, the answer may be lost with it.
+                answer = inspect.read_answer(await stranger.line())
                 assert isinstance(answer, Refusal)
             await stranger.is_closed()
             assert agent.complaints == []
@@ -283,7 +283,7 @@ def test_an_asker_that_does_not_read_is_sent_away_and_costs_no_memory(monkeypatc
         async with looked() as agent, connected(agent.agent) as stranger:
             assert isinstance(await lets_in(stranger), Shown)
             stranger.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            stranger.say(askwire.question_line(Log(Role.WORKER, 3, follow=True)))
+            stranger.say(inspect.question_line(Log(Role.WORKER, 3, follow=True)))
             await until(lambda: bool(agent.window._followers))
             while agent.window._followers:
                 agent.log.write(b"x" * (1 << 18))

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic import askwire, linkwire
-from elastic.askwire import (
+from elastic.model import Role
+from launcher.wire import inspect, links
+from launcher.wire.inspect import (
     ANSWER_MAX,
     LINES_MAX,
     PIECE_BYTES,
@@ -28,8 +29,7 @@ from elastic.askwire import (
     WorkerNow,
     WorkerState,
 )
-from elastic.linkwire import Greeting, LinkError
-from elastic.model import Role
+from launcher.wire.links import Greeting, LinkError
 
 SECRET = "the secret of the job"
 NONCE, OTHER = "0123456789abcdef" * 2, "fedcba9876543210" * 2
@@ -45,7 +45,7 @@ def worker(index: int) -> WorkerNow:
         pid=4_000_000,
         g=7,
         state=WorkerState.PREPARING,
-        detail="d" * askwire.WORDS_MAX,
+        detail="d" * inspect.WORDS_MAX,
         metrics=METRICS,
         log=f"/home/me/log/workerlog.{index}",
     )
@@ -74,29 +74,29 @@ def snapshot(workers: int) -> Snapshot:
 
 
 def test_an_asker_and_an_agent_that_know_the_secret_believe_each_other() -> None:
-    said = askwire.look(SECRET, LISTENER, OTHER)
-    assert askwire.proves(SECRET, LISTENER, said)
-    assert askwire.answers(SECRET, LISTENER, said, askwire.shown(SECRET, LISTENER, said))
+    said = inspect.look(SECRET, LISTENER, OTHER)
+    assert inspect.proves(SECRET, LISTENER, said)
+    assert inspect.answers(SECRET, LISTENER, said, inspect.shown(SECRET, LISTENER, said))
 
 
 def test_another_secret_another_greeting_and_another_nonce_prove_nothing() -> None:
-    said = askwire.look(SECRET, LISTENER, OTHER)
-    assert not askwire.proves("another", LISTENER, said)
-    assert not askwire.proves(SECRET, Greeting("j1", "h-0001", OTHER), said)
-    assert not askwire.proves(SECRET, Greeting("j1", "h-0002", NONCE), said)
-    assert not askwire.proves(SECRET, LISTENER, msgspec.structs.replace(said, nonce=NONCE))
+    said = inspect.look(SECRET, LISTENER, OTHER)
+    assert not inspect.proves("another", LISTENER, said)
+    assert not inspect.proves(SECRET, Greeting("j1", "h-0001", OTHER), said)
+    assert not inspect.proves(SECRET, Greeting("j1", "h-0002", NONCE), said)
+    assert not inspect.proves(SECRET, LISTENER, msgspec.structs.replace(said, nonce=NONCE))
 
 
 def test_an_asker_cannot_pass_for_an_agent_nor_an_agent_open_a_window_with_its_proof() -> None:
-    look = askwire.look(SECRET, LISTENER, OTHER)
-    assert not linkwire.proves(SECRET, LISTENER, linkwire.Prove("w-0001", look.nonce, look.mac))
-    proof = linkwire.prove(SECRET, LISTENER, "w-0001", OTHER)
-    assert not askwire.proves(SECRET, LISTENER, linkwire.Look(proof.nonce, proof.mac))
+    look = inspect.look(SECRET, LISTENER, OTHER)
+    assert not links.proves(SECRET, LISTENER, links.Prove("w-0001", look.nonce, look.mac))
+    proof = links.prove(SECRET, LISTENER, "w-0001", OTHER)
+    assert not inspect.proves(SECRET, LISTENER, links.Look(proof.nonce, proof.mac))
 
 
 def test_the_proof_of_an_asker_that_is_sent_back_to_it_proves_nothing() -> None:
-    said = askwire.look(SECRET, LISTENER, OTHER)
-    assert not askwire.answers(SECRET, LISTENER, said, Shown(said.mac))
+    said = inspect.look(SECRET, LISTENER, OTHER)
+    assert not inspect.answers(SECRET, LISTENER, said, Shown(said.mac))
 
 
 # Lines
@@ -107,10 +107,10 @@ def test_the_proof_of_an_asker_that_is_sent_back_to_it_proves_nothing() -> None:
     [Now(), Log(Role.WORKER, 10**9, LINES_MAX, True, 2**53, 2**53, 2**53), Stacks(Role.SERVER, 0)],
 )
 def test_a_question_is_one_short_line_and_is_read_back(question: Question) -> None:
-    line = askwire.question_line(question)
+    line = inspect.question_line(question)
     assert line.count(b"\n") == 1
     assert len(line) <= QUESTION_MAX
-    assert askwire.read_question(line.removesuffix(b"\n")) == question
+    assert inspect.read_question(line.removesuffix(b"\n")) == question
 
 
 @pytest.mark.parametrize(
@@ -128,16 +128,16 @@ def test_a_question_is_one_short_line_and_is_read_back(question: Question) -> No
 )
 def test_what_is_no_question_is_refused_with_one_kind_of_error(line: bytes) -> None:
     with pytest.raises(LinkError):
-        askwire.read_question(line)
+        inspect.read_question(line)
     with pytest.raises(LinkError):
-        askwire.read_answer(line)
+        inspect.read_answer(line)
 
 
 @given(st.binary(max_size=PIECE_BYTES))
 def test_bytes_of_a_log_come_as_they_are(data: bytes) -> None:
-    line = askwire.answer_line(LogPiece(data, 7))
+    line = inspect.answer_line(LogPiece(data, 7))
     assert len(line) <= ANSWER_MAX
-    assert askwire.read_answer(line.removesuffix(b"\n")) == LogPiece(data, 7)
+    assert inspect.read_answer(line.removesuffix(b"\n")) == LogPiece(data, 7)
 
 
 @pytest.mark.parametrize(
@@ -150,19 +150,19 @@ def test_bytes_of_a_log_come_as_they_are(data: bytes) -> None:
         Refusal("z" * 2000),
     ],
 )
-def test_the_longest_answers_find_room_in_a_line(answer: askwire.Answer) -> None:
-    assert len(askwire.answer_line(answer)) <= ANSWER_MAX
+def test_the_longest_answers_find_room_in_a_line(answer: inspect.Answer) -> None:
+    assert len(inspect.answer_line(answer)) <= ANSWER_MAX
 
 
 def test_a_snapshot_with_little_to_tell_is_told_whole() -> None:
-    line = askwire.answer_line(snapshot(8))
-    assert askwire.read_answer(line.removesuffix(b"\n")) == snapshot(8)
+    line = inspect.answer_line(snapshot(8))
+    assert inspect.read_answer(line.removesuffix(b"\n")) == snapshot(8)
 
 
 @pytest.mark.parametrize("workers", [30, 60, 500])
 def test_of_a_snapshot_that_is_too_long_what_finds_room_is_told_and_the_rest_is_counted(workers: int) -> None:
-    line = askwire.answer_line(snapshot(workers))
-    found = askwire.read_answer(line.removesuffix(b"\n"))
+    line = inspect.answer_line(snapshot(workers))
+    found = inspect.read_answer(line.removesuffix(b"\n"))
     assert len(line) <= ANSWER_MAX
     assert isinstance(found, Snapshot)
     assert found.workers

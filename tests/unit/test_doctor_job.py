@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from elastic.probe import Answer, Unreached
 from elastic.store.base import Status
 from launcher.doctor.etcd import latency_check, server_checks
 from launcher.doctor.job import reach_check, standing_checks, versions_check
 from launcher.system.checks import Level
+from launcher.wire.reachability import Answer, Unreached
 from tests.unit.views import Job
 
 # etcd

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic import linkwire
-from elastic.linkwire import (
+from launcher.wire import links
+from launcher.wire.links import (
     LINE_MAX,
     Bye,
     Granted,
@@ -40,27 +40,27 @@ EACH: tuple[Message, ...] = (
 
 @pytest.mark.parametrize("message", EACH, ids=lambda message: type(message).__name__)
 def test_each_message_is_one_line_that_reads_back(message: Message) -> None:
-    line = linkwire.encode(message)
+    line = links.encode(message)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
-    assert linkwire.decode(line[:-1]) == message
+    assert links.decode(line[:-1]) == message
 
 
 def test_the_longest_lines_are_not_too_long() -> None:
-    long = "n" * linkwire.NAME_MAX
-    assert len(linkwire.encode(Prove(long, B, MAC))) < LINE_MAX
-    assert len(linkwire.greeting_line(Greeting(long, long, A))) < LINE_MAX
+    long = "n" * links.NAME_MAX
+    assert len(links.encode(Prove(long, B, MAC))) < LINE_MAX
+    assert len(links.greeting_line(Greeting(long, long, A))) < LINE_MAX
 
 
 @pytest.mark.parametrize("nonce", [None, A])
 def test_a_greeting_reads_back(nonce: str | None) -> None:
     greeting = Greeting("j1", "h.example-12ab", nonce)
-    assert linkwire.read_greeting(linkwire.greeting_line(greeting)[:-1]) == greeting
+    assert links.read_greeting(links.greeting_line(greeting)[:-1]) == greeting
 
 
 def test_a_line_of_version_1_has_no_nonce_and_one_of_a_later_version_says_who_it_is() -> None:
-    assert linkwire.read_greeting(b"elastic-launch 1 j1 n-1") == Greeting("j1", "n-1")
-    assert linkwire.read_greeting(b"elastic-launch 3 j1 n-1 something else") == Greeting("j1", "n-1")
+    assert links.read_greeting(b"elastic-launch 1 j1 n-1") == Greeting("j1", "n-1")
+    assert links.read_greeting(b"elastic-launch 3 j1 n-1 something else") == Greeting("j1", "n-1")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_line_of_version_1_has_no_nonce_and_one_of_a_later_version_says_who_it
 )
 def test_another_line_is_no_greeting(line: bytes) -> None:
     with pytest.raises(LinkError):
-        linkwire.read_greeting(line)
+        links.read_greeting(line)
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_another_line_is_no_greeting(line: bytes) -> None:
 )
 def test_another_line_is_no_message(line: bytes) -> None:
     with pytest.raises(LinkError):
-        linkwire.decode(line)
+        links.decode(line)
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_raise_anything_else(line: bytes) -> None:
-    for read in (linkwire.decode, linkwire.read_greeting):
+    for read in (links.decode, links.read_greeting):
         try:
             read(line)
         except LinkError:
@@ -124,15 +124,15 @@ def test_no_bytes_raise_anything_else(line: bytes) -> None:
 
 
 def test_who_knows_the_secret_proves_itself_on_both_sides() -> None:
-    said = linkwire.prove(SECRET, LISTENER, "n-2", B)
-    assert linkwire.proves(SECRET, LISTENER, said)
-    assert linkwire.answers(SECRET, LISTENER, said, linkwire.proven(SECRET, LISTENER, said))
+    said = links.prove(SECRET, LISTENER, "n-2", B)
+    assert links.proves(SECRET, LISTENER, said)
+    assert links.answers(SECRET, LISTENER, said, links.proven(SECRET, LISTENER, said))
 
 
 def test_another_secret_proves_nothing() -> None:
-    said = linkwire.prove("t", LISTENER, "n-2", B)
-    assert not linkwire.proves(SECRET, LISTENER, said)
-    assert not linkwire.answers("t", LISTENER, said, linkwire.proven(SECRET, LISTENER, said))
+    said = links.prove("t", LISTENER, "n-2", B)
+    assert not links.proves(SECRET, LISTENER, said)
+    assert not links.answers("t", LISTENER, said, links.proven(SECRET, LISTENER, said))
 
 
 @pytest.mark.parametrize(
@@ -147,18 +147,18 @@ def test_another_secret_proves_nothing() -> None:
     ids=["job", "listener", "the listener's nonce: a replay", "dialler", "the dialler's nonce"],
 )
 def test_a_proof_holds_for_one_job_both_nodes_and_both_nonces(listener: Greeting, said: Prove) -> None:
-    mac = linkwire.prove(SECRET, LISTENER, "n-2", B).mac
-    assert not linkwire.proves(SECRET, listener, Prove(said.node, said.nonce, mac))
+    mac = links.prove(SECRET, LISTENER, "n-2", B).mac
+    assert not links.proves(SECRET, listener, Prove(said.node, said.nonce, mac))
 
 
 def test_a_proof_sent_back_proves_nothing() -> None:
-    said = linkwire.prove(SECRET, LISTENER, "n-2", B)
-    assert not linkwire.answers(SECRET, LISTENER, said, Proven(said.mac))
+    said = links.prove(SECRET, LISTENER, "n-2", B)
+    assert not links.answers(SECRET, LISTENER, said, Proven(said.mac))
 
 
 def test_names_that_touch_are_not_mixed_up() -> None:
-    one = linkwire.prove(SECRET, Greeting("j", "11", A), "1", B)
-    other = linkwire.prove(SECRET, Greeting("j", "1", A), "11", B)
+    one = links.prove(SECRET, Greeting("j", "11", A), "1", B)
+    other = links.prove(SECRET, Greeting("j", "1", A), "11", B)
     assert one.mac != other.mac
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from elastic.askwire import WorkerState
 from elastic.course import Course, Point
 from elastic.model import Status, Verdict
 from elastic.story import tell
@@ -18,6 +17,7 @@ from launcher.page.document import document, embedded
 from launcher.page.looking import shown
 from launcher.page.sections import fresh, newest_point, sections
 from launcher.status import JobStatus, describe
+from launcher.wire.inspect import WorkerState
 from tests.unit.test_picturewords import window, worker
 from tests.unit.test_status import generation, view
 from tests.unit.test_story import FIRST, LOST, back, course, ended, go, made

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.askwire import Snapshot, WorkerNow, WorkerState
 from elastic.model import MemberState, Role
 from launcher.picturewords import COLUMNS, cells, foot_lines, length, rows, speed
 from launcher.status import NodeState, NodeStatus, describe
+from launcher.wire.inspect import Snapshot, WorkerNow, WorkerState
 from tests.unit.test_status import generation, member, view
 
 

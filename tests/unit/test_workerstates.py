@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.askwire import WorkerState
 from elastic.channel import (
     Committed,
     Formed,
@@ -19,6 +18,7 @@ from elastic.channel import (
     Standing,
 )
 from elastic.model import Role
+from launcher.wire.inspect import WorkerState
 from launcher.workerstates import Seen, WorkerStates
 
 HELLO = Hello(rank=2, local_rank=0, pid=70, generation=3, stacks_signal=64)

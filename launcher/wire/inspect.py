@@ -1,7 +1,7 @@
 """What an operator asks one agent, and what it answers, as values and lines (pure).
 
     agent                                         asker
-    elastic-launch 2 <job> <node> <nonce>   ──►             as to everybody that connects (`elastic.linkwire`)
+    elastic-launch 2 <job> <node> <nonce>   ──►             as to everybody that connects (`launcher.wire.links`)
                                             ◄──  Look       that it knows the job's secret; it makes no link
     Shown                                   ──►             that the agent knows it too
                                             ◄──  Now, Log, Stacks     one question, then the next
@@ -25,9 +25,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec.structs import replace
 
-from elastic.linkwire import LINE_MAX, Greeting, LinkError, Look, Mac, mac
 from elastic.model import Role, Step
 from elastic.unreadable import UNREADABLE
+from launcher.wire.links import LINE_MAX, Greeting, LinkError, Look, Mac, mac
 
 QUESTION_MAX: Final = LINE_MAX
 """Bytes of a question with its end."""

@@ -6,7 +6,7 @@
     Proven                                  ──►            that the listener knows it too: the link is up
     Pong, Vouch, Bye                        ◄─►  Ping, Granted
 
-Instead of `Prove` an operator's command says `Look`, and goes on as `elastic.askwire` has it.
+Instead of `Prove` an operator's command says `Look`, and goes on as `launcher.wire.inspect` has it.
 
 Both proofs are HMAC-SHA256 over the role, the job, both node ids and both nonces: a proof that was recorded, or sent
 back to the one who made it, proves nothing. What is said afterwards is not signed: who can write into a TCP connection
@@ -101,7 +101,7 @@ class Bye(msgspec.Struct, frozen=True, tag="bye"):
 
 
 class Look(msgspec.Struct, frozen=True, tag="look"):
-    """The first words of somebody who makes no link, and asks how this node stands (`elastic.askwire`)."""
+    """The first words of somebody who makes no link, and asks how this node stands (`launcher.wire.inspect`)."""
 
     nonce: Nonce
     mac: Mac

@@ -1,0 +1,1 @@
+"""The protocols between agents, and between operators and agents, as values and lines (pure)."""
