@@ -1,4 +1,4 @@
-"""Workers that make no steps any more: noticed by the clock of `elastic.hangclock`, shown by their stacks."""
+"""Workers that make no steps any more: noticed by the clock of `launcher.health.hang_detector`, shown by their stacks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from elastic.channel import Hello, Preparing, Progress, Ready, Said
-from elastic.hangclock import HangClock
+from launcher.health.hang_detector import HangClock
 from launcher.system.processes import is_frozen
 from launcher.talk import Heard, WorkerTalk
 

@@ -14,7 +14,6 @@ from elastic.channel import SERVERS_FROM, Listening, Said, fitting
 from elastic.errors import NurseryLost
 from elastic.model import Cause, Role, WorkerExit
 from elastic.naming import process_name
-from elastic.splitclock import FORMS
 from elastic.store.scratch import NODE, Scratch, remove_left_behind
 from launcher import environment, envlog, errorfile, exits, logs, progressfile, stackdump, workers
 from launcher.config import Config
@@ -22,6 +21,7 @@ from launcher.console import Console
 from launcher.deaths import Deaths
 from launcher.folderclaim import FolderClaim
 from launcher.hangs import Hanging, HangWatch
+from launcher.health.partition_detector import FORMS
 from launcher.jsonlines import JsonLines
 from launcher.lastlogs import LastLogs
 from launcher.lists import Lists

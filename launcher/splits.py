@@ -1,4 +1,4 @@
-"""Workers that wait while other machines cannot be reached: by the clock of `elastic.splitclock`.
+"""Workers that wait while other machines cannot be reached: by the clock of `launcher.health.partition_detector`.
 
 What is tried are the agents' listeners, on the addresses at which their workers are reached, too. It is enough that the
 kernel there takes the connection: an agent may be busy, or stand still.
@@ -16,9 +16,9 @@ from elastic.errors import DocumentError, StoreError
 from elastic.keys import JobKeys, decode
 from elastic.model import Generation, Member
 from elastic.split import looked_at
-from elastic.splitclock import SplitClock
 from elastic.store.base import Range, Store
 from elastic.store.lookup import connected, resolved
+from launcher.health.partition_detector import SplitClock
 from launcher.net.acceptor import OUT_OF
 from launcher.talk import Heard, WorkerTalk
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from elastic import splitclock
 from elastic.channel import Formed, Joining, Progress, Restored, Said
 from elastic.keys import JobKeys, encode
 from elastic.model import Generation, Member, Place, Why
@@ -22,6 +21,7 @@ from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
 from launcher import splits
 from launcher.console import Console
+from launcher.health import partition_detector
 from launcher.hello import Hello
 from launcher.logs import Level, Narrator
 from launcher.splits import SplitWatch
@@ -231,7 +231,7 @@ def test_who_is_awaited_for_less_long_than_before_is_looked_for_sooner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A first step may take long, and the second one is there in a moment."""
-    monkeypatch.setattr(splitclock, "FIRST_STEP", 1e6)
+    monkeypatch.setattr(partition_detector, "FIRST_STEP", 1e6)
 
     async def story(watched: Watched) -> None:
         await watched.member("b")

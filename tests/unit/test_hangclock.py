@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic.hangclock import HangClock
+from launcher.health.hang_detector import HangClock
 
 
 def reported(*steps: tuple[int, int, float], limit_s: float = 10.0) -> HangClock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic.splitclock import BASELINE_S, FIRST_STEP, FORMS, LOOK_MAX_S, NEVER_REACHED, SplitClock
+from launcher.health.partition_detector import BASELINE_S, FIRST_STEP, FORMS, LOOK_MAX_S, NEVER_REACHED, SplitClock
 
 LIMIT_S = 40.0
 B = ("b",)

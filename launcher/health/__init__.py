@@ -1,0 +1,1 @@
+"""Detectors for workers that hang and for networks that are split (pure)."""
