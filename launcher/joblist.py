@@ -13,10 +13,10 @@ from typing import Final
 import msgspec
 
 from elastic.errors import TooLarge
-from elastic.history import written_at
 from elastic.keys import JOB_ID, JobKeys, View, ViewReader
 from elastic.model import Status
 from elastic.store.base import Range, Store
+from launcher.history.events import written_at
 
 PAGE: Final = 10_000
 """Keys in a page. For each request etcd counts all that follow, so that many small ones would be slow."""

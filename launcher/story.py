@@ -1,16 +1,16 @@
-"""Reads the story of a job (`elastic.story`) from the store, and says it in one line."""
+"""Reads the story of a job (`launcher.history.job_report`) from the store, and says it in one line."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
 
-from elastic import course
 from elastic.errors import DocumentError
 from elastic.keys import JobKeys, decode
 from elastic.store.base import Range, Store
-from elastic.story import Story, tell
 from launcher.agent.history_writer import read
+from launcher.history import training_curve
+from launcher.history.job_report import Story, tell
 
 
 async def read_story(store: Store, keys: JobKeys, now: float) -> Story:
@@ -21,7 +21,7 @@ async def read_story(store: Store, keys: JobKeys, now: float) -> Story:
         store.list(Range.key(keys.verdict)),
         store.list(Range.prefix(keys.members), keys_only=True, limit=1),
     )
-    points = course.read(written.entries[0].value) if written.entries else None
+    points = training_curve.read(written.entries[0].value) if written.entries else None
     ended = None
     with suppress(DocumentError):
         ended = decode(keys, keys.verdict, verdict.entries[0].value) if verdict.entries else None

@@ -1,4 +1,4 @@
-"""Writes the course of training into the store (`elastic.course`), beside the work that matters.
+"""Writes the course of training into the store (`launcher.history.training_curve`), beside the work that matters.
 
 Rank 0 reports its steps to the agent of its node, and that one writes: once in a while, when its workers of a
 generation are gone, and before it leaves. Who has rank 0 next reads what is there, and goes on.
@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from elastic import course
 from elastic.channel import Progress, Said
-from elastic.course import Course, Point
 from elastic.errors import OutcomeUnknown, StoreError
 from elastic.keys import JobKeys, encode
 from elastic.store.base import Compare, Entry, Put, Range, Read, Store
+from launcher.history import training_curve
+from launcher.history.training_curve import Course, Point
 from launcher.logs import Narrator
 from launcher.talk import Heard, WorkerTalk
 
@@ -127,7 +127,7 @@ class CourseWriter:
         self._g, step = newest
         metrics = {name: _rounded(number) for name, number in self._metrics.items()}
         point = Point(step, round(self._clock(), 3), self._g, metrics.get("loss"))
-        self._course = course.add(self._course, point, metrics)
+        self._course = training_curve.add(self._course, point, metrics)
         self._due_at = self._steady() + self._course.spacing_s
 
     # --- the store ------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class CourseWriter:
             try:
                 result = await self._store.txn(
                     (Compare.equals(self._keys.incarnation, incarnation), Compare.modified(key, self._revision)),
-                    (Put(key, course.write(written)),),
+                    (Put(key, training_curve.write(written)),),
                     (Read(Range.key(self._keys.incarnation)), Read(Range.key(key))),
                 )
             except OutcomeUnknown:
@@ -161,9 +161,9 @@ class CourseWriter:
     def _know(self, entries: tuple[Entry, ...]) -> None:
         """Go on with what stands there; what cannot be read is replaced."""
         self._revision = entries[0].mod_revision if entries else 0
-        known = course.read(entries[0].value) if entries else None
+        known = training_curve.read(entries[0].value) if entries else None
         if known is not None:
-            self._course = course.merge(known, self._course)
+            self._course = training_curve.merge(known, self._course)
 
     @staticmethod
     async def _pause(event: asyncio.Event, limit_s: float) -> None:

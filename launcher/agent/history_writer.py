@@ -1,4 +1,4 @@
-"""Writes and reads the history of a job in the store (`elastic.history`), beside the work that matters."""
+"""Writes and reads the history of a job in the store (`launcher.history.events`), beside the work that matters."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from elastic import history
 from elastic.errors import StoreError
 from elastic.keys import JobKeys
 from elastic.proposals import Transaction
-from elastic.recovery import Recovery
 from elastic.store.base import Range, Store
+from launcher.history import events as history
+from launcher.history.recovery import Recovery
 from launcher.logs import Narrator, clean
 
 WAITING_MAX = 100

@@ -1,4 +1,4 @@
-"""Tells people, the log folder and the store where the time of each recovery went (see `elastic.timeline`)."""
+"""Tells people, the log folder and the store where the time of each recovery went (see `launcher.history.recorder`)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from elastic import history
 from elastic.agentevents import Action, Event
 from elastic.agentfacts import Facts
 from elastic.channel import Committed, Formed, Progress, Restored, Said, Standing
-from elastic.recovery import Recovery, begun
-from elastic.seattimeline import SeatTimeline
-from elastic.timeline import Timeline
 from launcher.agent.history_writer import History
 from launcher.events import EventLog
+from launcher.history import events
+from launcher.history.ps_recorder import SeatTimeline
+from launcher.history.recorder import Timeline
+from launcher.history.recovery import Recovery, begun
 from launcher.logs import Narrator
 from launcher.talk import Heard, WorkerTalk
 from launcher.worker import Exited, Spawned, WorkerEvent
@@ -62,7 +62,7 @@ class TimelineTeller:
         self._timeline.observe(facts, event, actions, arrived=arrived, now=self._clock())
         if isinstance(self._timeline, SeatTimeline):
             for found in self._timeline.beginnings:
-                self._store.note(history.of_beginning(found, self._node, time.time()))
+                self._store.note(events.of_beginning(found, self._node, time.time()))
         self._own()
         self._plan()
 
@@ -150,7 +150,7 @@ class TimelineTeller:
 
     def _say(self, found: Recovery) -> None:
         self._log.write("start" if found.start else "recovery", found.g, found.fields)
-        self._store.note(history.of_recovery(found, self._node, time.time(), self._clock()))
+        self._store.note(events.of_recovery(found, self._node, time.time(), self._clock()))
         (self._narrator.detail if found.start else self._narrator.say)(found.line)
 
 

@@ -29,9 +29,9 @@ from elastic.agentevents import (
 )
 from elastic.agentfacts import Facts, Phase
 from elastic.cooldown import budget_of
-from elastic.goodmeter import GoodputMeter
 from elastic.model import Ended, Generation, Why
-from elastic.recovery import Mark, Recovery
+from launcher.history.goodput_meter import GoodputMeter
+from launcher.history.recovery import Mark, Recovery
 from launcher.metrics.catalog import BY_NAME
 from launcher.progresswords import RATE_WINDOW_S
 from launcher.steps import Steps

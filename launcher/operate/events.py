@@ -11,13 +11,13 @@ from typing import Final
 
 import msgspec
 
-from elastic import history
 from elastic.errors import StoreError
-from elastic.history import Event, What
 from elastic.keys import JobKeys
 from elastic.store.base import Entry, Range
 from elastic.store.mirror import Mirror
 from launcher.agent.history_writer import in_words
+from launcher.history import events as history
+from launcher.history.events import Event, What
 from launcher.operate.job import WHO, Command, Job, write
 from launcher.operate.phasebar import bar
 from launcher.story import read_story, story_line

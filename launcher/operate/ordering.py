@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from elastic import history
 from elastic.errors import ElasticError, OutcomeUnknown
-from elastic.history import Event, What
 from elastic.keys import View
 from elastic.model import SCHEMA
 from elastic.proposals import Transaction
 from elastic.store.base import Operation, Put, Range
+from launcher.history import events
+from launcher.history.events import Event, What
 from launcher.logs import clean
 from launcher.operate.job import NO_SUCH_JOB, Job
 from launcher.text.failure_report import ended_lines
@@ -67,12 +67,12 @@ async def _noted(job: Job, view: View, text: str, transaction: Transaction) -> t
     """What puts an order into the history of the job, and the verdict if it is one: no agent tells of that."""
     g = view.generation.value.g if view.generation is not None else 0
     at = round(time.time(), 3)
-    order = Event(at=at, node=operator(), what=What.ORDER, g=g, text=text[: history.TEXT_MAX])
+    order = Event(at=at, node=operator(), what=What.ORDER, g=g, text=text[: events.TEXT_MAX])
     listing = await job.store.list(Range.prefix(job.keys.events), keys_only=True)
     present = sorted(entry.key for entry in listing.entries)
     noted: list[Operation] = []
-    for event in (order, *history.events_of(job.keys, transaction, operator(), at)):
-        put, *deleted = history.remember(job.keys, event, present)
+    for event in (order, *events.events_of(job.keys, transaction, operator(), at)):
+        put, *deleted = events.remember(job.keys, event, present)
         noted += (put, *deleted)
         present += [one.key for one in (put,) if isinstance(one, Put)]
     return tuple(noted)

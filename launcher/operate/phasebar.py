@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from elastic.recovery import Mark
+from launcher.history.recovery import Mark
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from elastic import course
 from elastic.errors import ConfigError
 from elastic.store.base import Range
 from launcher.agent import history_writer
+from launcher.history import training_curve
 from launcher.operate.job import Command, Job, write
 from launcher.operate.picture import picture
 from launcher.page.document import document
@@ -48,7 +48,7 @@ async def report(job: Job) -> bytes:
     found = await picture(job, await job.view(everything=True))
     events = await history_writer.read(job.store, job.keys)
     written = (await job.store.list(Range.key(job.keys.course))).entries
-    points = course.read(written[0].value) if written else None
+    points = training_curve.read(written[0].value) if written else None
     told = await read_story(job.store, job.keys, now)
     made = document({"job": job.job_id}, sections(found, told, points, events, now))
     return made.html

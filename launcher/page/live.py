@@ -13,15 +13,16 @@ from typing import Final
 
 import msgspec
 
-from elastic import course, history
-from elastic.course import Course
 from elastic.errors import ElasticError, StoreError
-from elastic.history import Event
 from elastic.keys import JobKeys, View, ViewReader
 from elastic.store.base import Entry, Range, Store
 from elastic.store.mirror import Mirror
-from elastic.story import tell
 from launcher import status
+from launcher.history import events as history
+from launcher.history import training_curve
+from launcher.history.events import Event
+from launcher.history.job_report import tell
+from launcher.history.training_curve import Course
 from launcher.operate.job import Job
 from launcher.operate.picture import Picture, picture
 from launcher.page.sections import fresh, newest_point, sections
@@ -127,7 +128,7 @@ class LiveJob:
             point, metrics = newest
             last = self._seen.points[-1] if self._seen.points else None
             if last is None or (point.g, point.step) != (last.g, last.step):
-                self._seen = course.add(self._seen, point, metrics)
+                self._seen = training_curve.add(self._seen, point, metrics)
 
     def _show(self, described: status.JobStatus) -> None:
         """Tell what the store says, and the nodes' newest words."""
@@ -204,7 +205,7 @@ class _History:
         written = entries.get(self._keys.course)
         if written != self._course_read:
             self._course_read = written
-            self.course = course.read(written.value) if written is not None else None
+            self.course = training_curve.read(written.value) if written is not None else None
 
 
 class Lives:

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from elastic.course import Course, Point
-from elastic.history import Event
 from elastic.model import Role, Status
-from elastic.story import Chapter, Story
+from launcher.history.events import Event
+from launcher.history.job_report import Chapter, Story
+from launcher.history.training_curve import Course, Point
 from launcher.operate.picture import Picture
 from launcher.status import JobStatus, NodeStatus
 from launcher.wire.inspect import Snapshot, WorkerNow, WorkerState

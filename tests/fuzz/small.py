@@ -6,15 +6,17 @@ import contextlib
 
 import msgspec
 
-from elastic import compact, course, history, keys
+from elastic import compact, keys
 from elastic.errors import ConfigError, DocumentError
-from elastic.history import Event, What
 from elastic.model import Saved, contradiction
 from elastic.store.base import Entry
-from elastic.story import tell
 from elastic.train.wishes import newest_known
 from launcher.agent.history_writer import in_words
 from launcher.doctor.job import reach_check
+from launcher.history import events as history
+from launcher.history import training_curve
+from launcher.history.events import Event, What
+from launcher.history.job_report import tell
 from launcher.wire import reachability
 from launcher.wire.reachability import Answer, Probe, Unreached
 from tests.fuzz.target import Target
@@ -59,7 +61,7 @@ def events(data: bytes) -> None:
     events = history.read(KEYS, entries)
     for found in events:
         assert "\n" not in in_words(found)
-    told = tell(events, course.read(data), now=2e9)
+    told = tell(events, training_curve.read(data), now=2e9)
     assert told.goodput is None or 0.0 <= told.goodput <= 1.0
     msgspec.json.encode(told)
     present = [entry.key for entry in entries]

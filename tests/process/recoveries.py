@@ -6,10 +6,10 @@ import json
 import re
 from typing import Any
 
-from elastic.history import Event
 from elastic.keys import JobKeys
 from elastic.store.etcd import EtcdStore
 from launcher.agent import history_writer
+from launcher.history.events import Event
 from tests.process.jobs import Job
 from tests.process.nodes import Node
 

@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from elastic.history import Event, What, remember
 from elastic.keys import Document, JobKeys, encode
 from elastic.model import Generation, Go, Member, Np, Place, Spec, Status, Verdict, Why
 from elastic.store.base import Put
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
 from launcher import ctl
+from launcher.history.events import Event, What, remember
 from launcher.operate import job
 from launcher.system import stdout
 from tests.process import lighttorch

@@ -14,12 +14,12 @@ from signal import SIGINT
 
 import pytest
 
-from elastic import course
 from elastic.keys import JobKeys
 from elastic.store.base import Range
 from elastic.store.etcd import EtcdStore
-from elastic.story import Story
 from launcher.ctl import main
+from launcher.history import training_curve
+from launcher.history.job_report import Story
 from launcher.story import read_story
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import Job, story, story_with_its_own_etcd
@@ -68,7 +68,7 @@ async def told(job: Job) -> tuple[Story, list[tuple[int, int]]]:
     store, keys = EtcdStore([job.etcd.endpoint]), JobKeys(job.job_id)
     try:
         found = await store.list(Range.key(keys.course))
-        written = course.read(found.entries[0].value) if found.entries else None
+        written = training_curve.read(found.entries[0].value) if found.entries else None
         points = [(point.g, point.step) for point in written.points] if written is not None else []
         return await read_story(store, keys, 0.0), points
     finally:

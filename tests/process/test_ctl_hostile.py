@@ -17,8 +17,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from elastic.course import Course, Point
-from elastic.history import Event, What, remember
 from elastic.keys import Document, JobKeys, encode
 from elastic.model import (
     Cause,
@@ -39,6 +37,8 @@ from elastic.model import (
 )
 from elastic.store.base import Put
 from elastic.store.etcd import EtcdStore
+from launcher.history.events import Event, What, remember
+from launcher.history.training_curve import Course, Point
 from launcher.wire.inspect import Snapshot, Stacks, StackText, WorkerNow, WorkerState
 from tests.process.linking import SECRET
 from tests.process.linkpeer import JOB

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from elastic.course import Course, Point
+from launcher.history.training_curve import Course, Point
 from launcher.page import server
 from launcher.page.document import document
 from tests.process import held

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from elastic.history import of_beginning
 from elastic.keys import JobKeys
 from elastic.model import Why
-from elastic.recovery import Mark, Recovery
-from elastic.seattimeline import Beginning
 from elastic.store.base import Listing
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
 from launcher.agent.history_writer import LOOK_AFTER_S, WAITING_MAX, History
 from launcher.console import Console
+from launcher.history.events import of_beginning
+from launcher.history.ps_recorder import Beginning
+from launcher.history.recovery import Mark, Recovery
 from launcher.logs import Narrator
 
 KEYS = JobKeys("j")

@@ -6,8 +6,8 @@ from typing import Generic, TypeVar
 
 from elastic.agentevents import Action, Event, Send
 from elastic.agentfacts import Facts
-from elastic.seattimeline import SeatTimeline
-from elastic.timeline import Timeline
+from launcher.history.ps_recorder import SeatTimeline
+from launcher.history.recorder import Timeline
 from tests.unit.bench import Bench
 
 THINKS_S = 0.001

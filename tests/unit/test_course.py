@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.course import NAMES_MAX, POINTS_MAX, Course, Point, add, merge, read, write
+from launcher.history.training_curve import NAMES_MAX, POINTS_MAX, Course, Point, add, merge, read, write
 
 
 def trained(count: int, every_s: float = 1.0, *, g: int = 1, began: float = 0.0) -> Course:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from elastic import course
 from elastic.channel import Progress
-from elastic.course import Course, Point
 from elastic.errors import OutcomeUnknown, StoreUnavailable
 from elastic.keys import encode
 from elastic.store.base import Delete, Put, Range
 from launcher.agent.curve_publisher import CourseWriter
+from launcher.history import training_curve
+from launcher.history.training_curve import Course, Point
 from launcher.talk import Heard, WorkerTalk
 from tests.unit.documents import KEYS
 from tests.unit.onejob import OneJob
@@ -40,7 +40,7 @@ class Job(OneJob):
     @property
     def stored(self) -> Course | None:
         entries = self.core.list(Range.key(KEYS.course)).entries
-        return course.read(entries[0].value) if entries else None
+        return training_curve.read(entries[0].value) if entries else None
 
     @property
     def steps(self) -> list[tuple[int, int]]:
@@ -163,7 +163,7 @@ def test_the_end_of_a_generation_is_written_while_the_agent_goes_on(job: Job, mo
 
 
 def test_a_write_that_another_node_came_before_has_what_both_know(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = course.write(Course(points=(Point(7, 900.0, 1),)))
+    other = training_curve.write(Course(points=(Point(7, 900.0, 1),)))
     txn, others = job.store.txn, [other]
 
     async def overtaken(*arguments: Any) -> Any:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from elastic.history import Event, What, remember
 from elastic.keys import Document, JobKeys, encode
 from elastic.model import Generation, Go, Member, Np, Place, Spec, Status, Verdict, Why
 from elastic.store.base import Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
 from launcher import joblist
+from launcher.history.events import Event, What, remember
 from launcher.joblist import jobs
 from launcher.operate import forget
 from launcher.operate.job import Job, NoSuchJob

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic import history
 from elastic.errors import StoreUnavailable
-from elastic.history import What
 from elastic.keys import encode
 from elastic.model import SCHEMA, Leave, Status
 from elastic.store.base import Delete, Put, Range
+from launcher.history import events
+from launcher.history.events import What
 from launcher.operate import stop as stop_module
 from launcher.operate.drain import drain
 from launcher.operate.job import Job
@@ -131,7 +131,7 @@ def test_nodes_are_told_to_leave_and_np_is_changed_where_the_incarnation_cannot_
 # What is told of it
 
 
-@pytest.mark.parametrize("before", [0, history.KEPT])
+@pytest.mark.parametrize("before", [0, events.KEPT])
 def test_a_verdict_that_an_operator_writes_stands_in_the_history_after_the_order(
     stored: Stored, job: Job, before: int
 ) -> None:
@@ -139,16 +139,16 @@ def test_a_verdict_that_an_operator_writes_stands_in_the_history_after_the_order
         stored.event(job.job_id, float(number))
     given(job, "stop --now")
     listing = stored.core.list(Range.prefix(job.keys.events))
-    order, verdict = history.read(job.keys, listing.entries)[-2:]
+    order, verdict = events.read(job.keys, listing.entries)[-2:]
     assert (order.what, order.g, order.text) == (What.ORDER, 3, "why")
     assert (verdict.what, verdict.g, verdict.run, verdict.node) == (What.VERDICT, 3, 1, order.node)
     assert (verdict.status, verdict.reason, verdict.text) == (Status.STOPPED, "why", "stopped: why")
-    assert len(listing.entries) <= history.KEPT
+    assert len(listing.entries) <= events.KEPT
 
 
 def test_an_order_to_save_and_to_end_is_no_verdict_yet(stored: Stored, job: Job) -> None:
     given(job, "stop")
-    (event,) = history.read(job.keys, stored.core.list(Range.prefix(job.keys.events)).entries)
+    (event,) = events.read(job.keys, stored.core.list(Range.prefix(job.keys.events)).entries)
     assert event.what is What.ORDER
 
 
@@ -166,7 +166,7 @@ def test_a_host_with_many_nodes_is_drained_in_as_few_changes_as_a_transaction_al
 ) -> None:
     nodes = [f"n{number:03}" for number in range(count)]
     job = stored.put("j1", "incarnation", "spec", "generation", "go", nodes=tuple(nodes))
-    for number in range(history.KEPT):
+    for number in range(events.KEPT):
         stored.event("j1", float(number))
     old = encode(Leave(reason="x", within_s=9.0))
     for name in [*(f"gone{number}" for number in range(200)), "n000"]:
@@ -178,7 +178,7 @@ def test_a_host_with_many_nodes_is_drained_in_as_few_changes_as_a_transaction_al
     assert sorted(found) == sorted(nodes)
     assert len(set(found.values())) == changes
     assert len(leaves(job)) < count + 200
-    texts = [event.text for event in history.read(job.keys, stored.core.list(Range.prefix(job.keys.events)).entries)]
+    texts = [event.text for event in events.read(job.keys, stored.core.list(Range.prefix(job.keys.events)).entries)]
     assert " ".join(text.removeprefix("elastic-ctl drain ") for text in texts[-changes:]) == " ".join(nodes)
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.goodmeter import GoodputMeter
-from elastic.goodput import Pause, goodput
+from launcher.history.goodput import Pause, goodput
+from launcher.history.goodput_meter import GoodputMeter
 
 
 def meter_with_steps(*steps: tuple[int, float], began: float = 0.0) -> GoodputMeter:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.goodput import Pause, goodput
+from launcher.history.goodput import Pause, goodput
 
 
 def test_without_a_pause_all_time_counts() -> None:

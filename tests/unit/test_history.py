@@ -10,9 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic import history
 from elastic.errors import StoreUnavailable
-from elastic.history import (
+from elastic.keys import encode
+from elastic.model import Budget, Cause, Generation, Go, Place, Status, Verdict, Why
+from elastic.proposals import Transaction, leave
+from elastic.store.base import Entry, Put, Range
+from elastic.store.memory import MemoryCore
+from elastic.store.memory_store import MemoryStore
+from launcher.agent.history_writer import History, in_words, read
+from launcher.console import Console
+from launcher.history import events
+from launcher.history.events import (
     KEPT,
     LINE_MAX,
     NODES_MAX,
@@ -25,15 +33,7 @@ from elastic.history import (
     of_recovery,
     remember,
 )
-from elastic.keys import encode
-from elastic.model import Budget, Cause, Generation, Go, Place, Status, Verdict, Why
-from elastic.proposals import Transaction, leave
-from elastic.recovery import Mark, Recovery
-from elastic.store.base import Entry, Put, Range
-from elastic.store.memory import MemoryCore
-from elastic.store.memory_store import MemoryStore
-from launcher.agent.history_writer import History, in_words, read
-from launcher.console import Console
+from launcher.history.recovery import Mark, Recovery
 from launcher.logs import Level, Narrator
 from tests.unit.documents import KEYS
 from tests.unit.views import worker_exit
@@ -97,7 +97,7 @@ def test_of_a_log_the_last_lines_are_kept_and_not_more_of_each_than_a_person_rea
     assert go.failure is not None
     assert [len(line) for line in go.failure.tail] == [LINE_MAX] * TAIL_MAX
     assert go.failure.tail[-1].startswith("39 ")
-    assert history.read(KEYS, [Entry(KEYS.events + "1", msgspec.json.encode(go), 1, 1)]) == [go]
+    assert events.read(KEYS, [Entry(KEYS.events + "1", msgspec.json.encode(go), 1, 1)]) == [go]
 
 
 def test_a_recovery_says_when_it_began_on_the_wall_clock() -> None:
@@ -111,7 +111,7 @@ def test_a_recovery_says_when_it_began_on_the_wall_clock() -> None:
 
 def test_an_event_of_an_older_version_is_read() -> None:
     old = b'{"at":12.5,"node":"n","what":"recovery","g":2,"text":"b was lost","phases":{"step":0.5},"rev":0,"of":""}'
-    (event,) = history.read(KEYS, [Entry(KEYS.events + "1", old, 1, 1)])
+    (event,) = events.read(KEYS, [Entry(KEYS.events + "1", old, 1, 1)])
     assert (event.text, event.began, event.nodes) == ("b was lost", None, ())
 
 
@@ -136,7 +136,7 @@ def test_an_event_whose_time_no_calendar_has_is_left_out() -> None:
         Entry(f"{KEYS.events}{number}", b'{"at":%s,"node":"n","what":"go","g":1}' % at, number, number)
         for number, at in enumerate((b"1e300", b"-1e300", b"253402300800", b"253402300799"), 1)
     ]
-    assert [in_words(event)[:4] for event in history.read(KEYS, entries)] == ["9999"]
+    assert [in_words(event)[:4] for event in events.read(KEYS, entries)] == ["9999"]
 
 
 class Kept:

@@ -13,8 +13,8 @@ from elastic.agentevents import Action, Event
 from elastic.agentfacts import Facts, Phase
 from elastic.errors import ConfigError
 from elastic.model import Before, Why
-from elastic.recovery import Mark, Recovery
 from launcher.config import parse
+from launcher.history.recovery import Mark, Recovery
 from launcher.metrics import health
 from launcher.metrics.catalog import BY_NAME, JOB, METRICS, PROCESS, Kind
 from launcher.metrics.collector import Asides, Notes, WorkerState

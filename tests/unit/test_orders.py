@@ -8,13 +8,13 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from elastic.history import Event, What, remember
 from elastic.keys import JobKeys, Stored, decode, encode
 from elastic.model import Leave, Mode, Roles, Spec
 from elastic.proposals import Transaction
 from elastic.store.base import Put
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
+from launcher.history.events import Event, What, remember
 from launcher.operate import orders
 from launcher.operate.job import Job as Ordered
 from launcher.operate.scale import scale

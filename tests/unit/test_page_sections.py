@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from elastic.course import Course, Point
 from elastic.model import Status, Verdict
-from elastic.story import tell
+from launcher.history.job_report import tell
+from launcher.history.training_curve import Course, Point
 from launcher.operate.picture import Picture
 from launcher.page.document import document, embedded
 from launcher.page.looking import shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.recovery import Mark
+from launcher.history.recovery import Mark
 from launcher.operate.phasebar import STYLES, WIDTH, bar, widths
 
 

@@ -10,13 +10,13 @@ import pytest
 from elastic.agentevents import Answered, Gone, ProvenGone, Send, Tick
 from elastic.agentfacts import Phase
 from elastic.decisions import Form, Reason
-from elastic.history import What, beginning, of_beginning, of_recovery
 from elastic.model import Before, Ended, Generation, Mode, Outcome, Place, Role, Roles, Seat, Why
 from elastic.proposals import Transaction
-from elastic.recovery import Mark, Recovery, begun
-from elastic.seattimeline import Beginning, SeatTimeline
-from elastic.signs import Proposing
-from elastic.timeline import START_PATIENCE_S
+from launcher.history.events import What, beginning, of_beginning, of_recovery
+from launcher.history.failure_signals import Proposing
+from launcher.history.ps_recorder import Beginning, SeatTimeline
+from launcher.history.recorder import START_PATIENCE_S
+from launcher.history.recovery import Mark, Recovery, begun
 from tests.unit.bench import Bench
 from tests.unit.documents import KEYS
 from tests.unit.noted import NotedAgent

@@ -8,10 +8,10 @@ import pytest
 
 from elastic.agentevents import Action, Event, Gone, ProvenGone
 from elastic.agentfacts import Facts, Phase
-from elastic.history import What, of_recovery
 from elastic.model import Before, Ended, Outcome, Why
-from elastic.recovery import Mark, Recovery, phases, shown
-from elastic.timeline import LINGER_S, PATIENCE_S, START_PATIENCE_S, Timeline
+from launcher.history.events import What, of_recovery
+from launcher.history.recorder import LINGER_S, PATIENCE_S, START_PATIENCE_S, Timeline
+from launcher.history.recovery import Mark, Recovery, phases, shown
 from tests.unit.bench import Bench, running
 from tests.unit.documents import KEYS
 from tests.unit.noted import NotedAgent

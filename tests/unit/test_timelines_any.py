@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from elastic.agentevents import ProvenGone
 from elastic.agentfacts import Phase
-from elastic.recovery import Recovery, begun
-from elastic.seattimeline import SeatTimeline
-from elastic.timeline import Timeline
+from launcher.history.ps_recorder import SeatTimeline
+from launcher.history.recorder import Timeline
+from launcher.history.recovery import Recovery, begun
 from tests.unit.bench import Bench, running, serving
 from tests.unit.noted import NotedAgent
 from tests.unit.test_agentstate_any import HAPPENINGS

@@ -18,10 +18,10 @@ from elastic.keys import JobKeys, decode
 from elastic.model import Cause, Generation, Go, Role, Status, Verdict, Why
 from elastic.naming import failed_words
 from elastic.proposals import Transaction
-from elastic.recovery import Recovery
-from elastic.seattimeline import Beginning
 from elastic.store.base import Delete, Entry, Operation, Put, Range
 from elastic.unreadable import UNREADABLE
+from launcher.history.ps_recorder import Beginning
+from launcher.history.recovery import Recovery
 
 KEPT: Final = 200
 """Events that are kept; older ones are deleted."""

@@ -1,6 +1,6 @@
 """The goodput of one node while it runs, told step by step (pure).
 
-`elastic.goodput` says what it is; that wants all pauses, and this one only sums: what has passed never changes, so that
+`launcher.history.goodput` says what it is; that wants all pauses, and this one only sums: what has passed never changes, so that
 `productive_s`, `again_s` and `clock_s` are counters, and whoever reads them now and then can work out the goodput of
 any time between.
 

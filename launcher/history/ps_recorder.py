@@ -5,7 +5,7 @@ something is wrong with who had them, to the moment in which the processes of wh
 told by the node that starts them. The node that proposed that start knows how it began, often better: what it noted is
 a `Beginning`, which it puts into the job's history, and which the other one reads there.
 
-Like `elastic.timeline`, it is told of every event and never asks for anything.
+Like `launcher.history.recorder`, it is told of every event and never asks for anything.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import NamedTuple
 from elastic.agentevents import Action, Event, Exited, Gone, StartWorkers, StopWorkers
 from elastic.agentfacts import Facts
 from elastic.model import PLANNED, Generation, MemberState, Place, Role, Seat
-from elastic.recovery import ROSTER_ORDER, Mark, Recovery, phases
-from elastic.signs import Noticed, Proposed, Proposing, Signs, proposer
-from elastic.timeline import PATIENCE_S, START_PATIENCE_S
+from launcher.history.failure_signals import Noticed, Proposed, Proposing, Signs, proposer
+from launcher.history.recorder import PATIENCE_S, START_PATIENCE_S
+from launcher.history.recovery import ROSTER_ORDER, Mark, Recovery, phases
 
 
 class _Vacancy(NamedTuple):

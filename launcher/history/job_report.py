@@ -11,11 +11,11 @@ from typing import Final
 
 import msgspec
 
-from elastic.course import Course
-from elastic.goodput import Pause, goodput
-from elastic.history import KEPT, Event, Failure, What
 from elastic.model import Status, Verdict, Why
-from elastic.pauses import Notes, Paused, pauses
+from launcher.history.downtime import Notes, Paused, pauses
+from launcher.history.events import KEPT, Event, Failure, What
+from launcher.history.goodput import Pause, goodput
+from launcher.history.training_curve import Course
 
 OF_GENERATIONS: Final = (What.GENERATION, What.GO, What.START, What.RECOVERY)
 """Events without which there is no generation to tell of."""

@@ -1,6 +1,6 @@
 """The pauses of a job, from what its history and the course of its training say (pure).
 
-A pause is that of `elastic.goodput`: it goes from the last step before (or the first sign that something is wrong) to
+A pause is that of `launcher.history.goodput`: it goes from the last step before (or the first sign that something is wrong) to
 the first step after. A recovery tells both. Where nobody lived to tell it, a pause is counted
 
 - from the last step of the generation before that is in the course; otherwise from the new generation
@@ -19,11 +19,11 @@ from typing import Final
 
 import msgspec
 
-from elastic.course import Point
-from elastic.goodput import Pause
-from elastic.history import Event, What
 from elastic.model import Why
-from elastic.recovery import Mark
+from launcher.history.events import Event, What
+from launcher.history.goodput import Pause
+from launcher.history.recovery import Mark
+from launcher.history.training_curve import Point
 
 STALE_S: Final = 150.0
 """The course is written once in 60 s: a newest step that is older than this is the last one."""

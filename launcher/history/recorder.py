@@ -21,8 +21,8 @@ from typing import Final
 from elastic.agentevents import Action, Event, Gone, Send, StartWorkers, StopWorkers
 from elastic.agentfacts import Facts
 from elastic.model import Generation, Why
-from elastic.recovery import Mark, Recovery, phases
-from elastic.signs import Proposed, Proposing, Signs, proposer
+from launcher.history.failure_signals import Proposed, Proposing, Signs, proposer
+from launcher.history.recovery import Mark, Recovery, phases
 
 LINGER_S: Final = 0.05
 """After its last moment: the other workers of this node may say something of the same moment."""

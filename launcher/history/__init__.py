@@ -1,0 +1,1 @@
+"""The history of a job: its events, recoveries, downtime, goodput and training curve (pure)."""
