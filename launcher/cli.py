@@ -19,7 +19,7 @@ from launcher.system.descriptors import let_go_of_unsaid, open_standard, say
 from launcher.system.stdout import answer, told
 
 if TYPE_CHECKING:
-    from launcher.outputs import Outputs
+    from launcher.logs.stdio import Outputs
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,8 +42,8 @@ def _start(argv: Sequence[str]) -> int:
         return 0
     config = check(build(line, os.environ), os.environ)
     with frozen_imports.kept():
-        from launcher.jsonlines import JsonLines
-        from launcher.outputs import Outputs
+        from launcher.logs.json_format import JsonLines
+        from launcher.logs.stdio import Outputs
     lines = JsonLines(config.job_id) if config.log_format == "json" else None
     with Outputs(lines) as outputs:
         return told(partial(_run, config, outputs), outputs.say)
@@ -53,9 +53,9 @@ def _run(config: Config, outputs: Outputs) -> int:
     """Hand over."""
     with frozen_imports.kept():
         from launcher import paddlecloud
-        from launcher.folder import LogFolder
-        from launcher.logdisk import LogDisk
-        from launcher.logs import STORY
+        from launcher.logs.log_dir import LogFolder
+        from launcher.logs.logger import STORY
+        from launcher.logs.writer_client import LogDisk
 
     if config.paddlecloud and not config.quiet:
         outputs.say(paddlecloud.line(config.ips, config.host))

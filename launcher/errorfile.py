@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from elastic.unreadable import UNREADABLE
-from launcher.logs import clean
+from launcher.logs.logger import clean
 from launcher.system import descriptors
 
 BYTES_MAX = 1 << 20

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from elastic.errors import CheckpointError, CheckpointFenced
 from elastic.train import fence
-from launcher.logs import Narrator
+from launcher.logs.logger import Narrator
 
 PAUSE_S = 1.0
 TRIES_MAX = 30

@@ -12,7 +12,7 @@ from elastic.keys import View
 from launcher.agent.connect import boottime
 from launcher.hello import Hello
 from launcher.links import Links
-from launcher.logs import Narrator
+from launcher.logs.logger import Narrator
 from launcher.wire.inspect import Shown
 
 Asked = ae.WatchLinks | ae.AskLinks | ae.AskVouch | ae.CloseInbound

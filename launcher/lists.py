@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from elastic.model import Generation, Role
-from launcher import logs
-from launcher.logdisk import Sink
-from launcher.logorders import Endpoints, path_bytes
-from launcher.logs import Narrator
+from launcher.logs import logger
+from launcher.logs.logger import Narrator
+from launcher.logs.writer_client import Sink
+from launcher.logs.writer_protocol import Endpoints, path_bytes
 from launcher.net.endpoints import join_host_port
 from launcher.psenvironment import roster_document
 
@@ -31,7 +31,7 @@ class Lists:
         endpoints, servers = _endpoints(generation)
         self._sink.put(Endpoints(self.logs, generation.g, tuple(endpoints), tuple(servers)), "endpoints.log")
         try:
-            logs.write_lists(self._private, generation.g, endpoints, servers)
+            logger.write_lists(self._private, generation.g, endpoints, servers)
         except OSError as error:
             self._narrator.warn(
                 f"{self._private} cannot be written ({error.strerror}); workers have no list of endpoints"

@@ -25,8 +25,8 @@ from elastic.store.base import Range, Store
 from launcher import access, serving
 from launcher.config import Config
 from launcher.live.wanted import may_draw, wipe
+from launcher.logs.stdio import Outputs
 from launcher.nodecommand import joiner_line, node_argv, node_environments, status_line, withheld
-from launcher.outputs import Outputs
 from launcher.system.signals import HEARD
 
 CODES_BY_WEIGHT: Final = (1, 2, 3, 4)

@@ -12,7 +12,7 @@ from elastic.errors import DocumentError, StoreError
 from elastic.keys import JobKeys, decode
 from elastic.model import Generation, Member
 from elastic.store.base import Range, Store
-from launcher.logs import Narrator
+from launcher.logs.logger import Narrator
 from launcher.reach import why_not
 
 

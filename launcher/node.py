@@ -15,24 +15,25 @@ from elastic.errors import NurseryLost
 from elastic.model import Cause, Role, WorkerExit
 from elastic.naming import process_name
 from elastic.store.scratch import NODE, Scratch, remove_left_behind
-from launcher import environment, envlog, errorfile, exits, logs, progressfile, stackdump, workers
+from launcher import environment, errorfile, exits, progressfile, stackdump, workers
 from launcher.config import Config
-from launcher.console import Console
 from launcher.deaths import Deaths
 from launcher.folderclaim import FolderClaim
 from launcher.hangs import Hanging, HangWatch
 from launcher.health.partition_detector import FORMS
-from launcher.jsonlines import JsonLines
-from launcher.lastlogs import LastLogs
 from launcher.lists import Lists
-from launcher.logdisk import Sink
-from launcher.logorders import Amend, Bound, Environment, path_bytes, text_bytes
-from launcher.logs import Narrator
+from launcher.logs import environment_dump, logger
+from launcher.logs.console import Console
+from launcher.logs.console_streams import Showing
+from launcher.logs.json_format import JsonLines
+from launcher.logs.logger import Narrator
+from launcher.logs.recent_starts import LastLogs
+from launcher.logs.tail_buffer import Ending
+from launcher.logs.writer_client import Sink
+from launcher.logs.writer_protocol import Amend, Bound, Environment, path_bytes, text_bytes
 from launcher.nursery import protocol, warm_policy
 from launcher.plannedstop import PlannedStop
 from launcher.progress import ProgressTeller
-from launcher.recent import Ending
-from launcher.showing import Showing
 from launcher.specs import Learned, Specs
 from launcher.steps import Steps
 from launcher.system import node_lock
@@ -204,7 +205,7 @@ class NodeWorkers:
         if running is not None:
             running.why_stopped = running.why_stopped or why
             self.states.stopping(why, protocol.boottime_s())
-        line = logs.clean(failure_report.stopped_line(why))
+        line = logger.clean(failure_report.stopped_line(why))
         collective = self._config.run_mode == "collective"
         if planned and collective and running is not None and self.talk.listening():
             self._plan.begin(self._nursery, lambda: running.waiting, grace_s, why, line)
@@ -242,7 +243,7 @@ class NodeWorkers:
             self._all_lost({})
         self._remember_logs(specs, (generation.g, generation.members[action.m_id].since))
         for spec in specs.values():
-            name, text = envlog.name_of(spec.role, spec.rank), text_bytes(envlog.text(spec.env))
+            name, text = environment_dump.name_of(spec.role, spec.rank), text_bytes(environment_dump.text(spec.env))
             self._sink.put(Environment(self.lists.logs, name, text), name)
 
     def _remember_logs(self, specs: Mapping[int, workers.WorkerSpec], stamp: tuple[int, int]) -> None:
@@ -270,7 +271,9 @@ class NodeWorkers:
             echo = local in newest.echoes
             if (spec.role, spec.rank) in failed or (newest.why_stopped == why and not echo):
                 continue
-            line = text_bytes(logs.clean(failure_report.echo_line(cause) if echo else failure_report.stopped_line(why)))
+            line = text_bytes(
+                logger.clean(failure_report.echo_line(cause) if echo else failure_report.stopped_line(why))
+            )
             self._sink.put(Amend(path_bytes(spec.log), line), spec.log.name)
 
     def _how_much(self, local_rank: int) -> int:
@@ -335,7 +338,7 @@ class NodeWorkers:
         spec = running.specs[event.local_rank]
         running.waiting.discard(event.local_rank)
         self._hangs.gone(event.local_rank)
-        lines = logs.tail(event.said, lines=SIGNS_LINES)
+        lines = logger.tail(event.said, lines=SIGNS_LINES)
         log = fitting(str(spec.log))
         exit_ = exits.worker_exit(
             spec.rank,
@@ -353,7 +356,7 @@ class NodeWorkers:
             running.echoes.add(event.local_rank)
         also = None
         if event.stopped and event.said_before is not None:
-            lines = logs.tail(event.said_before, lines=SIGNS_LINES)
+            lines = logger.tail(event.said_before, lines=SIGNS_LINES)
             also = exits.stopped_while_ending(spec.rank, event.code, log, lines, role=spec.role)
         words = (also or exit_).words
         self.states.exited(event.g, event.local_rank, event.code, words, protocol.boottime_s())
@@ -421,7 +424,7 @@ class NodeWorkers:
     def _last_lines(self, local_rank: int) -> tuple[str, ...]:
         """What a worker that runs has said last."""
         said = self._nursery.log(local_rank)
-        return logs.tail(said.ending, lines=SIGNS_LINES) if said is not None else ()
+        return logger.tail(said.ending, lines=SIGNS_LINES) if said is not None else ()
 
     def _gone(self, g: int) -> None:
         running = self._running
@@ -451,7 +454,7 @@ class NodeWorkers:
                 code=-9,
                 words="killed with its nursery",
                 log=fitting(str(spec.log)),
-                tail=exits.last_lines(logs.tail(ending, lines=SIGNS_LINES)) if ending is not None else (),
+                tail=exits.last_lines(logger.tail(ending, lines=SIGNS_LINES)) if ending is not None else (),
                 infra="the nursery died",
                 role=spec.role,
             )

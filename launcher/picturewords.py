@@ -7,7 +7,7 @@ from typing import Final
 
 from elastic.naming import process_name
 from launcher import status
-from launcher.logs import clean
+from launcher.logs.logger import clean
 from launcher.status import JobStatus, NodeState, NodeStatus
 from launcher.wire.inspect import Snapshot, WorkerNow, WorkerState
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection
 from elastic.channel import Left, Said
 from elastic.model import Role
 from elastic.naming import process_name
-from launcher import logs
-from launcher.logs import Narrator
+from launcher.logs import logger
+from launcher.logs.logger import Narrator
 from launcher.talk import Follower, Heard, WorkerTalk
 from launcher.text import failure_report
 from launcher.workers import Workers
@@ -39,8 +39,8 @@ class PlannedStop:
         `why` is that of `StopWorkers`; `line` goes into the logs of those that get a signal.
         """
         self.cancel()
-        asked = self._talk.ask_to_leave(logs.clean(why), running())
-        nursery.asked([heard.local_rank for heard in asked], logs.clean(failure_report.asked_line(why)))
+        asked = self._talk.ask_to_leave(logger.clean(why), running())
+        nursery.asked([heard.local_rank for heard in asked], logger.clean(failure_report.asked_line(why)))
         others = set(running()) - {heard.local_rank for heard in asked}
         if others or not asked:
             nursery.stop(grace_s, line, sorted(others))

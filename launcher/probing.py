@@ -9,7 +9,7 @@ from elastic.errors import DocumentError, StoreError
 from elastic.keys import JobKeys, decode
 from elastic.model import Member
 from elastic.store.base import Compare, Delete, Entry, Operation, Put, Range, Store
-from launcher.logs import Narrator
+from launcher.logs.logger import Narrator
 from launcher.reach import reach
 from launcher.wire.reachability import encode, read_probe
 

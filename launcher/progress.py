@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from elastic.channel import Formed, Hello, Joining, Preparing, Progress, Ready, Said
-from launcher.console import Console
-from launcher.logs import Narrator
+from launcher.logs.console import Console
+from launcher.logs.logger import Narrator
 from launcher.progresswords import RATE_WINDOW_S, Telling
 from launcher.steps import Steps
 from launcher.talk import Heard, WorkerTalk

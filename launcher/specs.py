@@ -11,9 +11,9 @@ from pathlib import Path
 
 from elastic.agentevents import StartWorkers
 from elastic.model import Generation, Role, Seat
-from launcher import logs
 from launcher.config import Config, worker_argv
 from launcher.environment import Told, worker_environment
+from launcher.logs import logger
 from launcher.net import addresses
 from launcher.net.endpoints import join_host_port
 from launcher.psenvironment import log_name, ps_environment
@@ -79,9 +79,9 @@ class Specs:
             argv=worker_argv(config),
             env=environment,
             cwd=self._cwd,
-            log=logs.worker_log(Path(config.log_dir), rank),
+            log=logger.worker_log(Path(config.log_dir), rank),
             shown=self._shown(rank, local),
-            header=logs.header_line(
+            header=logger.header_line(
                 job_id=config.job_id,
                 g=generation.g,
                 rank=rank,
@@ -122,7 +122,7 @@ class Specs:
             cwd=self._cwd,
             log=Path(config.log_dir) / name,
             shown=shown,
-            header=logs.header_line(
+            header=logger.header_line(
                 job_id=config.job_id,
                 g=generation.g,
                 rank=seat.index,

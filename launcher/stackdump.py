@@ -20,8 +20,8 @@ from typing import IO, Final
 
 from elastic.channel import fitting
 from elastic.naming import process_name
+from launcher.logs.worker_log import StartLog
 from launcher.stackwords import stacks_in
-from launcher.startlog import StartLog
 from launcher.system.processes import is_frozen
 from launcher.talk import Heard
 from launcher.wire.inspect import WORDS_MAX, Refusal, StackText, WorkerState

@@ -21,7 +21,7 @@ from elastic.model import Budget, Generation, MemberState, Mode, Outcome, Place,
 from elastic.naming import process_name
 from elastic.right import KILL_S
 from elastic.seatwords import seats_in_words
-from launcher.logs import clean
+from launcher.logs.logger import clean
 from launcher.missing import missing
 from launcher.text.failure_report import ago, ended_lines
 

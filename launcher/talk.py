@@ -32,7 +32,7 @@ from elastic.channel import (
 from elastic.channelserver import ChannelServer, Connection
 from elastic.errors import ConfigError
 from elastic.segments import Segments
-from launcher.logs import Narrator
+from launcher.logs.logger import Narrator
 
 NOTES_MAX = 100
 """Different lines that the workers of a node may have said in one generation."""

@@ -9,13 +9,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from elastic.model import Role
-from launcher.logdisk import Sink
-from launcher.logorders import UNBOUND, Bound
-from launcher.logs import closing_line, signal_info_line
-from launcher.recent import Ending
-from launcher.showing import Showing
-from launcher.startlog import StartLog
-from launcher.tap import Tap
+from launcher.logs.console_streams import Showing
+from launcher.logs.logger import closing_line, signal_info_line
+from launcher.logs.pipe_reader import Tap
+from launcher.logs.tail_buffer import Ending
+from launcher.logs.worker_log import StartLog
+from launcher.logs.writer_client import Sink
+from launcher.logs.writer_protocol import UNBOUND, Bound
 
 
 class WorkerSpec(Struct, frozen=True):

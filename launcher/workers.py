@@ -24,16 +24,16 @@ from pathlib import Path
 from elastic.errors import NurseryLost
 from launcher import exits
 from launcher.answers import ANSWER_LIMIT_S, Answers
-from launcher.console import Console
-from launcher.logdisk import Sink
-from launcher.logorders import UNBOUND, Bound
-from launcher.logwriter import Directly
+from launcher.logs.console import Console
+from launcher.logs.console_streams import Showing
+from launcher.logs.tail_buffer import Ending
+from launcher.logs.worker_log import StartLog
+from launcher.logs.writer import Directly
+from launcher.logs.writer_client import Sink
+from launcher.logs.writer_protocol import UNBOUND, Bound
 from launcher.nursery import protocol
 from launcher.nursery.fd_channel import Channel, Closed
 from launcher.nursery.warm_policy import Recipe
-from launcher.recent import Ending
-from launcher.showing import Showing
-from launcher.startlog import StartLog
 from launcher.system.processes import Process, adopt_orphans, descendants, in_sessions, signal_one
 from launcher.warmstart import new_nursery, out_of_date
 from launcher.worker import Exited, Gone, NurseryDied, Overdue, Prepared, Spawned, Worker, WorkerEvent, WorkerSpec
@@ -90,7 +90,7 @@ class Workers:
         `sink` has the logs written (default: directly). `adopts`: this process starts no child but the nursery from now
         on, so that any other that it has when the nursery dies was left by it, and is ended.
 
-        `bound` is that of the log of each worker (`launcher.workerlog`).
+        `bound` is that of the log of each worker (`launcher.logs.rotating_file`).
         `has_saved` is asked about a worker that was asked to leave and has ended with another code than 143.
         `lock` is held by the nursery and its workers. `recipe` is what the nursery imports, None for nothing. The
         consoles show the workers that are to be shown, `showing` how; `complain` hears, once each, of logs that cannot

@@ -18,7 +18,7 @@ from elastic.keys import JobKeys
 from elastic.model import Cause, Status, Verdict
 from elastic.store import session
 from elastic.store.base import Range, Store
-from launcher import __version__, events, serving
+from launcher import __version__, serving
 from launcher.agent import registration
 from launcher.agent.checkpoint_publisher import SavedSteps
 from launcher.agent.connect import Connecting, boottime
@@ -33,14 +33,15 @@ from launcher.agent.snapshot import snapshot
 from launcher.agent.store_actions import CLOSING_LIMIT_S, Errands
 from launcher.agent.wait_reporter import WaitingLines
 from launcher.config import Config
-from launcher.console import Console
-from launcher.events import EventLog
 from launcher.hello import Hello
-from launcher.jsonlines import JsonLines
 from launcher.linking import Linking
 from launcher.live.words import Block, block
-from launcher.logdisk import LogDisk
-from launcher.logs import Narrator
+from launcher.logs import event_log
+from launcher.logs.console import Console
+from launcher.logs.event_log import EventLog
+from launcher.logs.json_format import JsonLines
+from launcher.logs.logger import Narrator
+from launcher.logs.writer_client import LogDisk
 from launcher.metrics.exporter import Monitor
 from launcher.neighbours import Neighbours
 from launcher.net import addresses
@@ -92,7 +93,7 @@ class Agent:
         self._proofs = Proofs(config.job_id, narrator, self._events.put_nowait)
         self._workers = NodeWorkers(config, node, host, narrator, consoles, self._events.put_nowait, disk, lines)
         self._monitor = Monitor(config, narrator, self._workers, disk) if config.metrics_at is not None else None
-        self._event_log = EventLog(disk.appending(events.FILE), config.job_id, node)
+        self._event_log = EventLog(disk.appending(event_log.FILE), config.job_id, node)
         self._store: Store | None = None
         self._hello: Hello | None = None
         self._wake: asyncio.TimerHandle | None = None

@@ -13,7 +13,7 @@ from elastic.errors import DocumentError, StoreError
 from elastic.keys import JobKeys, decode, encode
 from elastic.model import Saved
 from elastic.store.base import Compare, Put, Range, Store
-from launcher.logs import Narrator
+from launcher.logs.logger import Narrator
 
 PAUSE_S = 1.0
 """At most one write in this time, however often workers save."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from elastic.errors import StoreError, StoreUnavailable
 from launcher import serving
 from launcher.config import Config
-from launcher.logs import Narrator
+from launcher.logs.logger import Narrator
 from launcher.net import addresses
 from launcher.roles import static_hosts
 from launcher.system.signals import Signals

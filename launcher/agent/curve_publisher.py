@@ -18,7 +18,7 @@ from elastic.keys import JobKeys, encode
 from elastic.store.base import Compare, Entry, Put, Range, Read, Store
 from launcher.history import training_curve
 from launcher.history.training_curve import Course, Point
-from launcher.logs import Narrator
+from launcher.logs.logger import Narrator
 from launcher.talk import Heard, WorkerTalk
 
 WRITE_EVERY_S = 60.0

@@ -11,7 +11,7 @@ from elastic.agentfacts import Facts
 from elastic.decisions import Reason
 from elastic.errors import ConfigError
 from launcher.agent.connect import boottime
-from launcher.logs import Narrator
+from launcher.logs.logger import Narrator
 from launcher.system import node_lock
 
 EVERY_S = 1.0

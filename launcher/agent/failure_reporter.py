@@ -18,7 +18,7 @@ from elastic.keys import JobKeys, Stored, ViewReader
 from elastic.model import Before, Cause, Ended, Outcome, Why
 from elastic.naming import failed_words
 from elastic.store.base import Range, Store
-from launcher.logs import Narrator
+from launcher.logs.logger import Narrator
 from launcher.text import failure_report
 
 PATIENCE_S = 0.8

@@ -13,7 +13,7 @@ from elastic.proposals import Transaction
 from elastic.store.base import Range, Store
 from launcher.history import events as history
 from launcher.history.recovery import Recovery
-from launcher.logs import Narrator, clean
+from launcher.logs.logger import Narrator, clean
 
 WAITING_MAX = 100
 """Events that wait for a store that does not answer; further ones are left out."""

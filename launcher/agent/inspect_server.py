@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from elastic.naming import log_name, process_name
-from launcher.lastlogs import LastLogs, Place
+from launcher.logs.recent_starts import LastLogs, Place
 from launcher.net.line_socket import watch_by_kernel
 from launcher.wire.inspect import (
     ANSWER_MAX,

@@ -13,12 +13,12 @@ from elastic.agentevents import Action, Event
 from elastic.agentfacts import Facts
 from elastic.channel import Committed, Formed, Progress, Restored, Said, Standing
 from launcher.agent.history_writer import History
-from launcher.events import EventLog
 from launcher.history import events
 from launcher.history.ps_recorder import SeatTimeline
 from launcher.history.recorder import Timeline
 from launcher.history.recovery import Recovery, begun
-from launcher.logs import Narrator
+from launcher.logs.event_log import EventLog
+from launcher.logs.logger import Narrator
 from launcher.talk import Heard, WorkerTalk
 from launcher.worker import Exited, Spawned, WorkerEvent
 

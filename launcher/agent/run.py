@@ -8,18 +8,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from elastic.errors import ElasticError
-from launcher import logs
 from launcher.agent import node_id
 from launcher.agent.agent import Agent
 from launcher.agent.connect import Connecting, Interrupted, resolve
 from launcher.agent.startup_notes import introduce
 from launcher.config import Config
-from launcher.console import Console
-from launcher.jsonlines import JsonLines
 from launcher.live.wanted import wanted
-from launcher.logdisk import CLOSE_LIMIT_S, HURRY_LIMIT_S, LogDisk
-from launcher.logs import Level, Narrator
-from launcher.outputs import Outputs
+from launcher.logs import logger
+from launcher.logs.console import Console
+from launcher.logs.json_format import JsonLines
+from launcher.logs.logger import Level, Narrator
+from launcher.logs.stdio import Outputs
+from launcher.logs.writer_client import CLOSE_LIMIT_S, HURRY_LIMIT_S, LogDisk
 from launcher.system import frozen_imports
 from launcher.system.signals import Signals
 
@@ -60,7 +60,7 @@ async def _work(config: Config, disk: LogDisk, consoles: tuple[Console, Console]
         if lines is not None:
             lines.node = node
         narrator = connecting.narrator = Narrator(node, console, level=level, lines=lines)
-        narrator.keep(disk.appending(logs.STORY))
+        narrator.keep(disk.appending(logger.STORY))
         disk.open(lambda text, quietly: (narrator.detail if quietly else narrator.warn)(text))
         try:
             introduce(narrator, config, host, os.environ, (disk.warning,))

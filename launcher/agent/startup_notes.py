@@ -9,7 +9,7 @@ import psutil
 
 from launcher.agent import node_id
 from launcher.config import Config
-from launcher.logs import Narrator
+from launcher.logs.logger import Narrator
 from launcher.net import addresses, proxies
 from launcher.net.addresses import is_loopback
 from launcher.net.container import bridge_hint, in_container

@@ -21,7 +21,7 @@ from elastic.store.base import Range, Store
 from elastic.store.mirror import Mirror
 from launcher.agent.connect import boottime
 from launcher.agent.history_writer import History
-from launcher.logs import Narrator
+from launcher.logs.logger import Narrator
 from launcher.probing import Prober
 
 CLOSING_LIMIT_S = 1.0

@@ -14,7 +14,7 @@ from elastic.errors import StoreError
 from elastic.keys import JobKeys, ViewReader
 from elastic.membership import Memory, Reason, Wait, decide
 from elastic.store.base import Range, Store
-from launcher.logs import Narrator
+from launcher.logs.logger import Narrator
 from launcher.missing import ASKED, missing, words
 from launcher.reach import reach
 

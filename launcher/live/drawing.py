@@ -10,7 +10,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from launcher.live.words import Block
-from launcher.logs import clean
+from launcher.logs.logger import clean
 
 BAR_CELLS = 24
 NARROW = 20

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from launcher.config import Config
-from launcher.console import Console
 from launcher.live.screen import WIPE
+from launcher.logs.console import Console
 
 
 def may_draw(config: Config, environ: Mapping[str, str]) -> bool:

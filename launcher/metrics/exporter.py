@@ -19,8 +19,8 @@ from launcher.agent.history_writer import History
 from launcher.agent.recovery_reporter import TimelineTeller, started_at
 from launcher.agent.wait_reporter import WaitingLines
 from launcher.config import Config
-from launcher.logdisk import LogDisk
-from launcher.logs import Narrator
+from launcher.logs.logger import Narrator
+from launcher.logs.writer_client import LogDisk
 from launcher.metrics import health
 from launcher.metrics.collector import Asides, Notes, WorkerState
 from launcher.net.endpoints import join_host_port

@@ -14,7 +14,7 @@ from elastic.errors import ConfigError
 from elastic.keys import View
 from elastic.proposals import Transaction
 from launcher import values
-from launcher.logs import clean
+from launcher.logs.logger import clean
 from launcher.operate import orders
 from launcher.operate.job import WHO, Command, Job, reading, write
 from launcher.operate.newest import Newest

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from launcher.joblist import JobLine, jobs
-from launcher.logs import clean
+from launcher.logs.logger import clean
 from launcher.operate import table
 from launcher.operate.job import STORE_FLAGS, Command, named_store, open_store, write
 from launcher.text.failure_report import ago

@@ -12,7 +12,7 @@ from elastic.model import Role, Verdict
 from elastic.naming import log_name, process_name
 from launcher import seatsof
 from launcher.asking import Asking, NotNow, Unasked
-from launcher.logs import clean
+from launcher.logs.logger import clean
 from launcher.operate.job import Command, Job, write
 from launcher.operate.newest import Newest
 from launcher.seatsof import Found

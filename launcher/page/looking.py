@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from launcher import seatsof
-from launcher.logs import clean
+from launcher.logs.logger import clean
 from launcher.operate.job import Job
 from launcher.operate.stacks import node_of
 from launcher.wire.inspect import Log, LogEnd, LogPiece, LogStart, Stacks

@@ -15,7 +15,7 @@ from elastic.agentevents import Drain, Event
 from elastic.agentfacts import DEADLINE_SPARE_S
 from elastic.errors import MachineTaken
 from launcher.agent.connect import boottime
-from launcher.logs import Narrator
+from launcher.logs.logger import Narrator
 from launcher.spot import machine
 from launcher.spot.aws import Aws
 from launcher.spot.azure import Azure

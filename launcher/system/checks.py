@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from launcher.logs import clean
+from launcher.logs.logger import clean
 
 DETAILS_MAX = 40
 """Lines below a check; the rest is counted."""

@@ -36,7 +36,7 @@ from elastic.model import Status, Verdict, WorkerExit
 from elastic.store.base import Range
 from launcher import errorfile
 from launcher.exits import describe
-from launcher.logs import TAIL_LINES, clean
+from launcher.logs.logger import TAIL_LINES, clean
 from launcher.net.endpoints import parse_endpoint
 from launcher.torchrun import BACKEND, endings, options, stores
 from launcher.torchrun.backstage import FORKED

@@ -8,18 +8,18 @@ import time
 import msgspec
 
 from launcher import exits
-from launcher.console import Console
-from launcher.logorders import Bound
-from launcher.logs import clean, tail
-from launcher.logwriter import Directly
-from launcher.recent import KEPT_BYTES, Recent
-from launcher.showing import Showing, drawn
-from launcher.startlog import StartLog
-from launcher.tap import Tap
+from launcher.logs.console import Console
+from launcher.logs.console_streams import Showing, drawn
+from launcher.logs.logger import clean, tail
+from launcher.logs.pipe_reader import Tap
+from launcher.logs.rotating_file import WorkerLog
+from launcher.logs.tail_buffer import KEPT_BYTES, Recent
+from launcher.logs.worker_log import StartLog
+from launcher.logs.writer import Directly
+from launcher.logs.writer_protocol import Bound
 from launcher.text import failure_report
 from launcher.tracebacks import excerpt
 from launcher.worker import WorkerSpec
-from launcher.workerlog import WorkerLog
 from tests.fuzz.links import run
 from tests.fuzz.target import Target, scratch
 

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.console import Console
-from launcher.logdisk import Sink
+from launcher.logs.console import Console
+from launcher.logs.writer_client import Sink
 from launcher.nursery import protocol
 from launcher.nursery.warm_policy import Recipe
 from launcher.workers import Exited, Gone, Prepared, Spawned, WorkerEvent, Workers, WorkerSpec

@@ -10,9 +10,9 @@ import pytest
 
 from elastic.train import fence
 from launcher import folderclaim
-from launcher.console import Console
 from launcher.folderclaim import FolderClaim
-from launcher.logs import Level, Narrator
+from launcher.logs.console import Console
+from launcher.logs.logger import Level, Narrator
 from tests.process.happenings import LIMIT_S
 
 

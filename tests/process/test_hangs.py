@@ -14,9 +14,9 @@ import pytest
 
 from elastic.channel import Hello, Progress, WorkerEnd
 from launcher import hangs
-from launcher.console import Console
 from launcher.hangs import Hanging, HangWatch
-from launcher.logs import Level, Narrator
+from launcher.logs.console import Console
+from launcher.logs.logger import Level, Narrator
 from launcher.talk import WorkerTalk
 
 LIMIT_S = 0.1

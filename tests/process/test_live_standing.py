@@ -8,11 +8,11 @@ import termios
 
 import pytest
 
-from launcher import console
-from launcher.console import Console
 from launcher.live import live
 from launcher.live.live import Live
 from launcher.live.words import Block
+from launcher.logs import console
+from launcher.logs.console import Console
 
 ROOM = 1 << 15
 LOOKS = 600

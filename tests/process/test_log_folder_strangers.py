@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.folder import LOCK, LogFolder
-from launcher.sharedlog import SharedLog
+from launcher.logs.log_dir import LOCK, LogFolder
+from launcher.logs.shared_file import SharedLog
 from tests.process.jobs import Job, story
 from tests.process.otheruser import LOCKER, NOBODY, needs_root, seen_by_all, stranger
 

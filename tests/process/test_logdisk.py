@@ -17,13 +17,13 @@ import psutil
 import pytest
 
 from elastic.errors import ConfigError
-from launcher import sharedlog
-from launcher.folder import LogFolder
-from launcher.logdisk import KEEP_BYTES, LogDisk
-from launcher.logorders import Append, path_bytes
-from launcher.logs import STORY, tail
-from launcher.sharedlog import SharedLog
-from launcher.startlog import StartLog
+from launcher.logs import shared_file
+from launcher.logs.log_dir import LogFolder
+from launcher.logs.logger import STORY, tail
+from launcher.logs.shared_file import SharedLog
+from launcher.logs.worker_log import StartLog
+from launcher.logs.writer_client import KEEP_BYTES, LogDisk
+from launcher.logs.writer_protocol import Append, path_bytes
 from tests import closing
 from tests.process.happenings import LIMIT_S
 
@@ -272,7 +272,7 @@ def test_it_holds_nothing_of_the_process_that_started_it(tmp_path: Path) -> None
 FULL = r"""
 import resource, sys
 from pathlib import Path
-from launcher.sharedlog import SharedLog
+from launcher.logs.shared_file import SharedLog
 log = SharedLog(Path(sys.argv[1]))
 log.append(b"whole\n")
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -320,7 +320,7 @@ def test_a_disk_that_says_at_the_end_that_it_has_no_room_costs_a_line_for_each_s
 def test_a_line_is_written_and_no_file_stays_open_when_a_disk_refuses_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sharedlog, "BYTES_MAX", 5)
+    monkeypatch.setattr(shared_file, "BYTES_MAX", 5)
     before, path = os.listdir("/proc/self/fd"), tmp_path / STORY
     log = SharedLog(path)
     log.append(b"the first\n")

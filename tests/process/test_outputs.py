@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from launcher.logdisk import KEEP_BYTES
-from launcher.outputfile import Flow
+from launcher.logs.stdio_writer import Flow
+from launcher.logs.writer_client import KEEP_BYTES
 from tests import closing
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import Job, story
 
 BEGIN = """
 import os, psutil, signal, sys
-from launcher.outputs import Outputs
+from launcher.logs.stdio import Outputs
 """
 LINES = 1000
 SPEAKER = f"""{BEGIN}

@@ -14,10 +14,10 @@ from elastic.model import Member
 from elastic.store.base import Delete, Entry, Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
-from launcher.console import Console
 from launcher.doctor import asking
 from launcher.hello import Hello
-from launcher.logs import Level, Narrator
+from launcher.logs.console import Console
+from launcher.logs.logger import Level, Narrator
 from launcher.probing import Prober
 from launcher.wire.reachability import Answer, Probe, Unreached, read_answer, read_probe
 from launcher.wire.reachability import encode as encode_probe

@@ -20,10 +20,10 @@ from elastic.store.base import Listing, Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
 from launcher import splits
-from launcher.console import Console
 from launcher.health import partition_detector
 from launcher.hello import Hello
-from launcher.logs import Level, Narrator
+from launcher.logs.console import Console
+from launcher.logs.logger import Level, Narrator
 from launcher.splits import SplitWatch
 from launcher.talk import Heard, WorkerTalk
 

@@ -20,9 +20,9 @@ from launcher.agent import inspect_server
 from launcher.agent.inspect_server import ASKERS_MAX, FOLLOWERS_MAX, Window
 from launcher.asking import Asking, NotNow, Unasked, ask_all
 from launcher.hello import Hello
-from launcher.lastlogs import LastLogs
 from launcher.links import Links
-from launcher.startlog import StartLog
+from launcher.logs.recent_starts import LastLogs
+from launcher.logs.worker_log import StartLog
 from launcher.wire import inspect, links
 from launcher.wire.inspect import Log, LogEnd, LogPiece, LogStart, Refusal, Shown, Snapshot, Stacks, StackText
 from tests.process.linking import SECRET, played

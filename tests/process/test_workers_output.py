@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.console import Console
-from launcher.logorders import AnyOrder, End
-from launcher.logs import tail
-from launcher.logwriter import Directly
+from launcher.logs.console import Console
+from launcher.logs.logger import tail
+from launcher.logs.writer import Directly
+from launcher.logs.writer_protocol import AnyOrder, End
 from launcher.workers import Exited, Gone
 from tests import closing
 from tests.process.nest import LIMIT_S, nest

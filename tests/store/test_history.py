@@ -15,11 +15,11 @@ from elastic.store.base import Listing
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
 from launcher.agent.history_writer import LOOK_AFTER_S, WAITING_MAX, History
-from launcher.console import Console
 from launcher.history.events import of_beginning
 from launcher.history.ps_recorder import Beginning
 from launcher.history.recovery import Mark, Recovery
-from launcher.logs import Narrator
+from launcher.logs.console import Console
+from launcher.logs.logger import Narrator
 
 KEYS = JobKeys("j")
 FOUND = Recovery(Why.LOSS, "b joins", 1, 1, 0.0, ((Mark.SEATED, 0.1), (Mark.SPAWNED, 0.1)), rev=2, foreign=True)

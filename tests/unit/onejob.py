@@ -9,8 +9,8 @@ from elastic.keys import encode
 from elastic.store.base import Put
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
-from launcher.console import Console
-from launcher.logs import Level, Narrator
+from launcher.logs.console import Console
+from launcher.logs.logger import Level, Narrator
 from tests.unit.documents import KEYS
 
 

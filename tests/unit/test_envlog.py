@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from elastic.model import Role
-from launcher.envlog import looks_secret, name_of, text, write
+from launcher.logs.environment_dump import looks_secret, name_of, text, write
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 
 from elastic.agentevents import Action, Event, Exited, SessionLost, StopWorkers
 from elastic.model import Cause
-from launcher import sharedlog
-from launcher.events import FILE, EventLog
+from launcher.logs import shared_file
+from launcher.logs.event_log import FILE, EventLog
 from tests.unit.bench import Bench, running
 from tests.unit.views import worker_exit
 
@@ -21,7 +21,7 @@ def read(folder: Path, name: str = "events.jsonl") -> list[dict[str, Any]]:
 
 
 def log_in(folder: Path, node: str) -> EventLog:
-    return EventLog(sharedlog.SharedLog(folder / FILE).append, "j1", node)
+    return EventLog(shared_file.SharedLog(folder / FILE).append, "j1", node)
 
 
 def observed(folder: Path, bench: Bench, event: Event, *actions: Action) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ def test_a_stop_a_lost_lease_and_a_failure_say_why(tmp_path: Path) -> None:
 
 
 def test_the_file_has_a_bound_and_the_newest_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharedlog, "BYTES_MAX", 1000)
+    monkeypatch.setattr(shared_file, "BYTES_MAX", 1000)
     log = log_in(tmp_path, "h-1")
     for number in range(100):
         log.write("stopped", 1, {"number": number})

@@ -10,7 +10,7 @@ import pytest
 from elastic.errors import ConfigError
 from launcher import cli
 from launcher.config import parse
-from launcher.folder import LogFolder
+from launcher.logs.log_dir import LogFolder
 from tests import closing
 
 OURS = (

@@ -18,7 +18,6 @@ from elastic.store.base import Entry, Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
 from launcher.agent.history_writer import History, in_words, read
-from launcher.console import Console
 from launcher.history import events
 from launcher.history.events import (
     KEPT,
@@ -34,7 +33,8 @@ from launcher.history.events import (
     remember,
 )
 from launcher.history.recovery import Mark, Recovery
-from launcher.logs import Level, Narrator
+from launcher.logs.console import Console
+from launcher.logs.logger import Level, Narrator
 from tests.unit.documents import KEYS
 from tests.unit.views import worker_exit
 

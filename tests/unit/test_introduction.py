@@ -11,7 +11,7 @@ import pytest
 from launcher.agent import startup_notes
 from launcher.agent.startup_notes import introduce
 from launcher.config import parse
-from launcher.logs import Narrator
+from launcher.logs.logger import Narrator
 from launcher.net.container import bridge_hint, in_container
 from launcher.net.interfaces import network_line
 from launcher.system import node_lock

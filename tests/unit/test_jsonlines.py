@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.model import Role
-from launcher.jsonlines import JsonLines, Line, Output, Severity, What
+from launcher.logs.json_format import JsonLines, Line, Output, Severity, What
 
 AT = datetime(2026, 11, 23, 10, 0, 0, 123456, tzinfo=UTC)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.lastlogs import LastLogs, Place, Stamp
-from launcher.logorders import AnyOrder
-from launcher.recent import KEPT_BYTES
-from launcher.startlog import StartLog
+from launcher.logs.recent_starts import LastLogs, Place, Stamp
+from launcher.logs.tail_buffer import KEPT_BYTES
+from launcher.logs.worker_log import StartLog
+from launcher.logs.writer_protocol import AnyOrder
 
 NAME = "workerlog.3"
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from launcher import sharedlog
-from launcher.console import Console
-from launcher.logorders import Append, path_bytes
-from launcher.logs import (
+from launcher.logs import shared_file
+from launcher.logs.console import Console
+from launcher.logs.logger import (
     ENDPOINTS_KEPT,
     STORY,
     Level,
@@ -25,11 +24,12 @@ from launcher.logs import (
     tail,
     write_endpoints,
 )
-from launcher.logwriter import Writer
+from launcher.logs.rotating_file import WorkerLog, append_line
+from launcher.logs.shared_file import SharedLog
+from launcher.logs.tail_buffer import Ending
+from launcher.logs.writer import Writer
+from launcher.logs.writer_protocol import Append, path_bytes
 from launcher.net.endpoints import join_host_port as endpoint
-from launcher.recent import Ending
-from launcher.sharedlog import SharedLog
-from launcher.workerlog import WorkerLog, append_line
 
 
 class TestTheFrameOfAStart:
@@ -187,7 +187,7 @@ class TestTheNarrator:
         assert path.read_bytes() == b"50%\r\n[elastic-launch h-1] lost a node\n"
 
     def test_its_file_has_a_bound_and_the_newest_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sharedlog, "BYTES_MAX", 2000)
+        monkeypatch.setattr(shared_file, "BYTES_MAX", 2000)
         writer = Writer(lambda text, quietly: pytest.fail(text))
         path = path_bytes(tmp_path / STORY)
         with open(os.devnull, "w") as null:

@@ -16,8 +16,8 @@ from elastic.model import Budget, Cooldown, Go, Status, Verdict, Why
 from elastic.store.memory_store import MemoryStore
 from launcher.agent import wait_reporter
 from launcher.agent.wait_reporter import WaitingLines
-from launcher.console import Console
-from launcher.logs import Narrator
+from launcher.logs.console import Console
+from launcher.logs.logger import Narrator
 from tests.unit.bench import Bench, done, spare
 from tests.unit.documents import KEYS
 

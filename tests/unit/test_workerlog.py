@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.logorders import Bound
-from launcher.workerlog import HEAD_BYTES, WorkerLog
+from launcher.logs.rotating_file import HEAD_BYTES, WorkerLog
+from launcher.logs.writer_protocol import Bound
 from tests import closing
 
 CLOSING = b"==== rank 0 gen 1 ended: exit 0 ====\n"

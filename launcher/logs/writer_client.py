@@ -1,6 +1,6 @@
 """The log folder as the agent sees it: a process of its own writes there, and the agent waits for no disk.
 
-    agent ── orders, by a pipe; what workers wrote, by a ring ──► launcher.logwriter ──► the folder
+    agent ── orders, by a pipe; what workers wrote, by a ring ──► launcher.logs.writer ──► the folder
           ◄── what is done, and what failed, by another pipe ──
 
 While the disk takes what comes, whoever reads the output of workers waits a moment when more than `FLOW_BYTES` are on
@@ -23,8 +23,10 @@ from typing import Final, Protocol, Self
 
 import msgspec
 
-from launcher.folder import LogFolder
-from launcher.logorders import (
+from launcher.logs.log_dir import LogFolder
+from launcher.logs.writer import Directly
+from launcher.logs.writer_process import LogProcess
+from launcher.logs.writer_protocol import (
     AnyOrder,
     Append,
     Begin,
@@ -39,8 +41,6 @@ from launcher.logorders import (
     packed,
     path_bytes,
 )
-from launcher.logprocess import LogProcess
-from launcher.logwriter import Directly
 from launcher.system.processes import is_frozen, signal_one
 
 FLOW_BYTES: Final = 3 << 19
@@ -93,7 +93,7 @@ class LogDisk:
     def __init__(self, hold: Callable[[], LogFolder], named: Path, story: str = "") -> None:
         """Start the process that writes. No thread may run yet.
 
-        `hold` takes the folder that is `named`, in that process. `story`: see `launcher.logwriter.serve`.
+        `hold` takes the folder that is `named`, in that process. `story`: see `launcher.logs.writer.serve`.
         """
         self._process = LogProcess(hold, named, story)
         self._ring = self._process.ring

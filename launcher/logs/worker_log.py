@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.logdisk import Sink
-from launcher.logorders import UNBOUND, Begin, Bound, End, Line, Wrote, path_bytes, text_bytes
-from launcher.recent import Ending, Recent
+from launcher.logs.tail_buffer import Ending, Recent
+from launcher.logs.writer_client import Sink
+from launcher.logs.writer_protocol import UNBOUND, Begin, Bound, End, Line, Wrote, path_bytes, text_bytes
 
 
 class StartLog:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 
-from launcher.showing import Show
-from launcher.startlog import StartLog
+from launcher.logs.console_streams import Show
+from launcher.logs.worker_log import StartLog
 
 READ_BYTES = 1 << 16
 DRAIN_BYTES = 4 << 20

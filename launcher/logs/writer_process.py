@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from elastic.errors import ConfigError
-from launcher.folder import LogFolder
-from launcher.logorders import AnyAnswer, Frames, Held, Refused, Told, bytes_text, packed, text_bytes
-from launcher.logwriter import serve
-from launcher.ring import Ring
+from launcher.logs.log_dir import LogFolder
+from launcher.logs.ring_buffer import Ring
+from launcher.logs.writer import serve
+from launcher.logs.writer_protocol import AnyAnswer, Frames, Held, Refused, Told, bytes_text, packed, text_bytes
 from launcher.system.forking import fork
 
 RING_BYTES: Final = 2 << 20
@@ -32,7 +32,7 @@ class LogProcess:
     """A fork of this process, the two pipes to it, and the ring."""
 
     def __init__(self, hold: Callable[[], LogFolder], named: Path, story: str) -> None:
-        """Start it. No thread may run yet. See `launcher.logdisk.LogDisk` for what it is given."""
+        """Start it. No thread may run yet. See `launcher.logs.writer_client.LogDisk` for what it is given."""
         self._named = named
         orders, self.orders = os.pipe()
         self.answers, answers = os.pipe()

@@ -3,8 +3,8 @@
     workerlog.<rank>       what a worker wrote, appended over all its starts
     endpoints.log          every worker's address of the newest generation; endpoints.<g>.log of each of the newest
     launcher.log           what the agents of this folder said, with times; launcher.1.log is the one before, when full
-    envlog.<rank>          a worker's environment at its newest start (`launcher.envlog`)
-    events.jsonl           what happened, for programs (`launcher.events`)
+    envlog.<rank>          a worker's environment at its newest start (`launcher.logs.environment_dump`)
+    events.jsonl           what happened, for programs (`launcher.logs.event_log`)
 
 Every start of a worker is framed by a header and a closing line, so that an old log is not taken for a live one.
 """
@@ -24,9 +24,9 @@ from typing import Final
 from elastic.errors import ConfigError
 from elastic.model import Role
 from elastic.naming import log_name, process_name
-from launcher.console import Console
-from launcher.jsonlines import JsonLines, Severity, What
-from launcher.recent import Ending
+from launcher.logs.console import Console
+from launcher.logs.json_format import JsonLines, Severity, What
+from launcher.logs.tail_buffer import Ending
 
 TAIL_LINES = 20
 LINE_CHARACTERS = 500

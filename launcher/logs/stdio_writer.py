@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from launcher.console import STOOD_STILL, notice_of
-from launcher.logdisk import FLOW_BYTES, KEEP_BYTES, STILL_S
-from launcher.logwriter import DEAF
+from launcher.logs.console import STOOD_STILL, notice_of
+from launcher.logs.writer import DEAF
+from launcher.logs.writer_client import FLOW_BYTES, KEEP_BYTES, STILL_S
 from launcher.system import proctitle
 from launcher.system.descriptors import keep_only
 

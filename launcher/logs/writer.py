@@ -16,9 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from elastic.errors import ConfigError
-from launcher import envlog, logs
-from launcher.folder import LogFolder
-from launcher.logorders import (
+from launcher.logs import environment_dump, logger
+from launcher.logs.log_dir import LogFolder
+from launcher.logs.ring_buffer import Ring
+from launcher.logs.rotating_file import WorkerLog, append_line
+from launcher.logs.shared_file import SharedLog
+from launcher.logs.writer_protocol import (
     Amend,
     AnyAnswer,
     AnyOrder,
@@ -40,13 +43,10 @@ from launcher.logorders import (
     path_bytes,
     text_bytes,
 )
-from launcher.ring import Ring
-from launcher.sharedlog import SharedLog
 from launcher.system import proctitle
 from launcher.system.checks import warning
 from launcher.system.descriptors import keep_only
 from launcher.system.folder_checks import LOG, folder_check
-from launcher.workerlog import WorkerLog, append_line
 
 STOOD_STILL = "the disk stood still"
 READ_BYTES = 1 << 16
@@ -98,12 +98,12 @@ class Writer:
                     self._tell(f"{path} does not say which worker failed first ({error.strerror})", True)
             case Endpoints():
                 try:
-                    logs.write_endpoints(bytes_path(order.folder), order.g, order.endpoints, order.servers)
+                    logger.write_endpoints(bytes_path(order.folder), order.g, order.endpoints, order.servers)
                 except OSError as error:
                     self._warn(f"endpoints.log cannot be written ({error.strerror}); training goes on")
             case Environment():
                 try:
-                    envlog.write(bytes_path(order.folder), order.name, order.text)
+                    environment_dump.write(bytes_path(order.folder), order.name, order.text)
                 except OSError as error:
                     self._warn(f"envlog.<rank> cannot be written ({error.strerror}); training goes on")
 

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from elastic.errors import ConfigError
-from launcher.logs import check_log_dir
+from launcher.logs.logger import check_log_dir
 from launcher.system import descriptors
 
 LOCK = ".agents.lock"

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from elastic.model import Role
 from elastic.naming import processes_name
-from launcher.collapse import Collapse, Shown
-from launcher.console import Console
-from launcher.jsonlines import JsonLines
+from launcher.logs.console import Console
+from launcher.logs.dedup import Collapse, Shown
+from launcher.logs.json_format import JsonLines
 
 if TYPE_CHECKING:
     from launcher.worker import WorkerSpec
@@ -149,7 +149,7 @@ class _Json(_Whole):
 
 
 class Chorus:
-    """The workers that share a console. Lines that several of them say are shown once (`launcher.collapse`)."""
+    """The workers that share a console. Lines that several of them say are shown once (`launcher.logs.dedup`)."""
 
     def __init__(self, console: Console, node: str) -> None:
         """Nobody is there yet."""

@@ -1,4 +1,4 @@
-"""What an agent has written into its log folder: orders to whoever writes (`launcher.logwriter`), and its answers.
+"""What an agent has written into its log folder: orders to whoever writes (`launcher.logs.writer`), and its answers.
 
 Between the agent and the process that writes they are MessagePack behind their length. Paths and lines are bytes: the
 name of a folder need not be text.
@@ -69,14 +69,14 @@ class Amend(Order, frozen=True):
 
 
 class Append(Order, frozen=True):
-    """A line, with its end, for a file that agents share (`launcher.sharedlog`)."""
+    """A line, with its end, for a file that agents share (`launcher.logs.shared_file`)."""
 
     path: bytes
     line: bytes
 
 
 class Endpoints(Order, frozen=True):
-    """The endpoints of a generation (`launcher.logs.write_endpoints`)."""
+    """The endpoints of a generation (`launcher.logs.logger.write_endpoints`)."""
 
     folder: bytes
     g: int
@@ -85,7 +85,7 @@ class Endpoints(Order, frozen=True):
 
 
 class Environment(Order, frozen=True):
-    """The environment of a worker, without secrets (`launcher.envlog`)."""
+    """The environment of a worker, without secrets (`launcher.logs.environment_dump`)."""
 
     folder: bytes
     name: str

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.logorders import UNBOUND, Bound
+from launcher.logs.writer_protocol import UNBOUND, Bound
 from launcher.system import descriptors
 
 HEAD_BYTES = 64 << 10

@@ -1,0 +1,1 @@
+"""Worker logs, the console, launcher.log and events.jsonl, and the process that writes them."""
