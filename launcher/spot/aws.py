@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from elastic.unreadable import UNREADABLE
-from launcher.spot.exchange import TOKEN, Answer, Ask, Heard, Notice, Remark, clock_time, notice, parsed_time, pause
+from launcher.spot.protocol import TOKEN, Answer, Ask, Heard, Notice, Remark, clock_time, notice, parsed_time, pause
 
 TOKEN_TTL_S = 21_600
 """Six hours, the longest that there is."""

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from elastic.unreadable import UNREADABLE
-from launcher.spot.exchange import Answer, Ask, Heard, Notice, Remark, clock_time, notice, parsed_time, pause
+from launcher.spot.protocol import Answer, Ask, Heard, Notice, Remark, clock_time, notice, parsed_time, pause
 
 HEADERS: Final = {"Metadata": "true"}
 NAME: Final = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"

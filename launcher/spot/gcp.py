@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from elastic.unreadable import UNREADABLE
-from launcher.spot.exchange import TOKEN, Answer, Ask, Heard, Notice, Remark, notice, parsed_time, pause
+from launcher.spot.protocol import TOKEN, Answer, Ask, Heard, Notice, Remark, notice, parsed_time, pause
 
 HANGS_S = 60
 """A hanging request is answered after this time, whatever there is."""

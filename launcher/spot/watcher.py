@@ -16,12 +16,12 @@ from elastic.agentfacts import DEADLINE_SPARE_S
 from elastic.errors import MachineTaken
 from launcher.agent.connect import boottime
 from launcher.logs.logger import Narrator
-from launcher.spot import machine
+from launcher.spot import provider as machine
 from launcher.spot.aws import Aws
 from launcher.spot.azure import Azure
 from launcher.spot.endpoint import Endpoint, endpoint
-from launcher.spot.exchange import PAUSE_MAX_S, Answer, Ask, Heard, Notice, Remark, Watch
 from launcher.spot.gcp import Maintenance, Preempted
+from launcher.spot.protocol import PAUSE_MAX_S, Answer, Ask, Heard, Notice, Remark, Watch
 
 TRY_AGAIN = 4
 """The exit code of a node whose machine goes: nothing is wrong, another machine can go on."""
@@ -189,7 +189,7 @@ class SpotWatch:
 
 async def _answer(where: Endpoint, ask: Ask) -> Answer | None:
     """What a server said, None if it did not in time, or not in HTTP."""
-    from launcher.spot.fetch import BadAnswer, fetch  # Only a machine of a cloud needs it.
+    from launcher.spot.http import BadAnswer, fetch  # Only a machine of a cloud needs it.
 
     try:
         async with asyncio.timeout(ask.timeout_s):

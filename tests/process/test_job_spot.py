@@ -13,8 +13,8 @@ from aiohttp import web
 
 from launcher.spot.aws import ACTION
 from launcher.spot.endpoint import endpoint
-from launcher.spot.exchange import Ask
-from launcher.spot.fetch import BODY_MAX, BadAnswer, fetch
+from launcher.spot.http import BODY_MAX, BadAnswer, fetch
+from launcher.spot.protocol import Ask
 from tests.bench import steplog
 from tests.process.jobs import Job, story
 from tests.process.metadata import Aws, Azure, Google, Metadata

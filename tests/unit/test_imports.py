@@ -84,7 +84,7 @@ PURE = (
     "launcher.spot.aws",
     "launcher.spot.azure",
     "launcher.spot.endpoint",
-    "launcher.spot.exchange",
+    "launcher.spot.protocol",
     "launcher.spot.gcp",
     "launcher.metrics.health",
     "launcher.metrics.catalog",

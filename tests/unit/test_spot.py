@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastic.errors import ConfigError
-from launcher.spot import machine
+from launcher.spot import provider as machine
 from launcher.spot.aws import ACTION, REBALANCE, Aws
 from launcher.spot.azure import AZURE_POLL_S, FIRST_S, Azure
 from launcher.spot.endpoint import Endpoint, endpoint
-from launcher.spot.exchange import LEFT_MIN_S, PAUSE_MAX_S, POLL_S, TIMEOUT_S, Answer, Ask, Heard, Notice, Remark, Watch
 from launcher.spot.gcp import HANGS_S, Maintenance, Preempted
+from launcher.spot.protocol import LEFT_MIN_S, PAUSE_MAX_S, POLL_S, TIMEOUT_S, Answer, Ask, Heard, Notice, Remark, Watch
 
 NOW = 1_800_000_000.0
 """Fri, 15 Jan 2027 08:00:00 GMT."""

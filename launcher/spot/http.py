@@ -13,7 +13,7 @@ from typing import Final
 import h11
 
 from launcher.spot.endpoint import Endpoint
-from launcher.spot.exchange import Answer, Ask
+from launcher.spot.protocol import Answer, Ask
 
 BODY_MAX = 64 << 10
 """Bytes of an answer; a real one has some hundreds."""
