@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher import commandline, variables
-from launcher.config import Config, build, check
+from launcher.config import argv as commandline
+from launcher.config import env_reference
+from launcher.config.config import Config, build, check
+from launcher.config.ps_layout import static_hosts
 from launcher.net.endpoints import as_ip, parse_endpoint
-from launcher.roles import static_hosts
 from launcher.system import frozen_imports
 from launcher.system.descriptors import let_go_of_unsaid, open_standard, say
 from launcher.system.stdout import answer, told
@@ -52,7 +53,7 @@ def _start(argv: Sequence[str]) -> int:
 def _run(config: Config, outputs: Outputs) -> int:
     """Hand over."""
     with frozen_imports.kept():
-        from launcher import paddlecloud
+        from launcher.config import paddlecloud
         from launcher.logs.log_dir import LogFolder
         from launcher.logs.logger import STORY
         from launcher.logs.writer_client import LogDisk
@@ -93,7 +94,7 @@ def _job(config: Config) -> str:
 def _answer(asked: str) -> str:
     if asked == "help":
         return commandline.help_text()
-    return variables.help_text() if asked == "help_env" else f"elastic-launch {_version()}\n"
+    return env_reference.help_text() if asked == "help_env" else f"elastic-launch {_version()}\n"
 
 
 def _version() -> str:

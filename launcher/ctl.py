@@ -21,8 +21,8 @@ from typing import Final, NoReturn
 from elastic.errors import ConfigError
 from elastic.keys import JobKeys
 from launcher import __version__
+from launcher.config.flags import BY_NAME
 from launcher.doctor import command as doctor
-from launcher.flags import BY_NAME
 from launcher.operate import completion, drain, events, forget, jobs, logs, report, scale, stacks, status, stop, ui
 from launcher.operate.job import WHO, Command, Job, named_job, open_store
 from launcher.system import limits

@@ -22,8 +22,9 @@ from elastic.errors import DocumentError, StoreError
 from elastic.keys import JobKeys, decode
 from elastic.model import Status
 from elastic.store.base import Range, Store
-from launcher import access, serving
-from launcher.config import Config
+from launcher import serving
+from launcher.config import store_access
+from launcher.config.config import Config
 from launcher.live.wanted import may_draw, wipe
 from launcher.logs.stdio import Outputs
 from launcher.nodecommand import joiner_line, node_argv, node_environments, status_line, withheld
@@ -205,7 +206,7 @@ class _Parent:
             self._outputs.say(f"one more node, {where}{same}:", command)
         self._outputs.say(f"the status of the job{same}:", status_line(config, reached, secret=secret))
         if config.login.made and not secret:
-            self._say(access.WITHOUT_SECRET)
+            self._say(store_access.WITHOUT_SECRET)
 
     async def _outlast_others(self, server: str) -> None:
         """Wait until no node is registered: etcd ends with this process. A signal ends the wait."""

@@ -16,7 +16,7 @@ from elastic.model import Cause, Role, WorkerExit
 from elastic.naming import process_name
 from elastic.store.scratch import NODE, Scratch, remove_left_behind
 from launcher import environment, errorfile, exits, progressfile, stackdump, workers
-from launcher.config import Config
+from launcher.config.config import Config
 from launcher.deaths import Deaths
 from launcher.folderclaim import FolderClaim
 from launcher.hangs import Hanging, HangWatch

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from launcher.cards import share, spare_cards
-from launcher.config import Config
-from launcher.login import PASSWORD, SECRET, is_fleeting
+from launcher.config.config import Config
+from launcher.config.credentials import PASSWORD, SECRET, is_fleeting
+from launcher.config.devices import share, spare_cards
+from launcher.config.ps_layout import listed_hosts, static_hosts
 from launcher.net.addresses import LOOPBACK
 from launcher.net.endpoints import join_host_port, parse_endpoint
-from launcher.roles import listed_hosts, static_hosts
 from launcher.serving import served
 from launcher.text.shell import joined, quoted
 

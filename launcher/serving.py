@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 from elastic.errors import ConfigError
 from elastic.store import releases
+from launcher.config.ps_layout import static_hosts
 from launcher.net import addresses
 from launcher.net.addresses import LOOPBACK
 from launcher.net.endpoints import as_ip, is_any, is_v6, join_host_port, parse_endpoint
-from launcher.roles import static_hosts
 
 if TYPE_CHECKING:
-    from launcher.config import Config
+    from launcher.config.config import Config
 
 ANY = "0.0.0.0"
 ANY_V6 = "::"

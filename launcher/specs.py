@@ -11,13 +11,13 @@ from pathlib import Path
 
 from elastic.agentevents import StartWorkers
 from elastic.model import Generation, Role, Seat
-from launcher.config import Config, worker_argv
+from launcher.config.config import Config, worker_argv
+from launcher.config.ps_layout import static_hosts
 from launcher.environment import Told, worker_environment
 from launcher.logs import logger
 from launcher.net import addresses
 from launcher.net.endpoints import join_host_port
 from launcher.psenvironment import log_name, ps_environment
-from launcher.roles import static_hosts
 from launcher.workers import WorkerSpec
 
 

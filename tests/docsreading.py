@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from launcher import config, ctl
-from launcher.flags import BY_NAME
+from launcher import ctl
+from launcher.config import config
+from launcher.config.flags import BY_NAME
 from tests.docscommands import ROOT, Command
 
 OURS_TO_READ: Final = ("deploy/", "tests/", "elastic/", ".ci/")

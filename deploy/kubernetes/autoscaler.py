@@ -25,7 +25,7 @@ from typing import Final, NoReturn, TypeVar
 import aiohttp
 
 from elastic.model import Np
-from launcher import values
+from launcher.config import readers
 from launcher.kube.api import ANSWER_S, NO_ANSWER, Api, Refused
 from launcher.kube.objects import view_of
 from launcher.kube.sizing import AGAIN_S, PATIENCE_S, Memory, Policy, Resize, decide, pods
@@ -127,7 +127,7 @@ def _of(read: Callable[[str], T]) -> Callable[[str], T]:
 
 def _pods(text: str) -> Np:
     """An np with a maximum: this many pods are created."""
-    np = values.np(text)
+    np = readers.np(text)
     if np.unlimited:
         raise ValueError(f"{text!r} has no maximum, and the pods are created in advance; use {np.low}:{np.first}")
     return np
@@ -140,7 +140,7 @@ def _arguments(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Name
     parser = _Parser(prog="autoscaler.py", description=__doc__, formatter_class=say, allow_abbrev=False)
     parser.add_argument("--job", required=True, help="the name of the Job")
     parser.add_argument("--np", required=True, type=_of(_pods), metavar="MIN:MAX", help="pods, at least and at most")
-    seconds = _of(values.seconds(0.1))
+    seconds = _of(readers.seconds(0.1))
     parser.add_argument("--patience", type=seconds, default=PATIENCE_S, help="seconds without a machine (300)")
     parser.add_argument("--again", type=seconds, default=AGAIN_S, help="seconds until more is asked for (900)")
     parser.add_argument("--namespace", default=environ.get("POD_NAMESPACE", "default"))

@@ -32,7 +32,8 @@ from launcher.agent.recovery_reporter import TimelineTeller
 from launcher.agent.snapshot import snapshot
 from launcher.agent.store_actions import CLOSING_LIMIT_S, Errands
 from launcher.agent.wait_reporter import WaitingLines
-from launcher.config import Config
+from launcher.config.config import Config
+from launcher.config.ps_layout import static_hosts
 from launcher.hello import Hello
 from launcher.linking import Linking
 from launcher.live.words import Block, block
@@ -46,7 +47,6 @@ from launcher.metrics.exporter import Monitor
 from launcher.neighbours import Neighbours
 from launcher.net import addresses
 from launcher.node import NodeWorkers
-from launcher.roles import static_hosts
 from launcher.splits import SplitWatch
 from launcher.spot.watcher import SpotWatch
 from launcher.system import frozen_imports, limits, open_files

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 from elastic.errors import StoreError, StoreUnavailable
 from launcher import serving
-from launcher.config import Config
+from launcher.config.config import Config
+from launcher.config.ps_layout import static_hosts
 from launcher.logs.logger import Narrator
 from launcher.net import addresses
-from launcher.roles import static_hosts
 from launcher.system.signals import Signals
 
 CONNECT_PAUSE_S = 0.5

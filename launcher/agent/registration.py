@@ -11,9 +11,9 @@ from elastic.membership import Policy
 from elastic.model import Member, Mode, Spec
 from elastic.right import KILL_S
 from launcher.agent.versions import own_versions
-from launcher.config import Config
+from launcher.config.config import Config
+from launcher.config.ps_layout import split_endpoint, wanted_ports
 from launcher.net.ports import NodePorts
-from launcher.roles import split_endpoint, wanted_ports
 
 
 def hold_ports(config: Config, own: str, listening: str) -> NodePorts:

@@ -12,7 +12,7 @@ from launcher.agent import node_id
 from launcher.agent.agent import Agent
 from launcher.agent.connect import Connecting, Interrupted, resolve
 from launcher.agent.startup_notes import introduce
-from launcher.config import Config
+from launcher.config.config import Config
 from launcher.live.wanted import wanted
 from launcher.logs import logger
 from launcher.logs.console import Console

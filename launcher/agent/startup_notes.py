@@ -8,13 +8,13 @@ from pathlib import Path
 import psutil
 
 from launcher.agent import node_id
-from launcher.config import Config
+from launcher.config.config import Config
+from launcher.config.ps_layout import static_hosts
 from launcher.logs.logger import Narrator
 from launcher.net import addresses, proxies
 from launcher.net.addresses import is_loopback
 from launcher.net.container import bridge_hint, in_container
 from launcher.net.interfaces import misnamed, network_line
-from launcher.roles import static_hosts
 from launcher.system import node_lock
 from launcher.system.folder_checks import CHECKPOINTS, folder_warning
 

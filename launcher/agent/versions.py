@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from launcher import __version__
-from launcher.config import Config
+from launcher.config.config import Config
 
 NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 """The packages that torch's wheels bring NCCL in. A torch that was built otherwise has it inside, and tells nothing."""

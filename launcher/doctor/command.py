@@ -11,19 +11,19 @@ from typing import Any, Final
 import msgspec
 
 from elastic.keys import JobKeys
-from launcher import access
-from launcher.commandline import named_values
+from launcher.config import store_access
+from launcher.config.argv import named_values
+from launcher.config.flags import BY_NAME
+from launcher.config.readers import Servers
 from launcher.doctor.etcd import etcd_checks
 from launcher.doctor.job import job_checks
 from launcher.doctor.machine import Asked, machine_checks
-from launcher.flags import BY_NAME
 from launcher.system.checks import Check, Level, lines, warn
 from launcher.system.stdout import answer
-from launcher.values import Servers
 
 FLAGS: Final = ("host", "nic", "port_range", "log_dir", "checkpoint_dir")
 """Flags of `elastic-launch` that say what it would use on this machine."""
-JOB_FLAGS: Final = (*access.FLAGS, "job_id", "key_prefix")
+JOB_FLAGS: Final = (*store_access.FLAGS, "job_id", "key_prefix")
 SOMETHING_FAILED = 1
 
 
@@ -63,7 +63,7 @@ async def _checks(values: Mapping[str, Any], environ: Mapping[str, str]) -> Asyn
         yield check
     if not servers.endpoints:
         return
-    way, warnings = access.access(values, environ)
+    way, warnings = store_access.access(values, environ)
     for line in warnings:
         yield warn("files", line, "")
     store = way.open()

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
-from launcher.config import Config
+from launcher.config.config import Config
 from launcher.live.screen import WIPE
 from launcher.logs.console import Console
 

@@ -18,7 +18,7 @@ from launcher.agent.connect import boottime
 from launcher.agent.history_writer import History
 from launcher.agent.recovery_reporter import TimelineTeller, started_at
 from launcher.agent.wait_reporter import WaitingLines
-from launcher.config import Config
+from launcher.config.config import Config
 from launcher.logs.logger import Narrator
 from launcher.logs.writer_client import LogDisk
 from launcher.metrics import health

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from launcher.config import Config
+    from launcher.config.config import Config
 
 NO_WARM: Final = "--no_warm"
 NO_TORCH: Final = "torch is not installed"

@@ -13,7 +13,7 @@ from elastic.agentfacts import DEADLINE_SPARE_S
 from elastic.errors import ConfigError
 from elastic.keys import View
 from elastic.proposals import Transaction
-from launcher import values
+from launcher.config import readers
 from launcher.logs.logger import clean
 from launcher.operate import orders
 from launcher.operate.job import WHO, Command, Job, reading, write
@@ -33,7 +33,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--deadline",
-        type=reading(values.seconds(DEADLINE_MIN_S)),
+        type=reading(readers.seconds(DEADLINE_MIN_S)),
         metavar="SECONDS",
         help="the machine goes in so many seconds: its workers get until 3 s before (default: --grace, --save_limit)",
     )

@@ -10,16 +10,16 @@ from typing import Any, Final
 from elastic.errors import ConfigError, ElasticError
 from elastic.keys import JobKeys, View, ViewReader
 from elastic.store.base import Range, Store
-from launcher import access
-from launcher.commandline import named_values
-from launcher.flags import BY_NAME
+from launcher.config import store_access
+from launcher.config.argv import named_values
+from launcher.config.flags import BY_NAME
+from launcher.config.readers import Servers
 from launcher.system.descriptors import say
 from launcher.system.stdout import answer
-from launcher.values import Servers
 
-STORE_FLAGS: Final = (*access.FLAGS, "key_prefix")
+STORE_FLAGS: Final = (*store_access.FLAGS, "key_prefix")
 """The flags of `elastic-launch` that name a store."""
-JOB_FLAGS: Final = (*access.FLAGS, "job_id", "key_prefix")
+JOB_FLAGS: Final = (*store_access.FLAGS, "job_id", "key_prefix")
 """Those that name a job; every subcommand has them that does not say otherwise."""
 
 WHO: Final = "elastic-ctl"
@@ -96,7 +96,7 @@ def named_store(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> 
 
 def open_store(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> Store:
     """A client of the store that was named; says a warning about files that look wrong. Raises `ConfigError`."""
-    way, warnings = access.access(named_values(asked, environ, STORE_FLAGS), environ)
+    way, warnings = store_access.access(named_values(asked, environ, STORE_FLAGS), environ)
     for line in warnings:
         say(f"warning: {line}", WHO)
     return way.open()
@@ -115,7 +115,7 @@ def _key_prefix(given: Mapping[str, Any]) -> str:
 
 
 def reading(read: Callable[[str], object]) -> Callable[[str], object]:
-    """A flag's value, read as `launcher.values` reads it: argparse tells what is wrong with it in the same words."""
+    """A flag's value, read as `launcher.config.readers` reads it: argparse tells what is wrong with it in the same words."""
 
     def typed(text: str) -> object:
         try:

@@ -9,7 +9,7 @@ from elastic.errors import ConfigError
 from elastic.keys import View
 from elastic.model import Generation, Np
 from elastic.proposals import Transaction
-from launcher import values
+from launcher.config import readers
 from launcher.operate import orders
 from launcher.operate.job import Command, Job, reading, write
 from launcher.operate.ordering import CannotOrder, ended, give
@@ -20,7 +20,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--np",
         required=True,
-        type=reading(values.np),
+        type=reading(readers.np),
         metavar="N|N+|MIN:MAX",
         help="how many nodes, as in elastic-launch: N, N+ (every node that joins), or MIN:MAX (N:N is exactly N)",
     )

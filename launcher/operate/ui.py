@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from elastic.errors import ConfigError
-from launcher import values
-from launcher.commandline import named_values
+from launcher.config import readers
+from launcher.config.argv import named_values
 from launcher.net.endpoints import join_host_port
 from launcher.operate.job import JOB_FLAGS, WHO, Command, named_store, open_store, reading, write
 from launcher.system import open_files
@@ -49,7 +49,7 @@ def _listen(text: str) -> tuple[str, int]:
     """An address and a port; 0 is a free one. Raises `ValueError`."""
     if text.strip() == "0":
         return HERE, 0
-    if (found := values.metrics_port(text)) is None:
+    if (found := readers.metrics_port(text)) is None:
         return HERE, 0
     return found
 

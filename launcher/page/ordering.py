@@ -9,7 +9,7 @@ import msgspec
 
 from elastic.errors import ConfigError
 from elastic.unreadable import UNREADABLE
-from launcher import values
+from launcher.config import readers
 from launcher.operate.drain import DEADLINE_MIN_S, drain
 from launcher.operate.job import Job
 from launcher.operate.scale import scale
@@ -49,9 +49,9 @@ async def carry_out(job: Job, asked: bytes) -> str:
         raise ConfigError(f"this is no order: {error}") from error
     match order:
         case Scale():
-            return await scale(job, _read(values.np, order.np))
+            return await scale(job, _read(readers.np, order.np))
         case Drain():
-            deadline_s = _read(values.seconds(DEADLINE_MIN_S), order.deadline) if order.deadline else None
+            deadline_s = _read(readers.seconds(DEADLINE_MIN_S), order.deadline) if order.deadline else None
             return (await drain(job, [order.node], deadline_s))[0]
         case _:
             return (await stop(job, why(at_once=order.now), at_once=order.now))[0]

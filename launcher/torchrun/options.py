@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from elastic.errors import ConfigError
 from elastic.model import Mode, Np
-from launcher import access, values
-from launcher.config import Config
+from launcher.config import readers, store_access
+from launcher.config.config import Config
 
 
 class Option(NamedTuple):
@@ -28,42 +28,42 @@ class Option(NamedTuple):
 
 
 OPTIONS: Final = (
-    Option("join_timeout", "join_timeout_s", values.seconds(1), "600", "seconds that a round may take to come "
+    Option("join_timeout", "join_timeout_s", readers.seconds(1), "600", "seconds that a round may take to come "
            "together; a node that waits as a spare beside a running world is not hurried"),
-    Option("last_call_timeout", "settle_s", values.seconds(0), "3", "seconds after the last arrival in which more may "
+    Option("last_call_timeout", "settle_s", readers.seconds(0), "3", "seconds after the last arrival in which more may "
            "come, 15 at most in all; with --nnodes MAX there is nothing to wait for", "settle"),
-    Option("close_timeout", "close_timeout_s", values.seconds(1), "30", "seconds that the end of a job may take to be "
+    Option("close_timeout", "close_timeout_s", readers.seconds(1), "30", "seconds that the end of a job may take to be "
            "agreed"),
-    Option("connect_timeout", "connect_timeout_s", values.seconds(0), "60", "how long to try to reach etcd at the "
+    Option("connect_timeout", "connect_timeout_s", readers.seconds(0), "60", "how long to try to reach etcd at the "
            "start", "connect_timeout"),
-    Option("lease_ttl", "lease_ttl_s", values.lease_ttl, "5", "a node that is silent for so many seconds is lost; one "
+    Option("lease_ttl", "lease_ttl_s", readers.lease_ttl, "5", "a node that is silent for so many seconds is lost; one "
            "whose process is gone is noticed at once", "lease_ttl"),
-    Option("keep_alive_interval", "interval_s", values.seconds(0.1), "", "torch's name: with keep_alive_max_attempt it "
+    Option("keep_alive_interval", "interval_s", readers.seconds(0.1), "", "torch's name: with keep_alive_max_attempt it "
            "makes lease_ttl, their product"),
-    Option("keep_alive_max_attempt", "attempts", values.count(1, 1000), "3", "see keep_alive_interval"),
-    Option("grow_every", "grow_every_s", values.seconds(0), "60", "newcomers are taken into a running job at most once "
+    Option("keep_alive_max_attempt", "attempts", readers.count(1, 1000), "3", "see keep_alive_interval"),
+    Option("grow_every", "grow_every_s", readers.seconds(0), "60", "newcomers are taken into a running job at most once "
            "in so many seconds", "grow_every"),
-    Option("store_outage_limit", "store_outage_limit_s", values.seconds(0), "120", "the longest that nodes which hear "
+    Option("store_outage_limit", "store_outage_limit_s", readers.seconds(0), "120", "the longest that nodes which hear "
            "each other go on while etcd is away", "store_outage_limit"),
-    Option("key_prefix", "key_prefix", values.key_prefix, "/elastic", "every key in etcd is below this", "key_prefix"),
-    Option("etcd_ca", "etcd_ca", values.file, "", "the authority that signed etcd's certificate", "etcd_ca"),
-    Option("etcd_cert", "etcd_cert", values.file, "", "our own certificate, where etcd wants one", "etcd_cert"),
-    Option("etcd_key", "etcd_key", values.file, "", "its key", "etcd_key"),
-    Option("etcd_user", "etcd_user", values.etcd_user, "", "the user of etcd", "etcd_user"),
-    Option("etcd_password_file", "etcd_password_file", values.file, "", "a file with the password, one line",
+    Option("key_prefix", "key_prefix", readers.key_prefix, "/elastic", "every key in etcd is below this", "key_prefix"),
+    Option("etcd_ca", "etcd_ca", readers.file, "", "the authority that signed etcd's certificate", "etcd_ca"),
+    Option("etcd_cert", "etcd_cert", readers.file, "", "our own certificate, where etcd wants one", "etcd_cert"),
+    Option("etcd_key", "etcd_key", readers.file, "", "its key", "etcd_key"),
+    Option("etcd_user", "etcd_user", readers.etcd_user, "", "the user of etcd", "etcd_user"),
+    Option("etcd_password_file", "etcd_password_file", readers.file, "", "a file with the password, one line",
            "etcd_password_file"),
-    Option("allow_plaintext_password", "allow_plaintext_password", values.boolean, "0", "1 sends the password also to "
+    Option("allow_plaintext_password", "allow_plaintext_password", readers.boolean, "0", "1 sends the password also to "
            "an etcd without TLS on another machine, where everybody on the network path can read it; with 0 that is "
            "refused",
            "allow_plaintext_password"),
-    Option("job_secret_file", "job_secret_file", values.file, "", "a file with the secret of an etcd that "
+    Option("job_secret_file", "job_secret_file", readers.file, "", "a file with the secret of an etcd that "
            "elastic-launch serves", "job_secret_file"),
-    Option("nic", "nic", values.nic, "", "the network interface whose address the others are to use", "nic"),
-    Option("rerun", "rerun", values.boolean, "0", "1 runs a job again that has ended", "rerun"),
-    Option("allow_mismatch", "allow_mismatch", values.boolean, "0", "1 joins although versions differ",
+    Option("nic", "nic", readers.nic, "", "the network interface whose address the others are to use", "nic"),
+    Option("rerun", "rerun", readers.boolean, "0", "1 runs a job again that has ended", "rerun"),
+    Option("allow_mismatch", "allow_mismatch", readers.boolean, "0", "1 joins although versions differ",
            "allow_mismatch"),
-    Option("verbose", "verbose", values.boolean, "0", "1 says more, 0 what matters", "verbose"),
-    Option("quiet", "quiet", values.boolean, "0", "1 says only what a person has to know", "quiet"),
+    Option("verbose", "verbose", readers.boolean, "0", "1 says more, 0 what matters", "verbose"),
+    Option("quiet", "quiet", readers.boolean, "0", "1 says only what a person has to know", "quiet"),
 )  # fmt: skip
 BY_NAME: Final = {option.name: option for option in OPTIONS}
 BY_FLAG: Final = {option.flag: option.name for option in OPTIONS if option.flag}
@@ -118,16 +118,16 @@ def read(
     found = {field: value for field, value in _options(given) if value is not None}
     if not endpoint.strip():
         raise ConfigError("--rdzv-endpoint is missing; write --rdzv-endpoint HOST:2379, where etcd is")
-    servers = _read("--rdzv-endpoint", values.servers, endpoint)
-    job_id = _read("--rdzv-id", values.job_id, run_id)
-    host = _read("--local-addr", values.host, local_addr) if local_addr else ""
-    way, warnings = access.access({**found, "servers": servers}, environ)
+    servers = _read("--rdzv-endpoint", readers.servers, endpoint)
+    job_id = _read("--rdzv-id", readers.job_id, run_id)
+    host = _read("--local-addr", readers.host, local_addr) if local_addr else ""
+    way, warnings = store_access.access({**found, "servers": servers}, environ)
     timeouts = {name: found.pop(name) for name in ("join_timeout_s", "close_timeout_s") if name in found}
     _keep_alive(found)
     if found.get("verbose") and found.get("quiet"):
         raise ConfigError("--rdzv-conf: verbose and quiet contradict each other; leave one out")
     if "settle_s" in found:
-        found["settle_s"] = min(found["settle_s"], values.SETTLE_MAX_S)
+        found["settle_s"] = min(found["settle_s"], readers.SETTLE_MAX_S)
     low, high = nodes
     config = Config(
         script="",  # Only torchrun knows it.
@@ -140,7 +140,7 @@ def read(
         login=way.login,
         job_id=job_id,
         np=Np(low=low, high=high, first=low),
-        restarts_max=values.RESTARTS_MAX,  # torchrun counts them itself, each agent its own.
+        restarts_max=readers.RESTARTS_MAX,  # torchrun counts them itself, each agent its own.
         host_cooldown_s=0.0,  # The plugin does not learn whose worker failed by itself.
         warnings=warnings,
         **found,
@@ -173,8 +173,8 @@ def _keep_alive(found: dict[str, Any]) -> None:
         raise ConfigError("--rdzv-conf keep_alive_max_attempt needs keep_alive_interval; or use lease_ttl instead")
     if "lease_ttl_s" in found:
         raise ConfigError("--rdzv-conf lease_ttl and keep_alive_interval say the same; leave one out")
-    product_s = max(math.ceil(interval_s * (attempts or ATTEMPTS)), values.LEASE_TTL_MIN_S)
-    found["lease_ttl_s"] = _read("--rdzv-conf keep_alive_interval", values.lease_ttl, str(product_s))
+    product_s = max(math.ceil(interval_s * (attempts or ATTEMPTS)), readers.LEASE_TTL_MIN_S)
+    found["lease_ttl_s"] = _read("--rdzv-conf keep_alive_interval", readers.lease_ttl, str(product_s))
 
 
 def _read(name: str, reader: Callable[[str], Any], text: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from launcher import values
+from launcher.config import readers
 from launcher.torchrun.options import BY_FLAG, OPTIONS
 
 RENAMED = {
@@ -18,7 +18,7 @@ RENAMED = {
 }
 """Flags that torchrun has under another name."""
 
-SWITCHES = frozenset(option.flag for option in OPTIONS if option.read is values.boolean)
+SWITCHES = frozenset(option.flag for option in OPTIONS if option.read is readers.boolean)
 
 _FLAG = re.compile(r"--([a-z]+(?:_[a-z]+)*)")
 

@@ -32,7 +32,7 @@ from elastic.model import Spec
 from elastic.store.base import Put, Range
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
-from launcher import values
+from launcher.config import readers
 from tests.bench import leakparts, results, steplog
 from tests.bench.nodes import Node, ended, wait_until
 from tests.store.servers import Server, one_server
@@ -108,7 +108,7 @@ class Stage:
             store, keys = EtcdStore([self.etcd.endpoint]), JobKeys("leaks")
             (entry,) = (await store.list(Range.key(keys.spec))).entries
             spec: Spec = decode(keys, keys.spec, entry.value)
-            await store.txn((), (Put(keys.spec, encode(msgspec.structs.replace(spec, np=values.np(np)))),))
+            await store.txn((), (Put(keys.spec, encode(msgspec.structs.replace(spec, np=readers.np(np)))),))
             await store.close()
 
         asyncio.run(write())

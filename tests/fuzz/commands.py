@@ -7,11 +7,12 @@ import io
 
 from elastic import environ as worker_environ
 from elastic.errors import ConfigError, ElasticError
-from launcher import access, ctl, nodecommand, values
-from launcher.commandline import named_values
-from launcher.config import Config, parse, worker_argv
-from launcher.flags import FLAGS as ALL
-from launcher.login import login
+from launcher import ctl, nodecommand
+from launcher.config import readers, store_access
+from launcher.config.argv import named_values
+from launcher.config.config import Config, parse, worker_argv
+from launcher.config.credentials import login
+from launcher.config.flags import FLAGS as ALL
 from launcher.operate import job
 from tests.fuzz.target import Target, scratch
 
@@ -65,7 +66,7 @@ def operator(data: bytes) -> None:
         try:
             asked = ctl.parser().parse_args([ctl._underscored(word) for word in words])
             job.named_job(vars(asked), environ)
-            access.access(named_values(vars(asked), environ, job.JOB_FLAGS), environ)
+            store_access.access(named_values(vars(asked), environ, job.JOB_FLAGS), environ)
         except ConfigError as error:
             fits(error)
         except SystemExit as ended:
@@ -108,9 +109,18 @@ def password(data: bytes) -> None:
 
 
 READERS = (
-    *(values.np, values.nproc, values.servers, values.job_id, values.host, values.hosts, values.port_range, values.nic),
-    *(values.cards, values.endpoint_list, values.worker_list, values.key_prefix, values.exit_codes, values.size),
-    *(values.modules, values.log_size, values.seconds(0), values.lease_ttl, values.etcd_user, values.boolean),
+    *(
+        readers.np,
+        readers.nproc,
+        readers.servers,
+        readers.job_id,
+        readers.host,
+        readers.hosts,
+        readers.port_range,
+        readers.nic,
+    ),
+    *(readers.cards, readers.endpoint_list, readers.worker_list, readers.key_prefix, readers.exit_codes, readers.size),
+    *(readers.modules, readers.log_size, readers.seconds(0), readers.lease_ttl, readers.etcd_user, readers.boolean),
 )
 EXAMPLES = {
     "--elastic_server": b"10.0.0.5:2379,https://[fe80::1]:2379",

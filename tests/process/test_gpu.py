@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cards import installed
+from launcher.config.devices import installed
 
 LIMIT_S = 110.0
 

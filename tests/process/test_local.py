@@ -27,7 +27,7 @@ from elastic.store.base import Delete, Put, Range
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdStore
 from launcher import ctl
-from launcher.config import check, parse
+from launcher.config.config import check, parse
 from launcher.environment import without
 from launcher.local import exit_code
 from launcher.nodecommand import joiner_line, node_argv, node_environments, status_line, withheld

@@ -18,7 +18,7 @@ import pytest
 from elastic.keys import JobKeys
 from elastic.store.base import Range
 from elastic.store.etcd import EtcdOptions, EtcdStore
-from launcher.login import SECRET
+from launcher.config.credentials import SECRET
 from tests.process.happenings import command_of
 from tests.process.jobs import Job, Stage, story
 from tests.sockets import tcp_listeners, unix_listeners

@@ -6,7 +6,7 @@ import os
 
 from elastic.store.embedded import find_etcd
 from launcher import serving
-from launcher.login import SECRET
+from launcher.config.credentials import SECRET
 from tests.process.jobs import Job, story
 from tests.process.nodes import Node
 from tests.store.servers import SAFE_RELEASE, free_ports, posing

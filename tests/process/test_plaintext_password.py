@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import access, ctl
+from launcher import ctl
+from launcher.config import store_access
 from tests.process.jobs import Stage
 from tests.process.wire import wire
 from tests.store.users import add_users
@@ -106,7 +107,7 @@ def test_the_plugin_sends_no_password_in_the_clear_to_another_machine(script: Pa
 
 
 def test_every_subcommand_that_opens_a_store_has_the_flags_of_the_way_in() -> None:
-    assert all(set(access.FLAGS) <= set(command.flags) for command in ctl.COMMANDS if command.flags)
+    assert all(set(store_access.FLAGS) <= set(command.flags) for command in ctl.COMMANDS if command.flags)
 
 
 @pytest.mark.timeout(120)

@@ -21,7 +21,7 @@ from elastic.store import entrance
 from elastic.store.base import Put, Range
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
-from launcher.login import SECRET
+from launcher.config.credentials import SECRET
 from launcher.porter import STRANGERS_MAX, Porter
 from tests.process.jobs import Job, story
 from tests.process.test_job_ips import FIRST, SECOND, static

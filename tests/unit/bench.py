@@ -65,7 +65,7 @@ from elastic.model import (
 )
 from elastic.proposals import registered_before
 from elastic.store.base import Range
-from launcher.values import np as read_np
+from launcher.config.readers import np as read_np
 from tests.unit.documents import KEYS
 from tests.unit.shelf import Shelf
 from tests.unit.views import member, worker_exit

@@ -11,12 +11,12 @@ import pytest
 
 from elastic.errors import ConfigError
 from elastic.store.certificates import Certificates
-from launcher import access, values
-from launcher.config import Config, check, parse
-from launcher.login import PASSWORD, SECRET
+from launcher.config import readers, store_access
+from launcher.config.config import Config, check, parse
+from launcher.config.credentials import PASSWORD, SECRET
+from launcher.config.readers import Servers
 from launcher.nodecommand import joiner_line, node_argv, node_environments, status_line
 from launcher.serving import served
-from launcher.values import Servers
 from tests.store.authority import Authority, authority
 
 SECRET_TEXT = "a secret of many characters"
@@ -164,7 +164,7 @@ def test_a_password_is_refused_where_one_server_is_neither_tls_nor_loopback(
     with pytest.raises(ConfigError, match=re.escape(REFUSED.format(named))):
         with_password(tmp_path, server)
     with pytest.raises(ConfigError, match=re.escape(REFUSED.format(named))):
-        access.access({"servers": values.servers(server), "etcd_user": "u"}, {PASSWORD: "pw"})
+        store_access.access({"servers": readers.servers(server), "etcd_user": "u"}, {PASSWORD: "pw"})
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_a_secret_and_tls_are_for_two_kinds_of_etcd(tmp_path: Path) -> None:
     ):
         checked(tmp_path, *flags, **{SECRET: SECRET_TEXT})
     with pytest.raises(ConfigError, match="which speaks no TLS"):
-        access.access({"servers": Servers(("127.0.0.1:1",), tls=True)}, {SECRET: SECRET_TEXT})
+        store_access.access({"servers": Servers(("127.0.0.1:1",), tls=True)}, {SECRET: SECRET_TEXT})
 
 
 def test_a_random_secret_that_nobody_would_see_is_told_with_the_mend(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from elastic.model import Before, Ended, MemberState, Status, Why
 from elastic.observing import GONE_MAX
 from elastic.right import margin_s
 from elastic.store.base import Put, Range
-from launcher.values import np as read_np
+from launcher.config.readers import np as read_np
 from tests.unit.bench import Bench, gated, running, serving, spare, stopping, vouched
 from tests.unit.documents import KEYS
 from tests.unit.shelf import Shelf

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from launcher.cards import Card, check_named, installed, read_list, spare_cards, visible_cards
+from launcher.config.devices import Card, check_named, installed, read_list, spare_cards, visible_cards
 
 A, B, C = "GPU-5d5ba0d6-d33d-2b2c", "GPU-5d77e2ab-0000-1111", "GPU-c0ffee00-2222-3333"
 MIG = "MIG-c6d4f1ef-42e4-5de3"

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from elastic.errors import ConfigError
 from elastic.model import NP_UNLIMITED, Np
-from launcher import commandline, flags, values
-from launcher.config import Config, parse
+from launcher.config import argv as commandline
+from launcher.config import flags, readers
+from launcher.config.config import Config, parse
 
 SERVER = ("--elastic_server", "10.0.0.5:2379", "--job_id", "j1")
 
@@ -310,21 +311,21 @@ def advice(error: ValueError) -> list[str]:
 
 
 READERS = {
-    "np": (values.np, ["0", "0+", "0:0", "0:3", "3:1", "5:0", "0:200000", "200000:0", "200000:5"]),
+    "np": (readers.np, ["0", "0+", "0:0", "0:3", "3:1", "5:0", "0:200000", "200000:0", "200000:5"]),
     "lease_ttl": (
-        values.lease_ttl,
+        readers.lease_ttl,
         ["0", "0.5", "1", "1.5", "2.5", "599.5", "600.5", "-1", "-0.5", "1e9", "inf", "nan"],
     ),
-    "port_range": (values.port_range, ["9", "9:8", "70000:9", "9:70000", "0:0"]),
+    "port_range": (readers.port_range, ["9", "9:8", "70000:9", "9:70000", "0:0"]),
     "memory_limit": (
-        values.size,
+        readers.size,
         ["8", "0.5", "8.25", "0", "lots", "1048576", "1048577", "8589934592", "1125899906842624", "9999999999999999"],
     ),
-    "log_max_bytes": (values.log_size, ["5", "1000000", "lots"]),
-    "serve": (values.serve, ["a b:1", "fd00::5:x", "10.0.0.5:x", "10.0.0.5:0"]),
-    "elastic_server": (values.servers, ["a b", "etcd", "fd00::5", "[fd00::5]", "[]", "https://", "", "a:1,,b:2"]),
-    "servers": (values.endpoint_list, ["a b", "ps", "fd00::5", "[fd00::5]", "[]", ""]),
-    "metrics_port": (values.metrics_port, ["::1", "[::1]", "0.0.0.0:x"]),
+    "log_max_bytes": (readers.log_size, ["5", "1000000", "lots"]),
+    "serve": (readers.serve, ["a b:1", "fd00::5:x", "10.0.0.5:x", "10.0.0.5:0"]),
+    "elastic_server": (readers.servers, ["a b", "etcd", "fd00::5", "[fd00::5]", "[]", "https://", "", "a:1,,b:2"]),
+    "servers": (readers.endpoint_list, ["a b", "ps", "fd00::5", "[fd00::5]", "[]", ""]),
+    "metrics_port": (readers.metrics_port, ["::1", "[::1]", "0.0.0.0:x"]),
 }
 """By flag: its reader, and texts that it refuses, with values to use instead or without."""
 
@@ -344,9 +345,9 @@ def test_a_lease_in_fractions_of_a_second_is_refused_with_the_next_whole_number_
     ttl_s: float,
 ) -> None:
     try:
-        assert values.lease_ttl(str(ttl_s)) == ttl_s
+        assert readers.lease_ttl(str(ttl_s)) == ttl_s
     except ValueError as error:
-        told = [values.lease_ttl(word) for word in advice(error)]
+        told = [readers.lease_ttl(word) for word in advice(error)]
         assert told == ([math.ceil(ttl_s)] if 2 <= ttl_s <= 600 else [])
 
 
@@ -538,11 +539,11 @@ def test_a_launcher_inside_a_worker_does_not_take_the_workers_wishes_for_its_own
     [("1B", 1), ("512b", 512), ("8GB", 8 * 10**9), ("8g", 8 * 10**9), ("1.5 GiB", 3 << 29), ("64MiB", 64 << 20)],
 )
 def test_an_amount_of_memory_is_read_as_people_write_it(text: str, size: int) -> None:
-    assert values.size(text) == size
+    assert readers.size(text) == size
 
 
 def test_a_bound_of_a_log_may_be_a_number_of_bytes() -> None:
-    assert values.log_size("2000000") == 2_000_000
+    assert readers.log_size("2000000") == 2_000_000
     assert "has no unit" in refusal("t.py", environ={"ELASTIC_MEMORY_LIMIT": "2000000"})
 
 

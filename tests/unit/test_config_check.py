@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from launcher.cards import share, visible_cards
-from launcher.config import Config, check, parse, worker_argv
+from launcher.config.config import Config, check, parse, worker_argv
+from launcher.config.devices import share, visible_cards
 
 NO_CARDS = {"CUDA_VISIBLE_DEVICES": "", "PATH": os.environ["PATH"]}
 

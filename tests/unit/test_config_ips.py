@@ -10,7 +10,7 @@ from elastic.errors import ConfigError
 from elastic.keys import JOB_ID
 from elastic.model import Np
 from launcher import serving
-from launcher.config import check, parse
+from launcher.config.config import check, parse
 from launcher.nodecommand import node_argv
 from tests.unit.test_config import refusal
 

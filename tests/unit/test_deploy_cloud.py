@@ -15,9 +15,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from launcher.commandline import SET_FOR_WORKERS
-from launcher.config import Config, parse
-from launcher.flags import FLAGS
+from launcher.config.argv import SET_FOR_WORKERS
+from launcher.config.config import Config, parse
+from launcher.config.flags import FLAGS
 
 CLOUD = Path(__file__).parents[2] / "deploy" / "cloud"
 CLOUDS = ("aws", "gcp", "azure")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.config import Config, parse
+from launcher.config.config import Config, parse
 from tests.unit.kustomize import ROOT, Thing
 
 DEPLOY = ROOT / "deploy"

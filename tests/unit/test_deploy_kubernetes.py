@@ -9,7 +9,7 @@ from typing import Any, Final
 import kubernetes_validate  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
-from launcher.config import Config, parse
+from launcher.config.config import Config, parse
 from tests.unit import kustomize
 from tests.unit.kustomize import KUBERNETES, OVERLAYS, ROOT, Thing, one
 

@@ -19,13 +19,15 @@ from elastic import errors, forming, gate, halting, keys, membership, model, que
 from elastic.agentstate import TABLE
 from elastic.errors import ElasticError
 from elastic.membership import Reason
-from launcher import commandline, specs, variables
+from launcher import specs
+from launcher.config import argv
+from launcher.config import env_reference as variables
+from launcher.config.env_reference import Variables
+from launcher.config.flags import BY_NAME, by_group
 from launcher.environment import SECRETS, Told, worker_environment
-from launcher.flags import BY_NAME, by_group
 from launcher.metrics.catalog import METRICS
 from launcher.operate import job
 from launcher.psenvironment import ps_environment
-from launcher.variables import Variables
 from tests import layers
 from tests.bench import against, picture
 from tests.sim.life import FAULTS as FAULTS_OF_THE_SIMULATION
@@ -95,8 +97,8 @@ def flags() -> str:
             (
                 flag.group,
                 code(f"--{flag.name} {flag.metavar}".rstrip()),
-                plain(commandline._shown(flag)),
-                ", ".join(map(code, commandline._shown_variables(flag))),
+                plain(argv._shown(flag)),
+                ", ".join(map(code, argv._shown_variables(flag))),
                 plain(flag.help),
             )
             for flag in by_group()
@@ -109,7 +111,7 @@ def variables_table(rows: Sequence[Variables]) -> str:
 
 
 def foreign_flags() -> str:
-    rows = ((f"-{name}" if len(name) == 1 else f"--{name}", hint) for name, hint in commandline.HINTS.items())
+    rows = ((f"-{name}" if len(name) == 1 else f"--{name}", hint) for name, hint in argv.HINTS.items())
     return table(("flag", "here"), ((code(flag), plain(hint)) for flag, hint in rows))
 
 
@@ -309,7 +311,7 @@ def test_every_flag_of_torchrun_stands_on_its_page_and_is_ours_or_has_a_hint() -
         for column in (0, 1)
     )
     assert of_torchrun == flags_of_torchrun()
-    assert of_torchrun <= {*BY_NAME, *commandline.HINTS}
+    assert of_torchrun <= {*BY_NAME, *argv.HINTS}
     assert ours <= set(BY_NAME)
 
 
@@ -320,6 +322,6 @@ def test_every_command_line_for_people_from_paddle_can_be_read() -> None:
     assert len(commands) >= len(lines) - 1, "one row says: the same"
     for words in commands:
         rest = words[3:] if words[0] == "python" else words[1:]
-        assert commandline.cut(rest).script == "train.py", words
+        assert argv.cut(rest).script == "train.py", words
     same = section("from-paddle-launch.md", "The same flags")
     assert {name.removeprefix("--") for name in quoted(same) if name.startswith("--")} <= BY_NAME.keys()

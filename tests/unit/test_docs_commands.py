@@ -13,9 +13,9 @@ from typing import Final
 import pytest
 
 from elastic.errors import ElasticError
-from launcher import config
-from launcher.commandline import HINTS
-from launcher.flags import BY_NAME
+from launcher.config import config
+from launcher.config.argv import HINTS
+from launcher.config.flags import BY_NAME
 from tests import docsreading
 from tests.docscommands import ROOT, Block, Command, commands, everything, pages, parses, python
 

@@ -14,6 +14,7 @@ from elastic.errors import StoreUnavailable
 from elastic.keys import encode
 from elastic.model import SCHEMA, Leave, Status
 from elastic.store.base import Delete, Put, Range
+from launcher.config.readers import np
 from launcher.history import events
 from launcher.history.events import What
 from launcher.operate import stop as stop_module
@@ -23,7 +24,6 @@ from launcher.operate.ordering import CannotOrder
 from launcher.operate.scale import scale
 from launcher.operate.stop import COMMAND as STOP
 from launcher.operate.stop import stop
-from launcher.values import np
 from tests.unit.test_forget import MEMBER, SPEC, Stored, awaited_code
 
 ORDERS: dict[str, Callable[[Job], Awaitable[object]]] = {

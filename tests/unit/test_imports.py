@@ -75,7 +75,7 @@ PURE = (
     "launcher.net.proxies",
     "launcher.psenvironment",
     "launcher.text.failure_report",
-    "launcher.roles",
+    "launcher.config.ps_layout",
     "launcher.tracebacks",
     "launcher.progresswords",
     "launcher.steps",
@@ -184,7 +184,7 @@ def test_importing_the_library_loads_neither_grpc_nor_torch() -> None:
 
 
 def test_reading_the_command_line_loads_neither_grpc_nor_torch() -> None:
-    assert not loaded_after("import launcher.cli, launcher.config") & {"grpc", "torch", "numpy", "etcd3"}
+    assert not loaded_after("import launcher.cli, launcher.config.config") & {"grpc", "torch", "numpy", "etcd3"}
 
 
 @pytest.mark.parametrize("module", ["launcher.agent.agent", "launcher.local", "launcher.nursery.supervisor"])

@@ -13,7 +13,7 @@ from elastic.joining import SPEC_FLAGS, JoinPlan, join
 from elastic.keys import encode
 from elastic.model import SCHEMA, Mode, Roles, Spec, Status, Verdict
 from elastic.store.base import Put
-from launcher.values import np as read_np
+from launcher.config.readers import np as read_np
 from tests.unit.documents import KEYS
 from tests.unit.shelf import Shelf
 from tests.unit.views import member

@@ -12,8 +12,8 @@ import pytest
 
 from elastic import launchline, relaunch
 from elastic.errors import ConfigError, ScriptMistake
-from launcher.config import PYTHON_ENDINGS, parse
-from launcher.flags import FLAGS
+from launcher.config.config import PYTHON_ENDINGS, parse
+from launcher.config.flags import FLAGS
 
 NODES = [{"addr": "192.168.1.12"}, {"addr": "192.168.1.11"}]
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from launcher.commandline import cut
-from launcher.config import Config, build
+from launcher.config.argv import cut
+from launcher.config.config import Config, build
 from launcher.live.drawing import NARROW, lines
 from launcher.live.wanted import may_draw
 from launcher.live.words import Block, block

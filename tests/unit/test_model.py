@@ -9,7 +9,7 @@ import pytest
 
 from elastic import model
 from elastic.model import NP_UNLIMITED, SCHEMA, Budget, Generation, Np, Place, Spec, Why
-from launcher.values import np as read_np
+from launcher.config.readers import np as read_np
 
 
 @pytest.mark.parametrize("text", ["1", "2", "17", "1:4", "2:4", "3:3", "1:99999", "1+", "17+"])

@@ -14,12 +14,12 @@ from elastic.proposals import Transaction
 from elastic.store.base import Put
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
+from launcher.config.readers import np
 from launcher.history.events import Event, What, remember
 from launcher.operate import orders
 from launcher.operate.job import Job as Ordered
 from launcher.operate.scale import scale
 from launcher.stackwords import stacks_in
-from launcher.values import np
 from tests.unit.views import Job
 
 KEYS = JobKeys("j1")

@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from elastic.errors import ConfigError
+from launcher.config.host_list import own_entry, shown
 from launcher.net import addresses
-from launcher.ownentry import own_entry, shown
 
 ELSEWHERE = ("203.0.113.7", "2001:db8::7")
 """Addresses for documentation: no machine has them."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from elastic.errors import ConfigError
-from launcher import paddlecloud
-from launcher.config import parse
+from launcher.config import paddlecloud
+from launcher.config.config import parse
 
 CLOUD = {
     "POD_IP": "10.0.0.2",

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from launcher import commandline
+from launcher.config import argv
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -152,5 +152,5 @@ def test_every_command_line_can_be_read(page: Path) -> None:
     commands = [shlex.split(line) for line in (*inline, *blocks) if "…" not in line and "an etcd" not in line]
     assert len(commands) >= 5
     for words in commands:
-        line = commandline.cut(words)
+        line = argv.cut(words)
         assert line.asks or line.script in {"train.py", "elastic.examples.ps_regression", "elastic.examples.digits"}

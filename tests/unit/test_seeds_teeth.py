@@ -40,7 +40,7 @@ class Mutation(NamedTuple):
 MUTATIONS: Final = (
     Mutation(
         "A4",
-        "launcher/values.py",
+        "launcher/config/readers.py",
         """    found = tuple(part.strip() for part in text.split(","))
     for one in found:
         if not one:""",
@@ -65,7 +65,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "A12",
-        "launcher/roles.py",
+        "launcher/config/ps_layout.py",
         "if ps and collective:",
         "if not ps and collective is None:",
         "tests/unit/test_roles.py::test_flags_of_both_modes_are_refused_by_name",
@@ -100,7 +100,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "A27",
-        "launcher/paddlecloud.py",
+        "launcher/config/paddlecloud.py",
         'not all(environ.get(name, "").strip() for name in ALL)',
         'not environ.get(LIST, "").strip()',
         "tests/unit/test_paddlecloud.py::test_without_one_of_them_they_say_nothing",
@@ -128,14 +128,14 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "A38",
-        "launcher/values.py",
+        "launcher/config/readers.py",
         """if "@" in address:""",
         """if address.startswith("@"):""",
         "tests/unit/test_config.py::test_a_password_in_a_server_is_refused_and_not_repeated",
     ),
     Mutation(
         "A41",
-        "launcher/flags.py",
+        "launcher/config/flags.py",
         """environs=("POD_IP",),""",
         """environs=(),""",
         "tests/unit/test_config.py::test_the_host_of_a_pod_is_its_ip",
@@ -178,14 +178,14 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "C14",
-        "launcher/commandline.py",
+        "launcher/config/argv.py",
         """("--help-env", "--help_env")""",
         """("--help-environment",)""",
         "tests/unit/test_variables.py::test_the_page_has_one_line_for_each_variable",
     ),
     Mutation(
         "C15",
-        "launcher/commandline.py",
+        "launcher/config/argv.py",
         """    "cluster_node_ips": "use --ips",\n""",
         "",
         "tests/unit/test_config.py::test_a_flag_of_another_launcher_or_a_mistyped_one_is_answered_with_ours",
@@ -311,7 +311,7 @@ def test_every_test_with_teeth_is_named_for_its_row() -> None:
 
 
 def test_a_place_that_is_not_in_the_file_any_more_is_named(tree: Tree) -> None:
-    gone = Mutation("A4", "launcher/values.py", "what nobody ever wrote", "", "")
+    gone = Mutation("A4", "launcher/config/readers.py", "what nobody ever wrote", "", "")
     said = r"launcher/values\.py has 'what nobody ever wrote' 0 times.* row A4 out"
     with pytest.raises(AssertionError, match=said), tree.without(gone):
         pass

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from launcher.config import Config, check, parse
+from launcher.config.config import Config, check, parse
 from tests.unit.test_cards import HERE, LISTED, MIG, OTHER_MIG, A, smi
 
 SCRIPT = ("-m", "json.tool")

@@ -10,7 +10,7 @@ import pytest
 
 from elastic.errors import ConfigError
 from elastic.model import Mode, Np
-from launcher.flags import BY_NAME as FLAGS
+from launcher.config.flags import BY_NAME as FLAGS
 from launcher.torchrun import options
 from launcher.torchrun.options import OF_OTHERS, OPTIONS, Settings
 from launcher.torchrun.words import in_torchruns_words

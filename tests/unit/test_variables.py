@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import cli, commandline, variables
-from launcher.flags import FLAGS
+from launcher import cli
+from launcher.config import argv, env_reference
+from launcher.config.flags import FLAGS
 
 ROOT = Path(__file__).parents[2]
 IMPLIED = frozenset({"PATH", "PYTHONPATH"})
@@ -32,7 +33,7 @@ def read_names(path: Path) -> Iterator[str]:
             yield name
 
 
-def named(rows: tuple[variables.Variables, ...]) -> list[str]:
+def named(rows: tuple[env_reference.Variables, ...]) -> list[str]:
     return [name for row in rows for name in row.names]
 
 
@@ -42,7 +43,10 @@ def test_every_variable_that_the_code_reads_is_on_the_page() -> None:
     assert {"CUDA_VISIBLE_DEVICES", "POD_IP", "NO_COLOR", "ELASTIC_FENCE"} <= found, "the search itself works"
     of_flags = {name for flag in FLAGS for name in flag.variables}
     assert (
-        not found - of_flags - {*named(variables.READ), *named(variables.SET), *named(variables.SET_BY_ROLE)} - IMPLIED
+        not found
+        - of_flags
+        - {*named(env_reference.READ), *named(env_reference.SET), *named(env_reference.SET_BY_ROLE)}
+        - IMPLIED
     )
 
 
@@ -55,19 +59,19 @@ def test_the_page_has_one_line_for_each_variable(flag: str, capsys: pytest.Captu
     first, second = out.split("Variables that are set for workers.")
     second, third = second.split("Variables that are set for the processes of a parameter-server job instead.")
     for names, page in (
-        ([name for flag in FLAGS for name in flag.variables] + named(variables.READ), first),
-        (named(variables.SET), second),
-        (named(variables.SET_BY_ROLE), third),
+        ([name for flag in FLAGS for name in flag.variables] + named(env_reference.READ), first),
+        (named(env_reference.SET), second),
+        (named(env_reference.SET_BY_ROLE), third),
     ):
         lines = [line.split(maxsplit=1) for line in page.splitlines() if line.startswith("  ")]
         assert sorted(name for name, _ in lines) == sorted(names)
 
 
 def test_the_page_says_what_goes_before_what() -> None:
-    text = variables.help_text()
+    text = env_reference.help_text()
     assert "in this order: the flag, ELASTIC_<FLAG>, the variable of\nanother launcher, the default" in text
     assert "\n  PADDLE_ELASTIC_NP                 as ELASTIC_NP, which goes before it\n" in text
 
 
 def test_a_worker_that_is_given_the_flag_gets_it() -> None:
-    assert commandline.cut(["train.py", "--help-env"]).asks == ""
+    assert argv.cut(["train.py", "--help-env"]).asks == ""

@@ -23,7 +23,7 @@ from elastic.model import (
     Spec,
     WorkerExit,
 )
-from launcher.values import np as read_np
+from launcher.config.readers import np as read_np
 
 KILL_S = 1.0
 POLICY = Policy("a", kill_s=KILL_S)

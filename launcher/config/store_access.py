@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from elastic.errors import ConfigError
 from elastic.store.certificates import NONE, Certificates
-from launcher.login import NOBODY, SECRET, Login, login, new_secret
+from launcher.config.credentials import NOBODY, SECRET, Login, login, new_secret
+from launcher.config.readers import Servers
 from launcher.net.endpoints import is_any, is_own_loopback, parse_endpoint
-from launcher.values import Servers
 
 if TYPE_CHECKING:
     from elastic.store.etcd import EtcdStore
-    from launcher.config import Config
+    from launcher.config.config import Config
 
 FLAGS: Final = (
     "elastic_server",

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from elastic.errors import ConfigError
-from launcher import values
-from launcher.flags import BASE, BY_NAME, FLAGS, Flag, by_group
+from launcher.config import readers
+from launcher.config.flags import BASE, BY_NAME, FLAGS, Flag, by_group
 from launcher.net.endpoints import PORT_MAX
 
 HELP_WIDTH: Final = 110
@@ -196,7 +196,7 @@ def given_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, Any
             if flag.read is not None:
                 found[flag.field] = flag.read(text)
             else:
-                found[flag.field] = True if source.startswith("--") else values.boolean(text)
+                found[flag.field] = True if source.startswith("--") else readers.boolean(text)
         except ValueError as error:
             raise ConfigError(f"{source}: {error}") from error
     return found
@@ -249,7 +249,7 @@ def _start_port(environ: Mapping[str, str]) -> tuple[str, str]:
         text = environ.get(variable, "").strip()
         if text:
             try:
-                return variable, f"{values.port(text)}:{PORT_MAX}"
+                return variable, f"{readers.port(text)}:{PORT_MAX}"
             except ValueError as error:
                 raise ConfigError(f"{variable}: {error}") from error
     return "", ""

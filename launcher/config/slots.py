@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elastic.errors import ConfigError
-from launcher.cards import check_named, installed, visible_cards
-from launcher.values import SLOTS_MAX
+from launcher.config.devices import check_named, installed, visible_cards
+from launcher.config.readers import SLOTS_MAX
 
 if TYPE_CHECKING:
-    from launcher.config import Config
+    from launcher.config.config import Config
 
 
 def check_relations(config: Config) -> None:

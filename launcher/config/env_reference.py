@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from launcher.flags import Flag, by_group
+from launcher.config.flags import Flag, by_group
 
 
 @dataclass(frozen=True, slots=True)

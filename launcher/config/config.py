@@ -21,18 +21,19 @@ from typing import Any, Final
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.model import NP_UNLIMITED, Np, Roles
 from elastic.store.certificates import Certificates
-from launcher import access, ownentry, paddlecloud, serving, slots, values
-from launcher.commandline import CommandLine, cut, given_values, sources
+from launcher import serving
+from launcher.config import host_list, paddlecloud, readers, slots, store_access
+from launcher.config.argv import CommandLine, cut, given_values, sources
+from launcher.config.credentials import NOBODY, Login
+from launcher.config.flags import FLAGS
+from launcher.config.ps_layout import listed_hosts, own_host, static_hosts, with_roles
+from launcher.config.readers import Servers
 from launcher.environment import without
-from launcher.flags import FLAGS
-from launcher.login import NOBODY, Login
 from launcher.net import addresses
 from launcher.net.endpoints import PORT_MAX, as_ip, join_host_port
-from launcher.roles import listed_hosts, own_host, static_hosts, with_roles
 from launcher.spot.endpoint import PROVIDERS, endpoint
 from launcher.system import limits
 from launcher.system.preflight import check_surroundings
-from launcher.values import Servers
 
 LOSS_GRACE_S = 2.0
 SERVED_TIMEOUT_S = 600.0
@@ -55,7 +56,7 @@ class Config:
     lines of further nodes. `cards` are those that this machine is to use, as CUDA_VISIBLE_DEVICES names them, () for
     the CPU; `warnings` are lines to say once at the start.
 
-    Where all hosts are named (`launcher.roles.static_hosts`) and there is no server, `served_by` is the host that
+    Where all hosts are named (`launcher.config.ps_layout.static_hosts`) and there is no server, `served_by` is the host that
     serves etcd for all, and `servers` is the endpoint there; `serves` tells whether that is this node. `paddlecloud`:
     `ips` came from PaddleCloud's variables.
     """
@@ -137,7 +138,7 @@ class Config:
 
     log_dir: str = "log/"
     log_overwrite: bool = False
-    log_bytes_max: int | None = values.LOG_BYTES_MAX
+    log_bytes_max: int | None = readers.LOG_BYTES_MAX
     log_rotate: int = 1
     log_format: str = "text"
     console: str = "rank0"
@@ -163,12 +164,12 @@ class Config:
     @property
     def endpoints(self) -> tuple[str, ...]:
         """`servers` as a client of etcd takes them: with https:// in front when they speak TLS."""
-        return access.endpoints(Servers(self.servers, self.tls))
+        return store_access.endpoints(Servers(self.servers, self.tls))
 
     @property
-    def way(self) -> access.Access:
+    def way(self) -> store_access.Access:
         """The way into etcd."""
-        return access.Access(self.endpoints, self.login, self.certificates)
+        return store_access.Access(self.endpoints, self.login, self.certificates)
 
     @property
     def certificates(self) -> Certificates:
@@ -196,7 +197,7 @@ def build(line: CommandLine, environ: Mapping[str, str]) -> Config:
     fields: dict[str, Any] = {flag.field: flag.default for flag in FLAGS}
     given = given_values(line, environ)
     fields.update(given)
-    servers = access.over_tls(given.get("servers", Servers((), tls=False)), access.certificates(given))
+    servers = store_access.over_tls(given.get("servers", Servers((), tls=False)), store_access.certificates(given))
     fields["servers"], fields["tls"] = servers.endpoints, servers.tls
     workers = fields["slots"]
     fields["slots"], fields["slots_word"] = (workers, "") if isinstance(workers, int) else (0, workers)
@@ -242,11 +243,11 @@ def _check_relations(config: Config) -> None:
     _check_list(config)
     if config.loss_grace_s > config.grace_s:
         raise ConfigError(
-            f"--loss_grace {values.plain(config.loss_grace_s)} is longer than --grace {values.plain(config.grace_s)}, "
-            f"but after a loss nothing can be saved; use --loss_grace {values.plain(config.grace_s)} or less, or a "
+            f"--loss_grace {readers.plain(config.loss_grace_s)} is longer than --grace {readers.plain(config.grace_s)}, "
+            f"but after a loss nothing can be saved; use --loss_grace {readers.plain(config.grace_s)} or less, or a "
             "longer --grace"
         )
-    access.check_relations(config)
+    store_access.check_relations(config)
     slots.check_relations(config)
     if config.ctrl_port and config.local_nodes > 1:
         raise ConfigError(
@@ -258,7 +259,7 @@ def _check_relations(config: Config) -> None:
             f"--metrics_port {config.metrics_at[1]} leaves no ports for {config.local_nodes} nodes, each takes the "
             f"next one; use {PORT_MAX - config.local_nodes + 1} or less"
         )
-    least = values.LOG_BYTES_LOWEST // 2 * (1 + config.log_rotate)
+    least = readers.LOG_BYTES_LOWEST // 2 * (1 + config.log_rotate)
     if config.log_bytes_max is not None and config.log_bytes_max < least:
         raise ConfigError(
             f"--log_rotate {config.log_rotate} needs --log_max_bytes {least // 1024}KiB or more: each file has a share "
@@ -274,7 +275,7 @@ def _check_list(config: Config) -> None:
         wanted = "any number of" if config.np.unlimited else config.np.high
         raise ConfigError(
             f"--np {config.np} asks for {wanted} nodes, and {flag} names {count}: "
-            f"{ownentry.shown(config.ips)}; use --np {count} or name more hosts"
+            f"{host_list.shown(config.ips)}; use --np {count} or name more hosts"
         )
     if config.ips and config.local_nodes > 1:
         raise ConfigError(
@@ -307,7 +308,7 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
     if config.spot != "none":
         for provider in PROVIDERS if config.spot == "auto" else (config.spot,):
             endpoint(provider, environ)  # A variable that names no server is told now.
-    who, warnings = access.found(config, environ)
+    who, warnings = store_access.found(config, environ)
     config = slots.found(replace(config, warnings=warnings), environ)
     limits.check(config.slots, nodes=config.local_nodes or 1, etcd=serves or not config.servers)
     return replace(
@@ -327,7 +328,7 @@ def _listed_host(config: Config, environ: Mapping[str, str]) -> str:
     """The name that the lists of hosts have for this node; `Config.host` where they have none."""
     if config.ips:
         source = addresses.source_of(config.host, environ)
-        return ownentry.own_entry(config.ips, config.host, flag=config.list_flag, source=source)
+        return host_list.own_entry(config.ips, config.host, flag=config.list_flag, source=source)
     if config.roles is None:
         return config.host
     listed = listed_hosts(config.roles)

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 
 from elastic.errors import ConfigError
 from elastic.model import NP_UNLIMITED, Mode, Np, Roles
+from launcher.config.readers import LOCAL_NODES_MAX
 from launcher.net.endpoints import is_v6, parse_endpoint
-from launcher.values import LOCAL_NODES_MAX
 
 if TYPE_CHECKING:
-    from launcher.config import Config
+    from launcher.config.config import Config
 
 PS_FLAGS: Final = (
     "servers",

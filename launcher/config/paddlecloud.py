@@ -7,9 +7,9 @@ from typing import Final
 
 from elastic.errors import ConfigError
 from elastic.model import Mode
-from launcher import values
-from launcher.commandline import WORKER_MARK
-from launcher.roles import PS_FLAGS
+from launcher.config import readers
+from launcher.config.argv import WORKER_MARK
+from launcher.config.ps_layout import PS_FLAGS
 
 LIST: Final = "PADDLE_TRAINERS"
 ALL: Final = (
@@ -43,7 +43,7 @@ def hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
     if text.isdecimal():
         return ()
     try:
-        return values.hosts(text)
+        return readers.hosts(text)
     except ValueError as error:
         raise ConfigError(f"{LIST}: {error}") from error
 
