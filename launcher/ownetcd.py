@@ -11,13 +11,14 @@ from typing import Final
 from elastic.errors import StoreUnavailable
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.releases import is_safe
-from launcher import exits, serving
+from launcher import serving
 from launcher.config.config import Config
 from launcher.config.ps_layout import static_hosts
 from launcher.net import addresses
 from launcher.net.addresses import LOOPBACK
 from launcher.net.endpoints import join_host_port, parse_endpoint
 from launcher.porter import Porter
+from launcher.workers import exits
 
 STARTS_MAX: Final = 5
 """An etcd that dies more often dies of something that stays, such as a full disk."""

@@ -20,7 +20,7 @@ from elastic.store.base import Range, Store
 from elastic.store.lookup import connected, resolved
 from launcher.health.partition_detector import SplitClock
 from launcher.net.acceptor import OUT_OF
-from launcher.talk import Heard, WorkerTalk
+from launcher.workers.reports.messages import Heard, WorkerTalk
 
 CONNECT_LIMIT_S = 2.0
 """So long a connection may take, and a name may take to be looked up."""

@@ -46,14 +46,14 @@ from launcher.logs.writer_client import LogDisk
 from launcher.metrics.exporter import Monitor
 from launcher.neighbours import Neighbours
 from launcher.net import addresses
-from launcher.node import NodeWorkers
 from launcher.splits import SplitWatch
 from launcher.spot.watcher import SpotWatch
 from launcher.system import frozen_imports, limits, open_files
 from launcher.system.signals import Signals
-from launcher.talk import Heard
 from launcher.text import failure_report
 from launcher.wire.inspect import Snapshot
+from launcher.workers.group import NodeWorkers
+from launcher.workers.reports.messages import Heard
 
 
 def _first(group: BaseExceptionGroup[ElasticError]) -> ElasticError:

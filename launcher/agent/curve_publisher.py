@@ -19,7 +19,7 @@ from elastic.store.base import Compare, Entry, Put, Range, Read, Store
 from launcher.history import training_curve
 from launcher.history.training_curve import Course, Point
 from launcher.logs.logger import Narrator
-from launcher.talk import Heard, WorkerTalk
+from launcher.workers.reports.messages import Heard, WorkerTalk
 
 WRITE_EVERY_S = 60.0
 """At most one write in this time while steps are made."""

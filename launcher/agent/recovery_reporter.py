@@ -19,8 +19,8 @@ from launcher.history.recorder import Timeline
 from launcher.history.recovery import Recovery, begun
 from launcher.logs.event_log import EventLog
 from launcher.logs.logger import Narrator
-from launcher.talk import Heard, WorkerTalk
-from launcher.worker import Exited, Spawned, WorkerEvent
+from launcher.workers.process import Exited, Spawned, WorkerEvent
+from launcher.workers.reports.messages import Heard, WorkerTalk
 
 
 class TimelineTeller:

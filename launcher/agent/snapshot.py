@@ -9,7 +9,7 @@ from typing import Final
 from elastic.agentfacts import Facts, Phase
 from elastic.channel import fitting
 from launcher.wire.inspect import WORDS_MAX, Snapshot
-from launcher.workerstates import WorkerStates
+from launcher.workers.reports.states import WorkerStates
 
 WORDS: Final[Mapping[Phase, str]] = {
     Phase.JOINING: "joining",

@@ -28,12 +28,12 @@ from launcher.config.credentials import NOBODY, Login
 from launcher.config.flags import FLAGS
 from launcher.config.ps_layout import listed_hosts, own_host, static_hosts, with_roles
 from launcher.config.readers import Servers
-from launcher.environment import without
 from launcher.net import addresses
 from launcher.net.endpoints import PORT_MAX, as_ip, join_host_port
 from launcher.spot.endpoint import PROVIDERS, endpoint
 from launcher.system import limits
 from launcher.system.preflight import check_surroundings
+from launcher.workers.environment import without
 
 LOSS_GRACE_S = 2.0
 SERVED_TIMEOUT_S = 600.0

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from launcher.environment import without
 from launcher.system.checks import Check, fail, ok, warn
+from launcher.workers.environment import without
 
 LIMIT_S = 120.0
 """A cold disk in a network takes long."""

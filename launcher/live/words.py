@@ -9,8 +9,8 @@ from elastic.membership import Wait
 from elastic.model import NP_UNLIMITED, Generation
 from elastic.naming import NAMED_MAX
 from elastic.question import node_count
-from launcher.progresswords import metric_words, rate_words, step_words
-from launcher.steps import Steps
+from launcher.workers.reports.progress_text import metric_words, rate_words, step_words
+from launcher.workers.reports.step_rate import Steps
 
 
 @dataclass(frozen=True, slots=True)

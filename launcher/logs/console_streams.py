@@ -18,7 +18,7 @@ from launcher.logs.dedup import Collapse, Shown
 from launcher.logs.json_format import JsonLines
 
 if TYPE_CHECKING:
-    from launcher.worker import WorkerSpec
+    from launcher.workers.process import WorkerSpec
 
 LINE_BYTES: Final = 1 << 16
 """An unfinished line is held back up to this length where whole lines are shown."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from elastic.model import Role
-from launcher.environment import SECRETS
+from launcher.workers.environment import SECRETS
 
 _PARTS: Final = frozenset(
     {

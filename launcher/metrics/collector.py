@@ -33,8 +33,8 @@ from elastic.model import Ended, Generation, Why
 from launcher.history.goodput_meter import GoodputMeter
 from launcher.history.recovery import Mark, Recovery
 from launcher.metrics.catalog import BY_NAME
-from launcher.progresswords import RATE_WINDOW_S
-from launcher.steps import Steps
+from launcher.workers.reports.progress_text import RATE_WINDOW_S
+from launcher.workers.reports.step_rate import Steps
 
 LOSS: Final = "loss"
 """The loss, among the numbers that a script reports."""

@@ -24,9 +24,9 @@ from launcher.logs.writer_client import LogDisk
 from launcher.metrics import health
 from launcher.metrics.collector import Asides, Notes, WorkerState
 from launcher.net.endpoints import join_host_port
-from launcher.node import NodeWorkers
 from launcher.system import frozen_imports
-from launcher.talk import Heard
+from launcher.workers.group import NodeWorkers
+from launcher.workers.reports.messages import Heard
 
 if TYPE_CHECKING:
     from elastic.store.session import Session

@@ -109,7 +109,9 @@ def _become(start: Start, template: Template) -> None:
     if faulthandler.is_enabled():
         faulthandler.disable()
         faulthandler.enable()
-    with contextlib.suppress(OSError, RuntimeError, ValueError):  # `launcher.stackdump` asks for stacks by this signal.
+    with contextlib.suppress(
+        OSError, RuntimeError, ValueError
+    ):  # `launcher.workers.reports.stacks` asks for stacks by this signal.
         faulthandler.register(signal.SIGRTMAX, 2, all_threads=True, chain=False)
     proctitle.show(start.argv)
     sys.orig_argv[:] = start.argv

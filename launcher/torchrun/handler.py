@@ -34,8 +34,6 @@ from elastic.errors import ConfigError, ElasticError, ScriptMistake, StoreError
 from elastic.keys import JobKeys
 from elastic.model import Status, Verdict, WorkerExit
 from elastic.store.base import Range
-from launcher import errorfile
-from launcher.exits import describe
 from launcher.logs.logger import TAIL_LINES, clean
 from launcher.net.endpoints import parse_endpoint
 from launcher.torchrun import BACKEND, endings, options, stores
@@ -45,6 +43,8 @@ from launcher.torchrun.options import Settings
 from launcher.torchrun.rounds import LOG
 from launcher.torchrun.stay import Left, Stay
 from launcher.torchrun.words import in_torchruns_words
+from launcher.workers.exits import describe
+from launcher.workers.reports import error_file
 
 LEAVE_SHARE = 0.25
 """The part of close_timeout that is kept for leaving the job where its end is not agreed in time."""
@@ -347,7 +347,7 @@ def _failures(error: ChildFailedError, host: str) -> list[WorkerExit]:
 def _tail(failure: ProcessFailure) -> tuple[str, ...]:
     """The end of what the worker recorded in torch's error file, or else of what torch says of its exit."""
     if isinstance(failure.message, dict):
-        return errorfile.said(msgspec.json.encode(failure.error_file_data))[-TAIL_LINES:]
+        return error_file.said(msgspec.json.encode(failure.error_file_data))[-TAIL_LINES:]
     return tuple(clean(line) for line in str(failure.message).splitlines()[-TAIL_LINES:])
 
 

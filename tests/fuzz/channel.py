@@ -30,8 +30,8 @@ from elastic.channel import (
     encode,
 )
 from elastic.channelserver import ChannelServer
-from launcher.progresswords import Telling
-from launcher.talk import Heard, WorkerTalk
+from launcher.workers.reports.messages import Heard, WorkerTalk
+from launcher.workers.reports.progress_text import Telling
 from tests.fuzz.target import Target, scratch
 
 HELLO = Hello(0, 0, os.getpid(), 1, 0)
@@ -85,7 +85,7 @@ def worker(data: bytes) -> None:
 
 
 def tell(telling: Telling, heard: Heard, message: Said) -> None:
-    """As `launcher.progress` does it."""
+    """As `launcher.workers.reports.progress` does it."""
     match message:
         case Joining():
             telling.joining(heard.rank, message.missing, 1.0)

@@ -7,7 +7,6 @@ import time
 
 import msgspec
 
-from launcher import exits
 from launcher.logs.console import Console
 from launcher.logs.console_streams import Showing, drawn
 from launcher.logs.logger import clean, tail
@@ -18,8 +17,9 @@ from launcher.logs.worker_log import StartLog
 from launcher.logs.writer import Directly
 from launcher.logs.writer_protocol import Bound
 from launcher.text import failure_report
-from launcher.tracebacks import excerpt
-from launcher.worker import WorkerSpec
+from launcher.workers import exits
+from launcher.workers.process import WorkerSpec
+from launcher.workers.reports.tracebacks import excerpt
 from tests.fuzz.links import run
 from tests.fuzz.target import Target, scratch
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from launcher import errorfile, progressfile
 from launcher.nursery import protocol
+from launcher.workers.reports import error_file, progress_file
 from tests.fuzz.target import Target, scratch
 
 FOLDER = scratch("pipes")
@@ -28,8 +28,8 @@ def nursery(data: bytes) -> None:
 
 def recorded(data: bytes) -> None:
     """The error file of a worker is its script's: whatever stands there, it is some lines or none."""
-    found = errorfile.said(data)
-    assert len(found) <= 2 * errorfile.LINES_MAX
+    found = error_file.said(data)
+    assert len(found) <= 2 * error_file.LINES_MAX
     assert all(line.isprintable() and len(line) <= 500 for line in found)
 
 
@@ -37,7 +37,7 @@ def step(data: bytes) -> None:
     """The file with a worker's step is its script's, too: it is a step that a document can hold, or none."""
     path = FOLDER / "progress"
     path.write_bytes(data)
-    assert -1 <= progressfile.step(path) <= 2**62
+    assert -1 <= progress_file.step(path) <= 2**62
 
 
 MESSAGES: tuple[protocol.Order | protocol.Report, ...] = (

@@ -11,7 +11,7 @@ from elastic.errors import MessageError
 from elastic.train.ps import messages
 from elastic.train.ps.place import roster
 from elastic.train.ps.wire import Assembly, Header, frames
-from launcher.psenvironment import roster_document
+from launcher.workers.ps_environment import roster_document
 from tests.fuzz.target import Target, scratch
 from tests.unit.bench import serving
 

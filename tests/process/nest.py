@@ -15,7 +15,7 @@ from launcher.logs.console import Console
 from launcher.logs.writer_client import Sink
 from launcher.nursery import protocol
 from launcher.nursery.warm_policy import Recipe
-from launcher.workers import Exited, Gone, Prepared, Spawned, WorkerEvent, Workers, WorkerSpec
+from launcher.workers.nursery_client import Exited, Gone, Prepared, Spawned, WorkerEvent, Workers, WorkerSpec
 
 LONG_S = 60.0
 LIMIT_S = 20.0

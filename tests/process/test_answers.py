@@ -7,16 +7,16 @@ import time
 
 import pytest
 
-from launcher import answers
+from launcher.workers import nursery_watchdog
 
 
 def test_a_look_that_comes_too_late_gives_the_time_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "ANSWER_LIMIT_S", 0.1)
-    monkeypatch.setattr(answers, "LATE_S", 0.2)
+    monkeypatch.setattr(nursery_watchdog, "ANSWER_LIMIT_S", 0.1)
+    monkeypatch.setattr(nursery_watchdog, "LATE_S", 0.2)
 
     async def main() -> None:
         silent = asyncio.Event()
-        watch = answers.Answers(silent.set)
+        watch = nursery_watchdog.Answers(silent.set)
         watch.ordered()
         time.sleep(0.4)  # noqa: ASYNC251  # this process stands still
         began = time.monotonic()
@@ -29,7 +29,7 @@ def test_a_look_that_comes_too_late_gives_the_time_anew(monkeypatch: pytest.Monk
 
 def test_every_answer_gives_the_next_order_its_own_time_and_the_last_ends_the_watch() -> None:
     async def main() -> None:
-        watch = answers.Answers(lambda: pytest.fail("nothing was missing"))
+        watch = nursery_watchdog.Answers(lambda: pytest.fail("nothing was missing"))
         watch.ordered()
         watch.ordered()
         watch.answered(1)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from elastic.train import fence
-from launcher import folderclaim
-from launcher.folderclaim import FolderClaim
 from launcher.logs.console import Console
 from launcher.logs.logger import Level, Narrator
+from launcher.workers import checkpoint_claim
+from launcher.workers.checkpoint_claim import FolderClaim
 from tests.process.happenings import LIMIT_S
 
 
@@ -31,8 +31,8 @@ def test_a_checkpoint_folder_that_hangs_holds_no_agent_back_and_is_claimed_once_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The claim before is a pipe: who reads it waits until somebody writes."""
-    monkeypatch.setattr(folderclaim, "SLOW_S", 0.0)
-    monkeypatch.setattr(folderclaim, "PAUSE_S", 0.0)
+    monkeypatch.setattr(checkpoint_claim, "SLOW_S", 0.0)
+    monkeypatch.setattr(checkpoint_claim, "PAUSE_S", 0.0)
     fence.claim(tmp_path, "job/1")
     before = tmp_path / fence.FENCE / "0000000001" / fence.CLAIM
     said = before.read_bytes()

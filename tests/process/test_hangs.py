@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from elastic.channel import Hello, Progress, WorkerEnd
-from launcher import hangs
-from launcher.hangs import Hanging, HangWatch
 from launcher.logs.console import Console
 from launcher.logs.logger import Level, Narrator
-from launcher.talk import WorkerTalk
+from launcher.workers import hang_watch
+from launcher.workers.hang_watch import Hanging, HangWatch
+from launcher.workers.reports.messages import WorkerTalk
 
 LIMIT_S = 0.1
 STORY_LIMIT_S = 30.0
@@ -80,13 +80,13 @@ def test_workers_that_are_gone_while_their_stacks_are_awaited_are_no_hang_and_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
     """They were stopped because others failed; it is looked so often before those of the next generation run."""
-    monkeypatch.setattr(hangs, "STACKS_LIMIT_S", STORY_LIMIT_S)
+    monkeypatch.setattr(hang_watch, "STACKS_LIMIT_S", STORY_LIMIT_S)
 
     async def story(watched: Watched) -> None:
         watched.begin(1, 2)
         await watched.asked.wait()
         watched.end()
-        await asyncio.sleep(looks * hangs.STACKS_LOOK_S)
+        await asyncio.sleep(looks * hang_watch.STACKS_LOOK_S)
         watched.asked.clear()
         watched.begin(2, 1)
         await watched.asked.wait()

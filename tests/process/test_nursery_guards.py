@@ -17,7 +17,7 @@ from elastic.right import KILL_S
 from launcher.nursery import protocol
 from launcher.system import node_lock
 from launcher.system.processes import descendants
-from launcher.workers import Gone, NurseryDied, Overdue
+from launcher.workers.nursery_client import Gone, NurseryDied, Overdue
 from tests.process.nest import LIMIT_S, LONG_S, nest, pids, watch_end
 
 FAMILY = """
@@ -44,7 +44,7 @@ AGENT = """
 import asyncio, json, os, signal, subprocess, sys
 from pathlib import Path
 from launcher import wire
-from launcher.workers import Workers, WorkerSpec
+from launcher.workers.nursery_client import Workers, WorkerSpec
 
 def shorten(workers):
     workers.run_until(wire.boottime_s() + 0.5)

@@ -14,7 +14,7 @@ import pytest
 from elastic.errors import NurseryLost
 from launcher.nursery import protocol
 from launcher.system import node_lock
-from launcher.workers import Gone
+from launcher.workers.nursery_client import Gone
 from tests.process.nest import LIMIT_S, nest, pids, watch_end
 
 STUBBORN = """

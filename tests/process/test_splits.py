@@ -25,7 +25,7 @@ from launcher.hello import Hello
 from launcher.logs.console import Console
 from launcher.logs.logger import Level, Narrator
 from launcher.splits import SplitWatch
-from launcher.talk import Heard, WorkerTalk
+from launcher.workers.reports.messages import Heard, WorkerTalk
 
 KEYS = JobKeys("j1")
 LIMIT_S = 0.2

@@ -16,7 +16,7 @@ import pytest
 from launcher.nursery import warm_policy
 from launcher.nursery.warm_policy import Recipe
 from launcher.system import node_lock
-from launcher.workers import Exited, Gone, NurseryDied, Prepared, Spawned, Workers
+from launcher.workers.nursery_client import Exited, Gone, NurseryDied, Prepared, Spawned, Workers
 from tests.process.lighttorch import bare
 from tests.process.nest import LIMIT_S, Nest, nest, watch_end
 from tests.process.warm_scripts import PACKAGED, SCRIPTS

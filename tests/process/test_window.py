@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from elastic.model import Member, Role
-from launcher import asking, stackdump
+from launcher import asking
 from launcher.agent import inspect_server
 from launcher.agent.inspect_server import ASKERS_MAX, FOLLOWERS_MAX, Window
 from launcher.asking import Asking, NotNow, Unasked, ask_all
@@ -25,6 +25,7 @@ from launcher.logs.recent_starts import LastLogs
 from launcher.logs.worker_log import StartLog
 from launcher.wire import inspect, links
 from launcher.wire.inspect import Log, LogEnd, LogPiece, LogStart, Refusal, Shown, Snapshot, Stacks, StackText
+from launcher.workers.reports import stacks as stackdump
 from tests.process.linking import SECRET, played
 from tests.process.linkpeer import JOB
 from tests.process.test_links_hostile import Stranger, connected, impostor

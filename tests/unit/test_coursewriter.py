@@ -16,7 +16,7 @@ from elastic.store.base import Delete, Put, Range
 from launcher.agent.curve_publisher import CourseWriter
 from launcher.history import training_curve
 from launcher.history.training_curve import Course, Point
-from launcher.talk import Heard, WorkerTalk
+from launcher.workers.reports.messages import Heard, WorkerTalk
 from tests.unit.documents import KEYS
 from tests.unit.onejob import OneJob
 

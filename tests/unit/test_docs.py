@@ -19,15 +19,15 @@ from elastic import errors, forming, gate, halting, keys, membership, model, que
 from elastic.agentstate import TABLE
 from elastic.errors import ElasticError
 from elastic.membership import Reason
-from launcher import specs
 from launcher.config import argv
 from launcher.config import env_reference as variables
 from launcher.config.env_reference import Variables
 from launcher.config.flags import BY_NAME, by_group
-from launcher.environment import SECRETS, Told, worker_environment
 from launcher.metrics.catalog import METRICS
 from launcher.operate import job
-from launcher.psenvironment import ps_environment
+from launcher.workers import spec
+from launcher.workers.environment import SECRETS, Told, worker_environment
+from launcher.workers.ps_environment import ps_environment
 from tests import layers
 from tests.bench import against, picture
 from tests.sim.life import FAULTS as FAULTS_OF_THE_SIMULATION
@@ -240,7 +240,7 @@ def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
     world = model.Generation(g=1, run=1, tag="", why=model.Why.FIRST, reason="", members=(place,), slots=2)
     told = everything_told({"http_proxy": "http://p:1"}, world)
     made = worker_environment(told, m_id=0, local_rank=0, error_file="x", cards=("3", "2"), no_card=True)
-    added = re.findall(r'environment\["(\w+)"\]', Path(specs.__file__).read_text())
+    added = re.findall(r'environment\["(\w+)"\]', Path(spec.__file__).read_text())
     cells = first_cells(section("reference.md", "Environment of a worker"))
     explained = [name for cell in cells for name in quoted(cell)]
     assert sorted(explained) == sorted({*made, *added} - {"http_proxy"})
@@ -261,7 +261,7 @@ def test_every_variable_of_a_parameter_server_process_is_explained_and_no_other(
         )
         for number, seat in enumerate(seats)
     }
-    added = re.findall(r'environment\["(\w+)"\]', Path(specs.__file__).read_text())
+    added = re.findall(r'environment\["(\w+)"\]', Path(spec.__file__).read_text())
     assert made[model.Role.HETER].keys() == made[model.Role.WORKER].keys()
     rows = [
         [cell.strip() for cell in line.split("|")[1:4]]

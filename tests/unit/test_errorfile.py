@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.multiprocessing.errors.error_handler import ErrorHandler
 
-from launcher import errorfile, progressfile
+from launcher.workers.reports import error_file, progress_file
 from tests import closing
 
 
@@ -21,7 +21,7 @@ def test_what_torch_writes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise ValueError("the data\nis not there")
     except ValueError as error:
         ErrorHandler().record_exception(error)
-    found = errorfile.lines(path)
+    found = error_file.lines(path)
     assert found[0] == "Traceback (most recent call last):"
     assert found[-2:] == ("ValueError: the data", "is not there")
 
@@ -44,32 +44,32 @@ def test_what_torch_writes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_any_document_gives_lines_or_nothing(document: Any, found: tuple[str, ...]) -> None:
-    assert errorfile.said(json.dumps(document).encode()) == found
+    assert error_file.said(json.dumps(document).encode()) == found
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"message": "\\ud800"}'])
 def test_a_damaged_file_is_nothing(data: bytes) -> None:
-    assert errorfile.said(data) in ((), ("\ufffd",))
+    assert error_file.said(data) in ((), ("\ufffd",))
 
 
 def test_a_file_that_is_not_there_or_huge_or_no_file_is_nothing(tmp_path: Path) -> None:
     good = b'{"message": "x"}'
     huge, folder, pipe, link = (tmp_path / name for name in ("huge", "folder", "pipe", "link"))
-    huge.write_bytes(good + b" " * errorfile.BYTES_MAX)
+    huge.write_bytes(good + b" " * error_file.BYTES_MAX)
     folder.mkdir()
     os.mkfifo(pipe)
     (tmp_path / "good").write_bytes(good)
     link.symlink_to(tmp_path / "good")
-    assert errorfile.lines(tmp_path / "good") == ("x",)
+    assert error_file.lines(tmp_path / "good") == ("x",)
     for path in (tmp_path / "missing", huge, folder, pipe, link):
-        assert errorfile.lines(path) == ()
+        assert error_file.lines(path) == ()
 
 
 def test_a_long_traceback_keeps_its_end() -> None:
-    stack = "\n".join(f"line {number}" for number in range(10 * errorfile.LINES_MAX))
+    stack = "\n".join(f"line {number}" for number in range(10 * error_file.LINES_MAX))
     document = {"message": {"message": "Error: x", "extraInfo": {"py_callstack": stack}}}
-    found = errorfile.said(json.dumps(document).encode())
-    assert len(found) <= errorfile.LINES_MAX + 1
+    found = error_file.said(json.dumps(document).encode())
+    assert len(found) <= error_file.LINES_MAX + 1
     assert found[-1] == "Error: x"
 
 
@@ -80,4 +80,4 @@ def test_a_disk_that_refuses_to_close_what_was_read_changes_nothing(
     error.write_text('{"message": "words"}')
     progress.write_text("7")
     monkeypatch.setattr(os, "close", closing.refuses(str(tmp_path)))
-    assert (errorfile.lines(error), progressfile.step(progress)) == (("words",), 7)
+    assert (error_file.lines(error), progress_file.step(progress)) == (("words",), 7)

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from elastic.split import SPLIT
-from launcher.exits import (
+from launcher.workers.exits import (
     consequence,
     describe,
     hanging,

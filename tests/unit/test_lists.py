@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from elastic.model import Generation, Place, Role, Seat, Why
-from launcher.lists import Lists
 from launcher.logs.console import Console
 from launcher.logs.logger import Narrator
 from launcher.logs.writer import Directly
+from launcher.workers.endpoint_files import Lists
 
 
 def test_a_roster_file_that_cannot_be_written_is_said_and_ends_nothing(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from launcher.config.config import Config, build
 from launcher.live.drawing import NARROW, lines
 from launcher.live.wanted import may_draw
 from launcher.live.words import Block, block
-from launcher.steps import Steps
+from launcher.workers.reports.step_rate import Steps
 from tests.unit.bench import running
 
 BLOCK = Block(

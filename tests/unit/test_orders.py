@@ -19,7 +19,7 @@ from launcher.history.events import Event, What, remember
 from launcher.operate import orders
 from launcher.operate.job import Job as Ordered
 from launcher.operate.scale import scale
-from launcher.stackwords import stacks_in
+from launcher.workers.reports.stack_text import stacks_in
 from tests.unit.views import Job
 
 KEYS = JobKeys("j1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.progresswords import (
+from launcher.workers.reports.progress_text import (
     PROGRESS_EVERY_S,
     PROGRESS_EVERY_TERMINAL_S,
     RATE_WINDOW_S,
@@ -12,7 +12,7 @@ from launcher.progresswords import (
     progress_line,
     rate_words,
 )
-from launcher.steps import METRICS_KEPT_MAX
+from launcher.workers.reports.step_rate import METRICS_KEPT_MAX
 
 
 @pytest.fixture

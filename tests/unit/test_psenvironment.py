@@ -10,8 +10,8 @@ import pytest
 
 from elastic import environ as elastic_environ
 from elastic.model import Generation, Place, Role, Seat, Why
-from launcher.environment import LIST_BYTES_MAX, SECRETS, Told, worker_environment
-from launcher.psenvironment import log_name, ps_environment, roster_document
+from launcher.workers.environment import LIST_BYTES_MAX, SECRETS, Told, worker_environment
+from launcher.workers.ps_environment import log_name, ps_environment, roster_document
 
 SERVER, WORKER, HETER = Role.SERVER, Role.WORKER, Role.HETER
 

@@ -51,7 +51,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "A5",
-        "launcher/environment.py",
+        "launcher/workers/environment.py",
         """made["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID\"""",
         """made["CUDA_DEVICE_ORDER"] = "FASTEST_FIRST\"""",
         "tests/unit/test_environment.py::test_every_worker_sees_the_chosen_cards_in_their_order_and_its_local_rank_picks_one",
@@ -79,14 +79,14 @@ MUTATIONS: Final = (
     ),
     Mutation(  # Paddle's own launcher names the files by the place on the node.
         "A18",
-        "launcher/specs.py",
+        "launcher/workers/spec.py",
         "rank = action.m_id * generation.slots + local\n",
         "rank = local\n",
         "tests/process/test_job_logs.py::test_a_node_has_the_logs_of_its_own_ranks_only",
     ),
     Mutation(
         "A22",
-        "launcher/environment.py",
+        "launcher/workers/environment.py",
         "m_id * slots + local_rank, generation.world_size",
         "local_rank, generation.world_size",
         "tests/unit/test_environment.py::test_ranks_are_dense_and_unique_over_all_nodes",
@@ -156,7 +156,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "B7",
-        "launcher/environment.py",
+        "launcher/workers/environment.py",
         """",".join(one.host for one in members)""",
         """str(len(members))""",
         "tests/process/test_seed_rows.py::test_two_machines_with_two_cards_each_differ_in_nothing_but_their_cards",

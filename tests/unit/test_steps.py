@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.steps import METRICS_KEPT_MAX, POINTS_MAX, Steps
+from launcher.workers.reports.step_rate import METRICS_KEPT_MAX, POINTS_MAX, Steps
 
 
 def made(*points: tuple[float, int], window_s: float = 10.0) -> Steps:

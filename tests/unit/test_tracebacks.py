@@ -6,8 +6,8 @@ import traceback
 
 import pytest
 
-from launcher.exits import TAIL_LINES, worker_exit
-from launcher.tracebacks import LEFT_OUT, PART_MAX, excerpt, uncaught
+from launcher.workers.exits import TAIL_LINES, worker_exit
+from launcher.workers.reports.tracebacks import LEFT_OUT, PART_MAX, excerpt, uncaught
 
 PLAIN = "raise ValueError('the data is not there')"
 CHAINED = """

@@ -19,7 +19,7 @@ from elastic.channel import (
 )
 from elastic.model import Role
 from launcher.wire.inspect import WorkerState
-from launcher.workerstates import Seen, WorkerStates
+from launcher.workers.reports.states import Seen, WorkerStates
 
 HELLO = Hello(rank=2, local_rank=0, pid=70, generation=3, stacks_signal=64)
 

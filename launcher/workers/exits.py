@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from elastic.model import Role, WorkerExit
 from elastic.split import SPLIT
-from launcher.tracebacks import excerpt, uncaught, without_noise
+from launcher.workers.reports.tracebacks import excerpt, uncaught, without_noise
 
 TAIL_LINES = 20
 """Lines of a log that are kept in the store and shown."""

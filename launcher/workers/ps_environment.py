@@ -14,8 +14,8 @@ import msgspec
 
 from elastic import naming
 from elastic.model import Generation, Place, Role, Seat, Seated
-from launcher.environment import LISTS, ROLE_NAMES, Told, short, wishes, without
 from launcher.net.endpoints import join_host_port, parse_endpoint
+from launcher.workers.environment import LISTS, ROLE_NAMES, Told, short, wishes, without
 
 PADDLE_ROLES: Final[Mapping[Role, str]] = {
     Role.SERVER: "PSERVER",

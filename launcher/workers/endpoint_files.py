@@ -10,7 +10,7 @@ from launcher.logs.logger import Narrator
 from launcher.logs.writer_client import Sink
 from launcher.logs.writer_protocol import Endpoints, path_bytes
 from launcher.net.endpoints import join_host_port
-from launcher.psenvironment import roster_document
+from launcher.workers.ps_environment import roster_document
 
 
 class Lists:

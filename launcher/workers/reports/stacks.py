@@ -21,11 +21,11 @@ from typing import IO, Final
 from elastic.channel import fitting
 from elastic.naming import process_name
 from launcher.logs.worker_log import StartLog
-from launcher.stackwords import stacks_in
 from launcher.system.processes import is_frozen
-from launcher.talk import Heard
 from launcher.wire.inspect import WORDS_MAX, Refusal, StackText, WorkerState
-from launcher.workerstates import Seen
+from launcher.workers.reports.messages import Heard
+from launcher.workers.reports.stack_text import stacks_in
+from launcher.workers.reports.states import Seen
 
 LIMIT_S: Final = 2.0
 """So long a process may take to write its stacks."""

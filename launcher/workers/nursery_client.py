@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elastic.errors import NurseryLost
-from launcher import exits
-from launcher.answers import ANSWER_LIMIT_S, Answers
 from launcher.logs.console import Console
 from launcher.logs.console_streams import Showing
 from launcher.logs.tail_buffer import Ending
@@ -35,8 +33,20 @@ from launcher.nursery import protocol
 from launcher.nursery.fd_channel import Channel, Closed
 from launcher.nursery.warm_policy import Recipe
 from launcher.system.processes import Process, adopt_orphans, descendants, in_sessions, signal_one
-from launcher.warmstart import new_nursery, out_of_date
-from launcher.worker import Exited, Gone, NurseryDied, Overdue, Prepared, Spawned, Worker, WorkerEvent, WorkerSpec
+from launcher.workers import exits
+from launcher.workers.nursery_launch import new_nursery, out_of_date
+from launcher.workers.nursery_watchdog import ANSWER_LIMIT_S, Answers
+from launcher.workers.process import (
+    Exited,
+    Gone,
+    NurseryDied,
+    Overdue,
+    Prepared,
+    Spawned,
+    Worker,
+    WorkerEvent,
+    WorkerSpec,
+)
 
 __all__ = ["Exited", "Gone", "NurseryDied", "Overdue", "Prepared", "Spawned", "WorkerEvent", "WorkerSpec", "Workers"]
 

@@ -13,12 +13,12 @@ from elastic.agentevents import StartWorkers
 from elastic.model import Generation, Role, Seat
 from launcher.config.config import Config, worker_argv
 from launcher.config.ps_layout import static_hosts
-from launcher.environment import Told, worker_environment
 from launcher.logs import logger
 from launcher.net import addresses
 from launcher.net.endpoints import join_host_port
-from launcher.psenvironment import log_name, ps_environment
-from launcher.workers import WorkerSpec
+from launcher.workers.environment import Told, worker_environment
+from launcher.workers.nursery_client import WorkerSpec
+from launcher.workers.ps_environment import log_name, ps_environment
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from elastic.channel import Hello, Preparing, Progress, Ready, Said
 from launcher.health.hang_detector import HangClock
 from launcher.system.processes import is_frozen
-from launcher.talk import Heard, WorkerTalk
+from launcher.workers.reports.messages import Heard, WorkerTalk
 
 STACKS_LIMIT_S = 2.0
 """So long the stacks of a node's workers may take to come."""

@@ -1,4 +1,4 @@
-"""Tells people how the workers of this node get on: hears them (`launcher.talk`), and says lines when they are due."""
+"""Tells people how the workers of this node get on: hears them (`launcher.workers.reports.messages`), and says lines when they are due."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable
 from elastic.channel import Formed, Hello, Joining, Preparing, Progress, Ready, Said
 from launcher.logs.console import Console
 from launcher.logs.logger import Narrator
-from launcher.progresswords import RATE_WINDOW_S, Telling
-from launcher.steps import Steps
-from launcher.talk import Heard, WorkerTalk
+from launcher.workers.reports.messages import Heard, WorkerTalk
+from launcher.workers.reports.progress_text import RATE_WINDOW_S, Telling
+from launcher.workers.reports.step_rate import Steps
 
 TICK_S = 1.0
 PATIENCE_S = 50.0

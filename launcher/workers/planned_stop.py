@@ -15,9 +15,9 @@ from elastic.model import Role
 from elastic.naming import process_name
 from launcher.logs import logger
 from launcher.logs.logger import Narrator
-from launcher.talk import Follower, Heard, WorkerTalk
 from launcher.text import failure_report
-from launcher.workers import Workers
+from launcher.workers.nursery_client import Workers
+from launcher.workers.reports.messages import Follower, Heard, WorkerTalk
 
 
 class PlannedStop:

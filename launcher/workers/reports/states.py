@@ -26,8 +26,8 @@ from elastic.channel import (
     fitting,
 )
 from elastic.model import Role
-from launcher.steps import Steps
 from launcher.wire.inspect import METRICS_MAX, WORDS_MAX, WorkerNow, WorkerState
+from launcher.workers.reports.step_rate import Steps
 
 RATE_WINDOW_S = 10.0
 

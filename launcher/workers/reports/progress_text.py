@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from launcher.steps import Steps
+from launcher.workers.reports.step_rate import Steps
 
 WAIT_EVERY_S = 10.0
 """A wait is said after this time, and again each time it has passed."""

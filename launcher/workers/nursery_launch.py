@@ -9,11 +9,11 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from launcher.environment import without
 from launcher.nursery.main import START, Setup
 from launcher.nursery.preload import stamp
 from launcher.nursery.warm_policy import Recipe
 from launcher.system import open_files
+from launcher.workers.environment import without
 
 
 def new_nursery(fd: int, lock: Path | None, recipe: Recipe) -> subprocess.Popen[bytes]:

@@ -15,13 +15,8 @@ from elastic.errors import NurseryLost
 from elastic.model import Cause, Role, WorkerExit
 from elastic.naming import process_name
 from elastic.store.scratch import NODE, Scratch, remove_left_behind
-from launcher import environment, errorfile, exits, progressfile, stackdump, workers
 from launcher.config.config import Config
-from launcher.deaths import Deaths
-from launcher.folderclaim import FolderClaim
-from launcher.hangs import Hanging, HangWatch
 from launcher.health.partition_detector import FORMS
-from launcher.lists import Lists
 from launcher.logs import environment_dump, logger
 from launcher.logs.console import Console
 from launcher.logs.console_streams import Showing
@@ -32,15 +27,22 @@ from launcher.logs.tail_buffer import Ending
 from launcher.logs.writer_client import Sink
 from launcher.logs.writer_protocol import Amend, Bound, Environment, path_bytes, text_bytes
 from launcher.nursery import protocol, warm_policy
-from launcher.plannedstop import PlannedStop
-from launcher.progress import ProgressTeller
-from launcher.specs import Learned, Specs
-from launcher.steps import Steps
 from launcher.system import node_lock
-from launcher.talk import Heard, WorkerTalk
 from launcher.text import failure_report
 from launcher.wire.inspect import Refusal, Stacks, StackText
-from launcher.workerstates import Seen, WorkerStates
+from launcher.workers import environment, exits, nursery_client
+from launcher.workers.checkpoint_claim import FolderClaim
+from launcher.workers.endpoint_files import Lists
+from launcher.workers.hang_watch import Hanging, HangWatch
+from launcher.workers.nursery_backoff import Deaths
+from launcher.workers.planned_stop import PlannedStop
+from launcher.workers.reports import error_file, progress_file
+from launcher.workers.reports import stacks as stackdump
+from launcher.workers.reports.messages import Heard, WorkerTalk
+from launcher.workers.reports.progress import ProgressTeller
+from launcher.workers.reports.states import Seen, WorkerStates
+from launcher.workers.reports.step_rate import Steps
+from launcher.workers.spec import Learned, Specs
 
 SIGNS_LINES = 3000
 """Lines of a log's end that are searched for the exception and for signs of its cause."""
@@ -54,7 +56,7 @@ class _Running:
     """
 
     g: int
-    specs: dict[int, workers.WorkerSpec]
+    specs: dict[int, nursery_client.WorkerSpec]
     first: bool
     waiting: set[int] = field(default_factory=set)
     echoes: set[int] = field(default_factory=set)
@@ -99,7 +101,7 @@ class NodeWorkers:
         self._plan = PlannedStop(self.talk, narrator, config.save_limit_s)
         self._hangs = HangWatch(self.talk, config.hang_timeout_s, self._hang, self._how_much)
         self.talk.followers.append(self._said)
-        self.watch: Callable[[workers.WorkerEvent], None] = lambda event: None
+        self.watch: Callable[[nursery_client.WorkerEvent], None] = lambda event: None
         self.states = WorkerStates()
         self.last_logs = LastLogs()
         self._incarnation = ""
@@ -111,8 +113,8 @@ class NodeWorkers:
         self._nursery_died = asyncio.Event()
         self._how_it_died = ""
 
-    def _new_nursery(self) -> workers.Workers:
-        return workers.Workers(
+    def _new_nursery(self) -> nursery_client.Workers:
+        return nursery_client.Workers(
             self._heard,
             lock=node_lock.lock_path(self._config.job_id, self._node),
             recipe=self._recipe,
@@ -246,7 +248,7 @@ class NodeWorkers:
             name, text = environment_dump.name_of(spec.role, spec.rank), text_bytes(environment_dump.text(spec.env))
             self._sink.put(Environment(self.lists.logs, name, text), name)
 
-    def _remember_logs(self, specs: Mapping[int, workers.WorkerSpec], stamp: tuple[int, int]) -> None:
+    def _remember_logs(self, specs: Mapping[int, nursery_client.WorkerSpec], stamp: tuple[int, int]) -> None:
         for local, spec in specs.items():
             if (log := self._nursery.log(local)) is not None:
                 self.last_logs.begin(_log(spec), spec.log.name, stamp, spec.header, log)
@@ -283,24 +285,24 @@ class NodeWorkers:
 
     # From the nursery.
 
-    def _heard(self, event: workers.WorkerEvent) -> None:
+    def _heard(self, event: nursery_client.WorkerEvent) -> None:
         self.talk.catch_up()
         self.watch(event)
         match event:
-            case workers.Prepared():
+            case nursery_client.Prepared():
                 self._tell_warmth(event)
                 self._put(Prepared())
-            case workers.Spawned():
+            case nursery_client.Spawned():
                 self._spawned(event)
-            case workers.Exited():
+            case nursery_client.Exited():
                 self._exited(event)
-            case workers.Gone():
+            case nursery_client.Gone():
                 if event.left:
                     self._narrator.warn(f"processes {event.left} of another user could not be ended")
                 self._gone(event.g)
-            case workers.Overdue():
+            case nursery_client.Overdue():
                 self._narrator.warn("the nursery killed the workers: this node could not show its right to run")
-            case workers.NurseryDied():
+            case nursery_client.NurseryDied():
                 self._how_it_died = "died" if self._running is None else "died, and its workers with it"
                 if not self._nursery.prepared:  # Perhaps it dies of them.
                     self._recipe = replace(self._recipe, cold="the nursery ended during its imports")
@@ -308,7 +310,7 @@ class NodeWorkers:
                 self._nursery_died.set()
                 self._all_lost(event.said)
 
-    def _tell_warmth(self, event: workers.Prepared) -> None:
+    def _tell_warmth(self, event: nursery_client.Prepared) -> None:
         if event.cold:
             self._tell_cold(event.cold)
         else:
@@ -322,7 +324,7 @@ class NodeWorkers:
             self._cold.add(why)
             (self._narrator.detail if why in warm_policy.QUIET else self._narrator.say)(f"workers start cold: {why}")
 
-    def _spawned(self, event: workers.Spawned) -> None:
+    def _spawned(self, event: nursery_client.Spawned) -> None:
         cold = {why for why in event.cold if why}
         for why in sorted(cold):
             self._tell_cold(why)
@@ -331,7 +333,7 @@ class NodeWorkers:
         pids = ", ".join(map(str, event.pids))
         self._narrator.detail(f"workers of generation {event.g} run: pids {pids} ({how})")
 
-    def _exited(self, event: workers.Exited) -> None:
+    def _exited(self, event: nursery_client.Exited) -> None:
         running = self._running
         if running is None or running.g != event.g:
             return
@@ -348,7 +350,7 @@ class NodeWorkers:
             stopped=event.stopped,
             asked=event.asked,
             role=spec.role,
-            recorded=errorfile.lines(spec.env["TORCHELASTIC_ERROR_FILE"]) if event.code else (),
+            recorded=error_file.lines(spec.env["TORCHELASTIC_ERROR_FILE"]) if event.code else (),
             hopeless=self.talk.hopeless(event.local_rank, event.code),
             starting=self._may_not_start(running, event.local_rank),
         )
@@ -409,7 +411,7 @@ class NodeWorkers:
             self._put(Hung(g, found))
 
     def _given_up(
-        self, g: int, local_ranks: Iterable[int], how: Callable[[workers.WorkerSpec, Sequence[str]], WorkerExit]
+        self, g: int, local_ranks: Iterable[int], how: Callable[[nursery_client.WorkerSpec, Sequence[str]], WorkerExit]
     ) -> tuple[WorkerExit, ...]:
         """How workers failed that run and are to be stopped, by rank."""
         running = self._running
@@ -431,7 +433,7 @@ class NodeWorkers:
         if running is None or running.g != g:
             return
         self._running = None
-        steps = [progressfile.step(spec.env["ELASTIC_PROGRESS_FILE"]) for spec in running.specs.values()]
+        steps = [progress_file.step(spec.env["ELASTIC_PROGRESS_FILE"]) for spec in running.specs.values()]
         steps += [max(heard.step, heard.saved) for heard in self.talk.workers.values()]
         if any(heard.committed or heard.saved >= 0 for heard in self.talk.workers.values()):
             self._restore_step = None  # It was gone back to, and training went on from there.
@@ -463,15 +465,15 @@ class NodeWorkers:
         self._gone(running.g)
 
 
-def _log(spec: workers.WorkerSpec) -> str:
+def _log(spec: nursery_client.WorkerSpec) -> str:
     """Where a worker's log is, as documents may hold it."""
     return fitting(str(spec.log))
 
 
-def _seen(local_rank: int, spec: workers.WorkerSpec, g: int) -> Seen:
+def _seen(local_rank: int, spec: nursery_client.WorkerSpec, g: int) -> Seen:
     return Seen(spec.role, spec.rank, local_rank, _log(spec), g, since=protocol.boottime_s())
 
 
-def _number(spec: workers.WorkerSpec) -> int:
+def _number(spec: nursery_client.WorkerSpec) -> int:
     """As what a worker speaks: its rank, or a number that no worker has."""
     return SERVERS_FROM + spec.rank if spec.role is Role.SERVER else int(spec.env.get("RANK", 0))
