@@ -19,7 +19,7 @@ from elastic.errors import ElasticError
 from elastic.model import Member
 from launcher.net.endpoints import join_host_port
 from launcher.net.line_socket import watch_by_kernel
-from launcher.reach import reason
+from launcher.peers.reachability import reason
 from launcher.wire.inspect import (
     ANSWER_MAX,
     Answer,

@@ -34,8 +34,6 @@ from launcher.agent.store_actions import CLOSING_LIMIT_S, Errands
 from launcher.agent.wait_reporter import WaitingLines
 from launcher.config.config import Config
 from launcher.config.ps_layout import static_hosts
-from launcher.hello import Hello
-from launcher.linking import Linking
 from launcher.live.words import Block, block
 from launcher.logs import event_log
 from launcher.logs.console import Console
@@ -44,9 +42,11 @@ from launcher.logs.json_format import JsonLines
 from launcher.logs.logger import Narrator
 from launcher.logs.writer_client import LogDisk
 from launcher.metrics.exporter import Monitor
-from launcher.neighbours import Neighbours
 from launcher.net import addresses
-from launcher.splits import SplitWatch
+from launcher.peers.core_adapter import Linking
+from launcher.peers.listener import Hello
+from launcher.peers.partition_watch import SplitWatch
+from launcher.peers.startup_check import Neighbours
 from launcher.spot.watcher import SpotWatch
 from launcher.system import frozen_imports, limits, open_files
 from launcher.system.signals import Signals

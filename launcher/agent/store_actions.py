@@ -22,7 +22,7 @@ from elastic.store.mirror import Mirror
 from launcher.agent.connect import boottime
 from launcher.agent.history_writer import History
 from launcher.logs.logger import Narrator
-from launcher.probing import Prober
+from launcher.peers.probe_responder import Prober
 
 CLOSING_LIMIT_S = 1.0
 """Giving back the lease takes at most this long; otherwise it ends by itself."""

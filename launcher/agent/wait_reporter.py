@@ -16,7 +16,7 @@ from elastic.membership import Memory, Reason, Wait, decide
 from elastic.store.base import Range, Store
 from launcher.logs.logger import Narrator
 from launcher.missing import ASKED, missing, words
-from launcher.reach import reach
+from launcher.peers.reachability import reach
 
 FIRST_S = 1.0
 EVERY_S = 10.0

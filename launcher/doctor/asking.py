@@ -14,7 +14,7 @@ from elastic.store.base import Compare, Delete, Put, Range, Store
 from launcher.wire.reachability import Answer, Probe, encode, read_answer
 
 ANSWER_LIMIT_S = 5.0
-"""A member that is well needs `launcher.reach.LIMIT_S` at most."""
+"""A member that is well needs `launcher.peers.reachability.LIMIT_S` at most."""
 PROBE_TTL_S = 15.0
 """If the doctor dies, its question lasts no longer than this."""
 

@@ -29,11 +29,11 @@ from launcher.agent.connect import CONNECT_PAUSE_S, boottime, resolve
 from launcher.agent.history_writer import History
 from launcher.agent.store_actions import CLOSING_LIMIT_S, Errands
 from launcher.agent.wait_reporter import WaitingLines
-from launcher.hello import Hello
-from launcher.linking import Linking
 from launcher.logs.console import Console
 from launcher.logs.logger import Level, Narrator
 from launcher.net import addresses
+from launcher.peers.core_adapter import Linking
+from launcher.peers.listener import Hello
 from launcher.text import failure_report as report
 from launcher.torchrun.options import Settings
 from launcher.torchrun.words import in_torchruns_words

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import psutil
 
 from elastic.agentevents import LinkTarget
-from launcher.hello import Hello
-from launcher.links import Links
+from launcher.peers.links import Links
+from launcher.peers.listener import Hello
 
 SECRET = "secret"
 IDLE_S = 10.0

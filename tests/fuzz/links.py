@@ -10,8 +10,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from elastic.agentevents import LinkTarget
-from launcher.door import Door
-from launcher.links import Links
+from launcher.peers.inbound_links import Door
+from launcher.peers.links import Links
 from launcher.wire import links as linkwire
 from launcher.wire.links import Bye, Granted, Greeting, Lines, LinkError, Ping, Pong, Prove, Proven, Vouch
 from tests.fuzz.target import Target

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from elastic.agentevents import LinkTarget
-from launcher.hello import Hello
-from launcher.links import Links
+from launcher.peers.links import Links
+from launcher.peers.listener import Hello
 from tests.process.linkpeer import JOB
 
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,8 @@ import signal
 import sys
 
 from elastic.agentevents import LinkTarget
-from launcher.hello import Hello
-from launcher.links import Links
+from launcher.peers.links import Links
+from launcher.peers.listener import Hello
 
 JOB = "j1"
 

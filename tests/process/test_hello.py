@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from elastic.model import Member
-from launcher import hello, reach
-from launcher.hello import Hello
+from launcher.peers import listener, reachability
+from launcher.peers.listener import Hello
 from launcher.wire.links import Greeting
 
 LIMIT_S = 30.0
@@ -69,7 +69,7 @@ def member(port: int, host: str = "127.0.0.1") -> Member:
 def test_whoever_connects_is_told_the_job_and_the_node() -> None:
     async def story() -> None:
         async with listening() as agent:
-            assert await hello.ask("127.0.0.1", agent.port) == Greeting("j1", "n-1")
+            assert await listener.ask("127.0.0.1", agent.port) == Greeting("j1", "n-1")
 
     played(story)
 
@@ -79,7 +79,7 @@ def test_a_node_of_the_loopback_listens_there_alone_and_another_one_everywhere()
         async with listening("127.0.0.1") as local, listening("203.0.113.9") as open_:
             assert local.address == "127.0.0.1"
             assert open_.address in ("::", "0.0.0.0")
-            assert await hello.ask("127.0.0.1", open_.port) == Greeting("j1", "n-1")
+            assert await listener.ask("127.0.0.1", open_.port) == Greeting("j1", "n-1")
 
     played(story)
 
@@ -89,13 +89,13 @@ def test_after_its_end_nobody_listens() -> None:
         async with listening() as agent:
             port = agent.port
         with pytest.raises(ConnectionRefusedError):
-            await hello.ask("127.0.0.1", port)
+            await listener.ask("127.0.0.1", port)
 
     played(story)
 
 
 def test_a_flood_of_connections_is_answered_and_leaves_no_descriptor_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hello, "ASK_LIMIT_S", LIMIT_S)  # A hundred clients and the agent share one loop here.
+    monkeypatch.setattr(listener, "ASK_LIMIT_S", LIMIT_S)  # A hundred clients and the agent share one loop here.
 
     async def story() -> None:
         async with listening() as agent:
@@ -104,7 +104,7 @@ def test_a_flood_of_connections_is_answered_and_leaves_no_descriptor_open(monkey
 
             async def one() -> Greeting:
                 async with gate:
-                    return await hello.ask("127.0.0.1", agent.port)
+                    return await listener.ask("127.0.0.1", agent.port)
 
             said = await asyncio.gather(*(one() for _ in range(FLOOD)))
             assert set(said) == {Greeting("j1", "n-1")}
@@ -128,7 +128,7 @@ def test_garbage_and_clients_that_vanish_or_stay_do_no_harm() -> None:
             for made in stays[:25]:
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
                 made.close()
-            assert await hello.ask("127.0.0.1", agent.port) == Greeting("j1", "n-1")
+            assert await listener.ask("127.0.0.1", agent.port) == Greeting("j1", "n-1")
             for made in stays[25:]:
                 made.close()
 
@@ -143,7 +143,7 @@ def why(node: str, found: Member) -> str:
     said: list[str] = []
 
     async def story() -> None:
-        said.append(await reach.why_not("j1", node, found))
+        said.append(await reachability.why_not("j1", node, found))
 
     played(story)
     return said[0]
@@ -152,9 +152,9 @@ def why(node: str, found: Member) -> str:
 def test_a_member_that_answers_with_its_own_name_is_reached() -> None:
     async def story() -> None:
         async with listening(node="n-1") as agent:
-            assert await reach.why_not("j1", "n-1", member(agent.port)) == ""
-            assert "n-1 of job j1" in await reach.why_not("j1", "n-2", member(agent.port))
-            assert "another node answers there" in await reach.why_not("j2", "n-1", member(agent.port))
+            assert await reachability.why_not("j1", "n-1", member(agent.port)) == ""
+            assert "n-1 of job j1" in await reachability.why_not("j1", "n-2", member(agent.port))
+            assert "another node answers there" in await reachability.why_not("j2", "n-1", member(agent.port))
 
     played(story)
 
@@ -166,7 +166,7 @@ def test_a_member_that_answers_with_its_own_name_is_reached() -> None:
 def test_something_else_that_answers_is_not_taken_for_the_member(said: bytes) -> None:
     async def story() -> None:
         async with stranger(said) as port:
-            assert "something that is not elastic-launch" in await reach.why_not("j1", "n-1", member(port))
+            assert "something that is not elastic-launch" in await reachability.why_not("j1", "n-1", member(port))
 
     played(story)
 
@@ -174,11 +174,11 @@ def test_something_else_that_answers_is_not_taken_for_the_member(said: bytes) ->
 def test_who_refuses_says_nothing_or_has_an_unknown_name_is_not_reached_and_the_reason_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hello, "ASK_LIMIT_S", 0.2)
+    monkeypatch.setattr(listener, "ASK_LIMIT_S", 0.2)
 
     async def story() -> None:
         async with stranger(None) as port:
-            assert "no answer within" in await reach.why_not("j1", "n-1", member(port))
+            assert "no answer within" in await reachability.why_not("j1", "n-1", member(port))
 
     played(story)
     with socket.socket() as bound:
@@ -194,7 +194,7 @@ def test_a_name_with_several_addresses_is_reached_if_one_of_them_answers(monkeyp
 
     async def story() -> None:
         async with listening() as agent:
-            assert await hello.ask("a-name", agent.port) == Greeting("j1", "n-1")
+            assert await listener.ask("a-name", agent.port) == Greeting("j1", "n-1")
 
     played(story)
 
@@ -215,7 +215,7 @@ def test_all_members_are_counted_also_those_that_there_was_no_time_for() -> None
     async def story() -> None:
         async with listening(node="n-1") as agent, stranger(None) as silent:
             members = {"n-1": member(agent.port), "n-2": member(silent), "n-3": member(0)}
-            found = await reach.reach("j1", members, limit_s=1.0)
+            found = await reachability.reach("j1", members, limit_s=1.0)
             assert (found.reached, found.untried) == (1, 1)
             assert [one.node for one in found.unreached] == ["n-3"]
 
@@ -233,10 +233,10 @@ def test_no_more_than_64_are_tried_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
         at_once -= 1
         return "x" * 1000
 
-    monkeypatch.setattr(reach, "why_not", slow)
+    monkeypatch.setattr(reachability, "why_not", slow)
 
     async def story() -> None:
-        found = await reach.reach("j1", {f"n-{number}": member(1) for number in range(1500)})
+        found = await reachability.reach("j1", {f"n-{number}": member(1) for number in range(1500)})
         assert len(found.unreached) == 1000
         assert len(found.unreached[0].why) == 300
 

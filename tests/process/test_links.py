@@ -14,9 +14,9 @@ import time
 import pytest
 
 from elastic.agentevents import LinkTarget
-from launcher import links as links_module
-from launcher import watched
 from launcher.agent.connect import boottime
+from launcher.peers import links as links_module
+from launcher.peers import peer_link
 from tests.process.linking import Watching, at, listening, peer, played, proves_nothing, watching
 
 # A death
@@ -125,13 +125,13 @@ def test_a_link_that_is_closed_by_a_process_that_lives_comes_back_without_a_proo
 
 
 def test_a_link_that_is_closed_again_and_again_is_dialled_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched, "SHORT_S", 1000.0)
+    monkeypatch.setattr(peer_link, "SHORT_S", 1000.0)
 
     async def story() -> None:
         async with watching() as watcher, listening("n-1") as (first, agent):
             watcher.links.watch({"n-1": at(agent)})
             await watcher.until("up", "n-1")
-            for _ in range(watched.SHORT_MAX):
+            for _ in range(peer_link.SHORT_MAX):
                 first.links._door.close()
                 await watcher.until("up")
                 await watcher.until("up", "n-1")
@@ -140,7 +140,7 @@ def test_a_link_that_is_closed_again_and_again_is_dialled_with_pauses(monkeypatc
             one = watcher.links._watched["n-1"]
             assert not one.redialling
             await watcher.until("up", "n-1")
-            assert one._pause_s > watched.PAUSE_S
+            assert one._pause_s > peer_link.PAUSE_S
             assert not watcher.proofs()
 
     played(story)
@@ -179,7 +179,7 @@ def test_a_frozen_process_is_not_dead_and_does_not_answer_a_question() -> None:
 
 
 def test_a_frozen_process_whose_link_was_closed_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched, "DIAL_LIMIT_S", 0.3)
+    monkeypatch.setattr(peer_link, "DIAL_LIMIT_S", 0.3)
 
     async def story() -> None:
         async with watching() as watcher, peer("n-1") as one:
@@ -216,9 +216,9 @@ def test_who_was_never_linked_is_never_proven_dead() -> None:
 def test_one_death_gives_one_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         dialled = asyncio.Semaphore(0)
-        rest = watched.Watched._rest
+        rest = peer_link.Watched._rest
 
-        def rests(one: watched.Watched) -> None:
+        def rests(one: peer_link.Watched) -> None:
             rest(one)
             dialled.release()
 
@@ -227,7 +227,7 @@ def test_one_death_gives_one_proof(monkeypatch: pytest.MonkeyPatch) -> None:
             await watcher.until("up", "n-1")
             one.kill()
             await watcher.until("proof", "n-1")
-            monkeypatch.setattr(watched.Watched, "_rest", rests)
+            monkeypatch.setattr(peer_link.Watched, "_rest", rests)
             for _ in range(3):  # It is dialled, and refused.
                 await dialled.acquire()
             assert not watcher.proofs()
@@ -344,14 +344,14 @@ def test_a_name_that_is_not_known_is_tried_again() -> None:
 
 def test_many_are_linked_with_no_more_than_64_dials_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 0
-    dial = watched.Watched.dial
+    dial = peer_link.Watched.dial
 
-    def counted(one: watched.Watched) -> None:
+    def counted(one: peer_link.Watched) -> None:
         nonlocal most
         dial(one)
         most = max(most, watcher_of[0].links._dialling)
 
-    monkeypatch.setattr(watched.Watched, "dial", counted)
+    monkeypatch.setattr(peer_link.Watched, "dial", counted)
     watcher_of: list[Watching] = []
 
     async def story() -> None:

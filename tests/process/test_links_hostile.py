@@ -14,9 +14,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from elastic.agentevents import LinkTarget
-from launcher import door, hello, watched
-from launcher.hello import Hello
-from launcher.watched import Watched
+from launcher.peers import inbound_links, listener
+from launcher.peers import peer_link as watched
+from launcher.peers.listener import Hello
+from launcher.peers.peer_link import Watched
 from launcher.wire import links
 from launcher.wire.links import Bye, Granted, Greeting, Ping, Pong, Prove
 from tests.process.descriptors import none_left
@@ -186,16 +187,16 @@ def test_of_two_links_of_one_node_the_newer_counts() -> None:
 
 
 def test_a_flood_of_connections_drops_its_own_and_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hello, "ASK_LIMIT_S", 60.0)  # All of it shares one loop here.
+    monkeypatch.setattr(listener, "ASK_LIMIT_S", 60.0)  # All of it shares one loop here.
 
     async def story() -> None:
         async with linked() as (watcher, other, agent), contextlib.AsyncExitStack() as stack:
-            crowd = [await stack.enter_async_context(connected(agent)) for _ in range(3 * door.UNPROVEN_MAX)]
+            crowd = [await stack.enter_async_context(connected(agent)) for _ in range(3 * inbound_links.UNPROVEN_MAX)]
             for one in crowd:
                 await one.greeted()
-            assert len(other.links._door._unproven) == door.UNPROVEN_MAX
+            assert len(other.links._door._unproven) == inbound_links.UNPROVEN_MAX
             assert await crowd[0].line() == b""
-            assert await hello.ask("127.0.0.1", agent.port) == Greeting(JOB, "n-1")
+            assert await listener.ask("127.0.0.1", agent.port) == Greeting(JOB, "n-1")
             async with connected(agent) as late:
                 await late.prove()
                 assert isinstance(links.decode(await late.line()), links.Proven)
@@ -210,7 +211,7 @@ def test_a_flood_from_one_address_drops_nobody_from_another() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", agent.port, local_addr=("127.0.0.2", 0))
             early = Stranger(reader, writer)
             said = links.prove(SECRET, await early.greeted(), "w-2", secrets.token_hex(16))
-            for _ in range(2 * door.UNPROVEN_MAX):
+            for _ in range(2 * inbound_links.UNPROVEN_MAX):
                 await (await stack.enter_async_context(connected(agent))).greeted()
             early.say(links.encode(said))
             assert isinstance(links.decode(await early.line()), links.Proven)
@@ -220,7 +221,7 @@ def test_a_flood_from_one_address_drops_nobody_from_another() -> None:
 
 
 def test_who_is_slow_to_prove_itself_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "PROOF_LIMIT_S", 0.2)
+    monkeypatch.setattr(inbound_links, "PROOF_LIMIT_S", 0.2)
 
     async def story() -> None:
         async with linked() as (watcher, other, agent), connected(agent) as silent, connected(agent) as slow:
@@ -253,7 +254,7 @@ def test_who_resets_its_connections_does_no_harm() -> None:
 def test_without_descriptors_nothing_is_lost_but_new_connections() -> None:
     async def story() -> None:
         with pytest.MonkeyPatch.context() as patched, socket.socket() as made:
-            patched.setattr(hello, "PAUSE_S", 0.05)
+            patched.setattr(listener, "PAUSE_S", 0.05)
             made.setblocking(False)
             async with linked() as (watcher, _, agent):
                 with none_left():
@@ -276,7 +277,7 @@ def test_a_peer_that_asks_and_does_not_read_is_dropped() -> None:
             inbound = other.links._door.links["w-2"]
             forget = other.links._door.forget
 
-            def forgotten(one: door.Inbound) -> None:
+            def forgotten(one: inbound_links.Inbound) -> None:
                 forget(one)
                 if one is inbound:
                     gone.set()
@@ -455,7 +456,7 @@ def test_who_was_linked_is_not_said_to_be_out_of_reach(monkeypatch: pytest.Monke
 
 
 def test_the_names_of_links_that_were_cut_are_few_however_many_a_peer_invents(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "CUT_MAX", 4)
+    monkeypatch.setattr(inbound_links, "CUT_MAX", 4)
 
     async def story() -> None:
         async with listening("n-1") as (node, agent):

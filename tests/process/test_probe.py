@@ -15,10 +15,10 @@ from elastic.store.base import Delete, Entry, Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
 from launcher.doctor import asking
-from launcher.hello import Hello
 from launcher.logs.console import Console
 from launcher.logs.logger import Level, Narrator
-from launcher.probing import Prober
+from launcher.peers.listener import Hello
+from launcher.peers.probe_responder import Prober
 from launcher.wire.reachability import Answer, Probe, Unreached, read_answer, read_probe
 from launcher.wire.reachability import encode as encode_probe
 

@@ -19,12 +19,12 @@ from elastic.store import lookup
 from elastic.store.base import Listing, Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
-from launcher import splits
 from launcher.health import partition_detector
-from launcher.hello import Hello
 from launcher.logs.console import Console
 from launcher.logs.logger import Level, Narrator
-from launcher.splits import SplitWatch
+from launcher.peers import partition_watch
+from launcher.peers.listener import Hello
+from launcher.peers.partition_watch import SplitWatch
 from launcher.workers.reports.messages import Heard, WorkerTalk
 
 KEYS = JobKeys("j1")
@@ -177,8 +177,8 @@ def test_a_name_that_no_resolver_answers_for_says_nothing_of_the_way(
             await never.wait()
         return (host,)
 
-    monkeypatch.setattr(splits, "resolved", resolved)
-    monkeypatch.setattr(splits, "CONNECT_LIMIT_S", 0.05)
+    monkeypatch.setattr(partition_watch, "resolved", resolved)
+    monkeypatch.setattr(partition_watch, "CONNECT_LIMIT_S", 0.05)
 
     async def story(watched: Watched) -> None:
         await watched.member("b")
@@ -199,7 +199,7 @@ def test_an_agent_without_a_descriptor_left_takes_nobody_for_cut_off(
             raise OSError(errno.EMFILE, "Too many open files")
         return await real(host, port)
 
-    monkeypatch.setattr(splits, "connected", connected)
+    monkeypatch.setattr(partition_watch, "connected", connected)
 
     async def story(watched: Watched) -> None:
         await watched.member("b")

@@ -19,10 +19,10 @@ from launcher import asking
 from launcher.agent import inspect_server
 from launcher.agent.inspect_server import ASKERS_MAX, FOLLOWERS_MAX, Window
 from launcher.asking import Asking, NotNow, Unasked, ask_all
-from launcher.hello import Hello
-from launcher.links import Links
 from launcher.logs.recent_starts import LastLogs
 from launcher.logs.worker_log import StartLog
+from launcher.peers.links import Links
+from launcher.peers.listener import Hello
 from launcher.wire import inspect, links
 from launcher.wire.inspect import Log, LogEnd, LogPiece, LogStart, Refusal, Shown, Snapshot, Stacks, StackText
 from launcher.workers.reports import stacks as stackdump

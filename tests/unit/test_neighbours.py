@@ -6,7 +6,7 @@ import pytest
 
 from elastic.model import Generation, Place, Why
 from elastic.split import OTHERS_MAX, looked_at
-from launcher.neighbours import beside
+from launcher.peers.startup_check import beside
 
 
 def world(names: str) -> Generation:

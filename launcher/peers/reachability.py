@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 
 from elastic.model import Member
-from launcher import hello
+from launcher.peers import listener
 from launcher.wire.links import Greeting
 from launcher.wire.reachability import UNREACHED_MAX, WORDS_MAX, Answer, Unreached
 
@@ -17,7 +17,7 @@ AT_ONCE = 64
 LIMIT_S = 4.0
 """How long all of it may take; who was not tried by then is counted."""
 
-SILENT = f"no answer within {hello.ASK_LIMIT_S:g} s; a firewall may drop what is sent there"
+SILENT = f"no answer within {listener.ASK_LIMIT_S:g} s; a firewall may drop what is sent there"
 REASONS: Mapping[int, str] = {
     errno.ECONNREFUSED: "refused; a firewall rejects it, or its address leads to another machine",
     errno.EHOSTUNREACH: "no way to this host",
@@ -60,7 +60,7 @@ async def why_not(job_id: str, node: str, member: Member) -> str:
     if not member.link:
         return "it does not listen"
     try:
-        found = await hello.ask(member.host, member.link)
+        found = await listener.ask(member.host, member.link)
     except TimeoutError:
         return SILENT
     except (OSError, ValueError) as error:

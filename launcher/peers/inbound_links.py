@@ -15,8 +15,8 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 
-from launcher.hello import dismiss
 from launcher.net.line_socket import End, LineSocket, watch_by_kernel
+from launcher.peers.listener import dismiss
 from launcher.wire import inspect, links
 from launcher.wire.links import Bye, Granted, Greeting, LinkError, Look, Message, Ping, Pong, Prove
 

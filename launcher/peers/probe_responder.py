@@ -10,7 +10,7 @@ from elastic.keys import JobKeys, decode
 from elastic.model import Member
 from elastic.store.base import Compare, Delete, Entry, Operation, Put, Range, Store
 from launcher.logs.logger import Narrator
-from launcher.reach import reach
+from launcher.peers.reachability import reach
 from launcher.wire.reachability import encode, read_probe
 
 MEMBERS_MAX = 1000

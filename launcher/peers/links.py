@@ -36,9 +36,9 @@ from collections.abc import Callable, Collection, Mapping
 from elastic.agentevents import LinkTarget
 from elastic.agentlinks import ANSWER_S
 from launcher.agent.connect import boottime
-from launcher.door import Door
 from launcher.net.endpoints import join_host_port
-from launcher.watched import Watched
+from launcher.peers.inbound_links import Door
+from launcher.peers.peer_link import Watched
 from launcher.wire import links
 from launcher.wire.inspect import Shown
 from launcher.wire.links import Bye, Granted, LinkError, Message, Ping, Pong, Vouch

@@ -13,7 +13,7 @@ from elastic.keys import JobKeys, decode
 from elastic.model import Generation, Member
 from elastic.store.base import Range, Store
 from launcher.logs.logger import Narrator
-from launcher.reach import why_not
+from launcher.peers.reachability import why_not
 
 
 def beside(generation: Generation, node: str) -> tuple[str, ...]:

@@ -10,9 +10,9 @@ from elastic.agentfacts import Facts
 from elastic.agentlinks import concerns, vouch_s
 from elastic.keys import View
 from launcher.agent.connect import boottime
-from launcher.hello import Hello
-from launcher.links import Links
 from launcher.logs.logger import Narrator
+from launcher.peers.links import Links
+from launcher.peers.listener import Hello
 from launcher.wire.inspect import Shown
 
 Asked = ae.WatchLinks | ae.AskLinks | ae.AskVouch | ae.CloseInbound

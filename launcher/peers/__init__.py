@@ -1,0 +1,1 @@
+"""Links between agents: failure detection, reachability and network partitions."""
