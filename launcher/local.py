@@ -25,10 +25,10 @@ from elastic.store.base import Range, Store
 from launcher import serving
 from launcher.config import store_access
 from launcher.config.config import Config
-from launcher.live.wanted import may_draw, wipe
 from launcher.logs.stdio import Outputs
 from launcher.nodecommand import joiner_line, node_argv, node_environments, status_line, withheld
 from launcher.system.signals import HEARD
+from launcher.terminal.wanted import may_draw, wipe
 
 CODES_BY_WEIGHT: Final = (1, 2, 3, 4)
 """Which exit code says most, when the job has not ended well."""

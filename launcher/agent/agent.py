@@ -34,7 +34,6 @@ from launcher.agent.store_actions import CLOSING_LIMIT_S, Errands
 from launcher.agent.wait_reporter import WaitingLines
 from launcher.config.config import Config
 from launcher.config.ps_layout import static_hosts
-from launcher.live.words import Block, block
 from launcher.logs import event_log
 from launcher.logs.console import Console
 from launcher.logs.event_log import EventLog
@@ -50,6 +49,7 @@ from launcher.peers.startup_check import Neighbours
 from launcher.spot.watcher import SpotWatch
 from launcher.system import frozen_imports, limits, open_files
 from launcher.system.signals import Signals
+from launcher.terminal.content import Block, block
 from launcher.text import failure_report
 from launcher.wire.inspect import Snapshot
 from launcher.workers.group import NodeWorkers

@@ -13,7 +13,6 @@ from launcher.agent.agent import Agent
 from launcher.agent.connect import Connecting, Interrupted, resolve
 from launcher.agent.startup_notes import introduce
 from launcher.config.config import Config
-from launcher.live.wanted import wanted
 from launcher.logs import logger
 from launcher.logs.console import Console
 from launcher.logs.json_format import JsonLines
@@ -22,9 +21,10 @@ from launcher.logs.stdio import Outputs
 from launcher.logs.writer_client import CLOSE_LIMIT_S, HURRY_LIMIT_S, LogDisk
 from launcher.system import frozen_imports
 from launcher.system.signals import Signals
+from launcher.terminal.wanted import wanted
 
 if TYPE_CHECKING:
-    from launcher.live.live import Live
+    from launcher.terminal.status_block import Live
 
 
 def run(config: Config, disk: LogDisk, outputs: Outputs) -> int:
@@ -93,6 +93,6 @@ def _live(config: Config, consoles: tuple[Console, Console], agent: Agent) -> Li
     if not wanted(config, os.environ, consoles):
         return None
     with frozen_imports.kept():
-        from launcher.live.live import Live
+        from launcher.terminal.status_block import Live
     agent.shown_live()
     return Live(consoles[1], 2, agent.block)

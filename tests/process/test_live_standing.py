@@ -8,11 +8,11 @@ import termios
 
 import pytest
 
-from launcher.live import live
-from launcher.live.live import Live
-from launcher.live.words import Block
 from launcher.logs import console
 from launcher.logs.console import Console
+from launcher.terminal import status_block
+from launcher.terminal.content import Block
+from launcher.terminal.status_block import Live
 
 ROOM = 1 << 15
 LOOKS = 600
@@ -22,8 +22,8 @@ LIMIT_S = 30.0
 
 def test_a_terminal_that_stands_still_for_long_has_all_text_when_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "BUFFER_BYTES", ROOM)
-    monkeypatch.setattr(live, "EVERY_S", 0.001)
-    monkeypatch.setattr(live, "in_foreground", lambda _: True)
+    monkeypatch.setattr(status_block, "EVERY_S", 0.001)
+    monkeypatch.setattr(status_block, "in_foreground", lambda _: True)
 
     async def story(screen: int, ours: int) -> None:
         often, shown, looks = asyncio.Event(), asyncio.Event(), 0

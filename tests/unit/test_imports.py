@@ -90,8 +90,8 @@ PURE = (
     "launcher.metrics.catalog",
     "launcher.logs.dedup",
     "launcher.logs.json_format",
-    "launcher.live.screen",
-    "launcher.live.words",
+    "launcher.terminal.screen",
+    "launcher.terminal.content",
     "launcher.torchrun.rounds",
     "launcher.torchrun.words",
 )

@@ -11,9 +11,9 @@ from rich.cells import cell_len
 
 from launcher.config.argv import cut
 from launcher.config.config import Config, build
-from launcher.live.drawing import NARROW, lines
-from launcher.live.wanted import may_draw
-from launcher.live.words import Block, block
+from launcher.terminal.content import Block, block
+from launcher.terminal.render import NARROW, lines
+from launcher.terminal.wanted import may_draw
 from launcher.workers.reports.step_rate import Steps
 from tests.unit.bench import running
 

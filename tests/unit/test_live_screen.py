@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.live.screen import Screen
+from launcher.terminal.screen import Screen
 
 COLUMNS, ROWS = 40, 12
 BLOCK = (b"------", b"job j1", b"step 3 of 9")

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from launcher.live.drawing import lines
-from launcher.live.foreground import in_foreground
-from launcher.live.screen import Screen
-from launcher.live.words import Block
 from launcher.logs.console import Console
+from launcher.terminal.content import Block
+from launcher.terminal.render import lines
+from launcher.terminal.screen import Screen
+from launcher.terminal.tty import in_foreground
 
 EVERY_S: Final = 0.25
 """The status is looked at so often."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from launcher.config.config import Config
-from launcher.live.screen import WIPE
 from launcher.logs.console import Console
+from launcher.terminal.screen import WIPE
 
 
 def may_draw(config: Config, environ: Mapping[str, str]) -> bool:
