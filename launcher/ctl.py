@@ -23,8 +23,8 @@ from elastic.keys import JobKeys
 from launcher import __version__
 from launcher.config.flags import BY_NAME
 from launcher.doctor import command as doctor
+from launcher.job.job import WHO, Command, Job, named_job, open_store
 from launcher.operate import completion, drain, events, forget, jobs, logs, report, scale, stacks, status, stop, ui
-from launcher.operate.job import WHO, Command, Job, named_job, open_store
 from launcher.system import limits
 from launcher.system.descriptors import let_go_of_unsaid, open_standard, say
 from launcher.system.stdout import answer, told

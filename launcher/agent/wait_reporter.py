@@ -14,8 +14,8 @@ from elastic.errors import StoreError
 from elastic.keys import JobKeys, ViewReader
 from elastic.membership import Memory, Reason, Wait, decide
 from elastic.store.base import Range, Store
+from launcher.job.absent_nodes import ASKED, missing, words
 from launcher.logs.logger import Narrator
-from launcher.missing import ASKED, missing, words
 from launcher.peers.reachability import reach
 
 FIRST_S = 1.0

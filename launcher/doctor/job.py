@@ -11,9 +11,9 @@ from elastic.membership import Memory, Policy, Wait, decide
 from elastic.right import KILL_S
 from elastic.store.base import Store
 from elastic.versions import Difference, differences
-from launcher import status
 from launcher.doctor.asking import ANSWER_LIMIT_S, Busy, ask
-from launcher.missing import ASKED, missing
+from launcher.job import status
+from launcher.job.absent_nodes import ASKED, missing
 from launcher.system.checks import Check, fail, ok, warn
 from launcher.wire.reachability import Answer
 

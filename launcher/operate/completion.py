@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Final
 
-from launcher.operate.job import Command
+from launcher.job.job import Command
 from launcher.system.stdout import answer
 
 HOW: Final = {

@@ -14,11 +14,11 @@ from elastic.errors import ConfigError
 from elastic.keys import View
 from elastic.proposals import Transaction
 from launcher.config import readers
+from launcher.job import orders
+from launcher.job.job import WHO, Command, Job, reading, write
+from launcher.job.submit import CannotOrder, ended, give, operator, understands
+from launcher.job.watch import Newest
 from launcher.logs.logger import clean
-from launcher.operate import orders
-from launcher.operate.job import WHO, Command, Job, reading, write
-from launcher.operate.newest import Newest
-from launcher.operate.ordering import CannotOrder, ended, give, operator, understands
 from launcher.system.descriptors import say
 from launcher.text.failure_report import of_nodes
 

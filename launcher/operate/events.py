@@ -18,9 +18,9 @@ from elastic.store.mirror import Mirror
 from launcher.agent.history_writer import in_words
 from launcher.history import events as history
 from launcher.history.events import Event, What
-from launcher.operate.job import WHO, Command, Job, write
+from launcher.job.job import WHO, Command, Job, write
+from launcher.job.summary import read_story, story_line
 from launcher.operate.phasebar import bar
-from launcher.story import read_story, story_line
 from launcher.system.descriptors import say
 from launcher.system.stdout import answer
 from launcher.system.stdout_watch import while_read

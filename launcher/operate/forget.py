@@ -11,8 +11,8 @@ from typing import Final
 from elastic.errors import ConfigError, ElasticError
 from elastic.keys import JobKeys
 from elastic.store.base import Compare, Delete, Range
+from launcher.job.job import WHO, Command, Job, write
 from launcher.logs.logger import clean
-from launcher.operate.job import WHO, Command, Job, write
 from launcher.system.descriptors import say
 from launcher.system.stdout import answer
 

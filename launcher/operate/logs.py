@@ -10,12 +10,12 @@ from elastic.errors import ConfigError
 from elastic.keys import View
 from elastic.model import Role, Verdict
 from elastic.naming import log_name, process_name
-from launcher import seatsof
-from launcher.asking import Asking, NotNow, Unasked
+from launcher.job import placement
+from launcher.job.inspect_client import Asking, NotNow, Unasked
+from launcher.job.job import Command, Job, write
+from launcher.job.placement import Found
+from launcher.job.watch import Newest
 from launcher.logs.logger import clean
-from launcher.operate.job import Command, Job, write
-from launcher.operate.newest import Newest
-from launcher.seatsof import Found
 from launcher.system.descriptors import say
 from launcher.system.stdout import pass_on
 from launcher.system.stdout_watch import while_read
@@ -46,13 +46,13 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def _run(job: Job, asked: argparse.Namespace) -> int:
-    role, index = seatsof.named(asked.rank)
+    role, index = placement.named(asked.rank)
     lines = _lines(asked.lines)
     async with Newest(job) as newest:
         if newest.view.verdict is not None:
             _tell_ended(newest.view.verdict.value, newest.view, role, index)
             return NOT_HERE
-        if why := seatsof.elsewhere(newest.view):
+        if why := placement.elsewhere(newest.view):
             raise Unasked(why)
         teller = _Teller(job, newest, role, index, None if asked.raw else TerminalFilter())
         try:
@@ -100,9 +100,9 @@ class _Teller:
     async def tell_once(self, lines: int) -> None:
         """Tell what is there. Raises `Unasked`."""
         view = self._newest.view
-        found = seatsof.where(view, self._role, self._index)
+        found = placement.where(view, self._role, self._index)
         if found is None:
-            raise Unasked(seatsof.absent(view, self._role, self._index))
+            raise Unasked(placement.absent(view, self._role, self._index))
         await self._tell(found, Log(self._role, self._index, lines))
 
     async def follow(self, lines: int) -> int:
@@ -110,12 +110,12 @@ class _Teller:
         newest, clock = self._newest, asyncio.get_running_loop().time
         tried, since = "", 0.0
         while True:
-            found = seatsof.where(newest.view, self._role, self._index)
+            found = placement.where(newest.view, self._role, self._index)
             if found is None or found.stamp < self._stamp or (found.stamp == self._stamp and self._offset < 0):
                 if (stored := newest.view.verdict) is not None:
                     self._say(f"the job has {stored.value.status}: {stored.value.reason}")
                     return 0
-                await self._wait(seatsof.absent(newest.view, self._role, self._index) if found is None else "")
+                await self._wait(placement.absent(newest.view, self._role, self._index) if found is None else "")
                 continue
             if self._node and found.node != self._node:
                 self._say(f"{self._name} moved from {self._node} to {found.node} (generation {found.stamp[0]})")
@@ -146,7 +146,7 @@ class _Teller:
         while (left_s := until - clock()) > 0:
             await self._wait(why, left_s)
             view = self._newest.view
-            if view.verdict is not None or seatsof.where(view, self._role, self._index) != found:
+            if view.verdict is not None or placement.where(view, self._role, self._index) != found:
                 return
 
     async def _wait(self, why: str, limit_s: float | None = None) -> None:
@@ -165,7 +165,7 @@ class _Teller:
             while not task.done():
                 passed_on = self._passed_on
                 await asyncio.wait({task}, timeout=SILENT_S)
-                now = seatsof.where(self._newest.view, self._role, self._index)
+                now = placement.where(self._newest.view, self._role, self._index)
                 if now is not None and now.stamp > found.stamp and passed_on == self._passed_on and not task.done():
                     self._stamp, self._offset = found.stamp, -1
                     return
@@ -223,11 +223,11 @@ def _tell_ended(verdict: Verdict, view: View, role: Role, index: int) -> None:
 
 
 def _where_it_was(view: View, role: Role, index: int) -> str:
-    if why := seatsof.elsewhere(view):
+    if why := placement.elsewhere(view):
         return why
-    found = seatsof.where(view, role, index)
+    found = placement.where(view, role, index)
     if found is None:
-        return seatsof.absent(view, role, index)
+        return placement.absent(view, role, index)
     return f"the log of {process_name(role, index)} is {log_name(role, index)} in the log folder of host {found.host}"
 
 

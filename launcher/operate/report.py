@@ -14,11 +14,11 @@ from elastic.errors import ConfigError
 from elastic.store.base import Range
 from launcher.agent import history_writer
 from launcher.history import training_curve
-from launcher.operate.job import Command, Job, write
-from launcher.operate.picture import picture
+from launcher.job.job import Command, Job, write
+from launcher.job.overview import picture
+from launcher.job.summary import read_story
 from launcher.page.document import document
 from launcher.page.sections import sections
-from launcher.story import read_story
 from launcher.system.stdout import pass_on
 
 STDOUT: Final = "-"

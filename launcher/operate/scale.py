@@ -10,9 +10,9 @@ from elastic.keys import View
 from elastic.model import Generation, Np
 from elastic.proposals import Transaction
 from launcher.config import readers
-from launcher.operate import orders
-from launcher.operate.job import Command, Job, reading, write
-from launcher.operate.ordering import CannotOrder, ended, give
+from launcher.job import orders
+from launcher.job.job import Command, Job, reading, write
+from launcher.job.submit import CannotOrder, ended, give
 from launcher.text.failure_report import of_nodes
 
 

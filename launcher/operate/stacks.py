@@ -6,9 +6,9 @@ import argparse
 from typing import Final
 
 from elastic.model import Role
-from launcher import seatsof
-from launcher.asking import Asking, Unasked
-from launcher.operate.job import Command, Job
+from launcher.job import placement
+from launcher.job.inspect_client import Asking, Unasked
+from launcher.job.job import Command, Job
 from launcher.system.descriptors import say
 from launcher.system.stdout import pass_on
 from launcher.text.terminal_filter import RAW_HELP, harmless
@@ -21,7 +21,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def _run(job: Job, asked: argparse.Namespace) -> int:
-    role, index = seatsof.named(asked.rank)
+    role, index = placement.named(asked.rank)
     async with await node_of(job, role, index, "none has stacks") as one:
         answer = await one.stacks(Stacks(role, index))
     say(answer.how, "elastic-ctl")
@@ -36,13 +36,13 @@ async def node_of(job: Job, role: Role, index: int, ended: str) -> Asking:
     Raises `Unasked`, `NoSuchJob`, `StoreError`.
     """
     view = await job.view()
-    if why := seatsof.elsewhere(view):
+    if why := placement.elsewhere(view):
         raise Unasked(why)
     if view.verdict is not None:
         raise Unasked(f"the job has {view.verdict.value.status}: no worker runs, and {ended}")
-    found = seatsof.where(view, role, index)
+    found = placement.where(view, role, index)
     if found is None:
-        raise Unasked(seatsof.absent(view, role, index))
+        raise Unasked(placement.absent(view, role, index))
     stored = view.members.get(found.node)
     if stored is None:
         raise Unasked(f"node {found.node} of host {found.host} is not registered any more")

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from elastic.errors import ConfigError
-from launcher import picturewords, status
+from launcher.job import render, status
+from launcher.job.job import Command, Job, write
+from launcher.job.overview import Picture, look, picture
+from launcher.job.status import NodeState
+from launcher.job.watch import Newest
 from launcher.operate import table
-from launcher.operate.job import Command, Job, write
-from launcher.operate.newest import Newest
-from launcher.operate.picture import Picture, look, picture
-from launcher.status import NodeState
 from launcher.system.stdout_watch import while_read
 
 if TYPE_CHECKING:
@@ -130,8 +130,8 @@ def _plain(found: Picture, trouble: str = "") -> list[str]:
     """Everything in plain columns, for files and other programs."""
     lines = _head(found, trouble)
     if found.status.nodes:
-        lines += table.plain(picturewords.COLUMNS, picturewords.rows(found.status, found.windows))
-    return lines + picturewords.foot_lines(found.status, found.unasked)
+        lines += table.plain(render.COLUMNS, render.rows(found.status, found.windows))
+    return lines + render.foot_lines(found.status, found.unasked)
 
 
 def _drawn(found: Picture, trouble: str = "") -> RenderableType:
@@ -141,10 +141,10 @@ def _drawn(found: Picture, trouble: str = "") -> RenderableType:
 
     parts: list[RenderableType] = [Text(line) for line in _head(found, trouble)]
     if found.status.nodes:
-        rows = picturewords.rows(found.status, found.windows)
+        rows = render.rows(found.status, found.windows)
         styles = [STYLES.get(node.state, "") for node in found.status.nodes]
-        parts.append(table.drawn(picturewords.COLUMNS, rows, styles, picturewords.NUMBERS))
-    parts += [Text(line) for line in picturewords.foot_lines(found.status, found.unasked)]
+        parts.append(table.drawn(render.COLUMNS, rows, styles, render.NUMBERS))
+    parts += [Text(line) for line in render.foot_lines(found.status, found.unasked)]
     return Group(*parts)
 
 

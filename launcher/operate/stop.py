@@ -13,10 +13,10 @@ from elastic.errors import StoreError
 from elastic.keys import View
 from elastic.proposals import Transaction
 from elastic.store.base import Range
-from launcher.operate import orders
-from launcher.operate.job import WHO, Command, Job, write
-from launcher.operate.newest import Newest
-from launcher.operate.ordering import CannotOrder, ended, give, operator
+from launcher.job import orders
+from launcher.job.job import WHO, Command, Job, write
+from launcher.job.submit import CannotOrder, ended, give, operator
+from launcher.job.watch import Newest
 from launcher.system.descriptors import say
 from launcher.text.failure_report import of_nodes
 

@@ -15,8 +15,8 @@ from typing import Final
 from elastic.errors import ConfigError
 from launcher.config import readers
 from launcher.config.argv import named_values
+from launcher.job.job import JOB_FLAGS, WHO, Command, named_store, open_store, reading, write
 from launcher.net.endpoints import join_host_port
-from launcher.operate.job import JOB_FLAGS, WHO, Command, named_store, open_store, reading, write
 from launcher.system import open_files
 from launcher.system.descriptors import say
 

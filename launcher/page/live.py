@@ -17,14 +17,14 @@ from elastic.errors import ElasticError, StoreError
 from elastic.keys import JobKeys, View, ViewReader
 from elastic.store.base import Entry, Range, Store
 from elastic.store.mirror import Mirror
-from launcher import status
 from launcher.history import events as history
 from launcher.history import training_curve
 from launcher.history.events import Event
 from launcher.history.job_report import tell
 from launcher.history.training_curve import Course
-from launcher.operate.job import Job
-from launcher.operate.picture import Picture, picture
+from launcher.job import status
+from launcher.job.job import Job
+from launcher.job.overview import Picture, picture
 from launcher.page.sections import fresh, newest_point, sections
 
 ASK_EVERY_S: Final = 2.0

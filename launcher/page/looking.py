@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from launcher import seatsof
+from launcher.job import placement
+from launcher.job.job import Job
 from launcher.logs.logger import clean
-from launcher.operate.job import Job
 from launcher.operate.stacks import node_of
 from launcher.wire.inspect import Log, LogEnd, LogPiece, LogStart, Stacks
 
@@ -16,7 +16,7 @@ BYTES_MAX: Final = 1 << 18
 
 async def log(job: Job, named: str) -> dict[str, Any]:
     """The last lines of the log of a process, and its path. Raises `Unasked`, `ConfigError`, `StoreError`."""
-    role, index = seatsof.named(named)
+    role, index = placement.named(named)
     path, data = "", b""
     async with await node_of(job, role, index, "its log is a file on the host where it ran") as one:
         async for answer in one.log(Log(role, index, LINES)):
@@ -37,7 +37,7 @@ def shown(data: bytes) -> str:
 
 async def stacks(job: Job, named: str) -> dict[str, Any]:
     """The stacks of a process, and how they were had. Raises `Unasked`, `ConfigError`, `StoreError`."""
-    role, index = seatsof.named(named)
+    role, index = placement.named(named)
     async with await node_of(job, role, index, "none has stacks") as one:
         answer = await one.stacks(Stacks(role, index))
     return {"how": answer.how, "text": answer.text}

@@ -10,8 +10,8 @@ import msgspec
 from elastic.errors import ConfigError
 from elastic.unreadable import UNREADABLE
 from launcher.config import readers
+from launcher.job.job import Job
 from launcher.operate.drain import DEADLINE_MIN_S, drain
-from launcher.operate.job import Job
 from launcher.operate.scale import scale
 from launcher.operate.stop import stop, why
 

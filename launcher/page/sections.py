@@ -16,8 +16,8 @@ from elastic.model import Role, Status
 from launcher.history.events import Event
 from launcher.history.job_report import Chapter, Story
 from launcher.history.training_curve import Course, Point
-from launcher.operate.picture import Picture
-from launcher.status import JobStatus, NodeStatus
+from launcher.job.overview import Picture
+from launcher.job.status import JobStatus, NodeStatus
 from launcher.wire.inspect import Snapshot, WorkerNow, WorkerState
 
 GONE_MAX: Final = 24

@@ -21,10 +21,10 @@ from aiohttp import web
 
 from elastic.errors import ConfigError, ElasticError, StoreError
 from elastic.keys import JOB_ID
-from launcher.joblist import JobLine, jobs
+from launcher.job.job import WHO, Job
+from launcher.job.listing import JobLine, jobs
 from launcher.net.endpoints import as_ip, is_any
 from launcher.net.http_server import HttpServer, Limits
-from launcher.operate.job import WHO, Job
 from launcher.page.document import Document, document
 from launcher.page.live import LiveJob, Lives, TooMany
 from launcher.page.looking import log, stacks

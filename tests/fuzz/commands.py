@@ -13,7 +13,7 @@ from launcher.config.argv import named_values
 from launcher.config.config import Config, parse, worker_argv
 from launcher.config.credentials import login
 from launcher.config.flags import FLAGS as ALL
-from launcher.operate import job
+from launcher.job import job
 from tests.fuzz.target import Target, scratch
 
 FOLDER = scratch("commands")

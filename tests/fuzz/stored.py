@@ -12,9 +12,9 @@ from elastic.keys import View, ViewReader
 from elastic.membership import Wait, decide
 from elastic.model import Ended, Outcome, Saved
 from elastic.store.base import Delete, Entry, Put, Range
-from launcher import status
 from launcher.doctor.job import standing_checks
-from launcher.missing import missing
+from launcher.job import status
+from launcher.job.absent_nodes import missing
 from launcher.text import failure_report
 from tests.fuzz.target import Target
 from tests.unit.bench import Bench, gated, joining, running, serving, stopping

@@ -8,9 +8,9 @@ import socket
 from elastic.keys import View
 from elastic.model import Role
 from launcher.agent.inspect_server import Window
+from launcher.job.render import cells, foot_lines
+from launcher.job.status import NodeState, NodeStatus, describe
 from launcher.logs.recent_starts import LastLogs
-from launcher.picturewords import cells, foot_lines
-from launcher.status import NodeState, NodeStatus, describe
 from launcher.wire import inspect
 from launcher.wire.inspect import (
     ANSWER_MAX,

@@ -25,7 +25,7 @@ from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
 from launcher import ctl
 from launcher.history.events import Event, What, remember
-from launcher.operate import job
+from launcher.job import job
 from launcher.system import stdout
 from tests.process import lighttorch
 from tests.store.servers import free_ports, one_server

@@ -20,7 +20,7 @@ from elastic.store.etcd import EtcdStore
 from launcher.ctl import main
 from launcher.history import training_curve
 from launcher.history.job_report import Story
-from launcher.story import read_story
+from launcher.job.summary import read_story
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import Job, story, story_with_its_own_etcd
 from tests.process.puppets import Worker

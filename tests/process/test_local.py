@@ -28,9 +28,9 @@ from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdStore
 from launcher import ctl
 from launcher.config.config import check, parse
+from launcher.job.job import named_job
 from launcher.local import exit_code
 from launcher.nodecommand import joiner_line, node_argv, node_environments, status_line, withheld
-from launcher.operate.job import named_job
 from launcher.ownetcd import STARTS_MAX, tend
 from launcher.text import shell
 from launcher.workers.environment import without

@@ -17,13 +17,13 @@ from elastic.keys import JobKeys, View, encode
 from elastic.store.base import Delete, Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
+from launcher.job.job import Job
+from launcher.job.overview import Picture
+from launcher.job.status import describe
 from launcher.operate.drain import DEADLINE_MIN_S
-from launcher.operate.job import Job
-from launcher.operate.picture import Picture
 from launcher.page import live, ordering, server
 from launcher.page.live import FOLLOWED_MAX, Lives
 from launcher.page.server import BROWSERS_MAX, PageServer
-from launcher.status import describe
 from launcher.wire.inspect import WorkerState
 from tests.process.happenings import played
 from tests.unit.test_forget import GO, MEMBER, SPEC, WORLD

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from elastic.model import Member, Role
-from launcher import asking
 from launcher.agent import inspect_server
 from launcher.agent.inspect_server import ASKERS_MAX, FOLLOWERS_MAX, Window
-from launcher.asking import Asking, NotNow, Unasked, ask_all
+from launcher.job import inspect_client as asking
+from launcher.job.inspect_client import Asking, NotNow, Unasked, ask_all
 from launcher.logs.recent_starts import LastLogs
 from launcher.logs.worker_log import StartLog
 from launcher.peers.links import Links

@@ -23,8 +23,8 @@ from launcher.config import argv
 from launcher.config import env_reference as variables
 from launcher.config.env_reference import Variables
 from launcher.config.flags import BY_NAME, by_group
+from launcher.job import job
 from launcher.metrics.catalog import METRICS
-from launcher.operate import job
 from launcher.workers import spec
 from launcher.workers.environment import SECRETS, Told, worker_environment
 from launcher.workers.ps_environment import ps_environment

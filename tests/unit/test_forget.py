@@ -14,11 +14,11 @@ from elastic.model import Generation, Go, Member, Np, Place, Spec, Status, Verdi
 from elastic.store.base import Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
-from launcher import joblist
 from launcher.history.events import Event, What, remember
-from launcher.joblist import jobs
+from launcher.job import listing
+from launcher.job.job import Job, NoSuchJob
+from launcher.job.listing import jobs
 from launcher.operate import forget
-from launcher.operate.job import Job, NoSuchJob
 
 SPEC = Spec(np=Np(low=1, high=2, first=2), slots=1)
 MEMBER = Member(host="h", slots=1, masters=(7000,), ports=(8000,))
@@ -170,7 +170,7 @@ def test_a_list_of_many_pages_is_whole(stored: Stored, monkeypatch: pytest.Monke
     names = [f"j{number}" for number in range(12)] + ["j1-x", "j1.y"]
     for name in names:
         stored.put(name, "incarnation", "spec", nodes=("a", "b"))
-    monkeypatch.setattr(joblist, "PAGE", 5)
+    monkeypatch.setattr(listing, "PAGE", 5)
     found = asyncio.run(jobs(stored.store, "/p"))
     assert [line.job_id for line in found] == sorted(names)
     assert {line.nodes for line in found} == {2}

@@ -17,10 +17,10 @@ from elastic.store.base import Delete, Put, Range
 from launcher.config.readers import np
 from launcher.history import events
 from launcher.history.events import What
+from launcher.job.job import Job
+from launcher.job.submit import CannotOrder
 from launcher.operate import stop as stop_module
 from launcher.operate.drain import drain
-from launcher.operate.job import Job
-from launcher.operate.ordering import CannotOrder
 from launcher.operate.scale import scale
 from launcher.operate.stop import COMMAND as STOP
 from launcher.operate.stop import stop

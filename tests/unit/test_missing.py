@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.missing import missing, words
+from launcher.job.absent_nodes import missing, words
 from tests.unit.views import Job
 
 

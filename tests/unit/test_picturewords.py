@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from elastic.model import MemberState, Role
-from launcher.picturewords import COLUMNS, cells, foot_lines, length, rows, speed
-from launcher.status import NodeState, NodeStatus, describe
+from launcher.job.render import COLUMNS, cells, foot_lines, length, rows, speed
+from launcher.job.status import NodeState, NodeStatus, describe
 from launcher.wire.inspect import Snapshot, WorkerNow, WorkerState
 from tests.unit.test_status import generation, member, view
 

@@ -7,7 +7,7 @@ import pytest
 from elastic.errors import ConfigError
 from elastic.keys import Stored, View
 from elastic.model import Before, Generation, Go, Np, Place, Role, Seat, Spec, Why
-from launcher.seatsof import Found, absent, named, where
+from launcher.job.placement import Found, absent, named, where
 
 SPEC = Spec(np=Np(low=1, high=3, first=1), slots=2)
 

@@ -35,7 +35,7 @@ from elastic.model import (
 )
 from elastic.store.base import Entry
 from launcher.config.readers import np as read_np
-from launcher.status import COLUMNS, JobStatus, NodeState, cells, describe, head_lines
+from launcher.job.status import COLUMNS, JobStatus, NodeState, cells, describe, head_lines
 
 SPEC = Spec(np=Np(low=1, high=3, first=1), slots=2, restarts_max=3)
 EXIT = WorkerExit(rank=3, code=-9, words="killed by SIGKILL, perhaps out of memory", log="log/workerlog.3")

@@ -11,7 +11,7 @@ from elastic.model import Status, Verdict, Why
 from launcher.history.events import KEPT, Event, Failure, What
 from launcher.history.job_report import Story, tell
 from launcher.history.training_curve import Course, Point
-from launcher.story import story_line
+from launcher.job.summary import story_line
 
 FAILURE = Failure(g=1, host="h", node="b", rank=1, code=1, words="exit 1", tail=("ValueError",))
 

@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 import pytest
 from rich.console import Console
 
+from launcher.job.render import COLUMNS, NUMBERS
 from launcher.operate import jobs, table
-from launcher.picturewords import COLUMNS, NUMBERS
 
 ROW = ("0", "192.168.0.1-0f8b", "192.168.0.1", "0-7", "running", "12 s", "1651", "127.9/s", "keeps its place here")
 

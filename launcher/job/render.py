@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from elastic.naming import process_name
-from launcher import status
+from launcher.job import status
+from launcher.job.status import JobStatus, NodeState, NodeStatus
 from launcher.logs.logger import clean
-from launcher.status import JobStatus, NodeState, NodeStatus
 from launcher.wire.inspect import Snapshot, WorkerNow, WorkerState
 
 COLUMNS: Final = ("M_id", "node", "host", "ranks", "state", "since", "step", "rate", "note")

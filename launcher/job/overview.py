@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 
 from elastic.keys import View
-from launcher import seatsof, status
-from launcher.asking import ask_all
-from launcher.operate.job import Job
+from launcher.job import placement, status
+from launcher.job.inspect_client import ask_all
+from launcher.job.job import Job
 from launcher.wire.inspect import Snapshot
 
 ASK_LIMIT_S: Final = 1.0
@@ -44,7 +44,7 @@ async def look(job: Job) -> Picture:
 async def picture(job: Job, view: View) -> Picture:
     """The same of what was read; a job that has ended has nobody to ask, and torchrun's nodes answer nobody."""
     described, asked_at = status.describe(view, job.job_id), time.time()
-    if view.verdict is not None or seatsof.elsewhere(view):
+    if view.verdict is not None or placement.elsewhere(view):
         return Picture(status=described, windows={}, unasked={}, asked_at=asked_at)
     members = {node: stored.value for node, stored in view.members.items()}
     secret = view.secret.value if view.secret is not None else None

@@ -10,7 +10,7 @@ from typing import Self
 from elastic.errors import StoreError
 from elastic.keys import View, ViewReader
 from elastic.store.mirror import Mirror
-from launcher.operate.job import Job
+from launcher.job.job import Job
 
 
 class Newest:

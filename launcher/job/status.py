@@ -21,8 +21,8 @@ from elastic.model import Budget, Generation, MemberState, Mode, Outcome, Place,
 from elastic.naming import process_name
 from elastic.right import KILL_S
 from elastic.seatwords import seats_in_words
+from launcher.job.absent_nodes import missing
 from launcher.logs.logger import clean
-from launcher.missing import missing
 from launcher.text.failure_report import ago, ended_lines
 
 COLUMNS = ("M_id", "node", "host", "ranks", "state", "note")

@@ -15,8 +15,8 @@ from elastic.proposals import Transaction
 from elastic.store.base import Operation, Put, Range
 from launcher.history import events
 from launcher.history.events import Event, What
+from launcher.job.job import NO_SUCH_JOB, Job
 from launcher.logs.logger import clean
-from launcher.operate.job import NO_SUCH_JOB, Job
 from launcher.text.failure_report import ended_lines
 
 TRIES_MAX: Final = 20
