@@ -73,8 +73,8 @@ def _run(config: Config, outputs: Outputs) -> int:
             outputs.say(f"warning: {line}")
         if config.local_nodes:
             with frozen_imports.kept():
-                from launcher import local
-            return local.run(config, outputs)
+                from launcher.local import supervisor
+            return supervisor.run(config, outputs)
         with frozen_imports.kept():
             from launcher.agent import run
         return run.run(config, disk, outputs)

@@ -18,7 +18,7 @@ from elastic.keys import JobKeys
 from elastic.model import Cause, Status, Verdict
 from elastic.store import session
 from elastic.store.base import Range, Store
-from launcher import __version__, serving
+from launcher import __version__
 from launcher.agent import registration
 from launcher.agent.checkpoint_publisher import SavedSteps
 from launcher.agent.connect import Connecting, boottime
@@ -34,6 +34,7 @@ from launcher.agent.store_actions import CLOSING_LIMIT_S, Errands
 from launcher.agent.wait_reporter import WaitingLines
 from launcher.config.config import Config
 from launcher.config.ps_layout import static_hosts
+from launcher.local import served_etcd
 from launcher.logs import event_log
 from launcher.logs.console import Console
 from launcher.logs.event_log import EventLog
@@ -216,7 +217,7 @@ class Agent:
         listing = await store.list(Range.key(self._keys.spec))
         if self._config.served_by and not listing.entries:
             # Otherwise a node with another list could be the first, and the one that serves would be refused.
-            raise StoreUnavailable(serving.not_there(self._config.served_by, self._config.job_id))
+            raise StoreUnavailable(served_etcd.not_there(self._config.served_by, self._config.job_id))
         return ""
 
     def _snapshot(self) -> Snapshot:

@@ -7,13 +7,14 @@ import io
 
 from elastic import environ as worker_environ
 from elastic.errors import ConfigError, ElasticError
-from launcher import ctl, nodecommand
+from launcher import ctl
 from launcher.config import readers, store_access
 from launcher.config.argv import named_values
 from launcher.config.config import Config, parse, worker_argv
 from launcher.config.credentials import login
 from launcher.config.flags import FLAGS as ALL
 from launcher.job import job
+from launcher.local import commands
 from tests.fuzz.target import Target, scratch
 
 FOLDER = scratch("commands")
@@ -52,9 +53,9 @@ def flags(data: bytes) -> None:
         return
     assert isinstance(config, Config)
     worker_argv(config)
-    nodecommand.node_argv(config, "127.0.0.1:2379")
-    nodecommand.joiner_line(config, "127.0.0.1:2379", environ, secret=True)
-    nodecommand.status_line(config, "127.0.0.1:2379", secret=True)
+    commands.node_argv(config, "127.0.0.1:2379")
+    commands.joiner_line(config, "127.0.0.1:2379", environ, secret=True)
+    commands.status_line(config, "127.0.0.1:2379", secret=True)
 
 
 def operator(data: bytes) -> None:

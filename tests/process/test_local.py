@@ -29,9 +29,9 @@ from elastic.store.etcd import EtcdStore
 from launcher import ctl
 from launcher.config.config import check, parse
 from launcher.job.job import named_job
-from launcher.local import exit_code
-from launcher.nodecommand import joiner_line, node_argv, node_environments, status_line, withheld
-from launcher.ownetcd import STARTS_MAX, tend
+from launcher.local.commands import joiner_line, node_argv, node_environments, status_line, withheld
+from launcher.local.etcd import STARTS_MAX, tend
+from launcher.local.supervisor import exit_code
 from launcher.text import shell
 from launcher.workers.environment import without
 from tests.store.servers import free_ports

@@ -22,7 +22,7 @@ from elastic.store.base import Put, Range
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from launcher.config.credentials import SECRET
-from launcher.porter import STRANGERS_MAX, Porter
+from launcher.local.auth_proxy import STRANGERS_MAX, Porter
 from tests.process.jobs import Job, story
 from tests.process.test_job_ips import FIRST, SECOND, static
 from tests.sockets import tcp_listeners, unix_listeners

@@ -15,8 +15,8 @@ from launcher.config import readers, store_access
 from launcher.config.config import Config, check, parse
 from launcher.config.credentials import PASSWORD, SECRET
 from launcher.config.readers import Servers
-from launcher.nodecommand import joiner_line, node_argv, node_environments, status_line
-from launcher.serving import served
+from launcher.local.commands import joiner_line, node_argv, node_environments, status_line
+from launcher.local.served_etcd import served
 from tests.store.authority import Authority, authority
 
 SECRET_TEXT = "a secret of many characters"

@@ -16,11 +16,11 @@ from elastic.model import Before, Why
 from launcher.config.config import parse
 from launcher.config.readers import np as read_np
 from launcher.history.recovery import Mark, Recovery
+from launcher.local.commands import node_argv, node_environments
 from launcher.metrics import health
 from launcher.metrics.catalog import BY_NAME, JOB, METRICS, PROCESS, Kind
 from launcher.metrics.collector import Asides, Notes, WorkerState
 from launcher.metrics.exposition import FRESH_S, MetricsPage, Reading
-from launcher.nodecommand import node_argv, node_environments
 from tests.scraped import OPENMETRICS, families, samples
 from tests.unit.bench import Bench, running
 from tests.unit.documents import KEYS

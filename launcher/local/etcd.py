@@ -11,13 +11,13 @@ from typing import Final
 from elastic.errors import StoreUnavailable
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.releases import is_safe
-from launcher import serving
 from launcher.config.config import Config
 from launcher.config.ps_layout import static_hosts
+from launcher.local import served_etcd
+from launcher.local.auth_proxy import Porter
 from launcher.net import addresses
 from launcher.net.addresses import LOOPBACK
 from launcher.net.endpoints import join_host_port, parse_endpoint
-from launcher.porter import Porter
 from launcher.workers import exits
 
 STARTS_MAX: Final = 5
@@ -29,14 +29,14 @@ class OwnEtcd:
 
     def __init__(self, config: Config) -> None:
         """Nothing is started yet. Raises `ConfigError` if the address or port for other hosts cannot be had."""
-        self._where, self._port = serving.Listening((LOOPBACK,), LOOPBACK), 0
+        self._where, self._port = served_etcd.Listening((LOOPBACK,), LOOPBACK), 0
         if config.serves:
-            host, self._port = parse_endpoint(config.serve or serving.served(config))
+            host, self._port = parse_endpoint(config.serve or served_etcd.served(config))
             if config.serve:  # A name of a list may not resolve yet.
-                serving.check_own(host)
-            self._where = serving.listening(host, static_hosts(config) or (host,))
-            serving.check_port(self._where, self._port, flag="--serve" if config.serve else "--serve_port")
-        self.everywhere = not config.serve and self._where.hosts == (serving.ANY,)
+                served_etcd.check_own(host)
+            self._where = served_etcd.listening(host, static_hosts(config) or (host,))
+            served_etcd.check_port(self._where, self._port, flag="--serve" if config.serve else "--serve_port")
+        self.everywhere = not config.serve and self._where.hosts == (served_etcd.ANY,)
         """Whether it listens at every address of this machine, because none is that of the list."""
         secret = config.login.secret
         self._etcd = EmbeddedEtcd(hosts=self._where.hosts, port=self._port, hidden=bool(secret))
@@ -54,7 +54,7 @@ class OwnEtcd:
         if all(map(addresses.is_loopback, self._where.hosts)):
             return ""
         version = self._etcd.version()
-        return "" if is_safe(version) else serving.old_release(version, closed=self._porter is not None)
+        return "" if is_safe(version) else served_etcd.old_release(version, closed=self._porter is not None)
 
     async def tend(self, say: Callable[[str], None]) -> None:
         """Start it anew whenever it has ended; see `tend`."""

@@ -13,9 +13,9 @@ from launcher.config.config import Config
 from launcher.config.credentials import PASSWORD, SECRET, is_fleeting
 from launcher.config.devices import share, spare_cards
 from launcher.config.ps_layout import listed_hosts, static_hosts
+from launcher.local.served_etcd import served
 from launcher.net.addresses import LOOPBACK
 from launcher.net.endpoints import join_host_port, parse_endpoint
-from launcher.serving import served
 from launcher.text.shell import joined, quoted
 
 REPLACED: Final = frozenset(

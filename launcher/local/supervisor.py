@@ -1,6 +1,6 @@
 """Several nodes on this machine: an etcd of our own, K agents as children, and nothing left behind.
 
-So it is also on a host that serves etcd for others (`launcher.serving`); for a list of hosts K is 1.
+So it is also on a host that serves etcd for others (`launcher.local.served_etcd`); for a list of hosts K is 1.
 
 The parent holds no policy: the agents are ordinary agents. They run in sessions of their own, so that Ctrl-C in a
 terminal reaches the parent alone, which passes it on once. If the parent is killed, the kernel kills the agents and
@@ -22,11 +22,11 @@ from elastic.errors import DocumentError, StoreError
 from elastic.keys import JobKeys, decode
 from elastic.model import Status
 from elastic.store.base import Range, Store
-from launcher import serving
 from launcher.config import store_access
 from launcher.config.config import Config
+from launcher.local import served_etcd
+from launcher.local.commands import joiner_line, node_argv, node_environments, status_line, withheld
 from launcher.logs.stdio import Outputs
-from launcher.nodecommand import joiner_line, node_argv, node_environments, status_line, withheld
 from launcher.system.signals import HEARD
 from launcher.terminal.wanted import may_draw, wipe
 
@@ -83,7 +83,7 @@ class _Parent:
             loop.add_signal_handler(signal.SIGTSTP, self._stopped)
         if self._config.servers and not self._config.serves:
             return await self._run_nodes(",".join(self._config.endpoints))
-        from launcher.ownetcd import OwnEtcd
+        from launcher.local.etcd import OwnEtcd
 
         config = self._config
         tending: asyncio.Task[None] | None = None
@@ -139,8 +139,8 @@ class _Parent:
         if self._signal is not None:
             return 128 + self._signal
         environments = node_environments(self._config, os.environ)
-        if self._config.serves and not self._config.login.secret and not serving.stays_here(self._config):
-            self._say(f"warning: {serving.open_door(serving.served(self._config))}")
+        if self._config.serves and not self._config.login.secret and not served_etcd.stays_here(self._config):
+            self._say(f"warning: {served_etcd.open_door(served_etcd.served(self._config))}")
         if not self._config.quiet:
             self._introduce(server, environments, everywhere=everywhere)
         self._start(server, environments)
@@ -192,15 +192,15 @@ class _Parent:
             )
         one_machine = config.roles is not None and not config.roles.apart
         if config.serves:
-            self._say(serving.introduction(serving.served(config), config.job_id))
+            self._say(served_etcd.introduction(served_etcd.served(config), config.job_id))
         if everywhere:
-            self._say(serving.wide_open(serving.served(config)))
+            self._say(served_etcd.wide_open(served_etcd.served(config)))
         same = f", with the same {withheld(config)}" if withheld(config) else ""
         if config.servers or config.ips or (one_machine and not config.serve):
             return
         secret = config.print_secret or os.isatty(2)
         where = "on another machine" if config.serve else "in another terminal of this machine"
-        reached = serving.served(config) or server
+        reached = served_etcd.served(config) or server
         if not one_machine:
             command = joiner_line(config, reached, os.environ, secret=secret)
             self._outputs.say(f"one more node, {where}{same}:", command)

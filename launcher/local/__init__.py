@@ -1,0 +1,1 @@
+"""Several nodes on one machine, the etcd that this machine serves, and the demo."""
