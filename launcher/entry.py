@@ -21,7 +21,7 @@ def ctl() -> int:
     """Run `elastic-ctl`; its exit code."""
     _hear_of_children()
     with _interruptible(), frozen_imports.kept():
-        from launcher.ctl import main
+        from launcher.ctl.cli import main
     return main()
 
 

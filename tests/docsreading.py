@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from launcher import ctl
 from launcher.config import config
 from launcher.config.flags import BY_NAME
+from launcher.ctl import cli
 from tests.docscommands import ROOT, Command
 
 OURS_TO_READ: Final = ("deploy/", "tests/", "elastic/", ".ci/")
@@ -60,7 +60,7 @@ def synopsis(command: Command) -> None:
 
 def flags_of_ctl() -> dict[str, set[str]]:
     """The long flags of each subcommand of `elastic-ctl`, without dashes."""
-    own = next(action for action in ctl.parser()._actions if action.dest == "==SUPPRESS==" or action.nargs == "A...")
+    own = next(action for action in cli.parser()._actions if action.dest == "==SUPPRESS==" or action.nargs == "A...")
     assert isinstance(own.choices, dict)
     return {
         name: {flag[2:] for action in made._actions for flag in action.option_strings if flag.startswith("--")}
@@ -76,7 +76,7 @@ def operate(words: Sequence[str]) -> None:
     if len(given) == 1:
         assert given[0] in flags_of_ctl(), given
     else:
-        ctl.parser().parse_args([ctl._underscored(word) for word in given])
+        cli.parser().parse_args([cli._underscored(word) for word in given])
 
 
 def torchrun(words: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ class Part(NamedTuple):
 
 PARTS: Final = {
     "commands": Part(
-        "elastic-ctl: launcher/operate, launcher/doctor", ("launcher.ctl", "launcher.operate", "launcher.doctor")
+        "elastic-ctl: launcher/operate, launcher/doctor", ("launcher.ctl.cli", "launcher.ctl", "launcher.doctor")
     ),
     "plugin": Part("plugin of torchrun: launcher/torchrun", ("launcher.torchrun",)),
     "agent": Part("agent and nursery: launcher, launcher/live, launcher/spot", ("launcher",)),

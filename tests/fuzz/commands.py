@@ -7,12 +7,12 @@ import io
 
 from elastic import environ as worker_environ
 from elastic.errors import ConfigError, ElasticError
-from launcher import ctl
 from launcher.config import readers, store_access
 from launcher.config.argv import named_values
 from launcher.config.config import Config, parse, worker_argv
 from launcher.config.credentials import login
 from launcher.config.flags import FLAGS as ALL
+from launcher.ctl import cli
 from launcher.job import job
 from launcher.local import commands
 from tests.fuzz.target import Target, scratch
@@ -65,7 +65,7 @@ def operator(data: bytes) -> None:
     shown = io.StringIO()
     with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(shown):
         try:
-            asked = ctl.parser().parse_args([ctl._underscored(word) for word in words])
+            asked = cli.parser().parse_args([cli._underscored(word) for word in words])
             job.named_job(vars(asked), environ)
             store_access.access(named_values(vars(asked), environ, job.JOB_FLAGS), environ)
         except ConfigError as error:

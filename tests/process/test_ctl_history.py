@@ -17,7 +17,7 @@ import pytest
 from elastic.keys import JobKeys
 from elastic.store.base import Range
 from elastic.store.etcd import EtcdStore
-from launcher.ctl import main
+from launcher.ctl.cli import main
 from launcher.history import training_curve
 from launcher.history.job_report import Story
 from launcher.job.summary import read_story
@@ -25,7 +25,7 @@ from tests.process.happenings import LIMIT_S
 from tests.process.jobs import Job, story, story_with_its_own_etcd
 from tests.process.puppets import Worker
 
-CTL = (sys.executable, "-m", "launcher.ctl")
+CTL = (sys.executable, "-m", "launcher.ctl.cli")
 
 
 async def ctl(job: Job, command: str, *flags: str) -> tuple[int, str, str]:

@@ -63,7 +63,16 @@ class Ctl:
 async def ctl(job: Job, *words: str) -> AsyncIterator[Ctl]:
     """Start it; it has ended afterwards."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "launcher.ctl", *words, "--elastic_server", job.etcd.endpoint, "--job_id", job.job_id),
+        *(
+            sys.executable,
+            "-m",
+            "launcher.ctl.cli",
+            *words,
+            "--elastic_server",
+            job.etcd.endpoint,
+            "--job_id",
+            job.job_id,
+        ),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -26,8 +26,8 @@ from elastic.keys import JobKeys
 from elastic.store.base import Delete, Put, Range
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdStore
-from launcher import ctl
 from launcher.config.config import check, parse
+from launcher.ctl import cli
 from launcher.job.job import named_job
 from launcher.local.commands import joiner_line, node_argv, node_environments, status_line, withheld
 from launcher.local.etcd import STARTS_MAX, tend
@@ -503,7 +503,7 @@ def test_the_line_for_the_status_finds_the_job(tmp_path: Path) -> None:
     line = status_line(config, "127.0.0.1:1234", secret=True)
     flags = f"--elastic_server 127.0.0.1:1234 --job_id j --key_prefix=/a --job_secret_file={file}"
     assert line == f"elastic-ctl status {flags}"
-    asked = vars(ctl.parser().parse_args(shlex.split(line)[1:]))
+    asked = vars(cli.parser().parse_args(shlex.split(line)[1:]))
     assert named_job(asked, {})[1:] == ("j", "/a")
 
 

@@ -17,13 +17,13 @@ from elastic.keys import JobKeys, View, encode
 from elastic.store.base import Delete, Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
+from launcher.ctl.drain import DEADLINE_MIN_S
 from launcher.job.job import Job
 from launcher.job.overview import Picture
 from launcher.job.status import describe
-from launcher.operate.drain import DEADLINE_MIN_S
-from launcher.page import live, ordering, server
-from launcher.page.live import FOLLOWED_MAX, Lives
-from launcher.page.server import BROWSERS_MAX, PageServer
+from launcher.web import api_write, job_feed, server
+from launcher.web.job_feed import FOLLOWED_MAX, Lives
+from launcher.web.server import BROWSERS_MAX, PageServer
 from launcher.wire.inspect import WorkerState
 from tests.process.happenings import played
 from tests.unit.test_forget import GO, MEMBER, SPEC, WORLD
@@ -156,7 +156,7 @@ async def test_without_a_token_there_are_no_orders() -> None:
 
 
 def test_who_asks_for_job_after_job_makes_it_follow_some_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "FOLLOWED_MAX", 2)
+    monkeypatch.setattr(job_feed, "FOLLOWED_MAX", 2)
 
     @played
     async def some() -> None:
@@ -227,7 +227,7 @@ def handlers() -> list[asyncio.Task[Any]]:
 
 def test_the_place_of_a_page_is_free_as_soon_as_its_browser_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "QUIET_S", 1000.0)
-    monkeypatch.setattr(live, "ASK_EVERY_S", 1000.0)
+    monkeypatch.setattr(job_feed, "ASK_EVERY_S", 1000.0)
 
     @played
     async def free() -> None:
@@ -267,7 +267,7 @@ def test_an_order_that_is_not_sent_in_time_is_none(monkeypatch: pytest.MonkeyPat
 
 def test_an_order_is_carried_out_whole_although_its_browser_goes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     began, goes, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    ordered = ordering.carry_out
+    ordered = api_write.carry_out
 
     async def slowly(job: Job, asked: bytes) -> str:
         began.set()
@@ -315,8 +315,8 @@ async def sections_of(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str,
 
 
 def test_what_stands_still_is_since_the_same_moment_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "ASK_EVERY_S", 1.2)
-    monkeypatch.setattr(live, "picture", answering({"step": 7}))
+    monkeypatch.setattr(job_feed, "ASK_EVERY_S", 1.2)
+    monkeypatch.setattr(job_feed, "picture", answering({"step": 7}))
 
     @played
     async def still() -> None:
@@ -337,9 +337,9 @@ def test_what_stands_still_is_since_the_same_moment_in_each_round(monkeypatch: p
 def test_the_curve_of_a_job_that_was_forgotten_is_not_drawn_in_the_next_one_of_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(live, "ASK_EVERY_S", 0.4)
+    monkeypatch.setattr(job_feed, "ASK_EVERY_S", 0.4)
     now: dict[str, Any] = {"step": 1000}
-    monkeypatch.setattr(live, "picture", answering(now))
+    monkeypatch.setattr(job_feed, "picture", answering(now))
 
     @played
     async def forgotten() -> None:
@@ -361,7 +361,7 @@ def test_the_curve_of_a_job_that_was_forgotten_is_not_drawn_in_the_next_one_of_i
 
 def test_a_browser_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "SLOW_S", 0.2)
-    monkeypatch.setattr(live, "PACE_S", 0.0)
+    monkeypatch.setattr(job_feed, "PACE_S", 0.0)
     monkeypatch.setattr(server, "message", lambda *_: b'"' + b"x" * (1 << 20) + b'"')
 
     @played

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import ctl
 from launcher.config import store_access
+from launcher.ctl import cli
 from tests.process.jobs import Stage
 from tests.process.wire import wire
 from tests.store.users import add_users
@@ -51,7 +51,7 @@ def launch(server: str, *flags: str) -> tuple[str, ...]:
 
 def operate(command: str, server: str, *flags: str) -> tuple[str, ...]:
     job = () if command == "list" else ("--job_id", "j")
-    return "-m", "launcher.ctl", command, "--elastic_server", server, *job, "--etcd_user", "job", *flags
+    return "-m", "launcher.ctl.cli", command, "--elastic_server", server, *job, "--etcd_user", "job", *flags
 
 
 def torchrun(server: str, *conf: str) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ def test_the_plugin_sends_no_password_in_the_clear_to_another_machine(script: Pa
 
 
 def test_every_subcommand_that_opens_a_store_has_the_flags_of_the_way_in() -> None:
-    assert all(set(store_access.FLAGS) <= set(command.flags) for command in ctl.COMMANDS if command.flags)
+    assert all(set(store_access.FLAGS) <= set(command.flags) for command in cli.COMMANDS if command.flags)
 
 
 @pytest.mark.timeout(120)

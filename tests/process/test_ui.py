@@ -10,8 +10,8 @@ from itertools import pairwise
 import pytest
 
 from launcher.history.training_curve import Course, Point
-from launcher.page import server
-from launcher.page.document import document
+from launcher.web import server
+from launcher.web.html import document
 from tests.process import held
 from tests.process.browsing import browser, browser_test, look, served
 from tests.process.happenings import played

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import aiohttp
 from aiohttp import web
 
-from launcher.page.live import FOLLOWED_MAX
-from launcher.page.server import BROWSERS_MAX
+from launcher.web.job_feed import FOLLOWED_MAX
+from launcher.web.server import BROWSERS_MAX
 from tests.process.browsing import browser, browser_test, look, served
 from tests.process.crowd import crowd
 from tests.process.happenings import LIMIT_S, played

@@ -14,11 +14,11 @@ from elastic.model import Generation, Go, Member, Np, Place, Spec, Status, Verdi
 from elastic.store.base import Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
+from launcher.ctl import forget
 from launcher.history.events import Event, What, remember
 from launcher.job import listing
 from launcher.job.job import Job, NoSuchJob
 from launcher.job.listing import jobs
-from launcher.operate import forget
 
 SPEC = Spec(np=Np(low=1, high=2, first=2), slots=1)
 MEMBER = Member(host="h", slots=1, masters=(7000,), ports=(8000,))

@@ -15,15 +15,15 @@ from elastic.keys import encode
 from elastic.model import SCHEMA, Leave, Status
 from elastic.store.base import Delete, Put, Range
 from launcher.config.readers import np
+from launcher.ctl import stop as stop_module
+from launcher.ctl.drain import drain
+from launcher.ctl.scale import scale
+from launcher.ctl.stop import COMMAND as STOP
+from launcher.ctl.stop import stop
 from launcher.history import events
 from launcher.history.events import What
 from launcher.job.job import Job
 from launcher.job.submit import CannotOrder
-from launcher.operate import stop as stop_module
-from launcher.operate.drain import drain
-from launcher.operate.scale import scale
-from launcher.operate.stop import COMMAND as STOP
-from launcher.operate.stop import stop
 from tests.unit.test_forget import MEMBER, SPEC, Stored, awaited_code
 
 ORDERS: dict[str, Callable[[Job], Awaitable[object]]] = {

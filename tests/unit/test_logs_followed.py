@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from launcher.operate.logs import tries_s
+from launcher.ctl.logs import tries_s
 from tests.unit.test_status import SPEC, view
 
 

@@ -15,10 +15,10 @@ from elastic.store.base import Put
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
 from launcher.config.readers import np
+from launcher.ctl.scale import scale
 from launcher.history.events import Event, What, remember
 from launcher.job import orders
 from launcher.job.job import Job as Ordered
-from launcher.operate.scale import scale
 from launcher.workers.reports.stack_text import stacks_in
 from tests.unit.views import Job
 

@@ -14,9 +14,9 @@ from launcher.history.job_report import tell
 from launcher.history.training_curve import Course, Point
 from launcher.job.overview import Picture
 from launcher.job.status import JobStatus, describe
-from launcher.page.document import document, embedded
-from launcher.page.looking import shown
-from launcher.page.sections import fresh, newest_point, sections
+from launcher.web.api_read import shown
+from launcher.web.html import document, embedded
+from launcher.web.page_data import fresh, newest_point, sections
 from launcher.wire.inspect import WorkerState
 from tests.unit.test_picturewords import window, worker
 from tests.unit.test_status import generation, view

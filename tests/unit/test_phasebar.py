@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.ctl.phase_bar import STYLES, WIDTH, bar, widths
 from launcher.history.recovery import Mark
-from launcher.operate.phasebar import STYLES, WIDTH, bar, widths
 
 
 def test_every_phase_has_a_colour() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from launcher.operate.report import _free, _keep
+from launcher.ctl.report import _free, _keep
 
 HTML = b"<!doctype html>"
 

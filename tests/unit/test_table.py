@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 import pytest
 from rich.console import Console
 
+from launcher.ctl import list_jobs, table
 from launcher.job.render import COLUMNS, NUMBERS
-from launcher.operate import jobs, table
 
 ROW = ("0", "192.168.0.1-0f8b", "192.168.0.1", "0-7", "running", "12 s", "1651", "127.9/s", "keeps its place here")
 
@@ -46,7 +46,7 @@ def test_with_room_a_row_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 140])
-@pytest.mark.parametrize(("row", "columns"), [(LONG, COLUMNS), (SEATS, COLUMNS), (JOB, jobs.COLUMNS)])
+@pytest.mark.parametrize(("row", "columns"), [(LONG, COLUMNS), (SEATS, COLUMNS), (JOB, list_jobs.COLUMNS)])
 def test_what_does_not_fit_takes_another_line_and_no_column_but_the_host_is_cut(
     row: Sequence[str], columns: Sequence[str], width: int
 ) -> None:

@@ -55,8 +55,8 @@ def _listen(text: str) -> tuple[str, int]:
 
 
 async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from launcher.page.live import Lives  # Only now: no other command needs a server.
-    from launcher.page.server import PageServer
+    from launcher.web.job_feed import Lives  # Only now: no other command needs a server.
+    from launcher.web.server import PageServer
 
     servers, key_prefix = named_store(vars(asked), environ)
     only: str = named_values(vars(asked), environ, JOB_FLAGS).get("job_id") or ""

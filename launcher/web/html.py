@@ -18,10 +18,10 @@ import msgspec
 from launcher.system.stdout import C1_ESCAPED
 
 SCRIPTS: Final = (
-    "words",
-    "parts",
+    "format",
+    "header",
     "panel",
-    "map",
+    "node_map",
     "timeline",
     "recoveries",
     "charts",
@@ -48,7 +48,7 @@ class Document(NamedTuple):
 def document(setup: Mapping[str, Any], data: Mapping[str, Any] | None = None) -> Document:
     """The page. `setup` says what it is to show: `job` (or none: all jobs), and whether `orders` can be given.
 
-    With `data` (`launcher.page.sections`) it shows those for ever and asks no server; its policy is in itself.
+    With `data` (`launcher.web.page_data`) it shows those for ever and asks no server; its policy is in itself.
     """
     html, style, script = _pieces()
     hashes = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'"
@@ -87,7 +87,7 @@ def embedded(value: object) -> str:
 
 @cache
 def _pieces() -> tuple[str, str, str]:
-    folder = files("launcher.page")
+    folder = files("launcher.web") / "static"
     scripts = (folder.joinpath("js", f"{name}.js").read_text() for name in SCRIPTS)
     return folder.joinpath("page.html").read_text(), folder.joinpath("page.css").read_text(), "\n".join(scripts)
 

@@ -17,9 +17,9 @@ from launcher.history import training_curve
 from launcher.job.job import Command, Job, write
 from launcher.job.overview import picture
 from launcher.job.summary import read_story
-from launcher.page.document import document
-from launcher.page.sections import sections
 from launcher.system.stdout import pass_on
+from launcher.web.html import document
+from launcher.web.page_data import sections
 
 STDOUT: Final = "-"
 

@@ -1,7 +1,7 @@
 """Serves the page to browsers: the document, a job as it changes, logs and stacks, and orders for who has the token.
 
 A page of another origin gets nothing: the header `Host` must name this machine as it was told (a name of somebody
-else that leads here does not), a browser must not say that another site asks (`launcher.page.visitors`), answers allow
+else that leads here does not), a browser must not say that another site asks (`launcher.web.request_origin`), answers allow
 no other origin to read them, and an order needs the token and an `Origin` that is this one. The limits on connections
 are those of `launcher.net.http_server`.
 """
@@ -25,12 +25,12 @@ from launcher.job.job import WHO, Job
 from launcher.job.listing import JobLine, jobs
 from launcher.net.endpoints import as_ip, is_any
 from launcher.net.http_server import HttpServer, Limits
-from launcher.page.document import Document, document
-from launcher.page.live import LiveJob, Lives, TooMany
-from launcher.page.looking import log, stacks
-from launcher.page.ordering import ORDER_BYTES_MAX, carry_out
-from launcher.page.visitors import LOOPBACK, host_of, is_of_another_site
 from launcher.system.descriptors import say
+from launcher.web.api_read import log, stacks
+from launcher.web.api_write import ORDER_BYTES_MAX, carry_out
+from launcher.web.html import Document, document
+from launcher.web.job_feed import LiveJob, Lives, TooMany
+from launcher.web.request_origin import LOOPBACK, host_of, is_of_another_site
 
 LIMITS: Final = Limits(
     connections=64,  # Beside the pages that are open: a browser has six to one server, and asks for little.

@@ -22,9 +22,9 @@ from elastic.errors import ConfigError
 from elastic.keys import JobKeys
 from launcher import __version__
 from launcher.config.flags import BY_NAME
+from launcher.ctl import completion, drain, events, forget, list_jobs, logs, report, scale, stacks, status, stop, ui
 from launcher.doctor import command as doctor
 from launcher.job.job import WHO, Command, Job, named_job, open_store
-from launcher.operate import completion, drain, events, forget, jobs, logs, report, scale, stacks, status, stop, ui
 from launcher.system import limits
 from launcher.system.descriptors import let_go_of_unsaid, open_standard, say
 from launcher.system.stdout import answer, told
@@ -109,7 +109,7 @@ FIRST: Final = ("elastic_server", "job_id", "key_prefix")
 
 COMMANDS: Final[tuple[Command, ...]] = (
     status.COMMAND,
-    jobs.COMMAND,
+    list_jobs.COMMAND,
     events.COMMAND,
     ui.COMMAND,
     report.COMMAND,

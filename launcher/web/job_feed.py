@@ -25,7 +25,7 @@ from launcher.history.training_curve import Course
 from launcher.job import status
 from launcher.job.job import Job
 from launcher.job.overview import Picture, picture
-from launcher.page.sections import fresh, newest_point, sections
+from launcher.web.page_data import fresh, newest_point, sections
 
 ASK_EVERY_S: Final = 2.0
 """So often the nodes are asked how they stand, while somebody looks; many nodes less often."""
@@ -47,7 +47,7 @@ class TooMany(ElasticError):
 
 
 class LiveJob:
-    """`sections` are those of `launcher.page.sections`, as JSON; who has shown them waits for another `version`.
+    """`sections` are those of `launcher.web.page_data`, as JSON; who has shown them waits for another `version`.
 
     With them are `trouble` (the store is away, since when and why) and `absent` (why there is nothing to show).
     """

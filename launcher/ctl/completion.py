@@ -30,13 +30,13 @@ def script(shell: str) -> str:
     """The script for one of the shells in `HOW`: complete flags of both commands, subcommands, and files."""
     import shtab
 
-    from launcher import ctl  # Only now: it is where this stands in a table.
     from launcher.config import argv
+    from launcher.ctl import cli  # Only now: it is where this stands in a table.
 
     launch = argv.help_parser()
     for name in ("script", "arguments"):
         launch.add_argument(name, nargs="*" if name == "arguments" else "?").complete = shtab.FILE  # type: ignore[attr-defined]
-    return "\n".join([HOW[shell], *(shtab.complete(one, shell) for one in (launch, ctl.parser()))])
+    return "\n".join([HOW[shell], *(shtab.complete(one, shell) for one in (launch, cli.parser()))])
 
 
 COMMAND: Final = Command(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from launcher.ctl.stacks import node_of
 from launcher.job import placement
 from launcher.job.job import Job
 from launcher.logs.logger import clean
-from launcher.operate.stacks import node_of
 from launcher.wire.inspect import Log, LogEnd, LogPiece, LogStart, Stacks
 
 LINES: Final = 200

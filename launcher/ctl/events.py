@@ -16,11 +16,11 @@ from elastic.keys import JobKeys
 from elastic.store.base import Entry, Range
 from elastic.store.mirror import Mirror
 from launcher.agent.history_writer import in_words
+from launcher.ctl.phase_bar import bar
 from launcher.history import events as history
 from launcher.history.events import Event, What
 from launcher.job.job import WHO, Command, Job, write
 from launcher.job.summary import read_story, story_line
-from launcher.operate.phasebar import bar
 from launcher.system.descriptors import say
 from launcher.system.stdout import answer
 from launcher.system.stdout_watch import while_read

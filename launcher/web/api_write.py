@@ -10,10 +10,10 @@ import msgspec
 from elastic.errors import ConfigError
 from elastic.unreadable import UNREADABLE
 from launcher.config import readers
+from launcher.ctl.drain import DEADLINE_MIN_S, drain
+from launcher.ctl.scale import scale
+from launcher.ctl.stop import stop, why
 from launcher.job.job import Job
-from launcher.operate.drain import DEADLINE_MIN_S, drain
-from launcher.operate.scale import scale
-from launcher.operate.stop import stop, why
 
 ORDER_BYTES_MAX: Final = 4096
 TEXT_MAX: Final = 300

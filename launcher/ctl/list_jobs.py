@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
+from launcher.ctl import table
 from launcher.job.job import STORE_FLAGS, Command, named_store, open_store, write
 from launcher.job.listing import JobLine, jobs
 from launcher.logs.logger import clean
-from launcher.operate import table
 from launcher.text.failure_report import ago
 
 COLUMNS: Final = ("job", "state", "np", "nodes", "generation", "world size", "last event", "why")

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from elastic.errors import ConfigError
+from launcher.ctl import table
 from launcher.job import render, status
 from launcher.job.job import Command, Job, write
 from launcher.job.overview import Picture, look, picture
 from launcher.job.status import NodeState
 from launcher.job.watch import Newest
-from launcher.operate import table
 from launcher.system.stdout_watch import while_read
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""`elastic-ctl`: one module for each subcommand; `launcher.ctl.cli` has their table."""
