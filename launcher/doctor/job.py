@@ -11,7 +11,7 @@ from elastic.membership import Memory, Policy, Wait, decide
 from elastic.right import KILL_S
 from elastic.store.base import Store
 from elastic.versions import Difference, differences
-from launcher.doctor.asking import ANSWER_LIMIT_S, Busy, ask
+from launcher.doctor.probe import ANSWER_LIMIT_S, Busy, ask
 from launcher.job import status
 from launcher.job.absent_nodes import ASKED, missing
 from launcher.system.checks import Check, fail, ok, warn

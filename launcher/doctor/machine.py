@@ -15,7 +15,7 @@ import psutil
 from elastic.errors import ConfigError, StoreUnavailable
 from launcher import __version__
 from launcher.config.devices import visible_cards
-from launcher.doctor.torchimport import torch_checks
+from launcher.doctor.torch_import import torch_checks
 from launcher.doctor.variables import variable_checks
 from launcher.net import addresses, ports, proxies
 from launcher.net.container import bridge_hint, in_container

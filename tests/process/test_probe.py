@@ -14,7 +14,7 @@ from elastic.model import Member
 from elastic.store.base import Delete, Entry, Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore
-from launcher.doctor import asking
+from launcher.doctor import probe as asking
 from launcher.logs.console import Console
 from launcher.logs.logger import Level, Narrator
 from launcher.peers.listener import Hello

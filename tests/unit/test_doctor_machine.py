@@ -10,7 +10,7 @@ import pytest
 
 from launcher.doctor import machine
 from launcher.doctor.machine import Asked, network_checks, port_check, python_check, shared_memory_check
-from launcher.doctor.torchimport import Torch, import_failure, judged
+from launcher.doctor.torch_import import Torch, import_failure, judged
 from launcher.doctor.variables import DEAD, variable_checks
 from launcher.net import ports
 from launcher.system.checks import DETAILS_MAX, Check, Level, fail, lines, ok, warn
