@@ -36,13 +36,13 @@ from elastic.model import Status, Verdict, WorkerExit
 from elastic.store.base import Range
 from launcher.logs.logger import TAIL_LINES, clean
 from launcher.net.endpoints import parse_endpoint
-from launcher.torchrun import BACKEND, endings, options, stores
-from launcher.torchrun.backstage import FORKED
+from launcher.torchrun import BACKEND, errors, options, stores
+from launcher.torchrun.loop_thread import FORKED
 from launcher.torchrun.membership import LEAVE_LIMIT_S, Membership
+from launcher.torchrun.messages import in_torchruns_words
 from launcher.torchrun.options import Settings
 from launcher.torchrun.rounds import LOG
-from launcher.torchrun.stay import Left, Stay
-from launcher.torchrun.words import in_torchruns_words
+from launcher.torchrun.session import Left, Stay
 from launcher.workers.exits import describe
 from launcher.workers.reports import error_file
 
@@ -113,7 +113,7 @@ class EtcdRendezvous(RendezvousHandler):
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait for the next round with this node in it. That it is called says that no worker of this node runs.
 
-        Raises the errors of `launcher.torchrun.endings`. A node that gives up leaves the job, which stays open.
+        Raises the errors of `launcher.torchrun.errors`. A node that gives up leaves the job, which stays open.
         """
         self._check_process()
         while True:
@@ -138,12 +138,12 @@ class EtcdRendezvous(RendezvousHandler):
         try:
             return self._node.backstage.begin(partial(_has_ended, self._settings)).result()
         except StoreError as error:
-            raise endings.NotReached(_said(error), error.exit_code) from error
+            raise errors.NotReached(_said(error), error.exit_code) from error
 
     def set_closed(self) -> None:
         """End the job for everybody: a verdict is written, which says that it has completed.
 
-        Raises an error of `launcher.torchrun.endings`, all of which are torch's `RendezvousError`, if there is no
+        Raises an error of `launcher.torchrun.errors`, all of which are torch's `RendezvousError`, if there is no
         verdict afterwards.
         """
         self._check_process()
@@ -152,13 +152,13 @@ class EtcdRendezvous(RendezvousHandler):
         while stay.verdict is None and not end.done():
             if time.monotonic() >= until:
                 limit = f"within {self._settings.close_timeout_s:g} s (close_timeout in --rdzv-conf)"
-                raise endings.TimedOut(_said(f"the job was not closed {limit}; it stays open"))
+                raise errors.TimedOut(_said(f"the job was not closed {limit}; it stays open"))
             stay.ask_to_conclude()
             with self._node.changed:
                 self._node.changed.wait(min(LOOK_EVERY_S, max(until - time.monotonic(), 0.0)))
         if stay.verdict is None:
             error = self._ended(end)
-            if not isinstance(error, endings.Closed):
+            if not isinstance(error, errors.Closed):
                 raise error
 
     def num_nodes_waiting(self) -> int:
@@ -215,7 +215,7 @@ class EtcdRendezvous(RendezvousHandler):
     def _check_process(self) -> None:
         """Raise `NotTaken` in a process in which gRPC does not work."""
         if self._node.backstage.forked:
-            raise endings.NotTaken(_said(FORKED), 2)
+            raise errors.NotTaken(_said(FORKED), 2)
 
     def _wait(self, stay: Stay, end: Future[Left]) -> ae.StartWorkers:
         """Wait until a round has started with this node in it."""
@@ -236,7 +236,7 @@ class EtcdRendezvous(RendezvousHandler):
         if end.done():
             raise self._ended(end)
         self._node.leave()
-        raise endings.TimedOut(
+        raise errors.TimedOut(
             _said(f"no round came together in {limit_s:g} s (join_timeout in --rdzv-conf); the job stays open")
         )
 
@@ -269,8 +269,8 @@ class EtcdRendezvous(RendezvousHandler):
             except RuntimeError as error:
                 self._node.leave()
                 text = f"cannot listen at port {port} ({error}); somebody else has it"
-                raise endings.NotReached(_said(text), 4) from error
-            except endings.Over:
+                raise errors.NotReached(_said(text), 4) from error
+            except errors.Over:
                 pass  # So says `goes_on`, too.
             if self._server is not None and not self.use_agent_store:
                 bootstrap = RendezvousStoreInfo.build(0, self._server, me)  # Before the others look for it.
@@ -279,14 +279,14 @@ class EtcdRendezvous(RendezvousHandler):
             self._node.leave()
             if round_.m_id == 0 and not meeting.reached:
                 text = f"this node does not reach {round_.go.master} itself, where the round meets, in {own_s:g} s"
-                raise endings.NotReached(_said(f"{text}; is --local-addr an address of this machine?"), 4)
+                raise errors.NotReached(_said(f"{text}; is --local-addr an address of this machine?"), 4)
             raise _not_met(round_.go.master, limit_s, reached=meeting.reached)
         if store is None:
             return None
         if round_.m_id > 0 and not self.use_agent_store:
             try:
                 bootstrap = RendezvousStoreInfo.build(round_.m_id, store, me)
-            except endings.Over:
+            except errors.Over:
                 return None
         met = True
         return RendezvousInfo(store, round_.m_id, size, bootstrap)
@@ -302,12 +302,12 @@ class EtcdRendezvous(RendezvousHandler):
         try:
             left = self._left = end.result()
         except StoreError as error:
-            return endings.NotReached(_said(error), error.exit_code)
+            return errors.NotReached(_said(error), error.exit_code)
         except ElasticError as error:
-            return endings.NotTaken(_said(error), error.exit_code)
+            return errors.NotTaken(_said(error), error.exit_code)
         if left.verdict is not None:
-            return endings.Closed(_ended_words(left.verdict, self.get_run_id()), left.code)
-        return endings.NotTaken(left.refusal or "this node has left the job", left.code)
+            return errors.Closed(_ended_words(left.verdict, self.get_run_id()), left.code)
+        return errors.NotTaken(left.refusal or "this node has left the job", left.code)
 
 
 async def _has_ended(settings: Settings) -> bool:
@@ -360,8 +360,8 @@ def _not_met(where: str, limit_s: float, *, reached: bool) -> BaseException:
     mend = "is that port open between the nodes, and --local-addr of that node right?"
     if reached:
         text = f"not all nodes came to {where}, where the round meets, in {limit_s:g} s; {mend}"
-        return endings.TimedOut(_said(text))
-    return endings.NotReached(_said(f"{where}, where the round meets, cannot be reached in {limit_s:g} s; {mend}"), 4)
+        return errors.TimedOut(_said(text))
+    return errors.NotReached(_said(f"{where}, where the round meets, cannot be reached in {limit_s:g} s; {mend}"), 4)
 
 
 def _said(what: object) -> str:

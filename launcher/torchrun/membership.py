@@ -14,10 +14,10 @@ from concurrent.futures import TimeoutError as NotYet
 from elastic import agentevents as ae
 from elastic.agentfacts import Facts
 from elastic.errors import ElasticError
-from launcher.torchrun.backstage import Backstage
+from launcher.torchrun.loop_thread import Backstage
 from launcher.torchrun.options import Settings
 from launcher.torchrun.rounds import Rounds
-from launcher.torchrun.stay import Left, Stay, WorkersAction
+from launcher.torchrun.session import Left, Stay, WorkersAction
 
 LEAVE_LIMIT_S = 6.0
 """A node that leaves has said so within this time, or others find out by themselves."""

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # It is of C++.
 
-from launcher.torchrun.endings import Over
+from launcher.torchrun.errors import Over
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from launcher.torchrun.endings import Over
+from launcher.torchrun.errors import Over
 from launcher.torchrun.stores import Meeting, RoundStore, serve
 
 

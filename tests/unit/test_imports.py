@@ -93,7 +93,7 @@ PURE = (
     "launcher.terminal.screen",
     "launcher.terminal.content",
     "launcher.torchrun.rounds",
-    "launcher.torchrun.words",
+    "launcher.torchrun.messages",
 )
 """Modules that take time and randomness as arguments."""
 

@@ -12,8 +12,8 @@ from elastic.errors import ConfigError
 from elastic.model import Mode, Np
 from launcher.config.flags import BY_NAME as FLAGS
 from launcher.torchrun import options
+from launcher.torchrun.messages import in_torchruns_words
 from launcher.torchrun.options import OF_OTHERS, OPTIONS, Settings
-from launcher.torchrun.words import in_torchruns_words
 
 
 def read(

@@ -35,8 +35,8 @@ from launcher.net import addresses
 from launcher.peers.core_adapter import Linking
 from launcher.peers.listener import Hello
 from launcher.text import failure_report as report
+from launcher.torchrun.messages import in_torchruns_words
 from launcher.torchrun.options import Settings
-from launcher.torchrun.words import in_torchruns_words
 
 STDERR = 2
 OVER = (Phase.JOINING, Phase.SPARE, Phase.GATED)
