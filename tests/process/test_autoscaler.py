@@ -1,4 +1,4 @@
-"""deploy/kubernetes/autoscaler.py as a process, on an API server that refuses what the real one refuses."""
+"""launcher/k8s/autoscaler.py as a process, on an API server that refuses what the real one refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large an elastic Job of Kubernetes is to be: deploy/kubernetes/autoscaler.py as values."""
+"""How large an elastic Job of Kubernetes is to be: launcher/k8s/autoscaler.py as values."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.kube.objects import INDEX, Condition, Job, JobSpec, JobStatus, Meta, Pod, Status, view_of
-from launcher.kube.sizing import WANTED, Hold, Memory, Policy, Resize, View, decide
+from launcher.k8s.objects import INDEX, Condition, Job, JobSpec, JobStatus, Meta, Pod, Status, view_of
+from launcher.k8s.sizing import WANTED, Hold, Memory, Policy, Resize, View, decide
 
 POLICY = Policy(2, 6, patience_s=100, again_s=500)
 NEW = Memory()

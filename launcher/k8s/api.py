@@ -11,7 +11,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from launcher.kube.objects import Complaint, Job, Pods
+from launcher.k8s.objects import Complaint, Job, Pods
 
 ANSWER_S = 20.0
 BYTES_MAX = 256 << 20

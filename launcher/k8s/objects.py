@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from launcher.kube.sizing import DIGITS_MAX, WANTED, View
+from launcher.k8s.sizing import DIGITS_MAX, WANTED, View
 
 INDEXES_MAX = 100_000
 """Of a Job whose indexes are all tracked, Kubernetes allows as many."""

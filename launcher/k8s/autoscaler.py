@@ -26,9 +26,9 @@ import aiohttp
 
 from elastic.model import Np
 from launcher.config import readers
-from launcher.kube.api import ANSWER_S, NO_ANSWER, Api, Refused
-from launcher.kube.objects import view_of
-from launcher.kube.sizing import AGAIN_S, PATIENCE_S, Memory, Policy, Resize, decide, pods
+from launcher.k8s.api import ANSWER_S, NO_ANSWER, Api, Refused
+from launcher.k8s.objects import view_of
+from launcher.k8s.sizing import AGAIN_S, PATIENCE_S, Memory, Policy, Resize, decide, pods
 from launcher.net.endpoints import join_host_port
 
 T = TypeVar("T")

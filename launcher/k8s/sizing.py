@@ -1,4 +1,4 @@
-"""How large an elastic Job of Kubernetes is to be, for deploy/kubernetes/autoscaler.py: pure."""
+"""How large an elastic Job of Kubernetes is to be, for launcher/k8s/autoscaler.py: pure."""
 
 from __future__ import annotations
 
