@@ -1,6 +1,6 @@
 """Lets an elastic Job of Kubernetes grow and shrink with the machines that there are.
 
-    python autoscaler.py --job train --np 1:8
+    elastic-k8s-autoscaler --job train --np 1:8
 
 It asks for as many pods as `--np` allows, all at once: pods without a machine are what a cluster's own autoscaler adds
 machines for. Those that still have none after `--patience` are taken back from the end, and asked for again after
@@ -33,6 +33,7 @@ from launcher.net.endpoints import join_host_port
 
 T = TypeVar("T")
 
+PROG: Final = "elastic-k8s-autoscaler"
 ROUND_S = 30.0
 """The Job is read so often even if nothing is heard of its pods: somebody may have changed it."""
 CALM_S = 1.0
@@ -110,7 +111,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say it and leave with 2."""
-        self.exit(2, f"autoscaler: error: {message}\n")
+        self.exit(2, f"{PROG}: error: {message}\n")
 
 
 def _of(read: Callable[[str], T]) -> Callable[[str], T]:
@@ -137,7 +138,7 @@ def _arguments(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Name
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     inside = f"https://{join_host_port(host, int(port))}" if host else ""
     say = argparse.RawDescriptionHelpFormatter
-    parser = _Parser(prog="autoscaler.py", description=__doc__, formatter_class=say, allow_abbrev=False)
+    parser = _Parser(prog=PROG, description=__doc__, formatter_class=say, allow_abbrev=False)
     parser.add_argument("--job", required=True, help="the name of the Job")
     parser.add_argument("--np", required=True, type=_of(_pods), metavar="MIN:MAX", help="pods, at least and at most")
     seconds = _of(readers.seconds(0.1))
@@ -172,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except OSError as error:
-        sys.stderr.write(f"autoscaler: error: {asked.ca_file}: {error.strerror}; name the authority with --ca_file\n")
+        sys.stderr.write(f"{PROG}: error: {asked.ca_file}: {error.strerror}; name the authority with --ca_file\n")
         return 2
     return 0
 

@@ -3,15 +3,15 @@
 torch finds `creator` by the entry point group `torchrun.handlers`, and calls it in every process that imports its
 rendezvous. So nothing is imported here.
 
-    options.py    what --rdzv-endpoint and --rdzv-conf say, as a `Config`
-    words.py      the flags that our messages name, in torchrun's words
-    rounds.py     what the core has started, and what torch's agent has taken (pure)
-    stay.py       one node in one job: the core with its store and links, in an asyncio loop
-    backstage.py  the thread of that loop, because torch's agent is synchronous
-    membership.py what both threads share of the node's membership of the job
-    stores.py     the TCPStore in which the agents and workers of a round meet
-    endings.py    torch's errors, which end torchrun with one line
-    handler.py    torch's interface
+    options.py      what --rdzv-endpoint and --rdzv-conf say, as a `Config`
+    messages.py     the flags that our messages name, in torchrun's words
+    rounds.py       what the core has started, and what torch's agent has taken (pure)
+    session.py      one node in one job: the core with its store and links, in an asyncio loop
+    loop_thread.py  the thread of that loop, because torch's agent is synchronous
+    membership.py   what both threads share of the node's membership of the job
+    stores.py       the TCPStore in which the agents and workers of a round meet
+    errors.py       torch's errors, which end torchrun with one line
+    handler.py      torch's interface
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""launcher/k8s/autoscaler.py as a process, on an API server that refuses what the real one refuses."""
+"""elastic-k8s-autoscaler as a process, on an API server that refuses what the real one refuses."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import aiohttp
 
+from launcher.k8s.autoscaler import PROG
 from tests.process.fakekube import MERGE_PATCH, NAME, NAMESPACE, Cluster
 from tests.store.authority import authority
-from tests.unit.kustomize import KUBERNETES
 
 LIMIT_S = 60.0
 
@@ -52,7 +52,7 @@ async def scaler(folder: Path, server: str, *words: str) -> AsyncIterator[Scaler
     token = folder / "token"
     token.write_text("first\n")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(KUBERNETES / "autoscaler.py"), "--job", NAME, "--namespace", NAMESPACE),
+        *(str(Path(sys.executable).with_name(PROG)), "--job", NAME, "--namespace", NAMESPACE),
         *("--server", server, "--token_file", str(token), "--patience", "0.3", "--again", "0.5", *words),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -188,7 +188,7 @@ async def test_the_server_of_these_tests_refuses_what_kubernetes_refuses(tmp_pat
 async def test_a_wrong_command_line_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     async with scaler(tmp_path, "http://127.0.0.1:1", "--np", "3:1") as autoscaler:
         line = await autoscaler.says("error")
-        assert line == "autoscaler: error: argument --np: '3:1': the range is MIN:MAX; use 1:3"
+        assert line == f"{PROG}: error: argument --np: '3:1': the range is MIN:MAX; use 1:3"
         assert await autoscaler.process.wait() == 2
     async with scaler(tmp_path, "http://127.0.0.1:1", "--np", "3+") as autoscaler:
         assert "'3+' has no maximum, and the pods are created in advance; use 1:3" in await autoscaler.says("error")

@@ -1,4 +1,4 @@
-"""How large an elastic Job of Kubernetes is to be: launcher/k8s/autoscaler.py as values."""
+"""How large an elastic Job of Kubernetes is to be: elastic-k8s-autoscaler as values."""
 
 from __future__ import annotations
 

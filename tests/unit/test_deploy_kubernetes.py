@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from typing import Any, Final
 
 import kubernetes_validate  # type: ignore[import-untyped, unused-ignore]
@@ -118,7 +119,8 @@ def test_the_autoscaler_has_the_name_and_the_np_of_the_job() -> None:
     (container,) = pod_of(one(things, "Deployment", "autoscaler"))["containers"]
     job = one(things, "Job", "train")
     assert container["args"] == [f"--job={job['metadata']['name']}", f"--np={config_of(job).np}"]
-    assert container["command"][-1] in (ROOT / "deploy" / "Dockerfile").read_text()
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert container["command"][-1] in scripts
 
 
 def action(job: Thing, code: int, *, disrupted: bool = False) -> str:

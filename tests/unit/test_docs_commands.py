@@ -68,7 +68,7 @@ OF_OTHERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("--listen-peer-urls", "--peer-client-cert-auth", "--peer-auto-tls"), "etcd"),
     **dict.fromkeys(("--peer-cert-file", "--peer-key-file", "--peer-trusted-ca-file"), "etcd"),
     **dict.fromkeys(("--image-family", "--image-project"), "gcloud"),
-    **dict.fromkeys(("--patience", "--again", "--job"), "launcher/k8s/autoscaler.py"),
+    **dict.fromkeys(("--patience", "--again", "--job"), "elastic-k8s-autoscaler"),
     **dict.fromkeys(("--seed", "--seeds", "--rounds", "--only", "--lasts", "--write"), "the tests' own commands"),
     "--part": "python -m elastic.train.export",
     "--grace-period": "kubectl",
