@@ -2,7 +2,7 @@
 
 import sys
 
-from launcher.entry import launch
+from launcher.entrypoints import launch
 
 if __name__ == "__main__":
     sys.exit(launch())
