@@ -10,7 +10,7 @@ import zlib
 import msgspec
 from msgspec.structs import replace
 
-from elastic import agentinbound, agentlinks, cooldown
+from elastic import agentinbound, agentlinks
 from elastic.agentabsorb import ASK_AGAIN_S, PROPOSALS
 from elastic.agentevents import (
     FindOlder,
@@ -25,11 +25,12 @@ from elastic.agentevents import (
     TellRoster,
 )
 from elastic.agentfacts import Facts, Phase
-from elastic.cooldown import budget_of
-from elastic.joining import join
-from elastic.membership import Wait, decide
-from elastic.model import Ended, Member, MemberState, Outcome
-from elastic.proposals import Transaction, leave, propose, record, say, unless_others_went
+from elastic.core import host_exclusion
+from elastic.core.admission import join
+from elastic.core.decide import Wait, decide
+from elastic.core.host_exclusion import budget_of
+from elastic.core.model import Ended, Member, MemberState, Outcome
+from elastic.core.transactions import Transaction, leave, propose, record, say, unless_others_went
 
 
 def announce(f: Facts) -> None:
@@ -138,8 +139,8 @@ def _tell_kept_out(f: Facts, *, room: bool) -> bool:
     for one in budget_of(f.view).hosts:
         until = f.memory.cooling.get((one.host, one.g), f.now)
         if one.host == f.me.member.host and (until > f.now or (one.apart and room)):
-            at = f"{cooldown.clock_time(f.wall_at_zero + until)} UTC" if until > f.now else "it can be reached"
-            f.act(Say(f"kept out until {at}: {cooldown.words(one)}; it comes back by itself", warn=True))
+            at = f"{host_exclusion.clock_time(f.wall_at_zero + until)} UTC" if until > f.now else "it can be reached"
+            f.act(Say(f"kept out until {at}: {host_exclusion.words(one)}; it comes back by itself", warn=True))
             return True
     return False
 

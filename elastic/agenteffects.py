@@ -8,8 +8,8 @@ from __future__ import annotations
 from elastic import agentguards as guards
 from elastic.agentevents import CloseSession, Exit, ReportVerdict, Say, StartWorkers, StopWorkers
 from elastic.agentfacts import Facts, Phase
-from elastic.model import Ended, Generation, Outcome, Place, Status
-from elastic.naming import failed_words, process_name
+from elastic.core.model import Ended, Generation, Outcome, Place, Status
+from elastic.core.text import failed_words, process_name
 from elastic.seatwords import seats_in_words
 
 ENDED = "because the job has ended"

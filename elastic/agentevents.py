@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from elastic.keys import View
-from elastic.model import Cause, Generation, Go, Verdict, WorkerExit
-from elastic.proposals import Transaction
+from elastic.core.keys import View
+from elastic.core.model import Cause, Generation, Go, Verdict, WorkerExit
+from elastic.core.transactions import Transaction
 from elastic.store.base import Entry
 
 

@@ -12,11 +12,11 @@ from elastic.agentevents import (
     Action,
     LinkTarget,
 )
-from elastic.keys import JobKeys, View
-from elastic.membership import Decision, Memory, Policy
-from elastic.model import Generation, Member, Outcome, Place, Seat, Spec, WorkerExit
-from elastic.proposals import Transaction
-from elastic.right import Right
+from elastic.core.decide import Decision, Memory, Policy
+from elastic.core.keys import JobKeys, View
+from elastic.core.model import Generation, Member, Outcome, Place, Seat, Spec, WorkerExit
+from elastic.core.run_deadline import Right
+from elastic.core.transactions import Transaction
 from elastic.store.base import Compare, Entry
 
 DEADLINE_SPARE_S = 3.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic.agentfacts import Facts
-from elastic.model import Role, Status
+from elastic.core.model import Role, Status
 
 DRAIN_PATIENCE_S = 5.0
 """A draining node whose job does not react stops its workers by itself after this time."""

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from elastic.model import Generation, Go, Verdict
+from elastic.core.model import Generation, Go, Verdict
 
 
 class Reason(StrEnum):

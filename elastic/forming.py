@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from elastic import hostlist
+from elastic.core import host_order
+from elastic.core.model import Outcome, Place, Why
+from elastic.core.partition import SPLIT
+from elastic.core.text import failed_words
 from elastic.decisions import Decision, Form, Reason, Wait
-from elastic.model import Outcome, Place, Why
-from elastic.naming import failed_words
 from elastic.question import Question, counted, named, place_of, settling
-from elastic.split import SPLIT
 
 SPLIT_NAMED_MAX = 4
 """A reason names so many of those that do not reach others."""
@@ -27,13 +27,13 @@ def reform(q: Question, gone: str, lost: Iterable[str] = ()) -> Decision:
             )  # An empty world: it tells everybody to stop.
         return Wait(Reason.MISSING, "nobody is here who could go on; waiting for nodes")
     if len(nodes) < q.spec.np.low:
-        missing = hostlist.awaited(q.spec.ips, q.hosts(nodes), q.spec.np.low - len(nodes)) if q.spec.ips else "more"
+        missing = host_order.awaited(q.spec.ips, q.hosts(nodes), q.spec.np.low - len(nodes)) if q.spec.ips else "more"
         text = f"{counted(len(nodes), q.spec.np.low)} here, the least that may run; waiting for {missing}"
         return Wait(Reason.BELOW_MIN, text)
     until = q.settled_at(nodes)
     expected = q.expected(len(q.generation.members) if q.generation is not None else 0)
     if len(nodes) < expected and q.now < until:
-        whom = hostlist.others(q.spec.ips, q.hosts(nodes))
+        whom = host_order.others(q.spec.ips, q.hosts(nodes))
         return Wait(Reason.SETTLING, settling(len(nodes), expected, until - q.now, whom), until)
     return replace(form(q, Reason.REFORMED, Why.REFORMED, gone, []), lost=tuple(lost))
 
@@ -53,7 +53,7 @@ def form(q: Question, code: Reason, why: Why, reason: str, staying: list[Place],
         if node not in inside and stored is not None:
             members.append(place_of(node, stored.value))
     if q.spec.ips:
-        members = hostlist.in_order(q.spec.ips, members)
+        members = host_order.in_order(q.spec.ips, members)
     return Form(code, reason, q.successor(members, why, reason), planned=planned)
 
 

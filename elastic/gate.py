@@ -1,6 +1,6 @@
 """The gate before a generation's start: what keeps it closed, what is judged when it opens, what comes instead (pure).
 
-Nobody starts while a node may still run an older world. `elastic.membership` has the rules before this one.
+Nobody starts while a node may still run an older world. `elastic.core.decide` has the rules before this one.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
-from elastic import cooldown, hostlist
-from elastic.budget import HEALTHY_S, Judgement, judge
+from elastic.core import host_exclusion, host_order
+from elastic.core.model import Before, Ended, Generation, Go, Outcome, Place, Status, Verdict, Why
+from elastic.core.restart_policy import HEALTHY_S, Judgement, judge
+from elastic.core.run_deadline import CLOCK_ERROR
 from elastic.decisions import Conclude, Decision, Form, Memory, Open, Reason, Wait
 from elastic.forming import failure_words, form, lost_words, reform
-from elastic.model import Before, Ended, Generation, Go, Outcome, Place, Status, Verdict, Why
 from elastic.question import (
     BATCH_S,
     Question,
@@ -28,7 +29,6 @@ from elastic.question import (
     node_count,
     told,
 )
-from elastic.right import CLOCK_ERROR
 
 
 def at_gate(q: Question, generation: Generation) -> tuple[Decision, Memory]:
@@ -61,7 +61,7 @@ def at_gate(q: Question, generation: Generation) -> tuple[Decision, Memory]:
         until = None
     if len(nodes) < q.spec.np.low:
         hosts = [place.host for place in generation.members]
-        more = hostlist.awaited(q.spec.ips, hosts, q.spec.np.low - len(nodes))
+        more = host_order.awaited(q.spec.ips, hosts, q.spec.np.low - len(nodes))
         text = f"{counted(len(nodes), q.spec.np.low)} here, the least that may run; waiting for {more}"
         return Wait(Reason.BELOW_MIN, text, until), q.memory
     closed = _closed(q, generation, before, outcomes)
@@ -194,7 +194,7 @@ def opening(
         g=generation.g,
         tag="",
         master=master,
-        budget=cooldown.count_down(judgement.budget, memory.cooling, q.now),
+        budget=host_exclusion.count_down(judgement.budget, memory.cooling, q.now),
         cause=judgement.cause,
         note=judgement.note,
     )
@@ -214,10 +214,10 @@ def _without(q: Question, generation: Generation, judgement: Judgement) -> Form 
     hosts = {place.host for place in formed.generation.members}
     if len(staying) == len(q.staying(generation)) or len(formed.generation.members) < q.spec.np.low or hosts & suspects:
         return None
-    reason = cooldown.listed(
-        [f"{one.host} is kept out for {cooldown.length(one.left_s)}: {cooldown.words(one)}" for one in out]
+    reason = host_exclusion.listed(
+        [f"{one.host} is kept out for {host_exclusion.length(one.left_s)}: {host_exclusion.words(one)}" for one in out]
     )
-    budget = cooldown.count_down(judgement.without, cooling, q.now, hosts)
+    budget = host_exclusion.count_down(judgement.without, cooling, q.now, hosts)
     generation = msgspec.structs.replace(formed.generation, reason=reason, budget=budget)
     return replace(formed, reason=reason, generation=generation)
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from elastic.cooldown import noted
+from elastic.core.host_exclusion import noted
+from elastic.core.keys import Stored, View
+from elastic.core.model import Member, MemberState, Why
 from elastic.decisions import Memory, Policy
-from elastic.keys import Stored, View
-from elastic.model import Member, MemberState, Why
 from elastic.question import LINK_PATIENCE_S
 
 GONE_MAX = 64

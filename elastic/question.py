@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from elastic import cooldown, hostlist
-from elastic.cooldown import budget_of
-from elastic.decisions import Conclude, Memory, Policy, Reason
-from elastic.keys import Stored, View
-from elastic.model import (
+from elastic.core import host_exclusion, host_order
+from elastic.core.host_exclusion import budget_of
+from elastic.core.keys import Stored, View
+from elastic.core.model import (
     NP_UNLIMITED,
     PLANNED,
     Before,
@@ -26,7 +25,8 @@ from elastic.model import (
     Verdict,
     Why,
 )
-from elastic.right import NEVER
+from elastic.core.run_deadline import NEVER
+from elastic.decisions import Conclude, Memory, Policy, Reason
 
 SETTLE_MAX_S = 15.0
 """The settling window ends at the latest so long after the first arrival."""
@@ -149,7 +149,7 @@ class Question:
         if not self.spec.ips:
             return ready
         taken = {place.host for place in self.staying(self.generation)} if self.generation is not None else set()
-        return hostlist.one_for_each(self.spec.ips, taken, zip(ready, self.hosts(ready), strict=True))
+        return host_order.one_for_each(self.spec.ips, taken, zip(ready, self.hosts(ready), strict=True))
 
     def hosts(self, nodes: Iterable[str]) -> list[str]:
         """The hosts of these members."""
@@ -185,7 +185,7 @@ class Question:
             inside = {place.host for place in members}
             before, budget = (
                 _as_it_is(newest.before, why),
-                cooldown.count_down(
+                host_exclusion.count_down(
                     budget_of(self.view), self.memory.cooling, self.now, inside, self.spec.restarts_max
                 ),
             )

@@ -22,19 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from elastic.core.keys import View
+from elastic.core.model import Before, Ended, Generation, Mode, Outcome, Place, Roles, Spec, Why
 from elastic.decisions import Decision, Form, Memory, Reason, Wait
-from elastic.keys import View
-from elastic.model import (
-    Before,
-    Ended,
-    Generation,
-    Mode,
-    Outcome,
-    Place,
-    Roles,
-    Spec,
-    Why,
-)
 from elastic.question import Question, completed, counted, named, settling
 from elastic.revision import UNLIMITED, Change, candidates_outside, ended_as, ends_of, free_at, here
 from elastic.seats import (

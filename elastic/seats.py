@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from elastic.model import Member, Place, Role, Roles, Seat
+from elastic.core.model import Member, Place, Role, Roles, Seat
 
 ORDER = {Role.SERVER: 0, Role.HETER: 1, Role.WORKER: 2}
 """The order of a node's seats, and so of its ports."""

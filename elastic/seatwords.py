@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elastic.model import Place, Role, Roles
+from elastic.core.model import Place, Role, Roles
 from elastic.seats import host_of, servers_wanted, vacant_servers
 
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from elastic import agentevents as ae
 from elastic.agentstate import AgentCore
 from elastic.channel import Saved
+from elastic.core.keys import JobKeys
+from elastic.core.model import Cause, Status, Verdict
 from elastic.errors import ElasticError, StoreUnavailable
-from elastic.keys import JobKeys
-from elastic.model import Cause, Status, Verdict
 from elastic.store import session
 from elastic.store.base import Range, Store
 from launcher import __version__

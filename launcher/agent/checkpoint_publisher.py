@@ -1,4 +1,4 @@
-"""Writes the job's newest committed checkpoint into the store (`elastic.model.Saved`), beside the work that matters."""
+"""Writes the job's newest committed checkpoint into the store (`elastic.core.model.Saved`), beside the work that matters."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from elastic.core.keys import JobKeys, decode, encode
+from elastic.core.model import Saved
 from elastic.errors import DocumentError, StoreError
-from elastic.keys import JobKeys, decode, encode
-from elastic.model import Saved
 from elastic.store.base import Compare, Put, Range, Store
 from launcher.logs.logger import Narrator
 

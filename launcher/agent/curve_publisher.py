@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from elastic.channel import Progress, Said
+from elastic.core.keys import JobKeys, encode
 from elastic.errors import OutcomeUnknown, StoreError
-from elastic.keys import JobKeys, encode
 from elastic.store.base import Compare, Entry, Put, Range, Read, Store
 from launcher.history import training_curve
 from launcher.history.training_curve import Course, Point

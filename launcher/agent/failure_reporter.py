@@ -12,11 +12,11 @@ from collections.abc import Callable
 import msgspec
 
 from elastic.agentstate import AgentCore
-from elastic.budget import cause_of
+from elastic.core.keys import JobKeys, Stored, ViewReader
+from elastic.core.model import Before, Cause, Ended, Outcome, Why
+from elastic.core.restart_policy import cause_of
+from elastic.core.text import failed_words
 from elastic.errors import StoreError
-from elastic.keys import JobKeys, Stored, ViewReader
-from elastic.model import Before, Cause, Ended, Outcome, Why
-from elastic.naming import failed_words
 from elastic.store.base import Range, Store
 from launcher.logs.logger import Narrator
 from launcher.text import failure_report

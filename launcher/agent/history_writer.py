@@ -7,9 +7,9 @@ import time
 from contextlib import suppress
 from datetime import UTC, datetime
 
+from elastic.core.keys import JobKeys
+from elastic.core.transactions import Transaction
 from elastic.errors import StoreError
-from elastic.keys import JobKeys
-from elastic.proposals import Transaction
 from elastic.store.base import Range, Store
 from launcher.history import events as history
 from launcher.history.recovery import Recovery

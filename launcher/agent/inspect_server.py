@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from elastic.naming import log_name, process_name
+from elastic.core.text import log_name, process_name
 from launcher.logs.recent_starts import LastLogs, Place
 from launcher.net.line_socket import watch_by_kernel
 from launcher.wire.inspect import (

@@ -6,7 +6,7 @@ import re
 import secrets
 from typing import Final
 
-from elastic.naming import MARK_LENGTH
+from elastic.core.text import MARK_LENGTH
 
 SIGNS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 """Without i, l, o and u, which are taken for others when they are read aloud or typed."""
@@ -17,7 +17,7 @@ _AFTER_HOST: Final = re.compile(f"-{MARK}")
 
 
 def new(host: str) -> str:
-    """An id that is hardly ever one that another node has had (`elastic.naming.MARK_LENGTH`)."""
+    """An id that is hardly ever one that another node has had (`elastic.core.text.MARK_LENGTH`)."""
     return f"{host}-{''.join(secrets.choice(SIGNS) for _ in range(MARK_LENGTH))}"
 
 

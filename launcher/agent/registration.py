@@ -6,10 +6,10 @@ import secrets
 import time
 
 from elastic.agentfacts import Facts, Limits, Me
-from elastic.keys import JobKeys
-from elastic.membership import Policy
-from elastic.model import Member, Mode, Spec
-from elastic.right import KILL_S
+from elastic.core.decide import Policy
+from elastic.core.keys import JobKeys
+from elastic.core.model import Member, Mode, Spec
+from elastic.core.run_deadline import KILL_S
 from launcher.agent.versions import own_versions
 from launcher.config.config import Config
 from launcher.config.ps_layout import split_endpoint, wanted_ports

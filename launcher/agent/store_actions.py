@@ -13,9 +13,9 @@ from typing import Any
 
 from elastic import agentevents as ae
 from elastic.agentfacts import Facts
+from elastic.core.keys import JobKeys, View, ViewReader
+from elastic.core.transactions import Transaction, registered_before
 from elastic.errors import OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable, TooLarge
-from elastic.keys import JobKeys, View, ViewReader
-from elastic.proposals import Transaction, registered_before
 from elastic.store import session
 from elastic.store.base import Range, Store
 from elastic.store.mirror import Mirror

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from elastic.agentfacts import Phase
 from elastic.agentstate import AgentCore
-from elastic.cooldown import taken_for_linked
+from elastic.core.decide import Memory, Reason, Wait, decide
+from elastic.core.host_exclusion import taken_for_linked
+from elastic.core.keys import JobKeys, ViewReader
 from elastic.errors import StoreError
-from elastic.keys import JobKeys, ViewReader
-from elastic.membership import Memory, Reason, Wait, decide
 from elastic.store.base import Range, Store
 from launcher.job.absent_nodes import ASKED, missing, words
 from launcher.logs.logger import Narrator

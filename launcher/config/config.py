@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from elastic.core.model import NP_UNLIMITED, Np, Roles
 from elastic.errors import ConfigError, StoreUnavailable
-from elastic.model import NP_UNLIMITED, Np, Roles
 from elastic.store.certificates import Certificates
 from launcher.config import host_list, paddlecloud, readers, slots, store_access
 from launcher.config.argv import CommandLine, cut, given_values, sources

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from elastic.core.model import Mode
 from elastic.errors import ConfigError
-from elastic.model import Mode
 from launcher.config import readers
 from launcher.config.argv import WORKER_MARK
 from launcher.config.ps_layout import PS_FLAGS

@@ -1,6 +1,6 @@
 """From the flags of a parameter-server job to who is what, and which ports a node must hold (pure).
 
-There are three layouts (`elastic.model.Roles`):
+There are three layouts (`elastic.core.model.Roles`):
 
 - one machine: `--server_num 2 --worker_num 2`. One node has every process.
 - lists: `--servers a:6170,b:6170 --workers a,a,b,b`. Each host is a node and has what the lists give it.
@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from elastic.core.model import NP_UNLIMITED, Mode, Np, Roles
 from elastic.errors import ConfigError
-from elastic.model import NP_UNLIMITED, Mode, Np, Roles
 from launcher.config.readers import LOCAL_NODES_MAX
 from launcher.net.endpoints import is_v6, parse_endpoint
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from elastic.keys import JOB_ID
-from elastic.model import NP_UNLIMITED, Np
+from elastic.core.keys import JOB_ID
+from elastic.core.model import NP_UNLIMITED, Np
 from launcher.net.endpoints import PORT_MAX, as_ip, bare_host, check_host, is_v6, join_host_port, parse_endpoint
 
 NODES_MAX = NP_UNLIMITED - 1

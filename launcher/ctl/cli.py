@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NoReturn
 
+from elastic.core.keys import JobKeys
 from elastic.errors import ConfigError
-from elastic.keys import JobKeys
 from launcher import __version__
 from launcher.config.flags import BY_NAME
 from launcher.ctl import completion, drain, events, forget, list_jobs, logs, report, scale, stacks, status, stop, ui

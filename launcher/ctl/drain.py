@@ -10,9 +10,9 @@ from functools import partial
 from typing import Final
 
 from elastic.agentfacts import DEADLINE_SPARE_S
+from elastic.core.keys import View
+from elastic.core.transactions import Transaction
 from elastic.errors import ConfigError
-from elastic.keys import View
-from elastic.proposals import Transaction
 from launcher.config import readers
 from launcher.job import orders
 from launcher.job.job import WHO, Command, Job, reading, write

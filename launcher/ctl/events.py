@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
+from elastic.core.keys import JobKeys
 from elastic.errors import StoreError
-from elastic.keys import JobKeys
 from elastic.store.base import Entry, Range
 from elastic.store.mirror import Mirror
 from launcher.agent.history_writer import in_words

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from elastic.core.keys import JobKeys
 from elastic.errors import ConfigError, ElasticError
-from elastic.keys import JobKeys
 from elastic.store.base import Compare, Delete, Range
 from launcher.job.job import WHO, Command, Job, write
 from launcher.logs.logger import clean

@@ -6,10 +6,10 @@ import argparse
 import asyncio
 from typing import Final
 
+from elastic.core.keys import View
+from elastic.core.model import Role, Verdict
+from elastic.core.text import log_name, process_name
 from elastic.errors import ConfigError
-from elastic.keys import View
-from elastic.model import Role, Verdict
-from elastic.naming import log_name, process_name
 from launcher.job import placement
 from launcher.job.inspect_client import Asking, NotNow, Unasked
 from launcher.job.job import Command, Job, write

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from elastic.core.keys import View
+from elastic.core.model import Generation, Np
+from elastic.core.transactions import Transaction
 from elastic.errors import ConfigError
-from elastic.keys import View
-from elastic.model import Generation, Np
-from elastic.proposals import Transaction
 from launcher.config import readers
 from launcher.job import orders
 from launcher.job.job import Command, Job, reading, write

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from elastic.model import Role
+from elastic.core.model import Role
 from launcher.job import placement
 from launcher.job.inspect_client import Asking, Unasked
 from launcher.job.job import Command, Job

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from elastic.core.keys import View
+from elastic.core.transactions import Transaction
 from elastic.errors import StoreError
-from elastic.keys import View
-from elastic.proposals import Transaction
 from elastic.store.base import Range
 from launcher.job import orders
 from launcher.job.job import WHO, Command, Job, write

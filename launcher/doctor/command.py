@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from elastic.keys import JobKeys
+from elastic.core.keys import JobKeys
 from launcher.config import store_access
 from launcher.config.argv import named_values
 from launcher.config.flags import BY_NAME

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 
+from elastic.core.decide import Memory, Policy, Wait, decide
+from elastic.core.keys import JobKeys, View, ViewReader
+from elastic.core.run_deadline import KILL_S
+from elastic.core.versions import Difference, differences
 from elastic.errors import StoreDenied, StoreError
-from elastic.keys import JobKeys, View, ViewReader
-from elastic.membership import Memory, Policy, Wait, decide
-from elastic.right import KILL_S
 from elastic.store.base import Store
-from elastic.versions import Difference, differences
 from launcher.doctor.probe import ANSWER_LIMIT_S, Busy, ask
 from launcher.job import status
 from launcher.job.absent_nodes import ASKED, missing

@@ -8,8 +8,8 @@ import time
 from collections.abc import Collection
 from contextlib import aclosing, suppress
 
+from elastic.core.keys import JobKeys
 from elastic.errors import DocumentError, ElasticError, StoreError
-from elastic.keys import JobKeys
 from elastic.store.base import Compare, Delete, Put, Range, Store
 from launcher.wire.reachability import Answer, Probe, encode, read_answer
 

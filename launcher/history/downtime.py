@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from elastic.model import Why
+from elastic.core.model import Why
 from launcher.history.events import Event, What
 from launcher.history.goodput import Pause
 from launcher.history.recovery import Mark

@@ -14,10 +14,10 @@ from typing import Annotated, Final
 
 import msgspec
 
-from elastic.keys import JobKeys, decode
-from elastic.model import Cause, Generation, Go, Role, Status, Verdict, Why
-from elastic.naming import failed_words
-from elastic.proposals import Transaction
+from elastic.core.keys import JobKeys, decode
+from elastic.core.model import Cause, Generation, Go, Role, Status, Verdict, Why
+from elastic.core.text import failed_words
+from elastic.core.transactions import Transaction
 from elastic.store.base import Delete, Entry, Operation, Put, Range
 from elastic.unreadable import UNREADABLE
 from launcher.history.ps_recorder import Beginning

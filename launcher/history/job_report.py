@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from elastic.model import Status, Verdict, Why
+from elastic.core.model import Status, Verdict, Why
 from launcher.history.downtime import Notes, Paused, pauses
 from launcher.history.events import KEPT, Event, Failure, What
 from launcher.history.goodput import Pause, goodput

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from elastic.agentevents import Action, Event, Exited, Gone, StartWorkers, StopWorkers
 from elastic.agentfacts import Facts
-from elastic.model import PLANNED, Generation, MemberState, Place, Role, Seat
+from elastic.core.model import PLANNED, Generation, MemberState, Place, Role, Seat
 from launcher.history.failure_signals import Noticed, Proposed, Proposing, Signs, proposer
 from launcher.history.recorder import PATIENCE_S, START_PATIENCE_S
 from launcher.history.recovery import ROSTER_ORDER, Mark, Recovery, phases

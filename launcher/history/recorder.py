@@ -20,7 +20,7 @@ from typing import Final
 
 from elastic.agentevents import Action, Event, Gone, Send, StartWorkers, StopWorkers
 from elastic.agentfacts import Facts
-from elastic.model import Generation, Why
+from elastic.core.model import Generation, Why
 from launcher.history.failure_signals import Proposed, Proposing, Signs, proposer
 from launcher.history.recovery import Mark, Recovery, phases
 

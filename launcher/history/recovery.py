@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from elastic.model import Why
+from elastic.core.model import Why
 
 NOTICEABLE_S: Final = 0.01
 """A lesser phase that is shorter is counted in the next one, in the line for people; the numbers have it."""

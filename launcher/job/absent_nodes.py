@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from elastic.keys import View
-from elastic.membership import Reason
-from elastic.model import MemberState, Mode
+from elastic.core.decide import Reason
+from elastic.core.keys import View
+from elastic.core.model import MemberState, Mode
 
 NAMED_MAX = 5
 """A line names so many; the rest is counted."""

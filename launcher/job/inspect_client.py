@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Final, Self
 
+from elastic.core.model import Member
 from elastic.errors import ElasticError
-from elastic.model import Member
 from launcher.net.endpoints import join_host_port
 from launcher.net.line_socket import watch_by_kernel
 from launcher.peers.reachability import reason

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from elastic.core.keys import JobKeys, View, ViewReader
 from elastic.errors import ConfigError, ElasticError
-from elastic.keys import JobKeys, View, ViewReader
 from elastic.store.base import Range, Store
 from launcher.config import store_access
 from launcher.config.argv import named_values

@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
+from elastic.core.keys import JOB_ID, JobKeys, View, ViewReader
+from elastic.core.model import Status
 from elastic.errors import TooLarge
-from elastic.keys import JOB_ID, JobKeys, View, ViewReader
-from elastic.model import Status
 from elastic.store.base import Range, Store
 from launcher.history.events import written_at
 

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from elastic import roster
-from elastic.keys import JobKeys, Stored, View, encode
-from elastic.model import Halt, Leave, Np, Spec, Status, Verdict
-from elastic.proposals import Transaction
+from elastic.core.keys import JobKeys, Stored, View, encode
+from elastic.core.model import Halt, Leave, Np, Spec, Status, Verdict
+from elastic.core.transactions import Transaction
 from elastic.store.base import OPERATIONS_MAX, Compare, Delete, Operation, Put, Range
 
 NOTED_MAX = 4

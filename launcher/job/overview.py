@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from elastic.keys import View
+from elastic.core.keys import View
 from launcher.job import placement, status
 from launcher.job.inspect_client import ask_all
 from launcher.job.job import Job

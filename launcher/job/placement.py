@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from elastic.core.keys import View
+from elastic.core.model import Generation, Mode, Role, Seat
+from elastic.core.text import process_name
 from elastic.errors import ConfigError
-from elastic.keys import View
-from elastic.model import Generation, Mode, Role, Seat
-from elastic.naming import process_name
 
 _NAMED = re.compile(r"(?:(?P<role>worker|server|heter)(?:log)?[.])?(?P<index>[0-9]{1,9})", re.ASCII)
 

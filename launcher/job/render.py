@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from elastic.naming import process_name
+from elastic.core.text import process_name
 from launcher.job import status
 from launcher.job.status import JobStatus, NodeState, NodeStatus
 from launcher.logs.logger import clean

@@ -13,13 +13,13 @@ from enum import StrEnum
 
 import msgspec
 
-from elastic import cooldown
-from elastic.cooldown import budget_of, taken_for_linked
-from elastic.keys import View
-from elastic.membership import Conclude, Decision, Form, Memory, Open, Policy, Reason, decide
-from elastic.model import Budget, Generation, MemberState, Mode, Outcome, Place, Saved, Verdict, Why
-from elastic.naming import process_name
-from elastic.right import KILL_S
+from elastic.core import host_exclusion
+from elastic.core.decide import Conclude, Decision, Form, Memory, Open, Policy, Reason, decide
+from elastic.core.host_exclusion import budget_of, taken_for_linked
+from elastic.core.keys import View
+from elastic.core.model import Budget, Generation, MemberState, Mode, Outcome, Place, Saved, Verdict, Why
+from elastic.core.run_deadline import KILL_S
+from elastic.core.text import process_name
 from elastic.seatwords import seats_in_words
 from launcher.job.absent_nodes import missing
 from launcher.logs.logger import clean
@@ -234,9 +234,12 @@ class _World:
         room = spec is not None and len(self.inside) < spec.np.high
         for one in budget_of(self.view).hosts:
             if one.host == stored.value.host and (one.left_s > 0 or (one.apart and room)):
-                parts = [f"for {cooldown.length(one.left_s)} (or less)"] if one.left_s > 0 else []
+                parts = [f"for {host_exclusion.length(one.left_s)} (or less)"] if one.left_s > 0 else []
                 parts += ["until it can be reached"] if one.apart else []
-                return NodeState.KEPT_OUT, f"{' and '.join(parts)}: {cooldown.words(one)}; it comes back by itself"
+                return (
+                    NodeState.KEPT_OUT,
+                    f"{' and '.join(parts)}: {host_exclusion.words(one)}; it comes back by itself",
+                )
         return NodeState.SPARE, ""
 
     def _outcome(self, node: str) -> Outcome | None:

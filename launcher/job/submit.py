@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from elastic.core.keys import View
+from elastic.core.model import SCHEMA
+from elastic.core.transactions import Transaction
 from elastic.errors import ElasticError, OutcomeUnknown
-from elastic.keys import View
-from elastic.model import SCHEMA
-from elastic.proposals import Transaction
 from elastic.store.base import Operation, Put, Range
 from launcher.history import events
 from launcher.history.events import Event, What

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+from elastic.core.keys import JobKeys, decode
 from elastic.errors import DocumentError
-from elastic.keys import JobKeys, decode
 from elastic.store.base import Range, Store
 from launcher.agent.history_writer import read
 from launcher.history import training_curve

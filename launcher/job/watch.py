@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from elastic.core.keys import View, ViewReader
 from elastic.errors import StoreError
-from elastic.keys import View, ViewReader
 from elastic.store.mirror import Mirror
 from launcher.job.job import Job
 

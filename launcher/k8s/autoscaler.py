@@ -24,7 +24,7 @@ from typing import Final, NoReturn, TypeVar
 
 import aiohttp
 
-from elastic.model import Np
+from elastic.core.model import Np
 from launcher.config import readers
 from launcher.k8s.api import ANSWER_S, NO_ANSWER, Api, Refused
 from launcher.k8s.objects import view_of

@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from elastic.core.keys import JobKeys, decode
+from elastic.core.model import Status
 from elastic.errors import DocumentError, StoreError
-from elastic.keys import JobKeys, decode
-from elastic.model import Status
 from elastic.store.base import Range, Store
 from launcher.config import store_access
 from launcher.config.config import Config

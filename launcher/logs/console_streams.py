@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
-from elastic.model import Role
-from elastic.naming import processes_name
+from elastic.core.model import Role
+from elastic.core.text import processes_name
 from launcher.logs.console import Console
 from launcher.logs.dedup import Collapse, Shown
 from launcher.logs.json_format import JsonLines

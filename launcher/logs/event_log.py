@@ -29,7 +29,7 @@ from typing import Any
 
 from elastic import agentevents as ae
 from elastic.agentfacts import Facts
-from elastic.model import Cause
+from elastic.core.model import Cause
 
 LINE_BYTES_MAX = 64 << 10
 """A longer line (the members of a very large world) loses its list of nodes."""

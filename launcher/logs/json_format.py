@@ -17,7 +17,7 @@ from enum import StrEnum
 
 import msgspec
 
-from elastic.model import Role
+from elastic.core.model import Role
 
 
 class What(StrEnum):

@@ -21,9 +21,9 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
+from elastic.core.model import Role
+from elastic.core.text import log_name, process_name
 from elastic.errors import ConfigError
-from elastic.model import Role
-from elastic.naming import log_name, process_name
 from launcher.logs.console import Console
 from launcher.logs.json_format import JsonLines, Severity, What
 from launcher.logs.tail_buffer import Ending

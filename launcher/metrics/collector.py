@@ -28,8 +28,8 @@ from elastic.agentevents import (
     ViewChanged,
 )
 from elastic.agentfacts import Facts, Phase
-from elastic.cooldown import budget_of
-from elastic.model import Ended, Generation, Why
+from elastic.core.host_exclusion import budget_of
+from elastic.core.model import Ended, Generation, Why
 from launcher.history.goodput_meter import GoodputMeter
 from launcher.history.recovery import Mark, Recovery
 from launcher.metrics.catalog import BY_NAME

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from elastic.agentfacts import Facts, Phase
-from elastic.model import Generation
+from elastic.core.model import Generation
 from launcher.metrics.collector import is_spare
 
 

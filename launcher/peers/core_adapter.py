@@ -8,7 +8,7 @@ from collections.abc import Callable
 from elastic import agentevents as ae
 from elastic.agentfacts import Facts
 from elastic.agentlinks import concerns, vouch_s
-from elastic.keys import View
+from elastic.core.keys import View
 from launcher.agent.connect import boottime
 from launcher.logs.logger import Narrator
 from launcher.peers.links import Links

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from elastic.channel import Formed, Hello, Joining, Preparing, Progress, Ready, Restored, Said
+from elastic.core.keys import JobKeys, decode
+from elastic.core.model import Generation, Member
+from elastic.core.partition import looked_at
 from elastic.errors import DocumentError, StoreError
-from elastic.keys import JobKeys, decode
-from elastic.model import Generation, Member
-from elastic.split import looked_at
 from elastic.store.base import Range, Store
 from elastic.store.lookup import connected, resolved
 from launcher.health.partition_detector import SplitClock

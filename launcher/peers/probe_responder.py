@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
+from elastic.core.keys import JobKeys, decode
+from elastic.core.model import Member
 from elastic.errors import DocumentError, StoreError
-from elastic.keys import JobKeys, decode
-from elastic.model import Member
 from elastic.store.base import Compare, Delete, Entry, Operation, Put, Range, Store
 from launcher.logs.logger import Narrator
 from launcher.peers.reachability import reach

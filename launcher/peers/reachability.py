@@ -7,7 +7,7 @@ import errno
 import socket
 from collections.abc import Mapping
 
-from elastic.model import Member
+from elastic.core.model import Member
 from launcher.peers import listener
 from launcher.wire.links import Greeting
 from launcher.wire.reachability import UNREACHED_MAX, WORDS_MAX, Answer, Unreached

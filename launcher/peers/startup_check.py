@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from elastic.core.keys import JobKeys, decode
+from elastic.core.model import Generation, Member
 from elastic.errors import DocumentError, StoreError
-from elastic.keys import JobKeys, decode
-from elastic.model import Generation, Member
 from elastic.store.base import Range, Store
 from launcher.logs.logger import Narrator
 from launcher.peers.reachability import why_not

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elastic.agentfacts import Facts, Phase
-from elastic.membership import Wait
-from elastic.model import NP_UNLIMITED, Generation
-from elastic.naming import NAMED_MAX
+from elastic.core.decide import Wait
+from elastic.core.model import NP_UNLIMITED, Generation
+from elastic.core.text import NAMED_MAX
 from elastic.question import node_count
 from launcher.workers.reports.progress_text import metric_words, rate_words, step_words
 from launcher.workers.reports.step_rate import Steps

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elastic.model import Cause, FailedToo, Role, Status, Verdict, WorkerExit
-from elastic.naming import failed_words, listed, process_name
+from elastic.core.model import Cause, FailedToo, Role, Status, Verdict, WorkerExit
+from elastic.core.text import failed_words, listed, process_name
 
 INDENT = "    "
 

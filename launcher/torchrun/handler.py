@@ -30,9 +30,9 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 
 from elastic import agentevents as ae
+from elastic.core.keys import JobKeys
+from elastic.core.model import Status, Verdict, WorkerExit
 from elastic.errors import ConfigError, ElasticError, ScriptMistake, StoreError
-from elastic.keys import JobKeys
-from elastic.model import Status, Verdict, WorkerExit
 from elastic.store.base import Range
 from launcher.logs.logger import TAIL_LINES, clean
 from launcher.net.endpoints import parse_endpoint

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from elastic.core.model import Mode, Np
 from elastic.errors import ConfigError
-from elastic.model import Mode, Np
 from launcher.config import readers, store_access
 from launcher.config.config import Config
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elastic.agentevents import Event, Exited, Gone, StartWorkers, StopWorkers
-from elastic.model import ANY_RANK, Generation, WorkerExit
+from elastic.core.model import ANY_RANK, Generation, WorkerExit
 
 FAILED = "torchrun's own output says how"
 """What is known of a worker that failed while torch's agent has restarts left."""

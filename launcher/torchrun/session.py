@@ -17,12 +17,12 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 from elastic import agentevents as ae
 from elastic.agentfacts import Facts, Phase
 from elastic.agentstate import AgentCore
+from elastic.core.keys import JobKeys
+from elastic.core.model import Status, Verdict
+from elastic.core.text import failed_words
+from elastic.core.transactions import propose
 from elastic.decisions import Conclude, Reason
 from elastic.errors import ElasticError, StoreUnavailable
-from elastic.keys import JobKeys
-from elastic.model import Status, Verdict
-from elastic.naming import failed_words
-from elastic.proposals import propose
 from elastic.store.base import Range, Store
 from launcher.agent import node_id, registration
 from launcher.agent.connect import CONNECT_PAUSE_S, boottime, resolve

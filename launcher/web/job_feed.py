@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
+from elastic.core.keys import JobKeys, View, ViewReader
 from elastic.errors import ElasticError, StoreError
-from elastic.keys import JobKeys, View, ViewReader
 from elastic.store.base import Entry, Range, Store
 from elastic.store.mirror import Mirror
 from launcher.history import events as history

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from elastic.model import Role, Status
+from elastic.core.model import Role, Status
 from launcher.history.events import Event
 from launcher.history.job_report import Chapter, Story
 from launcher.history.training_curve import Course, Point

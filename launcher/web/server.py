@@ -19,8 +19,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 from aiohttp import web
 
+from elastic.core.keys import JOB_ID
 from elastic.errors import ConfigError, ElasticError, StoreError
-from elastic.keys import JOB_ID
 from launcher.job.job import WHO, Job
 from launcher.job.listing import JobLine, jobs
 from launcher.net.endpoints import as_ip, is_any

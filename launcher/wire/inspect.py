@@ -25,7 +25,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec.structs import replace
 
-from elastic.model import Role, Step
+from elastic.core.model import Role, Step
 from elastic.unreadable import UNREADABLE
 from launcher.wire.links import LINE_MAX, Greeting, LinkError, Look, Mac, mac
 

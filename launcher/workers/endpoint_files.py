@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from elastic.model import Generation, Role
+from elastic.core.model import Generation, Role
 from launcher.logs import logger
 from launcher.logs.logger import Narrator
 from launcher.logs.writer_client import Sink

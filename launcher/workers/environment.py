@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from elastic.model import Generation
+from elastic.core.model import Generation
 from launcher.net import proxies
 from launcher.net.endpoints import join_host_port, parse_endpoint
 

@@ -10,8 +10,8 @@ import re
 import signal
 from collections.abc import Sequence
 
-from elastic.model import Role, WorkerExit
-from elastic.split import SPLIT
+from elastic.core.model import Role, WorkerExit
+from elastic.core.partition import SPLIT
 from launcher.workers.reports.tracebacks import excerpt, uncaught, without_noise
 
 TAIL_LINES = 20

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from elastic.agentevents import Event, Exited, Gone, Hung, Listens, Prepared, StartWorkers
 from elastic.channel import SERVERS_FROM, Listening, Said, fitting
+from elastic.core.model import Cause, Role, WorkerExit
+from elastic.core.text import process_name
 from elastic.errors import NurseryLost
-from elastic.model import Cause, Role, WorkerExit
-from elastic.naming import process_name
 from elastic.store.scratch import NODE, Scratch, remove_left_behind
 from launcher.config.config import Config
 from launcher.health.partition_detector import FORMS

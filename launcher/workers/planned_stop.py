@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable, Collection
 
 from elastic.channel import Left, Said
-from elastic.model import Role
-from elastic.naming import process_name
+from elastic.core.model import Role
+from elastic.core.text import process_name
 from launcher.logs import logger
 from launcher.logs.logger import Narrator
 from launcher.text import failure_report

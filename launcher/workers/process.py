@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from elastic.model import Role
+from elastic.core.model import Role
 from launcher.logs.console_streams import Showing
 from launcher.logs.logger import closing_line, signal_info_line
 from launcher.logs.pipe_reader import Tap

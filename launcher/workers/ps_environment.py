@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from elastic import naming
-from elastic.model import Generation, Place, Role, Seat, Seated
+from elastic.core import text
+from elastic.core.model import Generation, Place, Role, Seat, Seated
 from launcher.net.endpoints import join_host_port, parse_endpoint
 from launcher.workers.environment import LISTS, ROLE_NAMES, Told, short, wishes, without
 
@@ -54,7 +54,7 @@ OF_SOME: Final = frozenset(
 
 def log_name(seat: Seat) -> str:
     """The file in the log folder for the process of a seat."""
-    return naming.log_name(seat.role, seat.index)
+    return text.log_name(seat.role, seat.index)
 
 
 def roster_document(generation: Generation) -> bytes:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from elastic.agentevents import StartWorkers
-from elastic.model import Generation, Role, Seat
+from elastic.core.model import Generation, Role, Seat
 from launcher.config.config import Config, worker_argv
 from launcher.config.ps_layout import static_hosts
 from launcher.logs import logger

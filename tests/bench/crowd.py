@@ -19,11 +19,11 @@ from typing import Any
 from elastic import agentevents as ae
 from elastic.agentfacts import Facts, Limits, Me
 from elastic.agentstate import AgentCore
+from elastic.core.decide import Policy
+from elastic.core.keys import JobKeys, ViewReader
+from elastic.core.model import Member, Np, Spec
+from elastic.core.transactions import Transaction, registered_before
 from elastic.errors import OutcomeUnknown, StoreError, StoreUnavailable
-from elastic.keys import JobKeys, ViewReader
-from elastic.membership import Policy
-from elastic.model import Member, Np, Spec
-from elastic.proposals import Transaction, registered_before
 from elastic.store import session
 from elastic.store.base import Range
 from elastic.store.etcd import EtcdOptions, EtcdStore

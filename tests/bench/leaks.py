@@ -27,8 +27,8 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from elastic.keys import JobKeys, decode, encode
-from elastic.model import Spec
+from elastic.core.keys import JobKeys, decode, encode
+from elastic.core.model import Spec
 from elastic.store.base import Put, Range
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore

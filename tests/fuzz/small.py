@@ -6,9 +6,9 @@ import contextlib
 
 import msgspec
 
-from elastic import compact, keys
+from elastic.core import generation_codec, keys
+from elastic.core.model import Saved, contradiction
 from elastic.errors import ConfigError, DocumentError
-from elastic.model import Saved, contradiction
 from elastic.store.base import Entry
 from elastic.train.wishes import newest_known
 from launcher.agent.history_writer import in_words
@@ -27,13 +27,13 @@ from tests.unit.documents import KEYS
 def read_compact(data: bytes) -> None:
     """A generation is read, and then says the same when it is written; it stands for no more than it may."""
     try:
-        found = compact.read(data)
+        found = generation_codec.read(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return
     if not contradiction(found):
-        again = compact.read(compact.write(found))
+        again = generation_codec.read(generation_codec.write(found))
         assert again == found, (again, found)
-    assert sum(len(place.ports) for place in found.members) <= compact.EXPANDED_MAX
+    assert sum(len(place.ports) for place in found.members) <= generation_codec.EXPANDED_MAX
 
 
 def one_document(data: bytes) -> None:

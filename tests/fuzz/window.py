@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import socket
 
-from elastic.keys import View
-from elastic.model import Role
+from elastic.core.keys import View
+from elastic.core.model import Role
 from launcher.agent.inspect_server import Window
 from launcher.job.render import cells, foot_lines
 from launcher.job.status import NodeState, NodeStatus, describe

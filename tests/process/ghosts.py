@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 
-from elastic.keys import JobKeys, View, ViewReader
+from elastic.core.keys import JobKeys, View, ViewReader
 from elastic.store.etcd import EtcdStore
 from launcher.wire import links
 from launcher.wire.links import Granted, Prove, Vouch

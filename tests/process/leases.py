@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 
-from elastic.keys import JobKeys
+from elastic.core.keys import JobKeys
 from elastic.store.base import Put, Range
 from elastic.store.etcd import EtcdStore
 from launcher.wire.reachability import Probe

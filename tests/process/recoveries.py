@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from elastic.keys import JobKeys
+from elastic.core.keys import JobKeys
 from elastic.store.etcd import EtcdStore
 from launcher.agent import history_writer
 from launcher.history.events import Event

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from elastic.core.keys import Document, JobKeys, encode
+from elastic.core.model import Generation, Go, Member, Np, Place, Spec, Status, Verdict, Why
 from elastic.errors import ConfigError
-from elastic.keys import Document, JobKeys, encode
-from elastic.model import Generation, Go, Member, Np, Place, Spec, Status, Verdict, Why
 from elastic.store.base import Put
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore

@@ -14,7 +14,7 @@ from signal import SIGINT
 
 import pytest
 
-from elastic.keys import JobKeys
+from elastic.core.keys import JobKeys
 from elastic.store.base import Range
 from elastic.store.etcd import EtcdStore
 from launcher.ctl.cli import main

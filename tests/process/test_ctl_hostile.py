@@ -17,8 +17,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from elastic.keys import Document, JobKeys, encode
-from elastic.model import (
+from elastic.core.keys import Document, JobKeys, encode
+from elastic.core.model import (
     Cause,
     FailedToo,
     Generation,

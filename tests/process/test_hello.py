@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from elastic.model import Member
+from elastic.core.model import Member
 from launcher.peers import listener, reachability
 from launcher.peers.listener import Hello
 from launcher.wire.links import Greeting

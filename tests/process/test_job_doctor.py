@@ -12,8 +12,8 @@ from signal import SIGCONT, SIGSTOP
 
 import msgspec
 
-from elastic.keys import JobKeys, decode, encode
-from elastic.model import Member, Spec
+from elastic.core.keys import JobKeys, decode, encode
+from elastic.core.model import Member, Spec
 from elastic.store.base import Put, Range
 from elastic.store.etcd import EtcdStore
 from launcher.wire.reachability import Probe

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic.keys import JobKeys
+from elastic.core.keys import JobKeys
 from elastic.store.base import Delete, Put, Range
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from tests.process.jobs import Job, Stage

@@ -8,7 +8,7 @@ import sys
 from signal import SIGKILL, SIGTERM
 from typing import NamedTuple
 
-from elastic.keys import JobKeys
+from elastic.core.keys import JobKeys
 from elastic.store.base import Put, Range
 from elastic.store.etcd import EtcdStore
 from tests.process.happenings import LIMIT_S

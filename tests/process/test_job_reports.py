@@ -6,7 +6,7 @@ import json
 import re
 from signal import SIGKILL, SIGTERM
 
-from elastic.keys import JobKeys
+from elastic.core.keys import JobKeys
 from elastic.store.etcd import EtcdStore
 from launcher.agent.history_writer import read
 from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd

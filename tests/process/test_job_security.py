@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from elastic.core.keys import JobKeys
 from elastic.errors import StoreDenied
-from elastic.keys import JobKeys
 from elastic.store.base import Put, Range
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore

@@ -13,9 +13,9 @@ from signal import SIGTERM
 
 import pytest
 
+from elastic.core.keys import JobKeys, decode
+from elastic.core.model import SCHEMA
 from elastic.errors import DocumentError
-from elastic.keys import JobKeys, decode
-from elastic.model import SCHEMA
 from elastic.store.base import Delete, Entry, Operation, Put, Range
 from elastic.store.etcd import EtcdStore
 from launcher.agent.store_actions import DAMAGED_MAX

@@ -21,8 +21,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from elastic.core.keys import JobKeys
 from elastic.errors import OutcomeUnknown, StoreUnavailable
-from elastic.keys import JobKeys
 from elastic.store.base import Delete, Put, Range
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdStore

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic.keys import JobKeys
+from elastic.core.keys import JobKeys
 from elastic.store.base import Range
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from launcher.config.credentials import SECRET

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic.right import KILL_S
+from elastic.core.run_deadline import KILL_S
 from launcher.nursery import protocol
 from launcher.system import node_lock
 from launcher.system.processes import descendants

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from msgspec.structs import replace
 
-from elastic.keys import JobKeys, View, encode
+from elastic.core.keys import JobKeys, View, encode
 from elastic.store.base import Delete, Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore

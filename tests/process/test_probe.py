@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
+from elastic.core.keys import JobKeys, encode
+from elastic.core.model import Member
 from elastic.errors import DocumentError
-from elastic.keys import JobKeys, encode
-from elastic.model import Member
 from elastic.store.base import Delete, Entry, Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from elastic.channel import Formed, Joining, Progress, Restored, Said
-from elastic.keys import JobKeys, encode
-from elastic.model import Generation, Member, Place, Why
+from elastic.core.keys import JobKeys, encode
+from elastic.core.model import Generation, Member, Place, Why
 from elastic.store import lookup
 from elastic.store.base import Listing, Put, Range
 from elastic.store.memory import MemoryCore

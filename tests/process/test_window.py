@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic.model import Member, Role
+from elastic.core.model import Member, Role
 from launcher.agent import inspect_server
 from launcher.agent.inspect_server import ASKERS_MAX, FOLLOWERS_MAX, Window
 from launcher.job import inspect_client as asking

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Sequence
 
 from elastic.agentevents import ProvenGone
-from elastic.model import Ended, Generation
-from elastic.proposals import Transaction
+from elastic.core.model import Ended, Generation
+from elastic.core.transactions import Transaction
 from elastic.store.base import Delete, Put, Range
 from tests.sim.nodes import KEYS, UNSTARTABLE, Node, Observer
 from tests.sim.world import World

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from elastic.agentevents import Event
-from elastic.model import Np, Spec
+from elastic.core.model import Np, Spec
 from elastic.store.memory import MemoryCore
 from tests.sim.nodes import Job, Node, Stranger, Violation
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import zlib
 
-from elastic.keys import encode
-from elastic.model import Status, Verdict
+from elastic.core.keys import encode
+from elastic.core.model import Status, Verdict
 from tests.sim.accidents import (
     EVENTS_MIN,
     CrashLoop,

@@ -23,20 +23,20 @@ class Mutation(NamedTuple):
 AGENT: Final = "elastic/agentstate.py"
 GUARDS: Final = "elastic/agentguards.py"
 EFFECTS: Final = "elastic/agenteffects.py"
-MEMBERSHIP: Final = "elastic/membership.py"
+MEMBERSHIP: Final = "elastic/core/decide.py"
 GATE: Final = "elastic/gate.py"
 FORMING: Final = "elastic/forming.py"
 QUESTION: Final = "elastic/question.py"
-PROPOSALS: Final = "elastic/proposals.py"
-BUDGET: Final = "elastic/budget.py"
+PROPOSALS: Final = "elastic/core/transactions.py"
+BUDGET: Final = "elastic/core/restart_policy.py"
 REVISION: Final = "elastic/revision.py"
 ROSTER: Final = "elastic/roster.py"
 RESTARTS: Final = "elastic/restarts.py"
 ABSORB: Final = "elastic/agentabsorb.py"
 LINKS: Final = "elastic/agentlinks.py"
-SPLIT: Final = "elastic/split.py"
+SPLIT: Final = "elastic/core/partition.py"
 DUTIES: Final = "elastic/agentduties.py"
-HALTING: Final = "elastic/halting.py"
+HALTING: Final = "elastic/core/operator_stop.py"
 INBOUND: Final = "elastic/agentinbound.py"
 
 
@@ -452,7 +452,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "plan: joined",
-        "elastic/model.py",
+        "elastic/core/model.py",
         "Why.STOP, Why.JOINED, Why.LEFT)",
         "Why.STOP, Why.LEFT)",
         "who comes while others save hurries nobody",

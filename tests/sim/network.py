@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from elastic.agentevents import Answered, Granted, GrantFailed, Older, Refreshed, SessionLost, ViewChanged
+from elastic.core.keys import View
+from elastic.core.transactions import Transaction, registered_before
 from elastic.errors import StoreError
-from elastic.keys import View
-from elastic.proposals import Transaction, registered_before
 from elastic.store.base import Change, Range
 from tests.sim.clockwork import Clockwork
 from tests.sim.nodes import DEADLINE_S, KEYS, NEVER, RELIST_EVERY_S, Node, Observer

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from elastic.agentevents import Event
 from elastic.agentstate import AgentCore
+from elastic.core.keys import JobKeys, Stored, View, ViewReader
+from elastic.core.model import Generation
+from elastic.core.transactions import Transaction
 from elastic.decisions import Decision, Memory
-from elastic.keys import JobKeys, Stored, View, ViewReader
-from elastic.model import Generation
-from elastic.proposals import Transaction
 from elastic.store.base import Entry, Range
 
 if TYPE_CHECKING:

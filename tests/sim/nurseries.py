@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from elastic.agentevents import Exited, Gone, Hung, Listens, Prepared, StartWorkers, StopWorkers, Unreached
 from elastic.agentfacts import Phase
-from elastic.model import Generation, WorkerExit
-from elastic.split import SPLIT
+from elastic.core.model import Generation, WorkerExit
+from elastic.core.partition import SPLIT
 from tests.sim.network import Network
 from tests.sim.nodes import HOPELESS, KILL_S, NEVER, UNSTARTABLE, Node, WorkerSet
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elastic.keys import View, encode
-from elastic.model import Ended, Generation, Halt, Leave, Status, Verdict, Why
-from elastic.proposals import Transaction
+from elastic.core.keys import View, encode
+from elastic.core.model import Ended, Generation, Halt, Leave, Status, Verdict, Why
+from elastic.core.transactions import Transaction
 from tests.sim.accidents import operator_writes
 from tests.sim.calm import STOP_S, Calm, Expected, went
 from tests.sim.checks import Promises

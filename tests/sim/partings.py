@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from elastic.keys import View
-from elastic.model import Generation, Go, Why
-from elastic.proposals import Transaction
+from elastic.core.keys import View
+from elastic.core.model import Generation, Go, Why
+from elastic.core.transactions import Transaction
 from elastic.seats import works
 from tests.sim import calm
 from tests.sim.accidents import apart_for, pairs_apart, thaw

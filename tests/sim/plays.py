@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from elastic.model import NP_UNLIMITED, Generation, Np
+from elastic.core.model import NP_UNLIMITED, Generation, Np
 from tests.sim import calm, kinds, meetings, operators, partings, races, strangers
 from tests.sim.calm import Calm
 from tests.sim.checks import Promises

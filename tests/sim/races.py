@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from elastic.agentevents import SessionLost
 from elastic.agentguards import DRAIN_PATIENCE_S
-from elastic.keys import encode
-from elastic.model import Generation
-from elastic.proposals import Transaction
+from elastic.core.keys import encode
+from elastic.core.model import Generation
+from elastic.core.transactions import Transaction
 from elastic.seats import serves, works
 from elastic.store.base import Delete, Put, Range
 from tests.sim.accidents import Overtaken, empty, take_away

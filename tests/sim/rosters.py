@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import msgspec
 
 from elastic.agentevents import Exited, Gone, Hung, StartWorkers, StopWorkers
-from elastic.keys import View
-from elastic.model import Ended, Generation, Member, Mode, Np, Place, Role, Roles, Seat, Spec, Status, WorkerExit
-from elastic.proposals import Transaction
+from elastic.core.keys import View
+from elastic.core.model import Ended, Generation, Member, Mode, Np, Place, Role, Roles, Seat, Spec, Status, WorkerExit
+from elastic.core.transactions import Transaction
 from elastic.seats import servers_wanted, serves, vacant_servers, works
 from tests.sim.accidents import alive, cut_for, start
 from tests.sim.checks import Promises, by_operator, chargeable

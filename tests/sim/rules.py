@@ -6,13 +6,13 @@ it decided. So a rule that is taken out of the core is noticed even where no pro
 
 from __future__ import annotations
 
-from elastic.budget import CRASH_LOOP_MAX, INFRA_MAX, RETRY
-from elastic.cooldown import RESTART_ASKED
-from elastic.keys import View
-from elastic.model import PLANNED, Before, Ended, Generation, Go, MemberState, Outcome, Spec, Why
-from elastic.proposals import Transaction
+from elastic.core.host_exclusion import RESTART_ASKED
+from elastic.core.keys import View
+from elastic.core.model import PLANNED, Before, Ended, Generation, Go, MemberState, Outcome, Spec, Why
+from elastic.core.partition import SPLIT
+from elastic.core.restart_policy import CRASH_LOOP_MAX, INFRA_MAX, RETRY
+from elastic.core.transactions import Transaction
 from elastic.question import BATCH_S, SETTLE_MAX_S
-from elastic.split import SPLIT
 from elastic.store.base import Put
 from tests.sim.nodes import KEYS, Node, Observer, SharedReader
 from tests.sim.world import World

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic.agentinbound import CHECK_AFTER_S
-from elastic.model import Generation
+from elastic.core.model import Generation
 from tests.sim.accidents import cut_for
 from tests.sim.calm import Calm
 from tests.sim.meetings import members_of

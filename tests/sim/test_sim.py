@@ -17,7 +17,7 @@ import pytest
 
 from elastic import gate, revision
 from elastic.agentstate import TABLE
-from elastic.membership import Reason
+from elastic.core.decide import Reason
 from elastic.question import Question
 from tests.sim import kinds, life
 from tests.sim.calm import SITUATIONS

@@ -45,10 +45,10 @@ from elastic.agentevents import (
 from elastic.agentfacts import Facts, Limits, Me
 from elastic.agentlinks import concerns, vouch_s
 from elastic.agentstate import AgentCore
+from elastic.core.keys import decode, encode
+from elastic.core.model import Member, Np, Spec
 from elastic.decisions import Policy
 from elastic.errors import DocumentError
-from elastic.keys import decode, encode
-from elastic.model import Member, Np, Spec
 from elastic.store.base import Put, Range
 from elastic.store.memory import MemoryCore
 from tests.sim.clockwork import LATENCY_S

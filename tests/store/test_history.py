@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from elastic.keys import JobKeys
-from elastic.model import Why
+from elastic.core.keys import JobKeys
+from elastic.core.model import Why
 from elastic.store.base import Listing
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore

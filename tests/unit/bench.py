@@ -44,10 +44,8 @@ from elastic.agentevents import (
 )
 from elastic.agentfacts import Facts, Limits, Me, Phase
 from elastic.agentstate import AgentCore
-from elastic.decisions import Policy
-from elastic.errors import StoreError
-from elastic.keys import ViewReader
-from elastic.model import (
+from elastic.core.keys import ViewReader
+from elastic.core.model import (
     Before,
     Budget,
     Cause,
@@ -63,7 +61,9 @@ from elastic.model import (
     Verdict,
     Why,
 )
-from elastic.proposals import registered_before
+from elastic.core.transactions import registered_before
+from elastic.decisions import Policy
+from elastic.errors import StoreError
 from elastic.store.base import Range
 from launcher.config.readers import np as read_np
 from tests.unit.documents import KEYS

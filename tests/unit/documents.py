@@ -9,9 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from elastic.decisions import Memory
-from elastic.keys import Document, JobKeys, Stored, View
-from elastic.model import (
+from elastic.core.keys import Document, JobKeys, Stored, View
+from elastic.core.model import (
     Before,
     Budget,
     Cause,
@@ -33,7 +32,8 @@ from elastic.model import (
     Why,
     WorkerExit,
 )
-from elastic.split import SPLIT
+from elastic.core.partition import SPLIT
+from elastic.decisions import Memory
 
 KEYS = JobKeys("j1")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from elastic.keys import encode
+from elastic.core.keys import encode
 from elastic.store.base import Put
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from elastic.keys import Document, JobKeys, View, ViewReader, encode
-from elastic.proposals import Transaction
+from elastic.core.keys import Document, JobKeys, View, ViewReader, encode
+from elastic.core.transactions import Transaction
 from elastic.store.base import Delete as DeleteOperation
 from elastic.store.base import Entry, Operation, Put, Range
 from elastic.store.memory import MemoryCore

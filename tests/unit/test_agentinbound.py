@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elastic.agentevents import CloseInbound, Dialled, LookUp, Say, Vouched
 from elastic.agentinbound import CHECK_AFTER_S, CHECK_EVERY_S, UNCONFIRMED_MAX
-from elastic.model import Before, Why
+from elastic.core.model import Before, Why
 from tests.unit.bench import LEASE_TTL_S, Bench, running, spare
 from tests.unit.documents import KEYS
 

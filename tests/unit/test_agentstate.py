@@ -13,8 +13,8 @@ from elastic.agentevents import (
     StartWorkers,
 )
 from elastic.agentfacts import Phase
-from elastic.model import Before, Cause, Ended, Status, Why
-from elastic.right import margin_s
+from elastic.core.model import Before, Cause, Ended, Status, Why
+from elastic.core.run_deadline import margin_s
 from tests.unit.bench import Bench, gated, joining, running, spare, stopping
 from tests.unit.documents import KEYS
 from tests.unit.views import worker_exit

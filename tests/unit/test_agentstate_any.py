@@ -39,10 +39,10 @@ from elastic.agentevents import (
 )
 from elastic.agentfacts import Facts, Limits, Me, Phase
 from elastic.agentstate import AgentCore
+from elastic.core.keys import Stored, View
+from elastic.core.model import Before, Np, Spec, Status, Why
+from elastic.core.transactions import Transaction
 from elastic.decisions import Policy
-from elastic.keys import Stored, View
-from elastic.model import Before, Np, Spec, Status, Why
-from elastic.proposals import Transaction
 from tests.unit.bench import IN_PHASE, Bench, vouched
 from tests.unit.documents import KEYS, job_views, nodes, texts, views, worker_exits
 from tests.unit.views import member, worker_exit

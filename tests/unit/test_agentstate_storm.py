@@ -20,10 +20,10 @@ from elastic.agentevents import (
 )
 from elastic.agentfacts import Facts, Limits, Me
 from elastic.agentstate import AgentCore
-from elastic.keys import Stored, View
-from elastic.membership import Policy
-from elastic.model import Np, Spec
-from elastic.proposals import Transaction
+from elastic.core.decide import Policy
+from elastic.core.keys import Stored, View
+from elastic.core.model import Np, Spec
+from elastic.core.transactions import Transaction
 from elastic.store.base import Entry
 from tests.unit.documents import KEYS
 from tests.unit.views import member

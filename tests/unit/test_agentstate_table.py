@@ -27,8 +27,8 @@ from elastic.agentevents import (
 )
 from elastic.agentfacts import Phase
 from elastic.agentstate import ROWS, TABLE
-from elastic.model import Before, Outcome, Status, Why
-from elastic.proposals import Transaction
+from elastic.core.model import Before, Outcome, Status, Why
+from elastic.core.transactions import Transaction
 from tests.unit.bench import (
     IN_PHASE,
     Bench,

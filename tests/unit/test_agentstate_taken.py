@@ -8,7 +8,7 @@ import pytest
 
 from elastic.agentevents import StopWorkers, ViewChanged
 from elastic.agentfacts import Phase
-from elastic.model import Before, Why
+from elastic.core.model import Before, Why
 from elastic.store.base import Put
 from tests.unit.bench import Bench, done, running, serving
 from tests.unit.documents import KEYS

@@ -12,8 +12,8 @@ from elastic.agentevents import (
     StopWorkers,
 )
 from elastic.agentfacts import Phase
-from elastic.model import PLANNED, Before, Ended, MemberState, Status, Why, WorkerExit
-from elastic.right import margin_s
+from elastic.core.model import PLANNED, Before, Ended, MemberState, Status, Why, WorkerExit
+from elastic.core.run_deadline import margin_s
 from tests.unit.bench import done, joining, leaving, running, serving, spare, stopping
 from tests.unit.views import worker_exit
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.model import Role
+from elastic.core.model import Role
 from launcher.wire import inspect, links
 from launcher.wire.inspect import (
     ANSWER_MAX,

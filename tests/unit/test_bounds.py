@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from elastic.core.keys import decode, encode
+from elastic.core.model import Generation, Go, Member, Np, Spec
 from elastic.errors import DocumentError
-from elastic.keys import decode, encode
-from elastic.model import Generation, Go, Member, Np, Spec
 from tests.unit.documents import KEYS
 
 MEMBER = b'{"host":"h","slots":1,"masters":[1],"ports":[2]}'

@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.budget import (
+from elastic.core.keys import Stored
+from elastic.core.model import ANY_RANK, Before, Budget, Ended, FailedToo, Np, Outcome, Role, Spec, Why, WorkerExit
+from elastic.core.restart_policy import (
     BACKOFF_MAX_S,
     CRASH_LOOP_MAX,
     INFRA_MAX,
@@ -19,8 +21,6 @@ from elastic.budget import (
     cause_of,
     judge,
 )
-from elastic.keys import Stored
-from elastic.model import ANY_RANK, Before, Budget, Ended, FailedToo, Np, Outcome, Role, Spec, Why, WorkerExit
 from tests.unit.views import worker_exit
 
 SPEC = Spec(np=Np(low=1, high=3, first=1), slots=2, restarts_max=3, fatal_exit_codes=(42, -6))

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastic.compact import MARK, read, write
+from elastic.core.generation_codec import MARK, read, write
+from elastic.core.keys import decode
+from elastic.core.model import Before, Generation, Place, Role, Seat, Why, contradiction
 from elastic.errors import DocumentError
-from elastic.keys import decode
-from elastic.model import Before, Generation, Place, Role, Seat, Why, contradiction
 from elastic.question import lean
 from tests.unit.documents import KEYS, budgets, causes, generations_g, hosts, texts
 

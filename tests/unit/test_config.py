@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastic.core.model import NP_UNLIMITED, Np
 from elastic.errors import ConfigError
-from elastic.model import NP_UNLIMITED, Np
 from launcher.config import argv as commandline
 from launcher.config import flags, readers
 from launcher.config.config import Config, parse

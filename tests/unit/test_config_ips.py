@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from elastic.core.keys import JOB_ID
+from elastic.core.model import Np
 from elastic.errors import ConfigError
-from elastic.keys import JOB_ID
-from elastic.model import Np
 from launcher.config.config import check, parse
 from launcher.local import served_etcd
 from launcher.local.commands import node_argv

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.budget import judge
-from elastic.cooldown import COOLDOWN_MAX_S, HOSTS_MAX, KEEP_OUT_AFTER, blame, budget_of, clock_time, length
+from elastic.core.host_exclusion import COOLDOWN_MAX_S, HOSTS_MAX, KEEP_OUT_AFTER, blame, budget_of, clock_time, length
+from elastic.core.keys import Stored
+from elastic.core.model import Before, Budget, Cooldown, Ended, Mode, Np, Outcome, Spec, Why
+from elastic.core.restart_policy import judge
 from elastic.decisions import Form, Memory, Open, Reason, Wait
-from elastic.keys import Stored
-from elastic.model import Before, Budget, Cooldown, Ended, Mode, Np, Outcome, Spec, Why
 from tests.unit.views import Job, nodes_of, worker_exit
 
 COOLDOWN_S = 60.0

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from elastic.agentfacts import Phase
+from elastic.core.keys import decode
+from elastic.core.model import SCHEMA, Before, Status, Why
 from elastic.decisions import Reason
 from elastic.errors import DocumentError
-from elastic.keys import decode
-from elastic.model import SCHEMA, Before, Status, Why
 from elastic.store.base import Put
 from tests.unit import test_joining as joins
 from tests.unit.bench import Bench, joining, running, spare

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from elastic.channel import Progress
+from elastic.core.keys import encode
 from elastic.errors import OutcomeUnknown, StoreUnavailable
-from elastic.keys import encode
 from elastic.store.base import Delete, Put, Range
 from launcher.agent.curve_publisher import CourseWriter
 from launcher.history import training_curve

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from elastic.agentevents import Drain, StopWorkers
 from elastic.agentfacts import DEADLINE_SPARE_S
-from elastic.membership import Reason
-from elastic.model import Before, Ended, MemberState, Why
+from elastic.core.decide import Reason
+from elastic.core.model import Before, Ended, MemberState, Why
 from tests.unit.bench import Bench, done, joining, running, spare
 from tests.unit.views import Job, nodes_of
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from elastic.model import Generation, Place, Why
+from elastic.core.model import Generation, Place, Why
 from launcher.workers.environment import LIST_BYTES_MAX, OURS, SECRETS, Told, worker_environment
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic.model import Role
+from elastic.core.model import Role
 from launcher.logs.environment_dump import looks_secret, name_of, text, write
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from elastic.agentevents import Action, Event, Exited, SessionLost, StopWorkers
-from elastic.model import Cause
+from elastic.core.model import Cause
 from launcher.logs import shared_file
 from launcher.logs.event_log import FILE, EventLog
 from tests.unit.bench import Bench, running

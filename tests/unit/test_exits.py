@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from elastic.split import SPLIT
+from elastic.core.partition import SPLIT
 from launcher.workers.exits import (
     consequence,
     describe,

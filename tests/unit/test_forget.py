@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from elastic.keys import Document, JobKeys, encode
-from elastic.model import Generation, Go, Member, Np, Place, Spec, Status, Verdict, Why
+from elastic.core.keys import Document, JobKeys, encode
+from elastic.core.model import Generation, Go, Member, Np, Place, Spec, Status, Verdict, Why
 from elastic.store.base import Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from elastic.core.keys import encode
+from elastic.core.model import SCHEMA, Leave, Status
 from elastic.errors import StoreUnavailable
-from elastic.keys import encode
-from elastic.model import SCHEMA, Leave, Status
 from elastic.store.base import Delete, Put, Range
 from launcher.config.readers import np
 from launcher.ctl import stop as stop_module

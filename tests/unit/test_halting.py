@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from elastic.core.keys import Stored
+from elastic.core.model import Halt, Status, Why
 from elastic.decisions import Reason
-from elastic.keys import Stored
-from elastic.model import Halt, Status, Why
 from elastic.question import RETURN_S
 from tests.unit.views import Job, nodes_of
 

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from elastic.core.keys import encode
+from elastic.core.model import Budget, Cause, Generation, Go, Place, Status, Verdict, Why
+from elastic.core.transactions import Transaction, leave
 from elastic.errors import StoreUnavailable
-from elastic.keys import encode
-from elastic.model import Budget, Cause, Generation, Go, Place, Status, Verdict, Why
-from elastic.proposals import Transaction, leave
 from elastic.store.base import Entry, Put, Range
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore

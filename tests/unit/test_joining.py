@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from elastic.agentfacts import Me
-from elastic.joining import SPEC_FLAGS, JoinPlan, join
-from elastic.keys import encode
-from elastic.model import SCHEMA, Mode, Roles, Spec, Status, Verdict
+from elastic.core.admission import SPEC_FLAGS, JoinPlan, join
+from elastic.core.keys import encode
+from elastic.core.model import SCHEMA, Mode, Roles, Spec, Status, Verdict
 from elastic.store.base import Put
 from launcher.config.readers import np as read_np
 from tests.unit.documents import KEYS

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.model import Role
+from elastic.core.model import Role
 from launcher.logs.json_format import JsonLines, Line, Output, Severity, What
 
 AT = datetime(2026, 11, 23, 10, 0, 0, 123456, tzinfo=UTC)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elastic.core.keys import DOCUMENT_BYTES_MAX, Document, JobKeys, Stored, ViewReader, decode, encode
+from elastic.core.model import Ended, Generation, Member, Np, Outcome, Place, Saved, Spec, Why
 from elastic.errors import DocumentError
-from elastic.keys import DOCUMENT_BYTES_MAX, Document, JobKeys, Stored, ViewReader, decode, encode
-from elastic.model import Ended, Generation, Member, Np, Outcome, Place, Saved, Spec, Why
 from elastic.store.base import Entry, Range
 from tests.unit.documents import KEYS, keyed
 from tests.unit.views import member

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic.model import Generation, Place, Role, Seat, Why
+from elastic.core.model import Generation, Place, Role, Seat, Why
 from launcher.logs.console import Console
 from launcher.logs.logger import Narrator
 from launcher.logs.writer import Directly

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elastic.core.decide import decide
+from elastic.core.keys import View
+from elastic.core.model import Ended, MemberState, Status
 from elastic.decisions import Conclude, Form, Memory, Open, Wait
-from elastic.keys import View
-from elastic.membership import decide
-from elastic.model import Ended, MemberState, Status
 from tests.unit.documents import job_views, memories, times, views
 from tests.unit.views import POLICY, Job
 

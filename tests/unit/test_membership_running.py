@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from elastic.core.decide import remember
+from elastic.core.model import Before, Budget, Ended, Member, Outcome, Status, Why
 from elastic.decisions import Memory, Reason
-from elastic.membership import remember
-from elastic.model import Before, Budget, Ended, Member, Outcome, Status, Why
 from tests.unit.views import Job, nodes_of
 
 # --- the end of the job -------------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from elastic.core.decide import decide
+from elastic.core.model import Budget, Status, Why
 from elastic.decisions import Memory, Reason, Wait
-from elastic.membership import decide
-from elastic.model import Budget, Status, Why
 from elastic.question import LINK_PATIENCE_S
 from tests.unit.views import POLICY, Job, nodes_of
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from elastic.agentevents import Action, Event
 from elastic.agentfacts import Facts, Phase
+from elastic.core.model import Before, Why
 from elastic.errors import ConfigError
-from elastic.model import Before, Why
 from launcher.config.config import parse
 from launcher.config.readers import np as read_np
 from launcher.history.recovery import Mark, Recovery

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from elastic import model
-from elastic.model import NP_UNLIMITED, SCHEMA, Budget, Generation, Np, Place, Spec, Why
+from elastic.core import model
+from elastic.core.model import NP_UNLIMITED, SCHEMA, Budget, Generation, Np, Place, Spec, Why
 from launcher.config.readers import np as read_np
 
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from elastic.agentfacts import Phase
-from elastic.model import Why
+from elastic.core.model import Why
 from launcher.metrics.catalog import JOB, METRICS, PREFIX, PROCESS, Kind
 from launcher.metrics.collector import WorkerState
 

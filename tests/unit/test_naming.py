@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from elastic.model import ANY_RANK, Role, WorkerExit
-from elastic.naming import failed_words, listed, log_name, process_name
+from elastic.core.model import ANY_RANK, Role, WorkerExit
+from elastic.core.text import failed_words, listed, log_name, process_name
 from launcher.logs.logger import closing_line, process_log, worker_log
 from tests.unit.views import worker_exit
 

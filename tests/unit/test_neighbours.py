@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.model import Generation, Place, Why
-from elastic.split import OTHERS_MAX, looked_at
+from elastic.core.model import Generation, Place, Why
+from elastic.core.partition import OTHERS_MAX, looked_at
 from launcher.peers.startup_check import beside
 
 

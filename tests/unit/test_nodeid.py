@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from elastic.compact import MARK as CHARACTERS
+from elastic.core.generation_codec import MARK as CHARACTERS
 from launcher.agent import node_id
 
 

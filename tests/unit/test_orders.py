@@ -8,9 +8,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from elastic.keys import JobKeys, Stored, decode, encode
-from elastic.model import Leave, Mode, Roles, Spec
-from elastic.proposals import Transaction
+from elastic.core.keys import JobKeys, Stored, decode, encode
+from elastic.core.model import Leave, Mode, Roles, Spec
+from elastic.core.transactions import Transaction
 from elastic.store.base import Put
 from elastic.store.memory import MemoryCore
 from elastic.store.memory_store import MemoryStore

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from elastic.model import Status, Verdict
+from elastic.core.model import Status, Verdict
 from launcher.history.job_report import tell
 from launcher.history.training_curve import Course, Point
 from launcher.job.overview import Picture

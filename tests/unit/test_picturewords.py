@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.model import MemberState, Role
+from elastic.core.model import MemberState, Role
 from launcher.job.render import COLUMNS, cells, foot_lines, length, rows, speed
 from launcher.job.status import NodeState, NodeStatus, describe
 from launcher.wire.inspect import Snapshot, WorkerNow, WorkerState

@@ -7,9 +7,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from elastic.decisions import Conclude, Form, Open, Reason
-from elastic.keys import View
-from elastic.model import (
+from elastic.core.keys import View
+from elastic.core.model import (
     Before,
     Budget,
     Ended,
@@ -26,7 +25,7 @@ from elastic.model import (
     Verdict,
     Why,
 )
-from elastic.proposals import (
+from elastic.core.transactions import (
     ARRIVED_REVISIONS_MAX,
     Transaction,
     leave,
@@ -38,6 +37,7 @@ from elastic.proposals import (
     say,
     unless_others_went,
 )
+from elastic.decisions import Conclude, Form, Open, Reason
 from elastic.store.base import OPERATIONS_MAX, Entry
 from tests.unit.documents import KEYS
 from tests.unit.shelf import Shelf

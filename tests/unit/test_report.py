@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic.model import Cause, FailedToo, Role, Status, Verdict, WorkerExit
+from elastic.core.model import Cause, FailedToo, Role, Status, Verdict, WorkerExit
 from launcher.text.failure_report import abort_line, echo_line, ended_lines, failure_lines, stopped_line
 
 FIRST = WorkerExit(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.right import CLOCK_ERROR, KILL_S, NEVER, Right, margin_s
+from elastic.core.run_deadline import CLOCK_ERROR, KILL_S, NEVER, Right, margin_s
 
 moments = st.floats(0, 1e6)
 held = Right().refreshed(100.0, 5.0, 120.0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from elastic.core.model import NP_UNLIMITED, Np, Roles
 from elastic.errors import ConfigError
-from elastic.model import NP_UNLIMITED, Np, Roles
 from launcher.config.config import Config, parse
 from launcher.config.ps_layout import SEATS_MAX, listed_hosts, own_host, split_endpoint, static_hosts, wanted_ports
 

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from elastic.core.keys import decode, encode
+from elastic.core.model import Saved
 from elastic.errors import StoreUnavailable
-from elastic.keys import decode, encode
-from elastic.model import Saved
 from elastic.store.base import Put, Range
 from launcher.agent import checkpoint_publisher
 from launcher.agent.checkpoint_publisher import SavedSteps

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from elastic.core.keys import Stored, View
+from elastic.core.model import Before, Generation, Go, Np, Place, Role, Seat, Spec, Why
 from elastic.errors import ConfigError
-from elastic.keys import Stored, View
-from elastic.model import Before, Generation, Go, Np, Place, Role, Seat, Spec, Why
 from launcher.job.placement import Found, absent, named, where
 
 SPEC = Spec(np=Np(low=1, high=3, first=1), slots=2)

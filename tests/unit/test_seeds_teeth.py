@@ -58,7 +58,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "A8",
-        "elastic/joining.py",
+        "elastic/core/admission.py",
         "if mine.ips and stored.ips != mine.ips:",
         "if mine.ips and set(stored.ips) != set(mine.ips):",
         "tests/unit/test_joining.py::test_another_list_or_order_of_hosts_is_refused_with_both",
@@ -121,7 +121,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "A31",
-        "elastic/budget.py",
+        "elastic/core/restart_policy.py",
         "(ECHO if worker.consequence else OWN, worker)",
         "(OWN, worker)",
         "tests/unit/test_budget.py::test_an_echo_that_was_recorded_first_is_not_the_cause",
@@ -192,7 +192,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "C23",
-        "elastic/hostlist.py",
+        "elastic/core/host_order.py",
         "if not ips or missing > len(absent):",
         "if absent is not None:",
         "tests/unit/test_membership_ips.py::test_the_missing_hosts_are_named",
@@ -206,7 +206,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "D11",
-        "elastic/versions.py",
+        "elastic/core/versions.py",
         """partition("+")[0].split(".")[:2]""",
         """partition("+")[0].split(".")[:1]""",
         "tests/unit/test_versions.py::test_only_another_major_or_minor_version_keeps_nodes_apart",

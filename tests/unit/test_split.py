@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from elastic.agentevents import StopWorkers, Unreached
-from elastic.budget import PROGRESS_RUN_S
-from elastic.cooldown import APART_MAX, HOSTS_MAX, blame, budget_of, noted_apart, taken_for_linked
+from elastic.core.host_exclusion import APART_MAX, HOSTS_MAX, blame, budget_of, noted_apart, taken_for_linked
+from elastic.core.model import Before, Budget, Cooldown, Ended, Go, Outcome, Why, WorkerExit
+from elastic.core.partition import SPLIT, apart, looked_at, not_reached_by
+from elastic.core.restart_policy import PROGRESS_RUN_S
 from elastic.decisions import Form, Reason
-from elastic.model import Before, Budget, Cooldown, Ended, Go, Outcome, Why, WorkerExit
-from elastic.split import SPLIT, apart, looked_at, not_reached_by
 from tests.unit.bench import Bench
 from tests.unit.documents import KEYS
 from tests.unit.views import Job, nodes_of, worker_exit

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
-from elastic.keys import JobKeys, Stored, View, ViewReader, encode
-from elastic.model import (
+from elastic.core.keys import JobKeys, Stored, View, ViewReader, encode
+from elastic.core.model import (
     Before,
     Budget,
     Cause,

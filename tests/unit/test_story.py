@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.model import Status, Verdict, Why
+from elastic.core.model import Status, Verdict, Why
 from launcher.history.events import KEPT, Event, Failure, What
 from launcher.history.job_report import Story, tell
 from launcher.history.training_curve import Course, Point

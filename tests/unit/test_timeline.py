@@ -8,7 +8,7 @@ import pytest
 
 from elastic.agentevents import Action, Event, Gone, ProvenGone
 from elastic.agentfacts import Facts, Phase
-from elastic.model import Before, Ended, Outcome, Why
+from elastic.core.model import Before, Ended, Outcome, Why
 from launcher.history.events import What, of_recovery
 from launcher.history.recorder import LINGER_S, PATIENCE_S, START_PATIENCE_S, Timeline
 from launcher.history.recovery import Mark, Recovery, phases, shown

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from elastic.core.model import Mode, Np
 from elastic.errors import ConfigError
-from elastic.model import Mode, Np
 from launcher.config.flags import BY_NAME as FLAGS
 from launcher.torchrun import options
 from launcher.torchrun.messages import in_torchruns_words

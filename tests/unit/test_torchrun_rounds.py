@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic.agentevents import Exited, Gone, StartWorkers, StopWorkers
-from elastic.model import ANY_RANK, Budget, Generation, Go, Place, Why, WorkerExit
+from elastic.core.model import ANY_RANK, Budget, Generation, Go, Place, Why, WorkerExit
 from launcher.torchrun.rounds import Rounds
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.versions import differences
+from elastic.core.versions import differences
 from launcher import __version__
 from launcher.agent import versions
 from launcher.config.config import Config, parse

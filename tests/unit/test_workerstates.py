@@ -17,7 +17,7 @@ from elastic.channel import (
     Said,
     Standing,
 )
-from elastic.model import Role
+from elastic.core.model import Role
 from launcher.wire.inspect import WorkerState
 from launcher.workers.reports.states import Seen, WorkerStates
 

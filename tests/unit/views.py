@@ -10,19 +10,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from elastic.core.decide import decide
+from elastic.core.keys import Stored, View
+from elastic.core.model import Budget, Ended, Generation, Member, MemberState, Outcome, Spec, WorkerExit
 from elastic.decisions import Conclude, Decision, Form, Memory, Open, Policy, Reason, Wait
-from elastic.keys import Stored, View
-from elastic.membership import decide
-from elastic.model import (
-    Budget,
-    Ended,
-    Generation,
-    Member,
-    MemberState,
-    Outcome,
-    Spec,
-    WorkerExit,
-)
 from launcher.config.readers import np as read_np
 
 KILL_S = 1.0

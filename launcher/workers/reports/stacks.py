@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from elastic.channel import fitting
-from elastic.naming import process_name
+from elastic.core.text import process_name
 from launcher.logs.worker_log import StartLog
 from launcher.system.processes import is_frozen
 from launcher.wire.inspect import WORDS_MAX, Refusal, StackText, WorkerState

@@ -25,7 +25,7 @@ from elastic.channel import (
     Standing,
     fitting,
 )
-from elastic.model import Role
+from elastic.core.model import Role
 from launcher.wire.inspect import METRICS_MAX, WORDS_MAX, WorkerNow, WorkerState
 from launcher.workers.reports.step_rate import Steps
 

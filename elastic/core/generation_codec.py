@@ -26,8 +26,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from elastic.model import Amount, Before, Budget, Cause, Count, Generation, Host, Number, Place, Role, Why
-from elastic.naming import MARK_LENGTH
+from elastic.core.model import Amount, Before, Budget, Cause, Count, Generation, Host, Number, Place, Role, Why
+from elastic.core.text import MARK_LENGTH
 
 EXPANDED_MAX = 1_000_000
 """Ports, seats and nodes of the world before in one document: more than a document of the longest size needs."""

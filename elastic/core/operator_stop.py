@@ -9,8 +9,8 @@ once, and who still has workers stops them fast. A job whose workers all ended w
 from __future__ import annotations
 
 from elastic import roster
+from elastic.core.model import Before, Ended, Generation, Halt, Outcome, Status, Verdict, Why
 from elastic.decisions import Conclude, Decision, Form, Reason, Wait
-from elastic.model import Before, Ended, Generation, Halt, Outcome, Status, Verdict, Why
 from elastic.question import Question, completed, named
 
 

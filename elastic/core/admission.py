@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from elastic.keys import JobKeys, View
-from elastic.model import SCHEMA, Mode, Roles, Spec
-from elastic.proposals import Transaction, register, run_again
-from elastic.versions import Difference, differences
+from elastic.core.keys import JobKeys, View
+from elastic.core.model import SCHEMA, Mode, Roles, Spec
+from elastic.core.transactions import Transaction, register, run_again
+from elastic.core.versions import Difference, differences
 
 if TYPE_CHECKING:
     from elastic.agentfacts import Me

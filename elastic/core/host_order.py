@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from elastic.model import Place
+from elastic.core.model import Place
 
 NAMED_MAX = 8
 """So many hosts are named in a sentence, the rest is counted."""

@@ -6,9 +6,9 @@ sentence. The proposer calls it after every change and at the time it asked for;
 The rules, in the order they are asked:
 
 1. A verdict ends everything. A document that cannot be read stops everything until a person has looked. Where an
-   operator stops the job, nothing else is asked (`elastic.halting`).
+   operator stops the job, nothing else is asked (`elastic.core.operator_stop`).
 2. No generation yet: wait for the first nodes, then for the settling window, then form, with the go: nobody ran before.
-   With a list of hosts (`--ips`) members stand in its order, and each host has one place (`elastic.hostlist`).
+   With a list of hosts (`--ips`) members stand in its order, and each host has one place (`elastic.core.host_order`).
 3. The newest generation has its go: complete it, or replace it because of a loss, a failure, workers that had to be
    stopped, a drain, fewer nodes wanted, or newcomers. Unplanned before planned; nothing planned after the first ok.
 4. The newest generation waits at the gate: replace it if its members changed, or if the planned stop before it went
@@ -16,20 +16,21 @@ The rules, in the order they are asked:
 
 A parameter-server job has rules of its own for what runs (`elastic.roster`); the gate and the budget are the same.
 
-Nothing here is about safety between two proposers: that is the compare of the transaction (`elastic.proposals`).
+Nothing here is about safety between two proposers: that is the compare of the transaction (`elastic.core.transactions`).
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from elastic import halting, hostlist, roster
-from elastic.cooldown import length, listed
+from elastic import roster
+from elastic.core import host_order, operator_stop
+from elastic.core.host_exclusion import length, listed
+from elastic.core.keys import View
+from elastic.core.model import Ended, Generation, Roles, Why
 from elastic.decisions import Conclude, Decision, Form, Memory, Open, Policy, Reason, Wait
 from elastic.forming import failure_words, form, is_echo, lost_words, reform
 from elastic.gate import at_gate, opening
-from elastic.keys import View
-from elastic.model import Ended, Generation, Roles, Why
 from elastic.observing import observe, remember
 from elastic.question import (
     BATCH_S,
@@ -77,9 +78,9 @@ def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Deci
 
 
 def _answer(q: Question) -> tuple[Decision, Memory]:
-    halt = halting.asked(q)
+    halt = operator_stop.asked(q)
     if halt is not None:
-        return halting.answer(q, halt), q.memory
+        return operator_stop.answer(q, halt), q.memory
     roles = roster.roles_of(q.spec)
     if roles is not None:
         return _of_roster(q, roles)
@@ -108,13 +109,13 @@ def _first(q: Question) -> tuple[Decision, Memory]:
     nodes = q.newcomers()
     need = q.spec.np.first
     if len(nodes) < need:
-        more = hostlist.awaited(q.spec.ips, q.hosts(nodes), need - len(nodes))
+        more = host_order.awaited(q.spec.ips, q.hosts(nodes), need - len(nodes))
         text = f"{counted(len(nodes), need)} here; waiting for {more}"
         return Wait(Reason.MISSING, text), q.memory
     until = q.settled_at(nodes)
     expected = q.expected(max(len(nodes), q.memory.size_before))
     if len(nodes) < expected and q.now < until:
-        whom = hostlist.others(q.spec.ips, q.hosts(nodes))
+        whom = host_order.others(q.spec.ips, q.hosts(nodes))
         return Wait(Reason.SETTLING, settling(len(nodes), expected, until - q.now, whom), until), q.memory
     reason = f"{counted(len(nodes), expected)} here"
     return _at_once(q, form(q, Reason.FORMED, Why.FIRST, reason, [])), q.memory

@@ -9,7 +9,7 @@
     <prefix>/<job>/spec                 model.Spec
     <prefix>/<job>/leave/<node>         model.Leave, from an operator: that node is to leave
     <prefix>/<job>/members/<node>       model.Member, under the node's lease
-    <prefix>/<job>/generation           model.Generation, the one document that the proposer writes (`elastic.compact`)
+    <prefix>/<job>/generation           model.Generation, the one document that the proposer writes (`elastic.core.generation_codec`)
     <prefix>/<job>/go                   model.Go
     <prefix>/<job>/outcomes/<g>/<node>  model.Outcome; g with ten digits, so that keys sort by it. Of a later start in
                                         the same generation (a roster's revision) the node is <node>/<since>
@@ -32,9 +32,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from elastic import compact
-from elastic.errors import DocumentError
-from elastic.model import (
+from elastic.core import generation_codec
+from elastic.core.model import (
     SCHEMA,
     Arrival,
     Generation,
@@ -48,6 +47,7 @@ from elastic.model import (
     Verdict,
     contradiction,
 )
+from elastic.errors import DocumentError
 from elastic.store.base import Entry, Range
 from elastic.unreadable import UNREADABLE
 
@@ -248,7 +248,7 @@ class ViewReader:
 
 def encode(document: Document) -> bytes:
     """Write a document as compact JSON."""
-    return compact.write(document) if isinstance(document, Generation) else _ENCODER.encode(document)
+    return generation_codec.write(document) if isinstance(document, Generation) else _ENCODER.encode(document)
 
 
 def decode(keys: JobKeys, key: str, value: bytes) -> Any:
@@ -303,7 +303,7 @@ _SINGLE: Final[Mapping[str, Callable[[bytes], Any]]] = {
     "incarnation": msgspec.json.Decoder(str).decode,
     "secret": msgspec.json.Decoder(str).decode,
     "spec": msgspec.json.Decoder(Spec).decode,
-    "generation": compact.read,
+    "generation": generation_codec.read,
     "go": msgspec.json.Decoder(Go).decode,
     "verdict": msgspec.json.Decoder(Verdict).decode,
     "saved": msgspec.json.Decoder(Saved).decode,

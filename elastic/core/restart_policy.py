@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from elastic.cooldown import (
+from elastic.core.host_exclusion import (
     APART_MAX,
     NAMED_MAX,
     RESTART_ASKED,
@@ -20,8 +20,8 @@ from elastic.cooldown import (
     kept_out_by,
     noted_apart,
 )
-from elastic.keys import Stored
-from elastic.model import (
+from elastic.core.keys import Stored
+from elastic.core.model import (
     ANY_RANK,
     Before,
     Budget,
@@ -36,7 +36,7 @@ from elastic.model import (
     Why,
     WorkerExit,
 )
-from elastic.split import SPLIT, apart, not_reached_by
+from elastic.core.partition import SPLIT, apart, not_reached_by
 
 PROGRESS_RUN_S = 60.0
 """A generation whose script reports no steps made progress if it ran for this long."""

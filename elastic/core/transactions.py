@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from elastic.core.decide import Conclude, Form, Open
+from elastic.core.keys import JobKeys, View, decode, encode
+from elastic.core.model import Arrival, Generation, Go, Member, Outcome, Spec, Status, Verdict
 from elastic.errors import DocumentError
-from elastic.keys import JobKeys, View, decode, encode
-from elastic.membership import Conclude, Form, Open
-from elastic.model import Arrival, Generation, Go, Member, Outcome, Spec, Status, Verdict
 from elastic.store.base import OPERATIONS_MAX, Compare, Delete, Entry, Instead, Operation, Put, Range, Read, TxnResult
 
 LOST_COMPARED_MAX = 50

@@ -9,7 +9,7 @@ world with it fails, and no restart mends that. So failures are counted by host,
 - A script whose rank 0 fails looks like a broken host, too, until it fails on another one. So at most one of
   `BLAMED_ONE_OF` hosts is blamed in a row (one of two, one alone); with more it is the script's fault: who is kept out
   because of this row comes back, and the budget pays for all of it, as if nobody had been kept out.
-- A host that others do not reach (`elastic.split`) is kept out at once. While the proposer does not reach it either, it
+- A host that others do not reach (`elastic.core.partition`) is kept out at once. While the proposer does not reach it either, it
   is no newcomer when its time is over.
 - The budget is for the script's faults. It does not pay for the failures of a host that is kept out.
 
@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from elastic.keys import View
-from elastic.model import Budget, Cooldown, Outcome
+from elastic.core.keys import View
+from elastic.core.model import Budget, Cooldown, Outcome
 
 KEEP_OUT_AFTER = 2
 """Once may be anything. With the default of three restarts, one is left when a host is seen to be broken."""

@@ -1,6 +1,6 @@
 """The words of the project as frozen values (pure).
 
-Everything that stands in the store is one of these; `elastic.keys` writes and reads them. The words are those of the
+Everything that stands in the store is one of these; `elastic.core.keys` writes and reads them. The words are those of the
 design: job, node, member, worker, generation, go, outcome, verdict.
 """
 
@@ -244,13 +244,13 @@ class Before(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Cooldown(msgspec.Struct, frozen=True, array_like=True):
-    """A host whose workers failed by themselves (`elastic.cooldown`).
+    """A host whose workers failed by themselves (`elastic.core.host_exclusion`).
 
     `failures`: so often in a row without progress; `charged` of them cost the job a restart, `spared` were given back
     when the host was kept out. `times`: how often it was, until it takes part in progress again; `g`: the generation
     whose failure did it last, 0 if none did. `left_s`: so long it is kept out, counted by each reader from when it
     first sees this, because wall clocks differ; 0 if it is not. `words`: how its workers ended. `apart`: it was kept
-    out because others did not reach it (`elastic.split`), and `words` say who.
+    out because others did not reach it (`elastic.core.partition`), and `words` say who.
     """
 
     host: Annotated[str, msgspec.Meta(max_length=253)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from elastic.model import Spec
+from elastic.core.model import Spec
 
 SPLIT: Final = "the network is split"
 """What of the machine is to blame where a worker is ended because others cannot be reached (`WorkerExit.infra`)."""

@@ -1,0 +1,1 @@
+"""The rules of a job, pure: documents, admission, membership, restarts. Time and randomness are arguments."""
