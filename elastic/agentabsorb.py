@@ -37,9 +37,9 @@ from elastic.agentevents import (
 from elastic.agentfacts import DrainAsked, Facts, Phase
 from elastic.agentlinks import RECENT_ASKS, interval_s, may_grant
 from elastic.core.decide import remember
+from elastic.core.membership.situation import Question
 from elastic.core.model import Generation, Spec
 from elastic.core.partition import cannot_reach, looked_at
-from elastic.question import Question
 
 GRANT_RETRY_S = 0.5
 ASK_AGAIN_S = 0.5

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from elastic.agentevents import AskLinks, AskVouch, LinkTarget, WatchLinks
 from elastic.agentfacts import Facts, Phase
+from elastic.core.membership.decision import Reason
 from elastic.core.model import Ended
-from elastic.decisions import Reason
 
 ASKS_PER_TTL = 4
 """While something is wrong, questions are as frequent as refreshes of the lease."""

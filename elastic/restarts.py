@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from elastic.core.membership.situation import Question
 from elastic.core.model import Before, Budget, Ended, Generation, Place, Role, Roles, Why
 from elastic.core.restart_policy import HEALTHY_S, Judgement, judge
 from elastic.core.run_deadline import CLOCK_ERROR
-from elastic.question import Question
 from elastic.seats import serves, vacant_servers, works
 
 WHEN_A_SERVER_IS_BACK = float("inf")

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from elastic.core.membership.decision import Conclude, Decision, Form, Reason, Wait
+from elastic.core.membership.situation import BATCH_S, Question, drain_reasons, earliest, lean
 from elastic.core.model import Cause, Ended, Generation, Outcome, Place, Role, Roles, Status, Verdict, Why
 from elastic.core.run_deadline import CLOCK_ERROR
-from elastic.decisions import Conclude, Decision, Form, Reason, Wait
-from elastic.question import BATCH_S, Question, drain_reasons, earliest, lean
 from elastic.restarts import WHEN_A_SERVER_IS_BACK, Restart, restart
 from elastic.seats import Candidate, fixed_seats, give, in_order, serves, vacant_servers, without_servers, works
 from elastic.seatwords import in_words, seats_in_words, servers_in_words

@@ -23,9 +23,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from elastic.core.keys import View
+from elastic.core.membership.decision import Decision, Form, Memory, Reason, Wait
+from elastic.core.membership.situation import Question, completed, counted, named, settling
 from elastic.core.model import Before, Ended, Generation, Mode, Outcome, Place, Roles, Spec, Why
-from elastic.decisions import Decision, Form, Memory, Reason, Wait
-from elastic.question import Question, completed, counted, named, settling
 from elastic.revision import UNLIMITED, Change, candidates_outside, ended_as, ends_of, free_at, here
 from elastic.seats import (
     give,

@@ -27,12 +27,11 @@ from elastic import roster
 from elastic.core import host_order, operator_stop
 from elastic.core.host_exclusion import length, listed
 from elastic.core.keys import View
-from elastic.core.model import Ended, Generation, Roles, Why
-from elastic.decisions import Conclude, Decision, Form, Memory, Open, Policy, Reason, Wait
-from elastic.forming import failure_words, form, is_echo, lost_words, reform
-from elastic.gate import at_gate, opening
-from elastic.observing import observe, remember
-from elastic.question import (
+from elastic.core.membership.decision import Conclude, Decision, Form, Memory, Open, Policy, Reason, Wait
+from elastic.core.membership.gate import at_gate, opening
+from elastic.core.membership.memory import observe, remember
+from elastic.core.membership.next_generation import failure_words, form, is_echo, lost_words, reform
+from elastic.core.membership.situation import (
     BATCH_S,
     LINK_PATIENCE_S,
     Question,
@@ -45,6 +44,7 @@ from elastic.question import (
     settling,
     told,
 )
+from elastic.core.model import Ended, Generation, Roles, Why
 
 __all__ = ["Conclude", "Decision", "Form", "Memory", "Open", "Policy", "Reason", "Wait", "decide", "remember"]
 

@@ -9,9 +9,9 @@ once, and who still has workers stops them fast. A job whose workers all ended w
 from __future__ import annotations
 
 from elastic import roster
+from elastic.core.membership.decision import Conclude, Decision, Form, Reason, Wait
+from elastic.core.membership.situation import Question, completed, named
 from elastic.core.model import Before, Ended, Generation, Halt, Outcome, Status, Verdict, Why
-from elastic.decisions import Conclude, Decision, Form, Reason, Wait
-from elastic.question import Question, completed, named
 
 
 def asked(q: Question) -> Halt | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from elastic import roster
 from elastic.agentevents import Event, ProvenDead, Tick
 from elastic.agentfacts import Facts
-from elastic.decisions import Reason
+from elastic.core.membership.decision import Reason
 from elastic.errors import ConfigError
 from launcher.agent.connect import boottime
 from launcher.logs.logger import Narrator

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from elastic.agentevents import Action, Answered, Event, Hung, ProvenDead, ProvenGone, Send, Unreached, ViewChanged
 from elastic.agentfacts import Facts
+from elastic.core.membership.decision import Decision, Form
 from elastic.core.model import Ended, Generation
 from elastic.core.transactions import Transaction
-from elastic.decisions import Decision, Form
 
 Sign = tuple[str, str]
 """What is wrong ("lost", "failed"), and with which node."""

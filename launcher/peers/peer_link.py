@@ -22,7 +22,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from elastic.agentevents import LinkTarget
-from elastic.question import LINK_PATIENCE_S
+from elastic.core.membership.situation import LINK_PATIENCE_S
 from elastic.store.lookup import resolved
 from launcher.net.endpoints import as_ip
 from launcher.net.line_socket import Connecting, End, LineSocket

@@ -18,10 +18,10 @@ from elastic import agentevents as ae
 from elastic.agentfacts import Facts, Phase
 from elastic.agentstate import AgentCore
 from elastic.core.keys import JobKeys
+from elastic.core.membership.decision import Conclude, Reason
 from elastic.core.model import Status, Verdict
 from elastic.core.text import failed_words
 from elastic.core.transactions import propose
-from elastic.decisions import Conclude, Reason
 from elastic.errors import ElasticError, StoreUnavailable
 from elastic.store.base import Range, Store
 from launcher.agent import node_id, registration

@@ -10,7 +10,7 @@ from signal import SIGKILL
 
 import pytest
 
-from elastic.question import LINK_PATIENCE_S
+from elastic.core.membership.situation import LINK_PATIENCE_S
 from tests.cluster import hosts
 from tests.cluster.ground import Ground, ground
 from tests.process.jobs import CALM_TTL_S, QUICK_TTL_S

@@ -9,8 +9,8 @@ from elastic.agentevents import Exit, Gone, StartWorkers, StopWorkers
 from elastic.agentfacts import Phase
 from elastic.core.decide import Wait, decide
 from elastic.core.keys import View, ViewReader
+from elastic.core.membership.decision import Memory, Policy
 from elastic.core.model import Ended, Outcome, Saved
-from elastic.decisions import Memory, Policy
 from elastic.store.base import Delete, Entry, Put, Range
 from launcher.doctor.job import standing_checks
 from launcher.job import status

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from elastic.agentfacts import Phase
 from elastic.core.decide import GROW_EVERY_S
 from elastic.core.keys import View
+from elastic.core.membership.situation import BATCH_S, LINK_PATIENCE_S
 from elastic.core.model import Ended, Generation, Go, Place, Why
 from elastic.core.transactions import Transaction
-from elastic.question import BATCH_S, LINK_PATIENCE_S
 from elastic.store.base import Delete, Put, Range
 from tests.sim.accidents import apart_for
 from tests.sim.checks import Promises

@@ -10,9 +10,9 @@ from elastic.agentfacts import Phase
 from elastic.agentlinks import ASKS_PER_TTL
 from elastic.core.decide import GROW_EVERY_S
 from elastic.core.keys import View, encode
+from elastic.core.membership.situation import LINK_PATIENCE_S
 from elastic.core.model import Generation, Go, Why
 from elastic.core.transactions import Transaction
-from elastic.question import LINK_PATIENCE_S
 from elastic.store.base import Put, Range
 from tests.sim.accidents import CannotStart, CrashLoop, bad_for, empty, operator_writes, take_away, thaw
 from tests.sim.calm import Calm, Expected, inside, went

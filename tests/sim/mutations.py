@@ -24,9 +24,9 @@ AGENT: Final = "elastic/agentstate.py"
 GUARDS: Final = "elastic/agentguards.py"
 EFFECTS: Final = "elastic/agenteffects.py"
 MEMBERSHIP: Final = "elastic/core/decide.py"
-GATE: Final = "elastic/gate.py"
-FORMING: Final = "elastic/forming.py"
-QUESTION: Final = "elastic/question.py"
+GATE: Final = "elastic/core/membership/gate.py"
+FORMING: Final = "elastic/core/membership/next_generation.py"
+QUESTION: Final = "elastic/core/membership/situation.py"
 PROPOSALS: Final = "elastic/core/transactions.py"
 BUDGET: Final = "elastic/core/restart_policy.py"
 REVISION: Final = "elastic/revision.py"
@@ -459,7 +459,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "plan: broken",
-        "elastic/question.py",
+        "elastic/core/membership/situation.py",
         "msgspec.structs.replace(before, broken=True)",
         "before",
         "a plan that was broken is none again when somebody comes",

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from elastic.agentevents import Event
 from elastic.agentstate import AgentCore
 from elastic.core.keys import JobKeys, Stored, View, ViewReader
+from elastic.core.membership.decision import Decision, Memory
 from elastic.core.model import Generation
 from elastic.core.transactions import Transaction
-from elastic.decisions import Decision, Memory
 from elastic.store.base import Entry, Range
 
 if TYPE_CHECKING:

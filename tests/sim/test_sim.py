@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from elastic import gate, revision
+from elastic import revision
 from elastic.agentstate import TABLE
 from elastic.core.decide import Reason
-from elastic.question import Question
+from elastic.core.membership import gate
+from elastic.core.membership.situation import Question
 from tests.sim import kinds, life
 from tests.sim.calm import SITUATIONS
 from tests.sim.life import FAULTS, run_seed

@@ -46,8 +46,8 @@ from elastic.agentfacts import Facts, Limits, Me
 from elastic.agentlinks import concerns, vouch_s
 from elastic.agentstate import AgentCore
 from elastic.core.keys import decode, encode
+from elastic.core.membership.decision import Policy
 from elastic.core.model import Member, Np, Spec
-from elastic.decisions import Policy
 from elastic.errors import DocumentError
 from elastic.store.base import Put, Range
 from elastic.store.memory import MemoryCore

@@ -45,6 +45,7 @@ from elastic.agentevents import (
 from elastic.agentfacts import Facts, Limits, Me, Phase
 from elastic.agentstate import AgentCore
 from elastic.core.keys import ViewReader
+from elastic.core.membership.decision import Policy
 from elastic.core.model import (
     Before,
     Budget,
@@ -62,7 +63,6 @@ from elastic.core.model import (
     Why,
 )
 from elastic.core.transactions import registered_before
-from elastic.decisions import Policy
 from elastic.errors import StoreError
 from elastic.store.base import Range
 from launcher.config.readers import np as read_np

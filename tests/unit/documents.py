@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from elastic.core.keys import Document, JobKeys, Stored, View
+from elastic.core.membership.decision import Memory
 from elastic.core.model import (
     Before,
     Budget,
@@ -33,7 +34,6 @@ from elastic.core.model import (
     WorkerExit,
 )
 from elastic.core.partition import SPLIT
-from elastic.decisions import Memory
 
 KEYS = JobKeys("j1")
 

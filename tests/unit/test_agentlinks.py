@@ -14,8 +14,8 @@ from elastic.agentevents import (
 )
 from elastic.agentfacts import Phase
 from elastic.agentlinks import concerns, vouch_s, watch, yields
+from elastic.core.membership.decision import Reason
 from elastic.core.model import Ended, Outcome, Why
-from elastic.decisions import Reason
 from tests.unit.bench import Bench, running, vouched
 from tests.unit.documents import KEYS
 from tests.unit.views import worker_exit

@@ -40,9 +40,9 @@ from elastic.agentevents import (
 from elastic.agentfacts import Facts, Limits, Me, Phase
 from elastic.agentstate import AgentCore
 from elastic.core.keys import Stored, View
+from elastic.core.membership.decision import Policy
 from elastic.core.model import Before, Np, Spec, Status, Why
 from elastic.core.transactions import Transaction
-from elastic.decisions import Policy
 from tests.unit.bench import IN_PHASE, Bench, vouched
 from tests.unit.documents import KEYS, job_views, nodes, texts, views, worker_exits
 from tests.unit.views import member, worker_exit

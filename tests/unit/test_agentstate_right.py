@@ -18,10 +18,10 @@ from elastic.agentevents import (
 from elastic.agentfacts import Phase
 from elastic.agentlinks import vouch_s
 from elastic.core.keys import Stored, View
+from elastic.core.membership.decision import Reason
+from elastic.core.membership.memory import GONE_MAX
 from elastic.core.model import Before, Ended, MemberState, Status, Why
 from elastic.core.run_deadline import margin_s
-from elastic.decisions import Reason
-from elastic.observing import GONE_MAX
 from elastic.store.base import Put, Range
 from launcher.config.readers import np as read_np
 from tests.unit.bench import Bench, gated, running, serving, spare, stopping, vouched

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from elastic.core.generation_codec import MARK, read, write
 from elastic.core.keys import decode
+from elastic.core.membership.situation import lean
 from elastic.core.model import Before, Generation, Place, Role, Seat, Why, contradiction
 from elastic.errors import DocumentError
-from elastic.question import lean
 from tests.unit.documents import KEYS, budgets, causes, generations_g, hosts, texts
 
 MEMBERS = 1000

@@ -10,9 +10,9 @@ import pytest
 
 from elastic.core.host_exclusion import COOLDOWN_MAX_S, HOSTS_MAX, KEEP_OUT_AFTER, blame, budget_of, clock_time, length
 from elastic.core.keys import Stored
+from elastic.core.membership.decision import Form, Memory, Open, Reason, Wait
 from elastic.core.model import Before, Budget, Cooldown, Ended, Mode, Np, Outcome, Spec, Why
 from elastic.core.restart_policy import judge
-from elastic.decisions import Form, Memory, Open, Reason, Wait
 from tests.unit.views import Job, nodes_of, worker_exit
 
 COOLDOWN_S = 60.0

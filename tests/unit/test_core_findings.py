@@ -9,8 +9,8 @@ import pytest
 
 from elastic.agentfacts import Phase
 from elastic.core.keys import decode
+from elastic.core.membership.decision import Reason
 from elastic.core.model import SCHEMA, Before, Status, Why
-from elastic.decisions import Reason
 from elastic.errors import DocumentError
 from elastic.store.base import Put
 from tests.unit import test_joining as joins

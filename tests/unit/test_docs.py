@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from elastic import errors, forming, gate, question, revision, roster
+from elastic import errors, revision, roster
 from elastic.agentstate import TABLE
 from elastic.core import decide, keys, model, operator_stop
 from elastic.core.decide import Reason
+from elastic.core.membership import gate, next_generation, situation
 from elastic.errors import ElasticError
 from launcher.config import argv
 from launcher.config import env_reference as variables
@@ -40,7 +41,7 @@ MADE = re.compile(r"(<!-- made: (?P<name>[a-z ]+) -->\n).*?(<!-- end -->)", re.D
 
 DECIDED = {"Wait": "wait", "Form": "next generation", "form": "next generation", "Open": "go", "Conclude": "verdict"}
 """The calls in `DECIDE` that make a decision, and what each is."""
-DECIDE = (decide, gate, forming, question, revision, roster, operator_stop)
+DECIDE = (decide, gate, next_generation, situation, revision, roster, operator_stop)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from elastic.core.keys import Stored
+from elastic.core.membership.decision import Reason
+from elastic.core.membership.situation import RETURN_S
 from elastic.core.model import Halt, Status, Why
-from elastic.decisions import Reason
-from elastic.question import RETURN_S
 from tests.unit.views import Job, nodes_of
 
 REASON = "elastic-ctl stop by me@desk"

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from elastic.core.decide import decide
 from elastic.core.keys import View
+from elastic.core.membership.decision import Conclude, Form, Memory, Open, Wait
 from elastic.core.model import Ended, MemberState, Status
-from elastic.decisions import Conclude, Form, Memory, Open, Wait
 from tests.unit.documents import job_views, memories, times, views
 from tests.unit.views import POLICY, Job
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from elastic.core.membership.decision import Memory, Reason
 from elastic.core.model import Before, Budget, Status, Why
 from elastic.core.run_deadline import CLOCK_ERROR
-from elastic.decisions import Memory, Reason
 from tests.unit.views import KILL_S, Job, nodes_of
 
 UNPROVEN_S = (120.0 + 5.0) * (1 + CLOCK_ERROR) + KILL_S

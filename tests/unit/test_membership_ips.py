@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic.core import host_order
-from elastic.decisions import Reason
+from elastic.core.membership.decision import Reason
 from tests.unit.views import Job, nodes_of
 
 LIST = ("host-a", "host-b", "host-c")

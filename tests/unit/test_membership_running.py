@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from elastic.core.decide import remember
+from elastic.core.membership.decision import Memory, Reason
 from elastic.core.model import Before, Budget, Ended, Member, Outcome, Status, Why
-from elastic.decisions import Memory, Reason
 from tests.unit.views import Job, nodes_of
 
 # --- the end of the job -------------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from elastic.core.decide import decide
+from elastic.core.membership.decision import Memory, Reason, Wait
+from elastic.core.membership.situation import LINK_PATIENCE_S
 from elastic.core.model import Budget, Status, Why
-from elastic.decisions import Memory, Reason, Wait
-from elastic.question import LINK_PATIENCE_S
 from tests.unit.views import POLICY, Job, nodes_of
 
 # --- before anything can be formed --------------------------------------------------------------------------------

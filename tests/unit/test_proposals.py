@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from elastic.core.keys import View
+from elastic.core.membership.decision import Conclude, Form, Open, Reason
 from elastic.core.model import (
     Before,
     Budget,
@@ -37,7 +38,6 @@ from elastic.core.transactions import (
     say,
     unless_others_went,
 )
-from elastic.decisions import Conclude, Form, Open, Reason
 from elastic.store.base import OPERATIONS_MAX, Entry
 from tests.unit.documents import KEYS
 from tests.unit.shelf import Shelf

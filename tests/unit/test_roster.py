@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from elastic.core.membership.decision import Form, Reason, Wait
 from elastic.core.model import Budget, Ended, Mode, Place, Role, Roles, Seat, Why
 from elastic.core.run_deadline import CLOCK_ERROR
 from elastic.core.transactions import propose
-from elastic.decisions import Form, Reason, Wait
 from elastic.roster import vanished
 from elastic.seats import fixed_seats, give, host_of, vacant_servers
 from elastic.seatwords import in_words, seats_in_words

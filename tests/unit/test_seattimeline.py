@@ -9,9 +9,9 @@ import pytest
 
 from elastic.agentevents import Answered, Gone, ProvenGone, Send, Tick
 from elastic.agentfacts import Phase
+from elastic.core.membership.decision import Form, Reason
 from elastic.core.model import Before, Ended, Generation, Mode, Outcome, Place, Role, Roles, Seat, Why
 from elastic.core.transactions import Transaction
-from elastic.decisions import Form, Reason
 from launcher.history.events import What, beginning, of_beginning, of_recovery
 from launcher.history.failure_signals import Proposing
 from launcher.history.ps_recorder import Beginning, SeatTimeline

@@ -7,10 +7,10 @@ from typing import Any
 
 from elastic.agentevents import StopWorkers, Unreached
 from elastic.core.host_exclusion import APART_MAX, HOSTS_MAX, blame, budget_of, noted_apart, taken_for_linked
+from elastic.core.membership.decision import Form, Reason
 from elastic.core.model import Before, Budget, Cooldown, Ended, Go, Outcome, Why, WorkerExit
 from elastic.core.partition import SPLIT, apart, looked_at, not_reached_by
 from elastic.core.restart_policy import PROGRESS_RUN_S
-from elastic.decisions import Form, Reason
 from tests.unit.bench import Bench
 from tests.unit.documents import KEYS
 from tests.unit.views import Job, nodes_of, worker_exit

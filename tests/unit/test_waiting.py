@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from elastic.agentfacts import DrainAsked, Phase
+from elastic.core.membership.decision import Conclude, Decision, Reason, Wait
 from elastic.core.model import Budget, Cooldown, Go, Status, Verdict, Why
-from elastic.decisions import Conclude, Decision, Reason, Wait
 from elastic.store.memory_store import MemoryStore
 from launcher.agent import wait_reporter
 from launcher.agent.wait_reporter import WaitingLines

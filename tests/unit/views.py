@@ -12,8 +12,8 @@ import msgspec
 
 from elastic.core.decide import decide
 from elastic.core.keys import Stored, View
+from elastic.core.membership.decision import Conclude, Decision, Form, Memory, Open, Policy, Reason, Wait
 from elastic.core.model import Budget, Ended, Generation, Member, MemberState, Outcome, Spec, WorkerExit
-from elastic.decisions import Conclude, Decision, Form, Memory, Open, Policy, Reason, Wait
 from launcher.config.readers import np as read_np
 
 KILL_S = 1.0

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from elastic.core import host_order
+from elastic.core.membership.decision import Decision, Form, Reason, Wait
+from elastic.core.membership.situation import Question, counted, named, place_of, settling
 from elastic.core.model import Outcome, Place, Why
 from elastic.core.partition import SPLIT
 from elastic.core.text import failed_words
-from elastic.decisions import Decision, Form, Reason, Wait
-from elastic.question import Question, counted, named, place_of, settling
 
 SPLIT_NAMED_MAX = 4
 """A reason names so many of those that do not reach others."""

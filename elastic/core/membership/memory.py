@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from elastic.core.host_exclusion import noted
 from elastic.core.keys import Stored, View
+from elastic.core.membership.decision import Memory, Policy
+from elastic.core.membership.situation import LINK_PATIENCE_S
 from elastic.core.model import Member, MemberState, Why
-from elastic.decisions import Memory, Policy
-from elastic.question import LINK_PATIENCE_S
 
 GONE_MAX = 64
 """Proofs of death that are kept after their keys are gone, the newest; an older one that was wrong may happen again."""

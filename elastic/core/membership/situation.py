@@ -10,6 +10,7 @@ import msgspec
 from elastic.core import host_exclusion, host_order
 from elastic.core.host_exclusion import budget_of
 from elastic.core.keys import Stored, View
+from elastic.core.membership.decision import Conclude, Memory, Policy, Reason
 from elastic.core.model import (
     NP_UNLIMITED,
     PLANNED,
@@ -26,7 +27,6 @@ from elastic.core.model import (
     Why,
 )
 from elastic.core.run_deadline import NEVER
-from elastic.decisions import Conclude, Memory, Policy, Reason
 
 SETTLE_MAX_S = 15.0
 """The settling window ends at the latest so long after the first arrival."""

@@ -12,12 +12,9 @@ import msgspec
 from msgspec.structs import replace
 
 from elastic.core import host_exclusion, host_order
-from elastic.core.model import Before, Ended, Generation, Go, Outcome, Place, Status, Verdict, Why
-from elastic.core.restart_policy import HEALTHY_S, Judgement, judge
-from elastic.core.run_deadline import CLOCK_ERROR
-from elastic.decisions import Conclude, Decision, Form, Memory, Open, Reason, Wait
-from elastic.forming import failure_words, form, lost_words, reform
-from elastic.question import (
+from elastic.core.membership.decision import Conclude, Decision, Form, Memory, Open, Reason, Wait
+from elastic.core.membership.next_generation import failure_words, form, lost_words, reform
+from elastic.core.membership.situation import (
     BATCH_S,
     Question,
     completed,
@@ -29,6 +26,9 @@ from elastic.question import (
     node_count,
     told,
 )
+from elastic.core.model import Before, Ended, Generation, Go, Outcome, Place, Status, Verdict, Why
+from elastic.core.restart_policy import HEALTHY_S, Judgement, judge
+from elastic.core.run_deadline import CLOCK_ERROR
 
 
 def at_gate(q: Question, generation: Generation) -> tuple[Decision, Memory]:

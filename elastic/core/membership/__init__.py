@@ -1,0 +1,1 @@
+"""Who is in the next generation, and when its workers may start (pure)."""
