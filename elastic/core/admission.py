@@ -14,7 +14,7 @@ from elastic.core.transactions import Transaction, register, run_again
 from elastic.core.versions import Difference, differences
 
 if TYPE_CHECKING:
-    from elastic.agentfacts import Me
+    from elastic.core.agent.state import Me
 
 SPEC_FLAGS = {
     "np": "--np",

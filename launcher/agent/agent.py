@@ -1,4 +1,4 @@
-"""The agent: joins the core (`elastic.agentstate`) to the store, the session, the nursery, signals and people.
+"""The agent: joins the core (`elastic.core.agent.table`) to the store, the session, the nursery, signals and people.
 
 It reads an event, calls the core, and performs the actions in their order. There is no policy here.
 """
@@ -10,9 +10,9 @@ import os
 import time
 from collections.abc import Sequence
 
-from elastic import agentevents as ae
-from elastic.agentstate import AgentCore
 from elastic.channel import Saved
+from elastic.core.agent import events as ae
+from elastic.core.agent.table import AgentCore
 from elastic.core.keys import JobKeys
 from elastic.core.model import Cause, Status, Verdict
 from elastic.errors import ElasticError, StoreUnavailable

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from elastic import roster
-from elastic.agentevents import Event, ProvenDead, Tick
-from elastic.agentfacts import Facts
+from elastic.core.agent.events import Event, ProvenDead, Tick
+from elastic.core.agent.state import Facts
 from elastic.core.membership.decision import Reason
 from elastic.errors import ConfigError
 from launcher.agent.connect import boottime

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from elastic.agentevents import Event
+from elastic.core.agent.events import Event
 
 
 class Arrivals(asyncio.Queue[Event]):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from elastic.agentstate import AgentCore
+from elastic.core.agent.table import AgentCore
 from elastic.core.keys import JobKeys, Stored, ViewReader
 from elastic.core.model import Before, Cause, Ended, Outcome, Why
 from elastic.core.restart_policy import cause_of

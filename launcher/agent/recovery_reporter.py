@@ -9,9 +9,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from elastic.agentevents import Action, Event
-from elastic.agentfacts import Facts
 from elastic.channel import Committed, Formed, Progress, Restored, Said, Standing
+from elastic.core.agent.events import Action, Event
+from elastic.core.agent.state import Facts
 from launcher.agent.history_writer import History
 from launcher.history import events
 from launcher.history.ps_recorder import SeatTimeline

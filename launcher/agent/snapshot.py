@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from elastic.agentfacts import Facts, Phase
 from elastic.channel import fitting
+from elastic.core.agent.state import Facts, Phase
 from launcher.wire.inspect import WORDS_MAX, Snapshot
 from launcher.workers.reports.states import WorkerStates
 

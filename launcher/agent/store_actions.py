@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from elastic import agentevents as ae
-from elastic.agentfacts import Facts
+from elastic.core.agent import events as ae
+from elastic.core.agent.state import Facts
 from elastic.core.keys import JobKeys, View, ViewReader
 from elastic.core.transactions import Transaction, registered_before
 from elastic.errors import OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable, TooLarge

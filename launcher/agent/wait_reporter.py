@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from elastic.agentfacts import Phase
-from elastic.agentstate import AgentCore
+from elastic.core.agent.state import Phase
+from elastic.core.agent.table import AgentCore
 from elastic.core.decide import Memory, Reason, Wait, decide
 from elastic.core.host_exclusion import taken_for_linked
 from elastic.core.keys import JobKeys, ViewReader

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from elastic.agentfacts import DEADLINE_SPARE_S
+from elastic.core.agent.state import DEADLINE_SPARE_S
 from elastic.core.keys import View
 from elastic.core.transactions import Transaction
 from elastic.errors import ConfigError

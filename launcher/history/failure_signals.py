@@ -9,8 +9,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from elastic.agentevents import Action, Answered, Event, Hung, ProvenDead, ProvenGone, Send, Unreached, ViewChanged
-from elastic.agentfacts import Facts
+from elastic.core.agent.events import (
+    Action,
+    Answered,
+    Event,
+    Hung,
+    ProvenDead,
+    ProvenGone,
+    Send,
+    Unreached,
+    ViewChanged,
+)
+from elastic.core.agent.state import Facts
 from elastic.core.membership.decision import Decision, Form
 from elastic.core.model import Ended, Generation
 from elastic.core.transactions import Transaction

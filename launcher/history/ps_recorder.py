@@ -14,8 +14,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from elastic.agentevents import Action, Event, Exited, Gone, StartWorkers, StopWorkers
-from elastic.agentfacts import Facts
+from elastic.core.agent.events import Action, Event, Exited, Gone, StartWorkers, StopWorkers
+from elastic.core.agent.state import Facts
 from elastic.core.model import PLANNED, Generation, MemberState, Place, Role, Seat
 from launcher.history.failure_signals import Noticed, Proposed, Proposing, Signs, proposer
 from launcher.history.recorder import PATIENCE_S, START_PATIENCE_S

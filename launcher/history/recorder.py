@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from elastic.agentevents import Action, Event, Gone, Send, StartWorkers, StopWorkers
-from elastic.agentfacts import Facts
+from elastic.core.agent.events import Action, Event, Gone, Send, StartWorkers, StopWorkers
+from elastic.core.agent.state import Facts
 from elastic.core.model import Generation, Why
 from launcher.history.failure_signals import Proposed, Proposing, Signs, proposer
 from launcher.history.recovery import Mark, Recovery, phases

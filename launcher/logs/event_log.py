@@ -27,8 +27,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from elastic import agentevents as ae
-from elastic.agentfacts import Facts
+from elastic.core.agent import events as ae
+from elastic.core.agent.state import Facts
 from elastic.core.model import Cause
 
 LINE_BYTES_MAX = 64 << 10

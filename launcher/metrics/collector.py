@@ -15,7 +15,7 @@ from itertools import accumulate
 from math import nan
 from typing import Final, NamedTuple
 
-from elastic.agentevents import (
+from elastic.core.agent.events import (
     Action,
     Answered,
     Event,
@@ -27,7 +27,7 @@ from elastic.agentevents import (
     StopWorkers,
     ViewChanged,
 )
-from elastic.agentfacts import Facts, Phase
+from elastic.core.agent.state import Facts, Phase
 from elastic.core.host_exclusion import budget_of
 from elastic.core.model import Ended, Generation, Why
 from launcher.history.goodput_meter import GoodputMeter

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from elastic.agentevents import Action, Event
-from elastic.agentfacts import Facts
 from elastic.channel import Hello, Progress, Said, Standing
+from elastic.core.agent.events import Action, Event
+from elastic.core.agent.state import Facts
 from launcher.agent.connect import boottime
 from launcher.agent.history_writer import History
 from launcher.agent.recovery_reporter import TimelineTeller, started_at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from elastic.agentfacts import Facts, Phase
+from elastic.core.agent.state import Facts, Phase
 from elastic.core.model import Generation
 from launcher.metrics.collector import is_spare
 

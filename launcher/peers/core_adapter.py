@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
-from elastic import agentevents as ae
-from elastic.agentfacts import Facts
-from elastic.agentlinks import concerns, vouch_s
+from elastic.core.agent import events as ae
+from elastic.core.agent.links import concerns, vouch_s
+from elastic.core.agent.state import Facts
 from elastic.core.keys import View
 from launcher.agent.connect import boottime
 from launcher.logs.logger import Narrator

@@ -33,8 +33,8 @@ import socket
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
-from elastic.agentevents import LinkTarget
-from elastic.agentlinks import ANSWER_S
+from elastic.core.agent.events import LinkTarget
+from elastic.core.agent.links import ANSWER_S
 from launcher.agent.connect import boottime
 from launcher.net.endpoints import join_host_port
 from launcher.peers.inbound_links import Door

@@ -21,7 +21,7 @@ import socket
 from enum import Enum, auto
 from typing import Protocol
 
-from elastic.agentevents import LinkTarget
+from elastic.core.agent.events import LinkTarget
 from elastic.core.membership.situation import LINK_PATIENCE_S
 from elastic.store.lookup import resolved
 from launcher.net.endpoints import as_ip

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from elastic.agentevents import Drain, Event
-from elastic.agentfacts import DEADLINE_SPARE_S
+from elastic.core.agent.events import Drain, Event
+from elastic.core.agent.state import DEADLINE_SPARE_S
 from elastic.errors import MachineTaken
 from launcher.agent.connect import boottime
 from launcher.logs.logger import Narrator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from elastic.agentfacts import Facts, Phase
+from elastic.core.agent.state import Facts, Phase
 from elastic.core.decide import Wait
 from elastic.core.membership.situation import node_count
 from elastic.core.model import NP_UNLIMITED, Generation

@@ -11,8 +11,8 @@ import threading
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as NotYet
 
-from elastic import agentevents as ae
-from elastic.agentfacts import Facts
+from elastic.core.agent import events as ae
+from elastic.core.agent.state import Facts
 from elastic.errors import ElasticError
 from launcher.torchrun.loop_thread import Backstage
 from launcher.torchrun.options import Settings

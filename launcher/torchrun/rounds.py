@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elastic.agentevents import Event, Exited, Gone, StartWorkers, StopWorkers
+from elastic.core.agent.events import Event, Exited, Gone, StartWorkers, StopWorkers
 from elastic.core.model import ANY_RANK, Generation, WorkerExit
 
 FAILED = "torchrun's own output says how"

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from elastic import agentevents as ae
-from elastic.agentfacts import Facts, Phase
-from elastic.agentstate import AgentCore
+from elastic.core.agent import events as ae
+from elastic.core.agent.state import Facts, Phase
+from elastic.core.agent.table import AgentCore
 from elastic.core.keys import JobKeys
 from elastic.core.membership.decision import Conclude, Reason
 from elastic.core.model import Status, Verdict

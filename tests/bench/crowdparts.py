@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from elastic import agentevents as ae
+from elastic.core.agent import events as ae
 from tests.bench.crowd import LIMIT_S, Crowd, raise_limits
 
 CLOSE_LIMIT_S = 10.0

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from elastic.agentevents import LinkTarget
+from elastic.core.agent.events import LinkTarget
 from launcher.peers.links import Links
 from launcher.peers.listener import Hello
 

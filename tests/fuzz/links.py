@@ -9,7 +9,7 @@ import socket
 from collections.abc import Coroutine
 from typing import Any
 
-from elastic.agentevents import LinkTarget
+from elastic.core.agent.events import LinkTarget
 from launcher.peers.inbound_links import Door
 from launcher.peers.links import Links
 from launcher.wire import links as linkwire

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from elastic.agentevents import Exit, Gone, StartWorkers, StopWorkers
-from elastic.agentfacts import Phase
+from elastic.core.agent.events import Exit, Gone, StartWorkers, StopWorkers
+from elastic.core.agent.state import Phase
 from elastic.core.decide import Wait, decide
 from elastic.core.keys import View, ViewReader
 from elastic.core.membership.decision import Memory, Policy

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
-from elastic.agentevents import LinkTarget
+from elastic.core.agent.events import LinkTarget
 from launcher.peers.links import Links
 from launcher.peers.listener import Hello
 from tests.process.linkpeer import JOB

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from elastic.agentevents import LinkTarget
+from elastic.core.agent.events import LinkTarget
 from launcher.peers.links import Links
 from launcher.peers.listener import Hello
 

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from elastic.agentevents import LinkTarget
+from elastic.core.agent.events import LinkTarget
 from launcher.agent.connect import boottime
 from launcher.peers import links as links_module
 from launcher.peers import peer_link

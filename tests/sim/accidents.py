@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from elastic.agentevents import ProvenGone
+from elastic.core.agent.events import ProvenGone
 from elastic.core.model import Ended, Generation
 from elastic.core.transactions import Transaction
 from elastic.store.base import Delete, Put, Range

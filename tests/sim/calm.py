@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elastic.agentfacts import Phase
+from elastic.core.agent.state import Phase
 from elastic.core.decide import GROW_EVERY_S
 from elastic.core.keys import View
 from elastic.core.membership.situation import BATCH_S, LINK_PATIENCE_S

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from elastic.agentevents import Event
+from elastic.core.agent.events import Event
 from elastic.core.model import Np, Spec
 from elastic.store.memory import MemoryCore
 from tests.sim.nodes import Job, Node, Stranger, Violation

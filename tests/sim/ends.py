@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from elastic.agentfacts import Phase
-from elastic.agentguards import DRAIN_PATIENCE_S, RECORD_PATIENCE_S
+from elastic.core.agent.guards import DRAIN_PATIENCE_S, RECORD_PATIENCE_S
+from elastic.core.agent.state import Phase
 from tests.sim.nodes import Node, Observer
 from tests.sim.nurseries import SAVE_LIMIT_S
 from tests.sim.world import World

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from elastic.agentfacts import Phase
-from elastic.agentlinks import ASKS_PER_TTL
+from elastic.core.agent.links import ASKS_PER_TTL
+from elastic.core.agent.state import Phase
 from elastic.core.decide import GROW_EVERY_S
 from elastic.core.keys import View, encode
 from elastic.core.membership.situation import LINK_PATIENCE_S

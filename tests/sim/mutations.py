@@ -20,9 +20,9 @@ class Mutation(NamedTuple):
     breaks: str
 
 
-AGENT: Final = "elastic/agentstate.py"
-GUARDS: Final = "elastic/agentguards.py"
-EFFECTS: Final = "elastic/agenteffects.py"
+AGENT: Final = "elastic/core/agent/table.py"
+GUARDS: Final = "elastic/core/agent/guards.py"
+EFFECTS: Final = "elastic/core/agent/effects.py"
 MEMBERSHIP: Final = "elastic/core/decide.py"
 GATE: Final = "elastic/core/membership/gate.py"
 FORMING: Final = "elastic/core/membership/next_generation.py"
@@ -32,12 +32,12 @@ BUDGET: Final = "elastic/core/restart_policy.py"
 REVISION: Final = "elastic/revision.py"
 ROSTER: Final = "elastic/roster.py"
 RESTARTS: Final = "elastic/restarts.py"
-ABSORB: Final = "elastic/agentabsorb.py"
-LINKS: Final = "elastic/agentlinks.py"
+ABSORB: Final = "elastic/core/agent/apply_event.py"
+LINKS: Final = "elastic/core/agent/links.py"
 SPLIT: Final = "elastic/core/partition.py"
-DUTIES: Final = "elastic/agentduties.py"
+DUTIES: Final = "elastic/core/agent/reconcile.py"
 HALTING: Final = "elastic/core/operator_stop.py"
-INBOUND: Final = "elastic/agentinbound.py"
+INBOUND: Final = "elastic/core/agent/inbound_links.py"
 
 
 def _row(row: str, phase: str, guard: str) -> Mutation:
@@ -83,7 +83,7 @@ ROWS: Final = (
     ("done: passed over", "DONE", "passed_over"),
     ("leaving: left", "LEAVING", "left"),
 )
-"""Every row of `elastic.agentstate.TABLE`: its name, its phase and its guard."""
+"""Every row of `elastic.core.agent.table.TABLE`: its name, its phase and its guard."""
 
 MUTATIONS: Final = (
     *(_row(*row) for row in ROWS),

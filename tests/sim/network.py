@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from elastic.agentevents import Answered, Granted, GrantFailed, Older, Refreshed, SessionLost, ViewChanged
+from elastic.core.agent.events import Answered, Granted, GrantFailed, Older, Refreshed, SessionLost, ViewChanged
 from elastic.core.keys import View
 from elastic.core.transactions import Transaction, registered_before
 from elastic.errors import StoreError

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from elastic.agentevents import Event
-from elastic.agentstate import AgentCore
+from elastic.core.agent.events import Event
+from elastic.core.agent.table import AgentCore
 from elastic.core.keys import JobKeys, Stored, View, ViewReader
 from elastic.core.membership.decision import Decision, Memory
 from elastic.core.model import Generation

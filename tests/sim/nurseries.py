@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elastic.agentevents import Exited, Gone, Hung, Listens, Prepared, StartWorkers, StopWorkers, Unreached
-from elastic.agentfacts import Phase
+from elastic.core.agent.events import Exited, Gone, Hung, Listens, Prepared, StartWorkers, StopWorkers, Unreached
+from elastic.core.agent.state import Phase
 from elastic.core.model import Generation, WorkerExit
 from elastic.core.partition import SPLIT
 from tests.sim.network import Network

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from elastic.agentevents import SessionLost
-from elastic.agentguards import DRAIN_PATIENCE_S
+from elastic.core.agent.events import SessionLost
+from elastic.core.agent.guards import DRAIN_PATIENCE_S
 from elastic.core.keys import encode
 from elastic.core.model import Generation
 from elastic.core.transactions import Transaction

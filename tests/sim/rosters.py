@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from elastic.agentevents import Exited, Gone, Hung, StartWorkers, StopWorkers
+from elastic.core.agent.events import Exited, Gone, Hung, StartWorkers, StopWorkers
 from elastic.core.keys import View
 from elastic.core.model import Ended, Generation, Member, Mode, Np, Place, Role, Roles, Seat, Spec, Status, WorkerExit
 from elastic.core.transactions import Transaction

@@ -10,7 +10,7 @@ from concurrent.futures import as_completed
 
 import pytest
 
-from elastic.agentstate import TABLE
+from elastic.core.agent.table import TABLE
 from tests.sim.mutant import Broken, find
 from tests.sim.mutate import fresh, noted
 from tests.sim.mutations import MUTATIONS, OPEN, ROWS, Mutation

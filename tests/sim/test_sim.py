@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from elastic import revision
-from elastic.agentstate import TABLE
+from elastic.core.agent.table import TABLE
 from elastic.core.decide import Reason
 from elastic.core.membership import gate
 from elastic.core.membership.situation import Question

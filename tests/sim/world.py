@@ -1,7 +1,7 @@
 """A whole job on a virtual clock: agents' cores, their stores' mirrors, sessions, nurseries, workers and links.
 
 Everything that an agent's shell does is modelled here as small as it can be; what is decided is decided by the real
-core (`elastic.agentstate`) over the real in-memory store. One seeded source of randomness, one queue of events: the
+core (`elastic.core.agent.table`) over the real in-memory store. One seeded source of randomness, one queue of events: the
 same seed gives the same run.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from elastic.agentevents import (
+from elastic.core.agent.events import (
     Action,
     AskLinks,
     AskVouch,
@@ -42,9 +42,9 @@ from elastic.agentevents import (
     Vouched,
     WatchLinks,
 )
-from elastic.agentfacts import Facts, Limits, Me
-from elastic.agentlinks import concerns, vouch_s
-from elastic.agentstate import AgentCore
+from elastic.core.agent.links import concerns, vouch_s
+from elastic.core.agent.state import Facts, Limits, Me
+from elastic.core.agent.table import AgentCore
 from elastic.core.keys import decode, encode
 from elastic.core.membership.decision import Policy
 from elastic.core.model import Member, Np, Spec

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from elastic.agentevents import (
+from elastic.core.agent.events import (
     Action,
     Answered,
     AskLinks,
@@ -42,8 +42,8 @@ from elastic.agentevents import (
     ViewChanged,
     Vouched,
 )
-from elastic.agentfacts import Facts, Limits, Me, Phase
-from elastic.agentstate import AgentCore
+from elastic.core.agent.state import Facts, Limits, Me, Phase
+from elastic.core.agent.table import AgentCore
 from elastic.core.keys import ViewReader
 from elastic.core.membership.decision import Policy
 from elastic.core.model import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from elastic.agentevents import Action, Event, Send
-from elastic.agentfacts import Facts
+from elastic.core.agent.events import Action, Event, Send
+from elastic.core.agent.state import Facts
 from launcher.history.ps_recorder import SeatTimeline
 from launcher.history.recorder import Timeline
 from tests.unit.bench import Bench

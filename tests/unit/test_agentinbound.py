@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from elastic.agentevents import CloseInbound, Dialled, LookUp, Say, Vouched
-from elastic.agentinbound import CHECK_AFTER_S, CHECK_EVERY_S, UNCONFIRMED_MAX
+from elastic.core.agent.events import CloseInbound, Dialled, LookUp, Say, Vouched
+from elastic.core.agent.inbound_links import CHECK_AFTER_S, CHECK_EVERY_S, UNCONFIRMED_MAX
 from elastic.core.model import Before, Why
 from tests.unit.bench import LEASE_TTL_S, Bench, running, spare
 from tests.unit.documents import KEYS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic.agentevents import (
+from elastic.core.agent.events import (
     AskLinks,
     AskVouch,
     Linked,
@@ -12,8 +12,8 @@ from elastic.agentevents import (
     VouchAsked,
     WatchLinks,
 )
-from elastic.agentfacts import Phase
-from elastic.agentlinks import concerns, vouch_s, watch, yields
+from elastic.core.agent.links import concerns, vouch_s, watch, yields
+from elastic.core.agent.state import Phase
 from elastic.core.membership.decision import Reason
 from elastic.core.model import Ended, Outcome, Why
 from tests.unit.bench import Bench, running, vouched

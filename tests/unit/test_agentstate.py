@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic.agentevents import (
+from elastic.core.agent.events import (
     CloseSession,
     Drain,
     OpenSession,
@@ -12,7 +12,7 @@ from elastic.agentevents import (
     Send,
     StartWorkers,
 )
-from elastic.agentfacts import Phase
+from elastic.core.agent.state import Phase
 from elastic.core.model import Before, Cause, Ended, Status, Why
 from elastic.core.run_deadline import margin_s
 from tests.unit.bench import Bench, gated, joining, running, spare, stopping

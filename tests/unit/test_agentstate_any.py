@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic.agentevents import (
+from elastic.core.agent.events import (
     Action,
     Answered,
     Dialled,
@@ -37,8 +37,8 @@ from elastic.agentevents import (
     VouchAsked,
     Vouched,
 )
-from elastic.agentfacts import Facts, Limits, Me, Phase
-from elastic.agentstate import AgentCore
+from elastic.core.agent.state import Facts, Limits, Me, Phase
+from elastic.core.agent.table import AgentCore
 from elastic.core.keys import Stored, View
 from elastic.core.membership.decision import Policy
 from elastic.core.model import Before, Np, Spec, Status, Why

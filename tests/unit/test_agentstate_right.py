@@ -5,18 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from elastic.agentevents import (
-    Gone,
-    Prepared,
-    ProvenDead,
-    ProvenGone,
-    Revoke,
-    RunUntil,
-    SessionLost,
-    ViewChanged,
-)
-from elastic.agentfacts import Phase
-from elastic.agentlinks import vouch_s
+from elastic.core.agent.events import Gone, Prepared, ProvenDead, ProvenGone, Revoke, RunUntil, SessionLost, ViewChanged
+from elastic.core.agent.links import vouch_s
+from elastic.core.agent.state import Phase
 from elastic.core.keys import Stored, View
 from elastic.core.membership.decision import Reason
 from elastic.core.membership.memory import GONE_MAX

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from elastic.agentevents import (
+from elastic.core.agent.events import (
     Action,
     Answered,
     FindOlder,
@@ -18,8 +18,8 @@ from elastic.agentevents import (
     Tick,
     ViewChanged,
 )
-from elastic.agentfacts import Facts, Limits, Me
-from elastic.agentstate import AgentCore
+from elastic.core.agent.state import Facts, Limits, Me
+from elastic.core.agent.table import AgentCore
 from elastic.core.decide import Policy
 from elastic.core.keys import Stored, View
 from elastic.core.model import Np, Spec

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic import agentstate
-from elastic.agentevents import (
+from elastic.core.agent import table
+from elastic.core.agent.events import (
     Answered,
     Drain,
     Event,
@@ -25,8 +25,8 @@ from elastic.agentevents import (
     Tick,
     Unreached,
 )
-from elastic.agentfacts import Phase
-from elastic.agentstate import ROWS, TABLE
+from elastic.core.agent.state import Phase
+from elastic.core.agent.table import ROWS, TABLE
 from elastic.core.model import Before, Outcome, Status, Why
 from elastic.core.transactions import Transaction
 from tests.unit.bench import (
@@ -94,7 +94,7 @@ def test_the_rows_of_a_phase_are_those_of_the_table_in_their_order() -> None:
 
 
 def test_the_page_above_the_table_names_every_phase() -> None:
-    page = agentstate.__doc__ or ""
+    page = table.__doc__ or ""
     assert all(f"\n{phase} " in page for phase in Phase)
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from elastic.agentevents import StopWorkers, ViewChanged
-from elastic.agentfacts import Phase
+from elastic.core.agent.events import StopWorkers, ViewChanged
+from elastic.core.agent.state import Phase
 from elastic.core.model import Before, Why
 from elastic.store.base import Put
 from tests.unit.bench import Bench, done, running, serving

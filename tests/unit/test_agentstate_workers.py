@@ -5,13 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from elastic.agentevents import (
-    Drain,
-    Exited,
-    Hung,
-    StopWorkers,
-)
-from elastic.agentfacts import Phase
+from elastic.core.agent.events import Drain, Exited, Hung, StopWorkers
+from elastic.core.agent.state import Phase
 from elastic.core.model import PLANNED, Before, Ended, MemberState, Status, Why, WorkerExit
 from elastic.core.run_deadline import margin_s
 from tests.unit.bench import done, joining, leaving, running, serving, spare, stopping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from elastic.agentevents import Event, Gone, Tick
+from elastic.core.agent.events import Event, Gone, Tick
 from launcher.agent.event_queue import Arrivals
 
 

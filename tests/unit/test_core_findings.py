@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from elastic.agentfacts import Phase
+from elastic.core.agent.state import Phase
 from elastic.core.keys import decode
 from elastic.core.membership.decision import Reason
 from elastic.core.model import SCHEMA, Before, Status, Why

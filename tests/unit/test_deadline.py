@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from elastic.agentevents import Drain, StopWorkers
-from elastic.agentfacts import DEADLINE_SPARE_S
+from elastic.core.agent.events import Drain, StopWorkers
+from elastic.core.agent.state import DEADLINE_SPARE_S
 from elastic.core.decide import Reason
 from elastic.core.model import Before, Ended, MemberState, Why
 from tests.unit.bench import Bench, done, joining, running, spare

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from elastic import errors, revision, roster
-from elastic.agentstate import TABLE
 from elastic.core import decide, keys, model, operator_stop
+from elastic.core.agent.table import TABLE
 from elastic.core.decide import Reason
 from elastic.core.membership import gate, next_generation, situation
 from elastic.errors import ElasticError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from elastic.agentevents import Action, Event, Exited, SessionLost, StopWorkers
+from elastic.core.agent.events import Action, Event, Exited, SessionLost, StopWorkers
 from elastic.core.model import Cause
 from launcher.logs import shared_file
 from launcher.logs.event_log import FILE, EventLog

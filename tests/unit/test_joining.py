@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.agentfacts import Me
 from elastic.core.admission import SPEC_FLAGS, JoinPlan, join
+from elastic.core.agent.state import Me
 from elastic.core.keys import encode
 from elastic.core.model import SCHEMA, Mode, Roles, Spec, Status, Verdict
 from elastic.store.base import Put

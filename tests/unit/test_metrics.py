@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic.agentevents import Action, Event
-from elastic.agentfacts import Facts, Phase
+from elastic.core.agent.events import Action, Event
+from elastic.core.agent.state import Facts, Phase
 from elastic.core.model import Before, Why
 from elastic.errors import ConfigError
 from launcher.config.config import parse

@@ -14,7 +14,7 @@ import promql_parser
 import pytest
 import yaml
 
-from elastic.agentfacts import Phase
+from elastic.core.agent.state import Phase
 from elastic.core.model import Why
 from launcher.metrics.catalog import JOB, METRICS, PREFIX, PROCESS, Kind
 from launcher.metrics.collector import WorkerState

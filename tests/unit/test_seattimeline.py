@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.agentevents import Answered, Gone, ProvenGone, Send, Tick
-from elastic.agentfacts import Phase
+from elastic.core.agent.events import Answered, Gone, ProvenGone, Send, Tick
+from elastic.core.agent.state import Phase
 from elastic.core.membership.decision import Form, Reason
 from elastic.core.model import Before, Ended, Generation, Mode, Outcome, Place, Role, Roles, Seat, Why
 from elastic.core.transactions import Transaction

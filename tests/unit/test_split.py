@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from elastic.agentevents import StopWorkers, Unreached
+from elastic.core.agent.events import StopWorkers, Unreached
 from elastic.core.host_exclusion import APART_MAX, HOSTS_MAX, blame, budget_of, noted_apart, taken_for_linked
 from elastic.core.membership.decision import Form, Reason
 from elastic.core.model import Before, Budget, Cooldown, Ended, Go, Outcome, Why, WorkerExit

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from elastic.agentevents import Action, Event, Gone, ProvenGone
-from elastic.agentfacts import Facts, Phase
+from elastic.core.agent.events import Action, Event, Gone, ProvenGone
+from elastic.core.agent.state import Facts, Phase
 from elastic.core.model import Before, Ended, Outcome, Why
 from launcher.history.events import What, of_recovery
 from launcher.history.recorder import LINGER_S, PATIENCE_S, START_PATIENCE_S, Timeline

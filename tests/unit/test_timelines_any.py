@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic.agentevents import ProvenGone
-from elastic.agentfacts import Phase
+from elastic.core.agent.events import ProvenGone
+from elastic.core.agent.state import Phase
 from launcher.history.ps_recorder import SeatTimeline
 from launcher.history.recorder import Timeline
 from launcher.history.recovery import Recovery, begun

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic.agentevents import Exited, Gone, StartWorkers, StopWorkers
+from elastic.core.agent.events import Exited, Gone, StartWorkers, StopWorkers
 from elastic.core.model import ANY_RANK, Budget, Generation, Go, Place, Why, WorkerExit
 from launcher.torchrun.rounds import Rounds
 

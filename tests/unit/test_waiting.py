@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from elastic.agentfacts import DrainAsked, Phase
+from elastic.core.agent.state import DrainAsked, Phase
 from elastic.core.membership.decision import Conclude, Decision, Reason, Wait
 from elastic.core.model import Budget, Cooldown, Go, Status, Verdict, Why
 from elastic.store.memory_store import MemoryStore

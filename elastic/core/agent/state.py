@@ -8,10 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from elastic.agentevents import (
-    Action,
-    LinkTarget,
-)
+from elastic.core.agent.events import Action, LinkTarget
 from elastic.core.decide import Decision, Memory, Policy
 from elastic.core.keys import JobKeys, View
 from elastic.core.model import Generation, Member, Outcome, Place, Seat, Spec, WorkerExit
@@ -27,7 +24,7 @@ Stamp = tuple[int, int]
 
 
 class Phase(StrEnum):
-    """The phases of `elastic.agentstate`."""
+    """The phases of `elastic.core.agent.table`."""
 
     JOINING = "joining"
     SPARE = "spare"

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from elastic.agentevents import AskLinks, AskVouch, LinkTarget, WatchLinks
-from elastic.agentfacts import Facts, Phase
+from elastic.core.agent.events import AskLinks, AskVouch, LinkTarget, WatchLinks
+from elastic.core.agent.state import Facts, Phase
 from elastic.core.membership.decision import Reason
 from elastic.core.model import Ended
 

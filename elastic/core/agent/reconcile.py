@@ -10,9 +10,11 @@ import zlib
 import msgspec
 from msgspec.structs import replace
 
-from elastic import agentinbound, agentlinks
-from elastic.agentabsorb import ASK_AGAIN_S, PROPOSALS
-from elastic.agentevents import (
+from elastic.core import host_exclusion
+from elastic.core.admission import join
+from elastic.core.agent import inbound_links, links
+from elastic.core.agent.apply_event import ASK_AGAIN_S, PROPOSALS
+from elastic.core.agent.events import (
     FindOlder,
     Follow,
     OpenSession,
@@ -24,9 +26,7 @@ from elastic.agentevents import (
     Send,
     TellRoster,
 )
-from elastic.agentfacts import Facts, Phase
-from elastic.core import host_exclusion
-from elastic.core.admission import join
+from elastic.core.agent.state import Facts, Phase
 from elastic.core.decide import Wait, decide
 from elastic.core.host_exclusion import budget_of
 from elastic.core.model import Ended, Member, MemberState, Outcome
@@ -43,7 +43,7 @@ def announce(f: Facts) -> None:
     _tell_revision(f)
     if go is not None and f.generation is not None and go.value.g == f.generation.g:
         f.idle_since = f.now  # A world runs, with this node or without it.
-    agentlinks.hold(f)
+    links.hold(f)
 
 
 def _tell_revision(f: Facts) -> None:
@@ -74,9 +74,9 @@ def perform(f: Facts) -> None:
         _write(f)
     _propose(f)
     _revoke_dead(f)
-    agentlinks.watch(f)
-    agentlinks.ask(f)
-    agentinbound.check(f)
+    links.watch(f)
+    links.ask(f)
+    inbound_links.check(f)
 
 
 def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
@@ -100,8 +100,8 @@ def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
     if f.behind_since is not None:
         times.append(f.behind_since + _patience_s(f))
     times += [f.older_again_at, f.propose_again_at, _record_again_at(f)]
-    times += agentlinks.wakes(f)
-    times += agentinbound.wakes(f)
+    times += links.wakes(f)
+    times += inbound_links.wakes(f)
     later = [time for time in times if f.now < time < float("inf")]
     f.wake_at = min(later) if later else None
 
@@ -315,7 +315,7 @@ def _revoke_dead(f: Facts) -> None:
 def _present(f: Facts, node: str) -> bool:
     """Tell whether a node before this one in line can propose: it is registered, alive, and reaches the store."""
     stored = f.view.members.get(node)
-    if stored is None or agentlinks.yields(f, node):
+    if stored is None or links.yields(f, node):
         return False
     return (node, stored.create_revision) not in f.memory.gone and node not in f.memory.dead
 
@@ -405,7 +405,7 @@ def _propose(f: Facts) -> None:
     proposed = f.inflight is not None and f.inflight.kind in PROPOSALS
     if proposed or f.view.revision < f.floor:
         return  # What would be decided now could not be sent, and while a thousand join it takes long.
-    if (astray := agentlinks.astray(f)) != f.memory.astray:
+    if (astray := links.astray(f)) != f.memory.astray:
         f.memory = replace(f.memory, astray=astray)
     decision, f.memory = decide(f.view, f.memory, f.policy, f.now)
     f.decision = decision

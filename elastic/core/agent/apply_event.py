@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
-from elastic import agentinbound
-from elastic.agentevents import (
+from elastic.core.agent import inbound_links
+from elastic.core.agent.events import (
     Answered,
     Dialled,
     Drain,
@@ -34,8 +34,8 @@ from elastic.agentevents import (
     VouchAsked,
     Vouched,
 )
-from elastic.agentfacts import DrainAsked, Facts, Phase
-from elastic.agentlinks import RECENT_ASKS, interval_s, may_grant
+from elastic.core.agent.links import RECENT_ASKS, interval_s, may_grant
+from elastic.core.agent.state import DrainAsked, Facts, Phase
 from elastic.core.decide import remember
 from elastic.core.membership.situation import Question
 from elastic.core.model import Generation, Spec
@@ -110,9 +110,9 @@ def absorb(f: Facts, event: Event) -> None:
             if event.g == f.workers_g and not f.workers_gone and may_grant(f, event.node, event.g):
                 f.right = f.right.vouched(event.asked_at + min(event.seconds, f.right.ttl_s))
         case Dialled():
-            agentinbound.dialled(f, event.nodes)
+            inbound_links.dialled(f, event.nodes)
         case LookedUp():
-            agentinbound.looked_up(f, event.node, event.registered)
+            inbound_links.looked_up(f, event.node, event.registered)
         case ProvenGone():
             if event.host not in f.memory.distrusted:
                 f.memory = replace(f.memory, gone=f.memory.gone | {(event.node, event.create_revision)})

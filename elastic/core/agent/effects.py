@@ -1,13 +1,13 @@
-"""What an agent does on its way from one phase to another: the effects of the rows of `elastic.agentstate` (pure).
+"""What an agent does on its way from one phase to another: the effects of the rows of `elastic.core.agent.table` (pure).
 
 An effect changes facts and says what is to be done; nothing happens here.
 """
 
 from __future__ import annotations
 
-from elastic import agentguards as guards
-from elastic.agentevents import CloseSession, Exit, ReportVerdict, Say, StartWorkers, StopWorkers
-from elastic.agentfacts import Facts, Phase
+from elastic.core.agent import guards
+from elastic.core.agent.events import CloseSession, Exit, ReportVerdict, Say, StartWorkers, StopWorkers
+from elastic.core.agent.state import Facts, Phase
 from elastic.core.model import Ended, Generation, Outcome, Place, Status
 from elastic.core.text import failed_words, process_name
 from elastic.seatwords import seats_in_words

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from elastic.agentevents import CloseInbound, LookUp, Say
-from elastic.agentfacts import Dialler, Facts
-from elastic.agentlinks import worlds
+from elastic.core.agent.events import CloseInbound, LookUp, Say
+from elastic.core.agent.links import worlds
+from elastic.core.agent.state import Dialler, Facts
 
 CHECK_AFTER_S = 2.0
 """By then most nodes that join together are members of a generation, so that nothing has to be read."""

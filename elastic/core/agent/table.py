@@ -1,8 +1,8 @@
 """One agent's life as a table: which phase follows which, when, and what is done on the way (pure).
 
-The agent is a set of facts. An event changes facts and nothing else (`elastic.agentabsorb`). Then the rows of the
+The agent is a set of facts. An event changes facts and nothing else (`elastic.core.agent.apply_event`). Then the rows of the
 current phase are asked in order; the first whose guard holds is taken, again and again until none holds. Then the
-duties are looked at: what should be asked of the store and has not been (`elastic.agentduties`). So it does not matter
+duties are looked at: what should be asked of the store and has not been (`elastic.core.agent.reconcile`). So it does not matter
 in which order, how late or how often events come: only what is known counts.
 
 Phases:
@@ -24,12 +24,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elastic import agenteffects as effects
-from elastic import agentguards as guards
-from elastic.agentabsorb import absorb
-from elastic.agentduties import announce, keep_right, nothing_due, perform, wake
-from elastic.agentevents import Action, Event, Refreshed
-from elastic.agentfacts import Facts, Phase
+from elastic.core.agent import effects, guards
+from elastic.core.agent.apply_event import absorb
+from elastic.core.agent.events import Action, Event, Refreshed
+from elastic.core.agent.reconcile import announce, keep_right, nothing_due, perform, wake
+from elastic.core.agent.state import Facts, Phase
 
 STEPS_MAX = 12
 """No event moves an agent through more rows than this; more would be a loop in the table."""

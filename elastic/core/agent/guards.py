@@ -1,8 +1,8 @@
-"""When an agent goes from one phase to another: the guards of the rows of `elastic.agentstate` (pure)."""
+"""When an agent goes from one phase to another: the guards of the rows of `elastic.core.agent.table` (pure)."""
 
 from __future__ import annotations
 
-from elastic.agentfacts import Facts
+from elastic.core.agent.state import Facts
 from elastic.core.model import Role, Status
 
 DRAIN_PATIENCE_S = 5.0

@@ -1,0 +1,1 @@
+"""One agent's state machine: events in, actions out (pure)."""
