@@ -14,7 +14,7 @@ The rules, in the order they are asked:
 4. The newest generation waits at the gate: replace it if its members changed, or if the planned stop before it went
    wrong; otherwise open it once nobody can still be running an older world, and the failure before it has been judged.
 
-A parameter-server job has rules of its own for what runs (`elastic.roster`); the gate and the budget are the same.
+A parameter-server job has rules of its own for what runs (`elastic.core.ps.decide`); the gate and the budget are the same.
 
 Nothing here is about safety between two proposers: that is the compare of the transaction (`elastic.core.transactions`).
 """
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from elastic import roster
 from elastic.core import host_order, operator_stop
 from elastic.core.host_exclusion import length, listed
 from elastic.core.keys import View
@@ -45,6 +44,7 @@ from elastic.core.membership.situation import (
     told,
 )
 from elastic.core.model import Ended, Generation, Roles, Why
+from elastic.core.ps import decide as roster
 
 __all__ = ["Conclude", "Decision", "Form", "Memory", "Open", "Policy", "Reason", "Wait", "decide", "remember"]
 

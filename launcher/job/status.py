@@ -18,9 +18,9 @@ from elastic.core.decide import Conclude, Decision, Form, Memory, Open, Policy, 
 from elastic.core.host_exclusion import budget_of, taken_for_linked
 from elastic.core.keys import View
 from elastic.core.model import Budget, Generation, MemberState, Mode, Outcome, Place, Saved, Verdict, Why
+from elastic.core.ps.text import seats_in_words
 from elastic.core.run_deadline import KILL_S
 from elastic.core.text import process_name
-from elastic.seatwords import seats_in_words
 from launcher.job.absent_nodes import missing
 from launcher.logs.logger import clean
 from launcher.text.failure_report import ago, ended_lines

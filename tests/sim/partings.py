@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from elastic.core.keys import View
 from elastic.core.model import Generation, Go, Why
+from elastic.core.ps.placement import works
 from elastic.core.transactions import Transaction
-from elastic.seats import works
 from tests.sim import calm
 from tests.sim.accidents import apart_for, pairs_apart, thaw
 from tests.sim.calm import STOP_S, Calm, Expected, inside, went

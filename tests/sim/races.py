@@ -6,8 +6,8 @@ from elastic.core.agent.events import SessionLost
 from elastic.core.agent.guards import DRAIN_PATIENCE_S
 from elastic.core.keys import encode
 from elastic.core.model import Generation
+from elastic.core.ps.placement import serves, works
 from elastic.core.transactions import Transaction
-from elastic.seats import serves, works
 from elastic.store.base import Delete, Put, Range
 from tests.sim.accidents import Overtaken, empty, take_away
 from tests.sim.calm import Calm

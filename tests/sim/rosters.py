@@ -15,8 +15,8 @@ import msgspec
 from elastic.core.agent.events import Exited, Gone, Hung, StartWorkers, StopWorkers
 from elastic.core.keys import View
 from elastic.core.model import Ended, Generation, Member, Mode, Np, Place, Role, Roles, Seat, Spec, Status, WorkerExit
+from elastic.core.ps.placement import servers_wanted, serves, vacant_servers, works
 from elastic.core.transactions import Transaction
-from elastic.seats import servers_wanted, serves, vacant_servers, works
 from tests.sim.accidents import alive, cut_for, start
 from tests.sim.checks import Promises, by_operator, chargeable
 from tests.sim.faults import scale

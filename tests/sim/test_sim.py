@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from elastic import revision
 from elastic.core.agent.table import TABLE
 from elastic.core.decide import Reason
 from elastic.core.membership import gate
 from elastic.core.membership.situation import Question
+from elastic.core.ps import revision
 from tests.sim import kinds, life
 from tests.sim.calm import SITUATIONS
 from tests.sim.life import FAULTS, run_seed

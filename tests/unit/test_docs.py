@@ -15,11 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from elastic import errors, revision, roster
+from elastic import errors
 from elastic.core import decide, keys, model, operator_stop
 from elastic.core.agent.table import TABLE
 from elastic.core.decide import Reason
 from elastic.core.membership import gate, next_generation, situation
+from elastic.core.ps import decide as roster
+from elastic.core.ps import revision
 from elastic.errors import ElasticError
 from launcher.config import argv
 from launcher.config import env_reference as variables

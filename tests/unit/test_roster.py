@@ -11,11 +11,11 @@ import pytest
 
 from elastic.core.membership.decision import Form, Reason, Wait
 from elastic.core.model import Budget, Ended, Mode, Place, Role, Roles, Seat, Why
+from elastic.core.ps.decide import vanished
+from elastic.core.ps.placement import fixed_seats, give, host_of, vacant_servers
+from elastic.core.ps.text import in_words, seats_in_words
 from elastic.core.run_deadline import CLOCK_ERROR
 from elastic.core.transactions import propose
-from elastic.roster import vanished
-from elastic.seats import fixed_seats, give, host_of, vacant_servers
-from elastic.seatwords import in_words, seats_in_words
 from elastic.store.base import Compare
 from tests.unit.documents import KEYS
 from tests.unit.views import KILL_S, Job, member, worker_exit

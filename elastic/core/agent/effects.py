@@ -9,8 +9,8 @@ from elastic.core.agent import guards
 from elastic.core.agent.events import CloseSession, Exit, ReportVerdict, Say, StartWorkers, StopWorkers
 from elastic.core.agent.state import Facts, Phase
 from elastic.core.model import Ended, Generation, Outcome, Place, Status
+from elastic.core.ps.text import seats_in_words
 from elastic.core.text import failed_words, process_name
-from elastic.seatwords import seats_in_words
 
 ENDED = "because the job has ended"
 

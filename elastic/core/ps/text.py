@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elastic.core.model import Place, Role, Roles
-from elastic.seats import host_of, servers_wanted, vacant_servers
+from elastic.core.ps.placement import host_of, servers_wanted, vacant_servers
 
 
 def seats_in_words(place: Place) -> str:

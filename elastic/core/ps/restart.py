@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from elastic.core.membership.situation import Question
 from elastic.core.model import Before, Budget, Ended, Generation, Place, Role, Roles, Why
+from elastic.core.ps.placement import serves, vacant_servers, works
 from elastic.core.restart_policy import HEALTHY_S, Judgement, judge
 from elastic.core.run_deadline import CLOCK_ERROR
-from elastic.seats import serves, vacant_servers, works
 
 WHEN_A_SERVER_IS_BACK = float("inf")
 

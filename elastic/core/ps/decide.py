@@ -7,7 +7,7 @@ not disturbed, because workers talk to servers and not to each other. The rules,
 2. Every worker in the roster ended well: the job is completed, whatever its servers do.
 3. Nobody of the roster is here: the next generation, as soon as there are servers and workers again.
 4. A lost node leaves the roster. One whose processes failed or were stopped gets its seats again, in a new start that
-   the budget pays for (`elastic.restarts`). Servers that had ended well start again with workers that start.
+   the budget pays for (`elastic.core.ps.restart`). Servers that had ended well start again with workers that start.
 5. A node that drains, or is not wanted any more, is asked to leave; it keeps its seats until it has stopped. Those of
    a lost node are kept for the length of a lease: it is not registered, but somebody may have revoked its lease, and
    then it still has a right to run for that long.
@@ -26,16 +26,9 @@ from elastic.core.keys import View
 from elastic.core.membership.decision import Decision, Form, Memory, Reason, Wait
 from elastic.core.membership.situation import Question, completed, counted, named, settling
 from elastic.core.model import Before, Ended, Generation, Mode, Outcome, Place, Roles, Spec, Why
-from elastic.revision import UNLIMITED, Change, candidates_outside, ended_as, ends_of, free_at, here
-from elastic.seats import (
-    give,
-    host_of,
-    in_order,
-    serves,
-    vacant_servers,
-    works,
-)
-from elastic.seatwords import in_words, servers_in_words
+from elastic.core.ps.placement import give, host_of, in_order, serves, vacant_servers, works
+from elastic.core.ps.revision import UNLIMITED, Change, candidates_outside, ended_as, ends_of, free_at, here
+from elastic.core.ps.text import in_words, servers_in_words
 
 
 def roles_of(spec: Spec) -> Roles | None:

@@ -1,4 +1,4 @@
-"""One revision of a roster, put together rule by rule (pure); the rules stand in `elastic.roster`, with numbers."""
+"""One revision of a roster, put together rule by rule (pure); the rules stand in `elastic.core.ps.decide`, with numbers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,19 @@ import msgspec
 from elastic.core.membership.decision import Conclude, Decision, Form, Reason, Wait
 from elastic.core.membership.situation import BATCH_S, Question, drain_reasons, earliest, lean
 from elastic.core.model import Cause, Ended, Generation, Outcome, Place, Role, Roles, Status, Verdict, Why
+from elastic.core.ps.placement import (
+    Candidate,
+    fixed_seats,
+    give,
+    in_order,
+    serves,
+    vacant_servers,
+    without_servers,
+    works,
+)
+from elastic.core.ps.restart import WHEN_A_SERVER_IS_BACK, Restart, restart
+from elastic.core.ps.text import in_words, seats_in_words, servers_in_words
 from elastic.core.run_deadline import CLOCK_ERROR
-from elastic.restarts import WHEN_A_SERVER_IS_BACK, Restart, restart
-from elastic.seats import Candidate, fixed_seats, give, in_order, serves, vacant_servers, without_servers, works
-from elastic.seatwords import in_words, seats_in_words, servers_in_words
 
 UNLIMITED = 1 << 30
 
