@@ -63,7 +63,7 @@ class _Loader(SourceFileLoader):
 
 def find(mutation: Mutation, seeds: Iterable[int]) -> Found:
     """Run seeds with this mutation until one breaks a promise, or the core raises. Once in the life of a process."""
-    if (already := [name for name in sys.modules if name.startswith("elastic.agent")]) != []:
+    if (already := [name for name in sys.modules if name.startswith("elastic.core")]) != []:
         raise RuntimeError(f"{already[0]} is imported already, unbroken")
     sys.meta_path.insert(0, Broken(mutation))
     from tests.sim.many import one, settle_memory
