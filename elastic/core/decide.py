@@ -14,7 +14,7 @@ The rules, in the order they are asked:
 4. The newest generation waits at the gate: replace it if its members changed, or if the planned stop before it went
    wrong; otherwise open it once nobody can still be running an older world, and the failure before it has been judged.
 
-A parameter-server job has rules of its own for what runs (`elastic.core.ps.decide`); the gate and the budget are the same.
+A parameter-server job has rules of its own for what runs (`elastic.core.ps.cluster_spec`); the gate and the budget are the same.
 
 Nothing here is about safety between two proposers: that is the compare of the transaction (`elastic.core.transactions`).
 """
@@ -44,7 +44,7 @@ from elastic.core.membership.situation import (
     told,
 )
 from elastic.core.model import Ended, Generation, Roles, Why
-from elastic.core.ps import decide as roster
+from elastic.core.ps import cluster_spec
 
 __all__ = ["Conclude", "Decision", "Form", "Memory", "Open", "Policy", "Reason", "Wait", "decide", "remember"]
 
@@ -81,7 +81,7 @@ def _answer(q: Question) -> tuple[Decision, Memory]:
     halt = operator_stop.asked(q)
     if halt is not None:
         return operator_stop.answer(q, halt), q.memory
-    roles = roster.roles_of(q.spec)
+    roles = cluster_spec.roles_of(q.spec)
     if roles is not None:
         return _of_roster(q, roles)
     if q.generation is None:
@@ -95,12 +95,12 @@ def _of_roster(q: Question, roles: Roles) -> tuple[Decision, Memory]:
     """The same for a parameter-server job."""
     generation = q.generation
     if generation is None:
-        return _at_once(q, roster.first(q, roles)), q.memory
+        return _at_once(q, cluster_spec.first(q, roles)), q.memory
     if q.view.go is not None and q.view.go.value.g == generation.g:
-        return roster.running(q, roles, generation)
-    if not roster.standing(q, generation) or roster.too_few(q, roles, generation):
-        return roster.reform(q, roles, generation), q.memory
-    if generation.before is not None and (closed := roster.closed(q, generation.before)) is not None:
+        return cluster_spec.running(q, roles, generation)
+    if not cluster_spec.standing(q, generation) or cluster_spec.too_few(q, roles, generation):
+        return cluster_spec.reform(q, roles, generation), q.memory
+    if generation.before is not None and (closed := cluster_spec.closed(q, generation.before)) is not None:
         return closed, q.memory
     return opening(q, generation, generation.before, None, charge=False)  # Its revisions were paid for one by one.
 

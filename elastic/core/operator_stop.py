@@ -11,7 +11,7 @@ from __future__ import annotations
 from elastic.core.membership.decision import Conclude, Decision, Form, Reason, Wait
 from elastic.core.membership.situation import Question, completed, named
 from elastic.core.model import Before, Ended, Generation, Halt, Outcome, Status, Verdict, Why
-from elastic.core.ps import decide
+from elastic.core.ps import cluster_spec
 
 
 def asked(q: Question) -> Halt | None:
@@ -34,9 +34,9 @@ def answer(q: Question, halt: Halt) -> Decision:
 
 
 def _running(q: Question, halt: Halt, generation: Generation) -> Decision:
-    roles = decide.roles_of(q.spec)
+    roles = cluster_spec.roles_of(q.spec)
     if roles is not None:  # Who has a seat there goes on whatever becomes of others, and can save.
-        decision, _ = decide.running(q, roles, generation)
+        decision, _ = cluster_spec.running(q, roles, generation)
         return decision if isinstance(decision, Conclude) else _ask_all(q, halt, generation)
     nodes = [place.node for place in generation.members]
     outcomes = {node: outcome for node in nodes if (outcome := q.outcome(generation.g, node)) is not None}
@@ -65,7 +65,7 @@ def _stopping(q: Question, halt: Halt, before: Before) -> Decision:
     busy = [node for node in before.nodes if node not in outcomes or not outcomes[node].over]
     waited = [node for node in busy if q.here(node) or q.returns_until(node) is not None]
     broken = len(waited) < len(busy) or _broken(outcomes)
-    if not waited or (broken and decide.roles_of(q.spec) is None):
+    if not waited or (broken and cluster_spec.roles_of(q.spec) is None):
         return _over(q, halt)
     absent = [q.memory.absent_since[node] + 2 * q.spec.lease_ttl_s for node in waited if node in q.memory.absent_since]
     returns = [at for node in waited if not q.here(node) and (at := q.returns_until(node)) is not None]

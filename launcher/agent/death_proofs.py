@@ -8,7 +8,7 @@ from collections.abc import Callable
 from elastic.core.agent.events import Event, ProvenDead, Tick
 from elastic.core.agent.state import Facts
 from elastic.core.membership.decision import Reason
-from elastic.core.ps import decide
+from elastic.core.ps import cluster_spec
 from elastic.errors import ConfigError
 from launcher.agent.connect import boottime
 from launcher.logs.logger import Narrator
@@ -35,7 +35,7 @@ class Proofs:
         generation = facts.generation
         if facts.decision is None or generation is None or boottime() < self._at:
             return
-        nodes = decide.vanished(facts.view, generation)
+        nodes = cluster_spec.vanished(facts.view, generation)
         if facts.decision.code is Reason.UNPROVEN and generation.before is not None:
             nodes += [node for node in generation.before.nodes if node not in nodes]
         if not nodes:

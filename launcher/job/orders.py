@@ -13,7 +13,7 @@ import msgspec
 
 from elastic.core.keys import JobKeys, Stored, View, encode
 from elastic.core.model import Halt, Leave, Np, Spec, Status, Verdict
-from elastic.core.ps import decide
+from elastic.core.ps import cluster_spec
 from elastic.core.transactions import Transaction
 from elastic.store.base import OPERATIONS_MAX, Compare, Delete, Operation, Put, Range
 
@@ -39,7 +39,7 @@ def unfit(spec: Spec, np: Np) -> str:
         most = len(spec.ips)
         wanted = "any number of" if np.unlimited else np.high
         return f"--np {np} asks for {wanted} nodes, and the job's --ips names {most}; use {most} at most"
-    roles = decide.roles_of(spec)
+    roles = cluster_spec.roles_of(spec)
     if roles is not None and not roles.apart:
         return "the seats of this parameter-server job are fixed on its hosts; stop it, and start it with other lists"
     return ""

@@ -20,8 +20,7 @@ from elastic.core import decide, keys, model, operator_stop
 from elastic.core.agent.table import TABLE
 from elastic.core.decide import Reason
 from elastic.core.membership import gate, next_generation, situation
-from elastic.core.ps import decide as roster
-from elastic.core.ps import revision
+from elastic.core.ps import cluster_spec, revision
 from elastic.errors import ElasticError
 from launcher.config import argv
 from launcher.config import env_reference as variables
@@ -43,7 +42,7 @@ MADE = re.compile(r"(<!-- made: (?P<name>[a-z ]+) -->\n).*?(<!-- end -->)", re.D
 
 DECIDED = {"Wait": "wait", "Form": "next generation", "form": "next generation", "Open": "go", "Conclude": "verdict"}
 """The calls in `DECIDE` that make a decision, and what each is."""
-DECIDE = (decide, gate, next_generation, situation, revision, roster, operator_stop)
+DECIDE = (decide, gate, next_generation, situation, revision, cluster_spec, operator_stop)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

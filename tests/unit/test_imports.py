@@ -54,7 +54,7 @@ PURE = (
     "elastic.core.ps.restart",
     "elastic.core.ps.revision",
     "elastic.core.run_deadline",
-    "elastic.core.ps.decide",
+    "elastic.core.ps.cluster_spec",
     "elastic.core.ps.placement",
     "launcher.history.ps_recorder",
     "elastic.core.ps.text",

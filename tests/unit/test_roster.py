@@ -11,7 +11,7 @@ import pytest
 
 from elastic.core.membership.decision import Form, Reason, Wait
 from elastic.core.model import Budget, Ended, Mode, Place, Role, Roles, Seat, Why
-from elastic.core.ps.decide import vanished
+from elastic.core.ps.cluster_spec import vanished
 from elastic.core.ps.placement import fixed_seats, give, host_of, vacant_servers
 from elastic.core.ps.text import in_words, seats_in_words
 from elastic.core.run_deadline import CLOCK_ERROR

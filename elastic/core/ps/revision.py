@@ -1,4 +1,4 @@
-"""One revision of a roster, put together rule by rule (pure); the rules stand in `elastic.core.ps.decide`, with numbers."""
+"""One revision of a roster, put together rule by rule (pure); the rules stand in `elastic.core.ps.cluster_spec`, with numbers."""
 
 from __future__ import annotations
 
