@@ -48,7 +48,7 @@ from elastic.core.model import (
     contradiction,
 )
 from elastic.errors import DocumentError
-from elastic.store.base import Entry, Range
+from elastic.store.protocol import Entry, Range
 from elastic.unreadable import UNREADABLE
 
 JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")

@@ -23,9 +23,9 @@ from pathlib import Path
 from types import TracebackType
 
 from elastic.errors import ConfigError, StoreUnavailable
-from elastic.store.base import Range
 from elastic.store.etcd import EtcdOptions, EtcdStore
-from elastic.store.releases import is_safe
+from elastic.store.etcd_releases import is_safe
+from elastic.store.protocol import Range
 from elastic.store.scratch import ETCD, Scratch, remove_left_behind
 
 START_LIMIT_S = 20.0

@@ -1,85 +1,95 @@
-"""The store as plain values in memory: etcd's rules, complete, and nothing else (pure).
-
-`MemoryCore` is synchronous and deterministic, and takes the time as an argument; a simulation drives it directly, and
-`elastic.store.memory_store` makes a `Store` of it. Its rules are etcd's, as the contract suite proves:
-
-- the revision starts at 1 and grows by one with each transaction that changes something;
-- compares of a range hold if they hold for every key in it; an empty range compares like one absent key;
-- a transaction that puts a key twice, or puts a key that it also deletes, is refused;
-- a lease that ends deletes its keys, in one revision of their own; without keys it makes no revision;
-- a history that was compacted at R can still be read from R on.
-"""
+"""The in-memory store as a `Store`: a clock, and readers that wait."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from operator import attrgetter
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 
-from elastic.errors import Compacted, StoreError
-from elastic.store.base import (
+from elastic.errors import StoreUnavailable, WatchLost
+from elastic.store.memory_core import MemoryCore
+from elastic.store.protocol import (
+    NOW,
     Batch,
-    Change,
     Compare,
-    Delete,
-    Entry,
-    Instead,
     Lease,
     Listing,
+    More,
     Operation,
     Otherwise,
-    Put,
     Range,
-    Read,
-    Target,
+    Refresh,
+    Status,
     TxnResult,
-    check_txn,
+    merged,
 )
 
-_FIRST_REVISION = 1
-"""The revision of an empty etcd."""
 
-_Keys = list[str]  # inside the class `list` is the method
-_BY_CREATION = attrgetter("create_revision")
-
-
-@dataclass(slots=True)
-class _LeaseState:
-    """A lease: its full time, when it ends, and the keys that hang on it (in the order in which they were put)."""
-
-    ttl_s: float
-    ends: float
-    keys: dict[str, None] = field(default_factory=dict)
-
-
-class MemoryCore:
-    """A complete etcd in memory, without time of its own. Entries are shared, never copied; all are frozen."""
+class _Reader:
+    """One watch: what wakes it, and whether it was lost."""
 
     def __init__(self) -> None:
-        """Start empty, at revision 1."""
-        self._revision = _FIRST_REVISION
-        self._compacted = 0
-        self._keys: list[str] = []
-        self._entries: dict[str, Entry] = {}
-        self._leases: dict[int, _LeaseState] = {}
-        self._lease_last = 0
-        self._batches: list[Batch] = []
-        """Every revision since the compaction, one each: the index is `revision - _history_from`."""
-        self._history_from = _FIRST_REVISION + 1
-        self._readers: dict[Callable[[], None], None] = {}
+        self._woken = asyncio.Event()
+        self.lost = False
+        self._more: list[tuple[Range, int]] = []
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def lose(self) -> None:
+        self.lost = True
+        self._woken.set()
+
+    async def take_on(self, ranges: Sequence[Range], from_revision: int) -> None:
+        self._more += [(span, from_revision) for span in ranges]
+        self._woken.set()
+
+    def taken(self) -> list[tuple[Range, int]]:
+        """The ranges that were added since the last call, and from which revision each."""
+        taken, self._more = self._more, []
+        return taken
+
+    def clear(self) -> None:
+        self._woken.clear()
+
+    async def wait(self, limit_s: float | None) -> None:
+        """Wait to be woken, `limit_s` at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._woken.wait()
+
+
+class MemoryStore:
+    """One client of a `MemoryCore`. Several may share a core; each hears at once of what the others write.
+
+    Leases end by `clock` (seconds, monotonic): each call first ends those whose time is over, and so does a watch that
+    waits. No task runs that somebody would have to stop.
+    """
+
+    def __init__(self, core: MemoryCore, clock: Callable[[], float]) -> None:
+        """Be a client of `core`."""
+        self.core = core
+        self._clock = clock
+        self._revision_seen = 0
+        self._readers: set[_Reader] = set()
+        self._closed = False
+
+    def replace(self, core: MemoryCore) -> None:
+        """Have another store behind the same address, as when an etcd lost its data. Every watch is lost."""
+        self.core = core
+        self.lose_watches()
+
+    def lose_watches(self) -> None:
+        """End every watch of this client with `WatchLost`."""
+        for reader in self._readers:
+            reader.lose()
 
     @property
-    def revision(self) -> int:
-        """The store's revision."""
-        return self._revision
+    def revision_seen(self) -> int:
+        """The highest revision that any answer carried; begins anew with a store that was replaced."""
+        return self._revision_seen
 
-    @property
-    def leases(self) -> tuple[Lease, ...]:
-        """Every lease that lives, in the order in which they were granted."""
-        return tuple(Lease(id_, lease.ttl_s) for id_, lease in self._leases.items())
-
-    def list(
+    async def list(
         self,
         range: Range,  # noqa: A002
         *,
@@ -88,171 +98,95 @@ class MemoryCore:
         created_before: int = 0,
         newest_first: bool = False,
     ) -> Listing:
-        """Read a range; see `Store.list`."""
-        entries = self._read(range)
-        if created_before:
-            entries = tuple(entry for entry in entries if entry.create_revision < created_before)
-        if newest_first:
-            entries = tuple(sorted(entries, key=_BY_CREATION, reverse=True))
-        if limit:
-            entries = entries[:limit]
-        if keys_only:
-            entries = tuple(Entry(e.key, b"", e.create_revision, e.mod_revision, e.lease) for e in entries)
-        return Listing(self._revision, entries)
+        """See `Store.list`."""
+        core = self._arrive()
+        listing = core.list(
+            range, keys_only=keys_only, limit=limit, created_before=created_before, newest_first=newest_first
+        )
+        self._revision_seen = core.revision
+        return listing
 
-    def txn(self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Otherwise = ()) -> TxnResult:
-        """Run `then` if every compare holds, else `otherwise`; see `Store.txn`. A refused one changes nothing."""
-        check_txn(compares, then, otherwise)
-        succeeded = all(self._holds(compare) for compare in compares)
-        instead = not succeeded and isinstance(otherwise, Instead) and all(map(self._holds, otherwise.compares))
-        other = (otherwise.then if instead else ()) if isinstance(otherwise, Instead) else otherwise
-        taken = then if succeeded else other
-        for operation in taken:
-            if isinstance(operation, Put) and operation.lease and operation.lease not in self._leases:
-                raise StoreError(f"lease {operation.lease:x} of {operation.key!r} does not exist")
-        revision = self._revision + 1
-        changes: list[Change] = []
-        reads: list[tuple[Entry, ...]] = []
-        for operation in taken:
-            match operation:
-                case Put():
-                    changes.append(self._put(operation, revision))
-                case Delete():
-                    changes += [self._remove(key, revision) for key in self._select(operation.range)]
-                case Read():
-                    reads.append(self._read(operation.range))
-        self._record(changes)
-        return TxnResult(succeeded, self._revision, tuple(reads), instead)
+    async def txn(self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Otherwise = ()) -> TxnResult:
+        """See `Store.txn`."""
+        core = self._arrive()
+        result = core.txn(compares, then, otherwise)
+        self._revision_seen = core.revision
+        return result
 
-    def grant(self, ttl_s: float, now: float) -> Lease:
-        """Make a lease that ends at `now + ttl_s` unless it is refreshed. Its ids count up from 1."""
-        if ttl_s <= 0:
-            raise StoreError(f"a lease of {ttl_s} s")
-        self._lease_last += 1
-        self._leases[self._lease_last] = _LeaseState(ttl_s, now + ttl_s)
-        return Lease(self._lease_last, ttl_s)
+    async def watch(
+        self, ranges: Sequence[Range], from_revision: int, more: More | None = None
+    ) -> AsyncGenerator[Batch, None]:
+        """See `Store.watch`. All changes of one revision come in one batch."""
+        if from_revision < NOW:
+            raise ValueError(f"a watch from revision {from_revision}; the first is 1")
+        core, spans, reader = self._arrive(), merged(ranges), _Reader()
+        next_revision = core.revision + 1 if from_revision == NOW else from_revision
+        self._readers.add(reader)
+        core.subscribe(reader.wake)
+        try:
+            core.history(spans, next_revision)  # raises Compacted before the watch stands
+            if more is not None:
+                await more.offer(reader.take_on)
+            yield Batch(next_revision - 1, ())
+            while not reader.lost:
+                reader.clear()
+                core.expire(self._clock())
+                taken = reader.taken()
+                batches = _history(core, spans, next_revision, taken)
+                spans += tuple(span for span, _ in taken)
+                next_revision = max(next_revision, core.revision + 1)
+                for batch in batches:
+                    self._revision_seen = max(self._revision_seen, batch.revision)
+                    yield batch
+                expiry = core.next_expiry()
+                await reader.wait(None if expiry is None else max(0.0, expiry - self._clock()))
+            raise WatchLost("the store was replaced by another one, or this client of it was closed")
+        finally:
+            core.unsubscribe(reader.wake)
+            self._readers.remove(reader)
 
-    def refresh(self, lease_id: int, now: float) -> float:
-        """Prolong a lease to its full time from `now`; returns that time, 0.0 if the lease is gone or over.
+    async def grant(self, ttl_s: float) -> Lease:
+        """See `Store.grant`."""
+        return self._arrive().grant(ttl_s, self._clock())
 
-        A lease whose time is over is not prolonged, even before `expire` has deleted it.
-        """
-        lease = self._leases.get(lease_id)
-        if lease is None or lease.ends <= now:
-            return 0.0
-        lease.ends = now + lease.ttl_s
-        return lease.ttl_s
+    async def refresh(self, lease_id: int) -> Refresh:
+        """See `Store.refresh`."""
+        core = self._arrive()
+        return Refresh(core.refresh(lease_id, self._clock()), core.revision)
 
-    def revoke(self, lease_id: int) -> None:
-        """End a lease and delete its keys in one revision. One that is gone is no error."""
-        lease = self._leases.pop(lease_id, None)
-        if lease is None:
-            return
-        revision = self._revision + 1
-        self._record([self._remove(key, revision) for key in sorted(lease.keys)])
+    async def revoke(self, lease_id: int) -> None:
+        """See `Store.revoke`."""
+        self._arrive().revoke(lease_id)
 
-    def expire(self, now: float) -> tuple[int, ...]:
-        """End every lease whose time is over, the earliest first, each in its own revision; returns their ids."""
-        over = sorted((lease.ends, id_) for id_, lease in self._leases.items() if lease.ends <= now)
-        for _, lease_id in over:
-            self.revoke(lease_id)
-        return tuple(lease_id for _, lease_id in over)
+    async def statuses(self) -> tuple[Status, ...]:
+        """One status: this process."""
+        return (Status("memory", "memory", self._arrive().revision, leader=True),)
 
-    def next_expiry(self) -> float | None:
-        """When the next lease ends, None without leases."""
-        return min((lease.ends for lease in self._leases.values()), default=None)
+    async def close(self) -> None:
+        """End all watches; every later call raises `StoreUnavailable`."""
+        self._closed = True
+        self.lose_watches()
 
-    def prolong(self, now: float) -> None:
-        """Give every lease its full time from `now`, as a new etcd leader does."""
-        for lease in self._leases.values():
-            lease.ends = now + lease.ttl_s
+    def _arrive(self) -> MemoryCore:
+        """Begin a call: leases whose time is over end first."""
+        if self._closed:
+            raise StoreUnavailable("this client of the store was closed")
+        self.core.expire(self._clock())
+        return self.core
 
-    def history(self, ranges: Sequence[Range], from_revision: int) -> tuple[Batch, ...]:
-        """Every change in the ranges from `from_revision` on, one batch for each revision that touched them.
 
-        Raises `Compacted` if that part of the history is gone. A revision that is still to come gives nothing.
-        """
-        if from_revision < self._compacted:
-            raise Compacted(self._compacted)
-        found: list[Batch] = []
-        for batch in self._batches[max(0, from_revision - self._history_from) :]:
-            changes = tuple(change for change in batch.changes if any(change.entry.key in span for span in ranges))
-            if len(changes) == len(batch.changes):
-                found.append(batch)
-            elif changes:
-                found.append(Batch(batch.revision, changes))
-        return tuple(found)
-
-    def compact(self, revision: int) -> None:
-        """Forget the history before `revision`. Raises `Compacted` if that is done, `StoreError` if it is to come."""
-        if revision <= self._compacted:
-            raise Compacted(self._compacted)
-        if revision > self._revision:
-            raise StoreError(f"revision {revision} is still to come: the store is at {self._revision}")
-        self._compacted = revision
-        kept_from = max(revision, self._history_from)
-        del self._batches[: kept_from - self._history_from]
-        self._history_from = kept_from
-
-    def subscribe(self, reader: Callable[[], None]) -> None:
-        """Have `reader` called after each new revision."""
-        self._readers[reader] = None
-
-    def unsubscribe(self, reader: Callable[[], None]) -> None:
-        """Call `reader` no longer."""
-        self._readers.pop(reader, None)
-
-    def _select(self, span: Range) -> _Keys:
-        keys = self._keys
-        if span.end == span.start + "\0":
-            return [span.start] if span.start in self._entries else []
-        return keys[bisect_left(keys, span.start) : bisect_left(keys, span.end)]
-
-    def _read(self, span: Range) -> tuple[Entry, ...]:
-        return tuple([self._entries[key] for key in self._select(span)])
-
-    def _holds(self, compare: Compare) -> bool:
-        found = [self._entries[key] for key in self._select(compare.range)]
-        match compare.target:
-            case Target.CREATE:
-                return (
-                    all(entry.create_revision == compare.operand for entry in found) if found else not compare.operand
-                )
-            case Target.MOD:
-                return all(entry.mod_revision == compare.operand for entry in found) if found else not compare.operand
-            case Target.VALUE:
-                return bool(found) and all(entry.value == compare.operand for entry in found)
-
-    def _put(self, put: Put, revision: int) -> Change:
-        held = self._entries.get(put.key)
-        if held is None:
-            insort(self._keys, put.key)
-            created = revision
-        else:
-            created = held.create_revision
-            if held.lease != put.lease:
-                self._detach(held)
-        if put.lease:
-            self._leases[put.lease].keys[put.key] = None
-        entry = self._entries[put.key] = Entry(put.key, put.value, created, revision, put.lease)
-        return Change(entry)
-
-    def _remove(self, key: str, revision: int) -> Change:
-        entry = self._entries.pop(key)
-        del self._keys[bisect_right(self._keys, key) - 1]
-        self._detach(entry)
-        return Change(Entry(key, b"", 0, revision), deleted=True)
-
-    def _detach(self, entry: Entry) -> None:
-        """Take a key off its lease; a lease that is ending is already out of the table."""
-        lease = self._leases.get(entry.lease)
-        if lease is not None:
-            lease.keys.pop(entry.key, None)
-
-    def _record(self, changes: Sequence[Change]) -> None:
-        """Make a revision of the changes, if there are any."""
-        if changes:
-            self._revision += 1
-            self._batches.append(Batch(self._revision, tuple(changes)))
-            for reader in tuple(self._readers):
-                reader()
+def _history(
+    core: MemoryCore, spans: Sequence[Range], next_revision: int, taken: Sequence[tuple[Range, int]]
+) -> tuple[Batch, ...]:
+    """What a watch has still to tell, of the ranges that were `taken` on from a revision of their own on."""
+    batches = core.history((*spans, *(span for span, _ in taken)), min((next_revision, *(since for _, since in taken))))
+    told = (
+        Batch(batch.revision, tuple(
+            change
+            for change in batch.changes
+            if batch.revision >= next_revision
+            or any(change.entry.key in span and batch.revision >= since for span, since in taken)
+        ))
+        for batch in batches
+    )  # fmt: skip
+    return tuple(batch for batch in told if batch.changes)

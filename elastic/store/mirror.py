@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from elastic.errors import Compacted, StoreError, WatchLost
-from elastic.store.base import NOW, Batch, Entry, Listing, More, Range, Store, merged
+from elastic.store.protocol import NOW, Batch, Entry, Listing, More, Range, Store, merged
 
 PAUSE_S = (0.2, 0.5)
 """After an error: a random time between these, so that not all agents come back in the same moment."""

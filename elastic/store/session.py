@@ -12,7 +12,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from elastic.errors import StoreError
-from elastic.store.base import Lease, Range, Store
+from elastic.store.protocol import Lease, Range, Store
 
 REFRESHES_PER_TTL = 4
 """So that three refreshes in a row may fail before the lease ends."""

@@ -17,7 +17,7 @@ from elastic.core.keys import JobKeys
 from elastic.core.model import Cause, Status, Verdict
 from elastic.errors import ElasticError, StoreUnavailable
 from elastic.store import session
-from elastic.store.base import Range, Store
+from elastic.store.protocol import Range, Store
 from launcher import __version__
 from launcher.agent import registration
 from launcher.agent.checkpoint_publisher import SavedSteps

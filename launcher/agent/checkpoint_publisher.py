@@ -12,7 +12,7 @@ import msgspec
 from elastic.core.keys import JobKeys, decode, encode
 from elastic.core.model import Saved
 from elastic.errors import DocumentError, StoreError
-from elastic.store.base import Compare, Put, Range, Store
+from elastic.store.protocol import Compare, Put, Range, Store
 from launcher.logs.logger import Narrator
 
 PAUSE_S = 1.0

@@ -15,7 +15,7 @@ from contextlib import suppress
 from elastic.channel import Progress, Said
 from elastic.core.keys import JobKeys, encode
 from elastic.errors import OutcomeUnknown, StoreError
-from elastic.store.base import Compare, Entry, Put, Range, Read, Store
+from elastic.store.protocol import Compare, Entry, Put, Range, Read, Store
 from launcher.history import training_curve
 from launcher.history.training_curve import Course, Point
 from launcher.logs.logger import Narrator

@@ -17,7 +17,7 @@ from elastic.core.model import Before, Cause, Ended, Outcome, Why
 from elastic.core.restart_policy import cause_of
 from elastic.core.text import failed_words
 from elastic.errors import StoreError
-from elastic.store.base import Range, Store
+from elastic.store.protocol import Range, Store
 from launcher.logs.logger import Narrator
 from launcher.text import failure_report
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from elastic.core.keys import JobKeys
 from elastic.core.transactions import Transaction
 from elastic.errors import StoreError
-from elastic.store.base import Range, Store
+from elastic.store.protocol import Range, Store
 from launcher.history import events as history
 from launcher.history.recovery import Recovery
 from launcher.logs.logger import Narrator, clean

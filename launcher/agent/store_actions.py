@@ -17,8 +17,8 @@ from elastic.core.keys import JobKeys, View, ViewReader
 from elastic.core.transactions import Transaction, registered_before
 from elastic.errors import OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable, TooLarge
 from elastic.store import session
-from elastic.store.base import Range, Store
 from elastic.store.mirror import Mirror
+from elastic.store.protocol import Range, Store
 from launcher.agent.connect import boottime
 from launcher.agent.history_writer import History
 from launcher.logs.logger import Narrator

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from elastic.core.model import NP_UNLIMITED, Np, Roles
 from elastic.errors import ConfigError, StoreUnavailable
-from elastic.store.certificates import Certificates
+from elastic.store.tls import Certificates
 from launcher.config import host_list, paddlecloud, readers, slots, store_access
 from launcher.config.argv import CommandLine, cut, given_values, sources
 from launcher.config.credentials import NOBODY, Login

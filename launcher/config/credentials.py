@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from elastic.errors import ConfigError
-from elastic.store.certificates import PIPE_LIMIT_S, beginning, readable_by_others
+from elastic.store.tls import PIPE_LIMIT_S, beginning, readable_by_others
 
 PASSWORD: Final = "ELASTIC_ETCD_PASSWORD"
 """The variable with the password. Workers do not get it."""

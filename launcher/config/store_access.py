@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from elastic.errors import ConfigError
-from elastic.store.certificates import NONE, Certificates
+from elastic.store.tls import NONE, Certificates
 from launcher.config.credentials import NOBODY, SECRET, Login, login, new_secret
 from launcher.config.readers import Servers
 from launcher.net.endpoints import is_any, is_own_loopback, parse_endpoint

@@ -13,8 +13,8 @@ import msgspec
 
 from elastic.core.keys import JobKeys
 from elastic.errors import StoreError
-from elastic.store.base import Entry, Range
 from elastic.store.mirror import Mirror
+from elastic.store.protocol import Entry, Range
 from launcher.agent.history_writer import in_words
 from launcher.ctl.phase_bar import bar
 from launcher.history import events as history

@@ -10,7 +10,7 @@ from typing import Final
 
 from elastic.core.keys import JobKeys
 from elastic.errors import ConfigError, ElasticError
-from elastic.store.base import Compare, Delete, Range
+from elastic.store.protocol import Compare, Delete, Range
 from launcher.job.job import WHO, Command, Job, write
 from launcher.logs.logger import clean
 from launcher.system.descriptors import say

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from elastic.errors import ConfigError
-from elastic.store.base import Range
+from elastic.store.protocol import Range
 from launcher.agent import history_writer
 from launcher.history import training_curve
 from launcher.job.job import Command, Job, write

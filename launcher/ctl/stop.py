@@ -12,7 +12,7 @@ from typing import Final
 from elastic.core.keys import View
 from elastic.core.transactions import Transaction
 from elastic.errors import StoreError
-from elastic.store.base import Range
+from elastic.store.protocol import Range
 from launcher.job import orders
 from launcher.job.job import WHO, Command, Job, write
 from launcher.job.submit import CannotOrder, ended, give, operator

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 
 from elastic.errors import StoreDenied, StoreError
-from elastic.store.base import Range, Status, Store
-from elastic.store.releases import numbers
+from elastic.store.etcd_releases import numbers
+from elastic.store.protocol import Range, Status, Store
 from launcher.system.checks import Check, fail, ok, warn
 
 ASKED_TIMES = 5

@@ -10,7 +10,7 @@ from elastic.core.keys import JobKeys, View, ViewReader
 from elastic.core.run_deadline import KILL_S
 from elastic.core.versions import Difference, differences
 from elastic.errors import StoreDenied, StoreError
-from elastic.store.base import Store
+from elastic.store.protocol import Store
 from launcher.doctor.probe import ANSWER_LIMIT_S, Busy, ask
 from launcher.job import status
 from launcher.job.absent_nodes import ASKED, missing

@@ -10,7 +10,7 @@ from contextlib import aclosing, suppress
 
 from elastic.core.keys import JobKeys
 from elastic.errors import DocumentError, ElasticError, StoreError
-from elastic.store.base import Compare, Delete, Put, Range, Store
+from elastic.store.protocol import Compare, Delete, Put, Range, Store
 from launcher.wire.reachability import Answer, Probe, encode, read_answer
 
 ANSWER_LIMIT_S = 5.0

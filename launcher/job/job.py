@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from elastic.core.keys import JobKeys, View, ViewReader
 from elastic.errors import ConfigError, ElasticError
-from elastic.store.base import Range, Store
+from elastic.store.protocol import Range, Store
 from launcher.config import store_access
 from launcher.config.argv import named_values
 from launcher.config.flags import BY_NAME

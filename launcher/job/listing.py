@@ -15,7 +15,7 @@ import msgspec
 from elastic.core.keys import JOB_ID, JobKeys, View, ViewReader
 from elastic.core.model import Status
 from elastic.errors import TooLarge
-from elastic.store.base import Range, Store
+from elastic.store.protocol import Range, Store
 from launcher.history.events import written_at
 
 PAGE: Final = 10_000

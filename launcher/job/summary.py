@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from elastic.core.keys import JobKeys, decode
 from elastic.errors import DocumentError
-from elastic.store.base import Range, Store
+from elastic.store.protocol import Range, Store
 from launcher.agent.history_writer import read
 from launcher.history import training_curve
 from launcher.history.job_report import Story, tell

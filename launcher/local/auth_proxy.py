@@ -1,4 +1,4 @@
-"""The porter before an etcd of ours: lets in who knows the job's secret (`elastic.store.entrance`), and nobody else.
+"""The porter before an etcd of ours: lets in who knows the job's secret (`elastic.store.auth_proxy.protocol`), and nobody else.
 
 etcd itself is reached through a socket in a folder that only this user can enter. Its own users are not enough to keep
 strangers out: versions before 3.6 let them raise an alarm, and forget then who may do what.
@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from elastic.errors import ConfigError
-from elastic.store import entrance
-from elastic.store.carrying import carry
+from elastic.store.auth_proxy import protocol
+from elastic.store.auth_proxy.relay import carry
 
 PROVE_LIMIT_S = 5.0
 """So long a stranger may hold a connection."""
@@ -26,7 +26,7 @@ class Porter:
 
     def __init__(self, secret: str, path: Callable[[], str]) -> None:
         """Nothing is opened yet."""
-        self._key = entrance.key_of(secret)
+        self._key = protocol.key_of(secret)
         self._path = path
         self._servers: list[asyncio.Server] = []
         self._guests: set[asyncio.Task[None]] = set()
@@ -36,7 +36,7 @@ class Porter:
         """Listen at each of these addresses; the port, a free one for 0 (then of one address). Raises `ConfigError`."""
         for host in hosts:
             try:
-                server = await asyncio.start_server(self._meet, host, port, limit=entrance.LINE_MAX)
+                server = await asyncio.start_server(self._meet, host, port, limit=protocol.LINE_MAX)
             except OSError as error:
                 await self.close()
                 raise ConfigError(f"port {port} of {host} cannot be had ({error.strerror}); use another") from error
@@ -72,11 +72,11 @@ class Porter:
         self._strangers += 1
         try:
             own = secrets.token_hex(16)
-            writer.write(entrance.greeting(own))
+            writer.write(protocol.greeting(own))
             async with asyncio.timeout(PROVE_LIMIT_S):
                 line = await reader.readuntil(b"\n")
-            guest = entrance.read_proof(self._key, own, line)
-            writer.write(entrance.NO if guest is None else entrance.welcome(self._key, own, guest))
+            guest = protocol.read_proof(self._key, own, line)
+            writer.write(protocol.NO if guest is None else protocol.welcome(self._key, own, guest))
             await writer.drain()
             return guest is not None
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):

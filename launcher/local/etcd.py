@@ -10,7 +10,7 @@ from typing import Final
 
 from elastic.errors import StoreUnavailable
 from elastic.store.embedded import EmbeddedEtcd
-from elastic.store.releases import is_safe
+from elastic.store.etcd_releases import is_safe
 from launcher.config.config import Config
 from launcher.config.ps_layout import static_hosts
 from launcher.local import served_etcd

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic.errors import ConfigError
-from elastic.store import releases
+from elastic.store import etcd_releases
 from launcher.config.ps_layout import static_hosts
 from launcher.net import addresses
 from launcher.net.addresses import LOOPBACK
@@ -159,7 +159,7 @@ def old_release(version: str, *, closed: bool) -> str:
     which = f"etcd {version}, a release with known vulnerabilities" if version else "an etcd of an unknown release"
     who = "hosts that have the job's secret" if closed else "everybody who reaches its port"
     return (
-        f"this host serves {which}, to {who}; put a newer etcd on PATH ({releases.safe_ones()} or later), or use an "
+        f"this host serves {which}, to {who}; put a newer etcd on PATH ({etcd_releases.safe_ones()} or later), or use an "
         "etcd of your own with --elastic_server"
     )
 

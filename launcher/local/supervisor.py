@@ -21,7 +21,7 @@ from typing import Final
 from elastic.core.keys import JobKeys, decode
 from elastic.core.model import Status
 from elastic.errors import DocumentError, StoreError
-from elastic.store.base import Range, Store
+from elastic.store.protocol import Range, Store
 from launcher.config import store_access
 from launcher.config.config import Config
 from launcher.local import served_etcd

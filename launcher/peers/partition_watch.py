@@ -16,8 +16,8 @@ from elastic.core.keys import JobKeys, decode
 from elastic.core.model import Generation, Member
 from elastic.core.partition import looked_at
 from elastic.errors import DocumentError, StoreError
-from elastic.store.base import Range, Store
 from elastic.store.lookup import connected, resolved
+from elastic.store.protocol import Range, Store
 from launcher.health.partition_detector import SplitClock
 from launcher.net.acceptor import OUT_OF
 from launcher.workers.reports.messages import Heard, WorkerTalk

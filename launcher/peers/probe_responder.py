@@ -8,7 +8,7 @@ from contextlib import suppress
 from elastic.core.keys import JobKeys, decode
 from elastic.core.model import Member
 from elastic.errors import DocumentError, StoreError
-from elastic.store.base import Compare, Delete, Entry, Operation, Put, Range, Store
+from elastic.store.protocol import Compare, Delete, Entry, Operation, Put, Range, Store
 from launcher.logs.logger import Narrator
 from launcher.peers.reachability import reach
 from launcher.wire.reachability import encode, read_probe

@@ -11,7 +11,7 @@ from contextlib import suppress
 from elastic.core.keys import JobKeys, decode
 from elastic.core.model import Generation, Member
 from elastic.errors import DocumentError, StoreError
-from elastic.store.base import Range, Store
+from elastic.store.protocol import Range, Store
 from launcher.logs.logger import Narrator
 from launcher.peers.reachability import why_not
 

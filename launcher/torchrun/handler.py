@@ -33,7 +33,7 @@ from elastic.core.agent import events as ae
 from elastic.core.keys import JobKeys
 from elastic.core.model import Status, Verdict, WorkerExit
 from elastic.errors import ConfigError, ElasticError, ScriptMistake, StoreError
-from elastic.store.base import Range
+from elastic.store.protocol import Range
 from launcher.logs.logger import TAIL_LINES, clean
 from launcher.net.endpoints import parse_endpoint
 from launcher.torchrun import BACKEND, errors, options, stores

@@ -23,7 +23,7 @@ from elastic.core.model import Status, Verdict
 from elastic.core.text import failed_words
 from elastic.core.transactions import propose
 from elastic.errors import ElasticError, StoreUnavailable
-from elastic.store.base import Range, Store
+from elastic.store.protocol import Range, Store
 from launcher.agent import node_id, registration
 from launcher.agent.connect import CONNECT_PAUSE_S, boottime, resolve
 from launcher.agent.history_writer import History

@@ -15,8 +15,8 @@ import msgspec
 
 from elastic.core.keys import JobKeys, View, ViewReader
 from elastic.errors import ElasticError, StoreError
-from elastic.store.base import Entry, Range, Store
 from elastic.store.mirror import Mirror
+from elastic.store.protocol import Entry, Range, Store
 from launcher.history import events as history
 from launcher.history import training_curve
 from launcher.history.events import Event

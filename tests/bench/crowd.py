@@ -25,9 +25,9 @@ from elastic.core.model import Member, Np, Spec
 from elastic.core.transactions import Transaction, registered_before
 from elastic.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from elastic.store import session
-from elastic.store.base import Range
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from elastic.store.mirror import Mirror
+from elastic.store.protocol import Range
 
 LEASE_TTL_S = 3600.0
 """Long, so that the refreshes of all agents do not take this one process's time."""

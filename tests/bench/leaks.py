@@ -29,9 +29,9 @@ import psutil
 
 from elastic.core.keys import JobKeys, decode, encode
 from elastic.core.model import Spec
-from elastic.store.base import Put, Range
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
+from elastic.store.protocol import Put, Range
 from launcher.config import readers
 from tests.bench import leakparts, results, steplog
 from tests.bench.nodes import Node, ended, wait_until

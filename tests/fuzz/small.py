@@ -9,7 +9,7 @@ import msgspec
 from elastic.core import generation_codec, keys
 from elastic.core.model import Saved, contradiction
 from elastic.errors import ConfigError, DocumentError
-from elastic.store.base import Entry
+from elastic.store.protocol import Entry
 from elastic.train.wishes import newest_known
 from launcher.agent.history_writer import in_words
 from launcher.doctor.job import reach_check

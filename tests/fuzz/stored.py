@@ -11,7 +11,7 @@ from elastic.core.decide import Wait, decide
 from elastic.core.keys import View, ViewReader
 from elastic.core.membership.decision import Memory, Policy
 from elastic.core.model import Ended, Outcome, Saved
-from elastic.store.base import Delete, Entry, Put, Range
+from elastic.store.protocol import Delete, Entry, Put, Range
 from launcher.doctor.job import standing_checks
 from launcher.job import status
 from launcher.job.absent_nodes import missing

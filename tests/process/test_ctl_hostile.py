@@ -35,8 +35,8 @@ from elastic.core.model import (
     Why,
     WorkerExit,
 )
-from elastic.store.base import Put
 from elastic.store.etcd import EtcdStore
+from elastic.store.protocol import Put
 from launcher.history.events import Event, What, remember
 from launcher.history.training_curve import Course, Point
 from launcher.wire.inspect import Snapshot, Stacks, StackText, WorkerNow, WorkerState

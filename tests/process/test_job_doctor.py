@@ -14,8 +14,8 @@ import msgspec
 
 from elastic.core.keys import JobKeys, decode, encode
 from elastic.core.model import Member, Spec
-from elastic.store.base import Put, Range
 from elastic.store.etcd import EtcdStore
+from elastic.store.protocol import Put, Range
 from launcher.wire.reachability import Probe
 from launcher.wire.reachability import encode as encode_probe
 from tests.process import lighttorch

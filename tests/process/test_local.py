@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 
 from elastic.core.keys import JobKeys
 from elastic.errors import OutcomeUnknown, StoreUnavailable
-from elastic.store.base import Delete, Put, Range
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdStore
+from elastic.store.protocol import Delete, Put, Range
 from launcher.config.config import check, parse
 from launcher.ctl import cli
 from launcher.job.job import named_job

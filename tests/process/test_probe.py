@@ -11,9 +11,9 @@ import pytest
 from elastic.core.keys import JobKeys, encode
 from elastic.core.model import Member
 from elastic.errors import DocumentError
-from elastic.store.base import Delete, Entry, Put, Range
-from elastic.store.memory import MemoryCore
-from elastic.store.memory_store import MemoryStore
+from elastic.store.memory import MemoryStore
+from elastic.store.memory_core import MemoryCore
+from elastic.store.protocol import Delete, Entry, Put, Range
 from launcher.doctor import probe as asking
 from launcher.logs.console import Console
 from launcher.logs.logger import Level, Narrator

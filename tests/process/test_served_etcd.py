@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from elastic.errors import StoreDenied, StoreUnavailable
-from elastic.store import entrance
-from elastic.store.base import Put, Range
+from elastic.store.auth_proxy import protocol
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
+from elastic.store.protocol import Put, Range
 from launcher.config.credentials import SECRET
 from launcher.local.auth_proxy import STRANGERS_MAX, Porter
 from tests.process.jobs import Job, story
@@ -106,10 +106,10 @@ def test_who_has_the_secret_does_everything_and_nobody_else_does_anything() -> N
 def test_a_stranger_gets_a_greeting_and_no_byte_of_etcd() -> None:
     async def run() -> None:
         async with Served() as served:
-            key = entrance.key_of("another one")
-            proof = entrance.proof(key, "0" * 32, "1" * 32)
+            key = protocol.key_of("another one")
+            proof = protocol.proof(key, "0" * 32, "1" * 32)
             for lines in ((b"\n",), (proof,), (b"x" * 100_000,), (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",), (b"GET /\n",)):
-                assert await served.answer(*lines) in (entrance.NO, b"")
+                assert await served.answer(*lines) in (protocol.NO, b"")
             store = served.store(OURS)
             await store.list(Range.prefix("/elastic/"))  # It still answers.
             await store.close()

@@ -16,9 +16,9 @@ from elastic.channel import Formed, Joining, Progress, Restored, Said
 from elastic.core.keys import JobKeys, encode
 from elastic.core.model import Generation, Member, Place, Why
 from elastic.store import lookup
-from elastic.store.base import Listing, Put, Range
-from elastic.store.memory import MemoryCore
-from elastic.store.memory_store import MemoryStore
+from elastic.store.memory import MemoryStore
+from elastic.store.memory_core import MemoryCore
+from elastic.store.protocol import Listing, Put, Range
 from launcher.health import partition_detector
 from launcher.logs.console import Console
 from launcher.logs.logger import Level, Narrator

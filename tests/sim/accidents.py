@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from elastic.core.agent.events import ProvenGone
 from elastic.core.model import Ended, Generation
 from elastic.core.transactions import Transaction
-from elastic.store.base import Delete, Put, Range
+from elastic.store.protocol import Delete, Put, Range
 from tests.sim.nodes import KEYS, UNSTARTABLE, Node, Observer
 from tests.sim.world import World
 

@@ -15,7 +15,7 @@ from elastic.core.keys import View
 from elastic.core.membership.situation import BATCH_S, LINK_PATIENCE_S
 from elastic.core.model import Ended, Generation, Go, Place, Why
 from elastic.core.transactions import Transaction
-from elastic.store.base import Delete, Put, Range
+from elastic.store.protocol import Delete, Put, Range
 from tests.sim.accidents import apart_for
 from tests.sim.checks import Promises
 from tests.sim.ends import GRACE_MAX_S

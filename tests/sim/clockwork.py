@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from elastic.core.agent.events import Event
 from elastic.core.model import Np, Spec
-from elastic.store.memory import MemoryCore
+from elastic.store.memory_core import MemoryCore
 from tests.sim.nodes import Job, Node, Stranger, Violation
 
 LATENCY_S = (0.0005, 0.005)

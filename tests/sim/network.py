@@ -9,7 +9,7 @@ from elastic.core.agent.events import Answered, Granted, GrantFailed, Older, Ref
 from elastic.core.keys import View
 from elastic.core.transactions import Transaction, registered_before
 from elastic.errors import StoreError
-from elastic.store.base import Change, Range
+from elastic.store.protocol import Change, Range
 from tests.sim.clockwork import Clockwork
 from tests.sim.nodes import DEADLINE_S, KEYS, NEVER, RELIST_EVERY_S, Node, Observer
 

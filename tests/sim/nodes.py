@@ -13,7 +13,7 @@ from elastic.core.keys import JobKeys, Stored, View, ViewReader
 from elastic.core.membership.decision import Decision, Memory
 from elastic.core.model import Generation
 from elastic.core.transactions import Transaction
-from elastic.store.base import Entry, Range
+from elastic.store.protocol import Entry, Range
 
 if TYPE_CHECKING:
     from tests.sim.world import World

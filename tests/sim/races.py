@@ -8,7 +8,7 @@ from elastic.core.keys import encode
 from elastic.core.model import Generation
 from elastic.core.ps.placement import serves, works
 from elastic.core.transactions import Transaction
-from elastic.store.base import Delete, Put, Range
+from elastic.store.protocol import Delete, Put, Range
 from tests.sim.accidents import Overtaken, empty, take_away
 from tests.sim.calm import Calm
 from tests.sim.meetings import comes, members_of

@@ -13,7 +13,7 @@ from elastic.core.model import PLANNED, Before, Ended, Generation, Go, MemberSta
 from elastic.core.partition import SPLIT
 from elastic.core.restart_policy import CRASH_LOOP_MAX, INFRA_MAX, RETRY
 from elastic.core.transactions import Transaction
-from elastic.store.base import Put
+from elastic.store.protocol import Put
 from tests.sim.nodes import KEYS, Node, Observer, SharedReader
 from tests.sim.world import World
 

@@ -49,8 +49,8 @@ from elastic.core.keys import decode, encode
 from elastic.core.membership.decision import Policy
 from elastic.core.model import Member, Np, Spec
 from elastic.errors import DocumentError
-from elastic.store.base import Put, Range
-from elastic.store.memory import MemoryCore
+from elastic.store.memory_core import MemoryCore
+from elastic.store.protocol import Put, Range
 from tests.sim.clockwork import LATENCY_S
 from tests.sim.nodes import DEADLINE_S, KEYS, KILL_S, NEVER, Node
 from tests.sim.nurseries import COLD_S, Nurseries

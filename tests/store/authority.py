@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic.store.certificates import Certificates
+from elastic.store.tls import Certificates
 
 NEW = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 

@@ -9,11 +9,11 @@ from typing import Protocol
 
 import pytest
 
-from elastic.store.base import Store
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from elastic.store.etcd.stubs import rpc
-from elastic.store.memory import MemoryCore
-from elastic.store.memory_store import MemoryStore
+from elastic.store.memory import MemoryStore
+from elastic.store.memory_core import MemoryCore
+from elastic.store.protocol import Store
 from tests.store.servers import Server, binary_of, one_server
 
 _numbers = itertools.count(1)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import TracebackType
 
 from elastic.errors import StoreError
-from elastic.store.base import Range, Store
 from elastic.store.mirror import Mirror
+from elastic.store.protocol import Range, Store
 
 WAIT_LIMIT_S = 20.0
 

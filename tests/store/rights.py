@@ -7,8 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from elastic.store.certificates import NONE, Certificates
 from elastic.store.embedded import find_etcd
+from elastic.store.tls import NONE, Certificates
 
 PAGE = Path(__file__).parents[2] / "docs/security.md"
 

@@ -14,11 +14,11 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from elastic.store.base import Range
-from elastic.store.certificates import NONE, Certificates
 from elastic.store.embedded import find_etcd, guarded
 from elastic.store.etcd import EtcdOptions, EtcdStore
-from elastic.store.releases import SAFE
+from elastic.store.etcd_releases import SAFE
+from elastic.store.protocol import Range
+from elastic.store.tls import NONE, Certificates
 from tests.ports import following
 
 ETCD_34 = "/usr/bin/etcd"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from elastic.store.base import Delete, Put, Range, Store
+from elastic.store.protocol import Delete, Put, Range, Store
 from tests.store.conftest import Bench, on
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic.errors import StoreError
-from elastic.store.base import OPERATIONS_MAX, Compare, Delete, Instead, Put, Range, Read, Store
+from elastic.store.protocol import OPERATIONS_MAX, Compare, Delete, Instead, Put, Range, Read, Store
 from tests.store.conftest import Bench, on
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from elastic.errors import Compacted, StoreError
-from elastic.store.base import NOW, Batch, Change, Delete, Put, Range, Store
+from elastic.store.protocol import NOW, Batch, Change, Delete, Put, Range, Store
 from tests.store.conftest import Bench, on
 
 

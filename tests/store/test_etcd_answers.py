@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.store.etcd.answers import plain
+from elastic.store.etcd.errors import plain
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from elastic.store.certificates import Certificates
 from elastic.store.etcd import Address, EtcdOptions, EtcdStore
 from elastic.store.etcd.endpoint import Endpoint, Rotation
+from elastic.store.tls import Certificates
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_importing_the_library_imports_neither_grpc_nor_torch_and_the_store_no_t
     run_fresh(
         """
         import sys
-        import elastic, elastic.store, elastic.store.memory, elastic.store.mirror, elastic.store.session
+        import elastic, elastic.store, elastic.store.memory_core, elastic.store.mirror, elastic.store.session
         assert "grpc" not in sys.modules
         import elastic.store.etcd
         assert "torch" not in sys.modules and "numpy" not in sys.modules

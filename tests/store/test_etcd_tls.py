@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError, StoreDenied, StoreUnavailable
-from elastic.store.base import Put, Range
-from elastic.store.certificates import NONE, Certificates
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
+from elastic.store.protocol import Put, Range
+from elastic.store.tls import NONE, Certificates
 from tests.store.authority import Authority, authority
 from tests.store.mirrors import Watched
 from tests.store.servers import Server, binary_of, one_server

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from elastic.errors import Compacted, StoreError
-from elastic.store.base import Batch, Change, Compare, Delete, Entry, Put, Range
-from elastic.store.memory import MemoryCore
+from elastic.store.memory_core import MemoryCore
+from elastic.store.protocol import Batch, Change, Compare, Delete, Entry, Put, Range
 
 EVERYTHING = [Range("", "\U0010ffff")]
 

@@ -10,10 +10,10 @@ from collections.abc import AsyncGenerator, Sequence
 import pytest
 
 from elastic.errors import StoreUnavailable, WatchLost
-from elastic.store.base import NOW, Batch, Delete, Listing, More, Put, Range, Store
-from elastic.store.memory import MemoryCore
-from elastic.store.memory_store import MemoryStore
+from elastic.store.memory import MemoryStore
+from elastic.store.memory_core import MemoryCore
 from elastic.store.mirror import Mirror
+from elastic.store.protocol import NOW, Batch, Delete, Listing, More, Put, Range, Store
 from tests.store.conftest import Bench, on
 from tests.store.mirrors import Watched
 

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from elastic.errors import StoreUnavailable
-from elastic.store.base import Delete, Lease, Listing, Put, Range, Refresh
-from elastic.store.memory import MemoryCore
-from elastic.store.memory_store import MemoryStore
+from elastic.store.memory import MemoryStore
+from elastic.store.memory_core import MemoryCore
+from elastic.store.protocol import Delete, Lease, Listing, Put, Range, Refresh
 from elastic.store.session import Lost, Refreshed, Session, SessionEvent, Silent
 from tests.store.conftest import Bench
 

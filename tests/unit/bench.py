@@ -64,7 +64,7 @@ from elastic.core.model import (
 )
 from elastic.core.transactions import registered_before
 from elastic.errors import StoreError
-from elastic.store.base import Range
+from elastic.store.protocol import Range
 from launcher.config.readers import np as read_np
 from tests.unit.documents import KEYS
 from tests.unit.shelf import Shelf

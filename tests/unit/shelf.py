@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from elastic.core.keys import Document, JobKeys, View, ViewReader, encode
 from elastic.core.transactions import Transaction
-from elastic.store.base import Delete as DeleteOperation
-from elastic.store.base import Entry, Operation, Put, Range
-from elastic.store.memory import MemoryCore
+from elastic.store.memory_core import MemoryCore
+from elastic.store.protocol import Delete as DeleteOperation
+from elastic.store.protocol import Entry, Operation, Put, Range
 
 TTL_S = 5.0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from elastic.store.certificates import Certificates
+from elastic.store.tls import Certificates
 from launcher.config import readers, store_access
 from launcher.config.config import Config, check, parse
 from launcher.config.credentials import PASSWORD, SECRET

@@ -24,7 +24,7 @@ from elastic.core.decide import Policy
 from elastic.core.keys import Stored, View
 from elastic.core.model import Np, Spec
 from elastic.core.transactions import Transaction
-from elastic.store.base import Entry
+from elastic.store.protocol import Entry
 from tests.unit.documents import KEYS
 from tests.unit.views import member
 

@@ -9,7 +9,7 @@ import pytest
 from elastic.core.agent.events import StopWorkers, ViewChanged
 from elastic.core.agent.state import Phase
 from elastic.core.model import Before, Why
-from elastic.store.base import Put
+from elastic.store.protocol import Put
 from tests.unit.bench import Bench, done, running, serving
 from tests.unit.documents import KEYS
 

@@ -12,7 +12,7 @@ from elastic.core.keys import decode
 from elastic.core.membership.decision import Reason
 from elastic.core.model import SCHEMA, Before, Status, Why
 from elastic.errors import DocumentError
-from elastic.store.base import Put
+from elastic.store.protocol import Put
 from tests.unit import test_joining as joins
 from tests.unit.bench import Bench, joining, running, spare
 from tests.unit.documents import KEYS

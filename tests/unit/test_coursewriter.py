@@ -12,7 +12,7 @@ import pytest
 from elastic.channel import Progress
 from elastic.core.keys import encode
 from elastic.errors import OutcomeUnknown, StoreUnavailable
-from elastic.store.base import Delete, Put, Range
+from elastic.store.protocol import Delete, Put, Range
 from launcher.agent.curve_publisher import CourseWriter
 from launcher.history import training_curve
 from launcher.history.training_curve import Course, Point

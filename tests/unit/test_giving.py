@@ -13,7 +13,7 @@ import pytest
 from elastic.core.keys import encode
 from elastic.core.model import SCHEMA, Leave, Status
 from elastic.errors import StoreUnavailable
-from elastic.store.base import Delete, Put, Range
+from elastic.store.protocol import Delete, Put, Range
 from launcher.config.readers import np
 from launcher.ctl import stop as stop_module
 from launcher.ctl.drain import drain

@@ -65,7 +65,7 @@ PURE = (
     "launcher.history.recorder",
     "elastic.unreadable",
     "elastic.core.versions",
-    "elastic.store.base",
+    "elastic.store.protocol",
     "elastic.testing.environment",
     "elastic.testing.schedule",
     "launcher.net.endpoints",

@@ -12,7 +12,7 @@ from elastic.core.admission import SPEC_FLAGS, JoinPlan, join
 from elastic.core.agent.state import Me
 from elastic.core.keys import encode
 from elastic.core.model import SCHEMA, Mode, Roles, Spec, Status, Verdict
-from elastic.store.base import Put
+from elastic.store.protocol import Put
 from launcher.config.readers import np as read_np
 from tests.unit.documents import KEYS
 from tests.unit.shelf import Shelf

@@ -11,9 +11,9 @@ import pytest
 from elastic.core.keys import JobKeys, Stored, decode, encode
 from elastic.core.model import Leave, Mode, Roles, Spec
 from elastic.core.transactions import Transaction
-from elastic.store.base import Put
-from elastic.store.memory import MemoryCore
-from elastic.store.memory_store import MemoryStore
+from elastic.store.memory import MemoryStore
+from elastic.store.memory_core import MemoryCore
+from elastic.store.protocol import Put
 from launcher.config.readers import np
 from launcher.ctl.scale import scale
 from launcher.history.events import Event, What, remember

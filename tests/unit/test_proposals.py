@@ -38,7 +38,7 @@ from elastic.core.transactions import (
     say,
     unless_others_went,
 )
-from elastic.store.base import OPERATIONS_MAX, Entry
+from elastic.store.protocol import OPERATIONS_MAX, Entry
 from tests.unit.documents import KEYS
 from tests.unit.shelf import Shelf
 from tests.unit.views import member, worker_exit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.store.releases import SAFE, is_safe, numbers, safe_ones
+from elastic.store.etcd_releases import SAFE, is_safe, numbers, safe_ones
 
 
 @pytest.mark.parametrize("line", SAFE)

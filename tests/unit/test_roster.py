@@ -16,7 +16,7 @@ from elastic.core.ps.placement import fixed_seats, give, host_of, vacant_servers
 from elastic.core.ps.text import in_words, seats_in_words
 from elastic.core.run_deadline import CLOCK_ERROR
 from elastic.core.transactions import propose
-from elastic.store.base import Compare
+from elastic.store.protocol import Compare
 from tests.unit.documents import KEYS
 from tests.unit.views import KILL_S, Job, member, worker_exit
 

@@ -14,7 +14,7 @@ import pytest
 from elastic.core.keys import decode, encode
 from elastic.core.model import Saved
 from elastic.errors import StoreUnavailable
-from elastic.store.base import Put, Range
+from elastic.store.protocol import Put, Range
 from launcher.agent import checkpoint_publisher
 from launcher.agent.checkpoint_publisher import SavedSteps
 from tests.unit.documents import KEYS

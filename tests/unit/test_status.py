@@ -33,7 +33,7 @@ from elastic.core.model import (
     Why,
     WorkerExit,
 )
-from elastic.store.base import Entry
+from elastic.store.protocol import Entry
 from launcher.config.readers import np as read_np
 from launcher.job.status import COLUMNS, JobStatus, NodeState, cells, describe, head_lines
 

@@ -13,7 +13,7 @@ import pytest
 from elastic.core.agent.state import DrainAsked, Phase
 from elastic.core.membership.decision import Conclude, Decision, Reason, Wait
 from elastic.core.model import Budget, Cooldown, Go, Status, Verdict, Why
-from elastic.store.memory_store import MemoryStore
+from elastic.store.memory import MemoryStore
 from launcher.agent import wait_reporter
 from launcher.agent.wait_reporter import WaitingLines
 from launcher.logs.console import Console

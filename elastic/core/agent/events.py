@@ -14,7 +14,7 @@ from msgspec import Struct
 from elastic.core.keys import View
 from elastic.core.model import Cause, Generation, Go, Verdict, WorkerExit
 from elastic.core.transactions import Transaction
-from elastic.store.base import Entry
+from elastic.store.protocol import Entry
 
 
 class ViewChanged(Struct, frozen=True):

@@ -14,7 +14,7 @@ from elastic.core.keys import JobKeys, View
 from elastic.core.model import Generation, Member, Outcome, Place, Seat, Spec, WorkerExit
 from elastic.core.run_deadline import Right
 from elastic.core.transactions import Transaction
-from elastic.store.base import Compare, Entry
+from elastic.store.protocol import Compare, Entry
 
 DEADLINE_SPARE_S = 3.0
 """So long before the deadline of a drain the workers are gone: their end is recorded, and the node leaves."""

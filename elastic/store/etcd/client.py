@@ -18,7 +18,14 @@ from typing import Any
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
 from elastic.errors import StoreDenied, StoreError, StoreUnavailable, TooLarge, WatchLost
-from elastic.store.base import (
+from elastic.store.etcd.codec import compare_message, entries, instead_message, operation_message, span
+from elastic.store.etcd.endpoint import Endpoint, EtcdOptions
+from elastic.store.etcd.errors import Meaning, meaning, refusal, unanswered
+from elastic.store.etcd.failover import HASLEADER, Servers
+from elastic.store.etcd.paging import in_pages
+from elastic.store.etcd.stubs import rpc
+from elastic.store.etcd.watch import WatchStream
+from elastic.store.protocol import (
     NOW,
     Batch,
     Compare,
@@ -36,13 +43,6 @@ from elastic.store.base import (
     check_txn,
     merged,
 )
-from elastic.store.etcd.answers import Meaning, meaning, refusal, unanswered
-from elastic.store.etcd.endpoint import Endpoint, EtcdOptions
-from elastic.store.etcd.messages import compare_message, entries, instead_message, operation_message, span
-from elastic.store.etcd.pages import in_pages
-from elastic.store.etcd.servers import HASLEADER, Servers
-from elastic.store.etcd.stubs import rpc
-from elastic.store.etcd.watch import WatchStream
 
 
 class EtcdStore:

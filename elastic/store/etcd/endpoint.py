@@ -13,12 +13,12 @@ import grpc  # type: ignore[import-untyped, unused-ignore]
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
 from elastic.errors import ConfigError
-from elastic.store.certificates import NONE, Certificates
-from elastic.store.entrance import key_of
+from elastic.store.auth_proxy.client import Passage
+from elastic.store.auth_proxy.protocol import key_of
 from elastic.store.etcd.address import Address
-from elastic.store.etcd.passage import Passage
-from elastic.store.etcd.refreshing import Refreshing
+from elastic.store.etcd.keepalive import Refreshing
 from elastic.store.etcd.stubs import Stub
+from elastic.store.tls import NONE, Certificates
 
 MESSAGE_BYTES_MAX = 16 << 20
 """The longest answer that is taken: it must arrive within `EtcdOptions.try_s` also over a slow network. grpc's own
@@ -50,7 +50,7 @@ class EtcdOptions:
 
     `certificates`, if any is named, or an address with https://, switch TLS on. Where etcd refuses the password,
     `password_again` is asked for the one that counts now. `secret` is that of an etcd that is served behind an
-    entrance (`elastic.store.entrance`).
+    entrance (`elastic.store.auth_proxy.protocol`).
     `try_s` limits one try of a request, `refresh_try_s` one of a refresh; shorter ones find a silent server sooner,
     longer ones are kinder to a slow disk. A refresh asks a second server after `hedge_after_s`. `request_limit_s`: no
     new try of a request is begun after this time.

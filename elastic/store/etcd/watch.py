@@ -21,11 +21,11 @@ from typing import Any
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
 from elastic.errors import StoreError, StoreUnavailable, TooLarge, WatchLost
-from elastic.store.base import NOW, Batch, Change, More, Range
-from elastic.store.etcd.answers import Meaning, details, meaning, refusal, watch_end
+from elastic.store.etcd.codec import change, span
 from elastic.store.etcd.endpoint import Endpoint
-from elastic.store.etcd.messages import change, span
+from elastic.store.etcd.errors import Meaning, details, meaning, refusal, watch_end
 from elastic.store.etcd.stubs import rpc
+from elastic.store.protocol import NOW, Batch, Change, More, Range
 
 GATHER_S = 0.002
 """One revision that touches several ranges arrives in as many messages; so long they are waited for."""

@@ -11,10 +11,10 @@ import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
 from elastic.errors import ConfigError, OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable, WatchLost
 from elastic.store.etcd.address import Address
-from elastic.store.etcd.answers import NO_USERS, Meaning, cut, details, meaning, refusal, unanswered
 from elastic.store.etcd.endpoint import Endpoint, EtcdOptions, Rotation
-from elastic.store.etcd.handshake import suspect, why_not
+from elastic.store.etcd.errors import NO_USERS, Meaning, cut, details, meaning, refusal, unanswered
 from elastic.store.etcd.stubs import rpc
+from elastic.store.etcd.tls_diagnosis import suspect, why_not
 from elastic.store.etcd.watch import Metadata, WatchStream
 
 ENDPOINTS_MAX = 32

@@ -1,4 +1,4 @@
-"""The way to an etcd behind an entrance (`elastic.store.entrance`): gRPC speaks to a socket of ours, and we carry it.
+"""The way to an etcd behind an entrance (`elastic.store.auth_proxy.protocol`): gRPC speaks to a socket of ours, and we carry it.
 
 gRPC has no say in how its connections begin. So it connects to an abstract Unix socket of this process, and for each
 such connection one is made to the porter, which first wants to see that we know the secret. Abstract sockets have no
@@ -15,9 +15,9 @@ import socket
 import struct
 from typing import Any, Final
 
-from elastic.store import entrance
-from elastic.store.carrying import Ends, carry
-from elastic.store.etcd.firstwords import first_words, is_http2
+from elastic.store.auth_proxy import protocol
+from elastic.store.auth_proxy.relay import Ends, carry
+from elastic.store.http2_probe import first_words, is_http2
 from elastic.store.lookup import connected
 
 DIAL_LIMIT_S = 2.0
@@ -121,22 +121,22 @@ class Passage:
             raise
         if not said:
             raise ConnectionError(CLOSED)
-        porter = entrance.read_greeting(said)
+        porter = protocol.read_greeting(said)
         if porter is None:
             return NO_PORTER
         own = secrets.token_hex(16)
-        writer.write(entrance.proof(self._key, porter, own))
+        writer.write(protocol.proof(self._key, porter, own))
         async with asyncio.timeout(DIAL_LIMIT_S):
             answer = await _line(reader)
         if not answer:
             raise ConnectionError(CLOSED)
-        return "" if entrance.is_welcome(self._key, porter, own, answer) else OTHER_SECRET
+        return "" if protocol.is_welcome(self._key, porter, own, answer) else OTHER_SECRET
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
     """One line, not longer than any of a porter's; what came if the connection ended."""
     line = b""
-    while len(line) < entrance.LINE_MAX and not line.endswith(b"\n"):
+    while len(line) < protocol.LINE_MAX and not line.endswith(b"\n"):
         byte = await reader.read(1)  # Not more: what follows the line is etcd's.
         if not byte:
             break

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from elastic.errors import Compacted, StoreUnavailable, TooLarge
+from elastic.store.etcd.codec import entry
 from elastic.store.etcd.endpoint import MESSAGE_BYTES_MAX
-from elastic.store.etcd.messages import entry
 from elastic.store.etcd.stubs import rpc
 
 PAGE_KEYS = 8

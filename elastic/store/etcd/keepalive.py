@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
-from elastic.store.etcd.answers import cut, late
+from elastic.store.etcd.errors import cut, late
 from elastic.store.etcd.stubs import rpc
 
 

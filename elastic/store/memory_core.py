@@ -1,0 +1,258 @@
+"""The store as plain values in memory: etcd's rules, complete, and nothing else (pure).
+
+`MemoryCore` is synchronous and deterministic, and takes the time as an argument; a simulation drives it directly, and
+`elastic.store.memory` makes a `Store` of it. Its rules are etcd's, as the contract suite proves:
+
+- the revision starts at 1 and grows by one with each transaction that changes something;
+- compares of a range hold if they hold for every key in it; an empty range compares like one absent key;
+- a transaction that puts a key twice, or puts a key that it also deletes, is refused;
+- a lease that ends deletes its keys, in one revision of their own; without keys it makes no revision;
+- a history that was compacted at R can still be read from R on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from elastic.errors import Compacted, StoreError
+from elastic.store.protocol import (
+    Batch,
+    Change,
+    Compare,
+    Delete,
+    Entry,
+    Instead,
+    Lease,
+    Listing,
+    Operation,
+    Otherwise,
+    Put,
+    Range,
+    Read,
+    Target,
+    TxnResult,
+    check_txn,
+)
+
+_FIRST_REVISION = 1
+"""The revision of an empty etcd."""
+
+_Keys = list[str]  # inside the class `list` is the method
+_BY_CREATION = attrgetter("create_revision")
+
+
+@dataclass(slots=True)
+class _LeaseState:
+    """A lease: its full time, when it ends, and the keys that hang on it (in the order in which they were put)."""
+
+    ttl_s: float
+    ends: float
+    keys: dict[str, None] = field(default_factory=dict)
+
+
+class MemoryCore:
+    """A complete etcd in memory, without time of its own. Entries are shared, never copied; all are frozen."""
+
+    def __init__(self) -> None:
+        """Start empty, at revision 1."""
+        self._revision = _FIRST_REVISION
+        self._compacted = 0
+        self._keys: list[str] = []
+        self._entries: dict[str, Entry] = {}
+        self._leases: dict[int, _LeaseState] = {}
+        self._lease_last = 0
+        self._batches: list[Batch] = []
+        """Every revision since the compaction, one each: the index is `revision - _history_from`."""
+        self._history_from = _FIRST_REVISION + 1
+        self._readers: dict[Callable[[], None], None] = {}
+
+    @property
+    def revision(self) -> int:
+        """The store's revision."""
+        return self._revision
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """Every lease that lives, in the order in which they were granted."""
+        return tuple(Lease(id_, lease.ttl_s) for id_, lease in self._leases.items())
+
+    def list(
+        self,
+        range: Range,  # noqa: A002
+        *,
+        keys_only: bool = False,
+        limit: int = 0,
+        created_before: int = 0,
+        newest_first: bool = False,
+    ) -> Listing:
+        """Read a range; see `Store.list`."""
+        entries = self._read(range)
+        if created_before:
+            entries = tuple(entry for entry in entries if entry.create_revision < created_before)
+        if newest_first:
+            entries = tuple(sorted(entries, key=_BY_CREATION, reverse=True))
+        if limit:
+            entries = entries[:limit]
+        if keys_only:
+            entries = tuple(Entry(e.key, b"", e.create_revision, e.mod_revision, e.lease) for e in entries)
+        return Listing(self._revision, entries)
+
+    def txn(self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Otherwise = ()) -> TxnResult:
+        """Run `then` if every compare holds, else `otherwise`; see `Store.txn`. A refused one changes nothing."""
+        check_txn(compares, then, otherwise)
+        succeeded = all(self._holds(compare) for compare in compares)
+        instead = not succeeded and isinstance(otherwise, Instead) and all(map(self._holds, otherwise.compares))
+        other = (otherwise.then if instead else ()) if isinstance(otherwise, Instead) else otherwise
+        taken = then if succeeded else other
+        for operation in taken:
+            if isinstance(operation, Put) and operation.lease and operation.lease not in self._leases:
+                raise StoreError(f"lease {operation.lease:x} of {operation.key!r} does not exist")
+        revision = self._revision + 1
+        changes: list[Change] = []
+        reads: list[tuple[Entry, ...]] = []
+        for operation in taken:
+            match operation:
+                case Put():
+                    changes.append(self._put(operation, revision))
+                case Delete():
+                    changes += [self._remove(key, revision) for key in self._select(operation.range)]
+                case Read():
+                    reads.append(self._read(operation.range))
+        self._record(changes)
+        return TxnResult(succeeded, self._revision, tuple(reads), instead)
+
+    def grant(self, ttl_s: float, now: float) -> Lease:
+        """Make a lease that ends at `now + ttl_s` unless it is refreshed. Its ids count up from 1."""
+        if ttl_s <= 0:
+            raise StoreError(f"a lease of {ttl_s} s")
+        self._lease_last += 1
+        self._leases[self._lease_last] = _LeaseState(ttl_s, now + ttl_s)
+        return Lease(self._lease_last, ttl_s)
+
+    def refresh(self, lease_id: int, now: float) -> float:
+        """Prolong a lease to its full time from `now`; returns that time, 0.0 if the lease is gone or over.
+
+        A lease whose time is over is not prolonged, even before `expire` has deleted it.
+        """
+        lease = self._leases.get(lease_id)
+        if lease is None or lease.ends <= now:
+            return 0.0
+        lease.ends = now + lease.ttl_s
+        return lease.ttl_s
+
+    def revoke(self, lease_id: int) -> None:
+        """End a lease and delete its keys in one revision. One that is gone is no error."""
+        lease = self._leases.pop(lease_id, None)
+        if lease is None:
+            return
+        revision = self._revision + 1
+        self._record([self._remove(key, revision) for key in sorted(lease.keys)])
+
+    def expire(self, now: float) -> tuple[int, ...]:
+        """End every lease whose time is over, the earliest first, each in its own revision; returns their ids."""
+        over = sorted((lease.ends, id_) for id_, lease in self._leases.items() if lease.ends <= now)
+        for _, lease_id in over:
+            self.revoke(lease_id)
+        return tuple(lease_id for _, lease_id in over)
+
+    def next_expiry(self) -> float | None:
+        """When the next lease ends, None without leases."""
+        return min((lease.ends for lease in self._leases.values()), default=None)
+
+    def prolong(self, now: float) -> None:
+        """Give every lease its full time from `now`, as a new etcd leader does."""
+        for lease in self._leases.values():
+            lease.ends = now + lease.ttl_s
+
+    def history(self, ranges: Sequence[Range], from_revision: int) -> tuple[Batch, ...]:
+        """Every change in the ranges from `from_revision` on, one batch for each revision that touched them.
+
+        Raises `Compacted` if that part of the history is gone. A revision that is still to come gives nothing.
+        """
+        if from_revision < self._compacted:
+            raise Compacted(self._compacted)
+        found: list[Batch] = []
+        for batch in self._batches[max(0, from_revision - self._history_from) :]:
+            changes = tuple(change for change in batch.changes if any(change.entry.key in span for span in ranges))
+            if len(changes) == len(batch.changes):
+                found.append(batch)
+            elif changes:
+                found.append(Batch(batch.revision, changes))
+        return tuple(found)
+
+    def compact(self, revision: int) -> None:
+        """Forget the history before `revision`. Raises `Compacted` if that is done, `StoreError` if it is to come."""
+        if revision <= self._compacted:
+            raise Compacted(self._compacted)
+        if revision > self._revision:
+            raise StoreError(f"revision {revision} is still to come: the store is at {self._revision}")
+        self._compacted = revision
+        kept_from = max(revision, self._history_from)
+        del self._batches[: kept_from - self._history_from]
+        self._history_from = kept_from
+
+    def subscribe(self, reader: Callable[[], None]) -> None:
+        """Have `reader` called after each new revision."""
+        self._readers[reader] = None
+
+    def unsubscribe(self, reader: Callable[[], None]) -> None:
+        """Call `reader` no longer."""
+        self._readers.pop(reader, None)
+
+    def _select(self, span: Range) -> _Keys:
+        keys = self._keys
+        if span.end == span.start + "\0":
+            return [span.start] if span.start in self._entries else []
+        return keys[bisect_left(keys, span.start) : bisect_left(keys, span.end)]
+
+    def _read(self, span: Range) -> tuple[Entry, ...]:
+        return tuple([self._entries[key] for key in self._select(span)])
+
+    def _holds(self, compare: Compare) -> bool:
+        found = [self._entries[key] for key in self._select(compare.range)]
+        match compare.target:
+            case Target.CREATE:
+                return (
+                    all(entry.create_revision == compare.operand for entry in found) if found else not compare.operand
+                )
+            case Target.MOD:
+                return all(entry.mod_revision == compare.operand for entry in found) if found else not compare.operand
+            case Target.VALUE:
+                return bool(found) and all(entry.value == compare.operand for entry in found)
+
+    def _put(self, put: Put, revision: int) -> Change:
+        held = self._entries.get(put.key)
+        if held is None:
+            insort(self._keys, put.key)
+            created = revision
+        else:
+            created = held.create_revision
+            if held.lease != put.lease:
+                self._detach(held)
+        if put.lease:
+            self._leases[put.lease].keys[put.key] = None
+        entry = self._entries[put.key] = Entry(put.key, put.value, created, revision, put.lease)
+        return Change(entry)
+
+    def _remove(self, key: str, revision: int) -> Change:
+        entry = self._entries.pop(key)
+        del self._keys[bisect_right(self._keys, key) - 1]
+        self._detach(entry)
+        return Change(Entry(key, b"", 0, revision), deleted=True)
+
+    def _detach(self, entry: Entry) -> None:
+        """Take a key off its lease; a lease that is ending is already out of the table."""
+        lease = self._leases.get(entry.lease)
+        if lease is not None:
+            lease.keys.pop(entry.key, None)
+
+    def _record(self, changes: Sequence[Change]) -> None:
+        """Make a revision of the changes, if there are any."""
+        if changes:
+            self._revision += 1
+            self._batches.append(Batch(self._revision, tuple(changes)))
+            for reader in tuple(self._readers):
+                reader()
