@@ -16,7 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
-from elastic import channel, launchline
+from elastic import launchline
+from elastic.channel import client
 from elastic.errors import ConfigError, ScriptMistake
 
 WORKER_MARKS: Final = ("ELASTIC_FENCE", "TORCHELASTIC_RUN_ID", "RANK")
@@ -122,6 +123,6 @@ def told(error: Exception, *, code: int, hopeless: bool) -> str:
     text = " ".join(str(error).split())
     sys.stderr.write(f"elastic: error: {text}\n")
     sys.stderr.flush()
-    if hopeless and (end := channel.worker_end(os.environ)) is not None:
-        end.send(channel.Hopeless(channel.fitting(text), code))
+    if hopeless and (end := client.worker_end(os.environ)) is not None:
+        end.send(client.Hopeless(client.fitting(text), code))
     return text

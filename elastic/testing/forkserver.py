@@ -27,7 +27,7 @@ PRELOAD = (
     "torch.distributed.fsdp",
     "torch.nn.parallel",
     "torch.utils.data",
-    "elastic.channel",
+    "elastic.channel.client",
     "elastic.testing.replica",
 )
 """What most functions need. The first optimizer of a process imports torch._dynamo, which takes a second."""

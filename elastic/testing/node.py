@@ -6,11 +6,11 @@ import selectors
 from collections.abc import Callable
 from pathlib import Path
 
-from elastic import channel
-from elastic.channelserver import ChannelServer, Connection
-from elastic.segments import Segments
+from elastic.channel import client
+from elastic.channel.server import ChannelServer, Connection
+from elastic.channel.shared_memory import Segments
 
-Heard = Callable[[channel.Hello, channel.Said], None]
+Heard = Callable[[client.Hello, client.Said], None]
 
 
 class Node:
@@ -39,7 +39,7 @@ class Node:
         """ELASTIC_CHANNEL of its workers."""
         return self._server.path
 
-    def tell(self, generation: int, rank: int, message: channel.Told) -> bool:
+    def tell(self, generation: int, rank: int, message: client.Told) -> bool:
         """Say something to a worker; False if it has never connected or has hung up."""
         return any(
             self._server.tell(connection, message)
@@ -60,6 +60,6 @@ class Node:
         self._server.close()
         self._segments.drop_all()
 
-    def _hear(self, connection: Connection, message: channel.Said) -> None:
+    def _hear(self, connection: Connection, message: client.Said) -> None:
         if connection.hello is not None:
             self._heard(connection.hello, message)

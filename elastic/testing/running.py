@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from elastic import channel
+from elastic.channel import client
 from elastic.errors import RunFailed, RunHung
 from elastic.testing import messages, warm
 from elastic.testing import replica as inside
@@ -248,7 +248,7 @@ class _Run:
             read(actor.seen, actor.files)
         raise RunHung(hung_text(story, hanging, self._timeout_s, waiting, self._details))
 
-    def _heard(self, hello: channel.Hello, message: channel.Said) -> None:
+    def _heard(self, hello: client.Hello, message: client.Said) -> None:
         if self._story is not None:
             self._story.heard(hello, message)
 

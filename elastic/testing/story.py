@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from elastic import channel
+from elastic.channel import client
 from elastic.testing import replica as inside
 from elastic.testing.environment import Place
 from elastic.testing.node import Node
@@ -74,23 +74,23 @@ class Story:
         """Those that have not ended."""
         return [actor for actor in self.actors if actor.seen.code is None]
 
-    def heard(self, hello: channel.Hello, message: channel.Said) -> None:
+    def heard(self, hello: client.Hello, message: client.Said) -> None:
         """A replica said something on the local channel."""
         if hello.generation != self.result.generation or hello.rank >= len(self.actors):
             return
         actor = self.actors[hello.rank]
-        if isinstance(message, channel.Listening):
+        if isinstance(message, client.Listening):
             actor.listens = True
             self._ask_if_all_listen()
-        elif isinstance(message, channel.Left):
+        elif isinstance(message, client.Left):
             actor.left = True
             actor.seen.step = max(message.step, actor.seen.step or 0)
-        elif isinstance(message, channel.Note):
+        elif isinstance(message, client.Note):
             actor.seen.notes.append(message.text)
-        elif isinstance(message, channel.Saved):
+        elif isinstance(message, client.Saved):
             self.result.saved = max(message.step, self.result.saved or 0)
             self.saved = json.dumps({"step": message.step, "host": actor.place.node, "folder": message.folder})
-        elif isinstance(message, channel.Progress):
+        elif isinstance(message, client.Progress):
             actor.seen.step = max(message.step, actor.seen.step or 0)
             if not self._exact and _matches(self._at, message.step) and isinstance(self._at, int):
                 if isinstance(self.until, Planned):
@@ -216,7 +216,7 @@ class Story:
         """Ask for a planned stop, as elastic-launch does: SIGTERM only for those that do not listen."""
         for actor in self.running:
             node = self.nodes[self.members[actor.place.m_id]]
-            stop = channel.Stop("the schedule of the test changes the world")
+            stop = client.Stop("the schedule of the test changes the world")
             if not actor.listens or not node.tell(actor.place.generation, actor.place.rank, stop):
                 actor.signalled = True
                 self.server.signal(actor.place.number, signal.SIGTERM, session=True)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from elastic.channel import Left, Saved, Stop, WorkerEnd, fitting
+from elastic.channel.client import Left, Saved, Stop, WorkerEnd, fitting
 from elastic.errors import CheckpointError
 from elastic.train import ending, nans, notes, restoring, rng, sharing, stop, talk, tree
 from elastic.train.checkpoint import Checkpoints

@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from elastic import knock
-from elastic.channel import Joining, WorkerEnd
+from elastic.channel.client import Joining, WorkerEnd
 from elastic.errors import WorkersMissing
 
 LIMIT_S: Final = 1800.0

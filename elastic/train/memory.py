@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 import msgspec
 import torch
 
-from elastic.channel import WorkerEnd
+from elastic.channel.client import WorkerEnd
 from elastic.train import fetching, notes, talk, tree
 from elastic.train.commonstep import Agreed, Holding, agree, holding
 from elastic.train.neighbours import Ring

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from elastic.channel import Note, fitting
+from elastic.channel.client import Note, fitting
 from elastic.train import progress
 
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from elastic.channel import METRICS_MAX, Preparing, Progress, Ready, WorkerEnd, clock, fitting, worker_end
+from elastic.channel.client import METRICS_MAX, Preparing, Progress, Ready, WorkerEnd, clock, fitting, worker_end
 from elastic.train import meeting, stacks
 
 INTERVAL_S: Final = 0.5

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from elastic.channel import Listening, WorkerEnd
+from elastic.channel.client import Listening, WorkerEnd
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless, TensorsDiffer, TensorsMissing
 from elastic.train import afresh, durable, fence, firstround, notes, restoring, rollback, talk
 from elastic.train.checkpoint import Candidate, Checkpoints

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from elastic.channel import Formed, clock
+from elastic.channel.client import Formed, clock
 from elastic.errors import ConfigError
 from elastic.relaunch import mistakes_told
 from elastic.train import ending, meeting, progress

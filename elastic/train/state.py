@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
-from elastic.channel import Committed, Restored, WorkerEnd, clock
+from elastic.channel.client import Committed, Restored, WorkerEnd, clock
 from elastic.errors import CheckpointError, ConfigError, RestoreHopeless, RestoreRefused
 from elastic.relaunch import mistakes_told, told
 from elastic.train import parts, progress

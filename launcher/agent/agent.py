@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 
-from elastic.channel import Saved
+from elastic.channel.client import Saved
 from elastic.core.agent import events as ae
 from elastic.core.agent.table import AgentCore
 from elastic.core.keys import JobKeys

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from elastic.channel import Progress, Said
+from elastic.channel.client import Progress, Said
 from elastic.core.keys import JobKeys, encode
 from elastic.errors import OutcomeUnknown, StoreError
 from elastic.store.protocol import Compare, Entry, Put, Range, Read, Store

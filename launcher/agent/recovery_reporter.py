@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from elastic.channel import Committed, Formed, Progress, Restored, Said, Standing
+from elastic.channel.client import Committed, Formed, Progress, Restored, Said, Standing
 from elastic.core.agent.events import Action, Event
 from elastic.core.agent.state import Facts
 from launcher.agent.history_writer import History

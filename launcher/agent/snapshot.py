@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from elastic.channel import fitting
+from elastic.channel.client import fitting
 from elastic.core.agent.state import Facts, Phase
 from launcher.wire.inspect import WORDS_MAX, Snapshot
 from launcher.workers.reports.states import WorkerStates

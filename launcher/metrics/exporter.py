@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from elastic.channel import Hello, Progress, Said, Standing
+from elastic.channel.client import Hello, Progress, Said, Standing
 from elastic.core.agent.events import Action, Event
 from elastic.core.agent.state import Facts
 from launcher.agent.connect import boottime

@@ -20,7 +20,8 @@ from contextlib import contextmanager, nullcontext
 from types import ModuleType
 from typing import Any, Final
 
-from elastic import channel, knock
+from elastic import knock
+from elastic.channel import client
 
 HOME: Final = "torch.distributed.distributed_c10d"
 NAME: Final = "init_process_group"
@@ -52,7 +53,7 @@ def install() -> bool:
     """
     home = sys.modules.get(HOME)
     theirs = getattr(home, NAME, None)
-    if theirs is None or not os.environ.get(channel.VARIABLE):
+    if theirs is None or not os.environ.get(client.VARIABLE):
         return False
     pid, said = os.getpid(), False
     environ = dict(os.environ)  # As it was given: the script may change it.
@@ -68,7 +69,7 @@ def install() -> bool:
             answer = theirs(*args, **options)
             _kept.append(getattr(getattr(home, "group", None), "WORLD", None))
             if end is not None:
-                end.send(channel.Formed(channel.clock()))
+                end.send(client.Formed(client.clock()))
         said = said or own
         return answer
 
@@ -93,18 +94,18 @@ def _await_rank_0(given: Mapping[str, Any], environ: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def _speaking(environ: Mapping[str, str]) -> Iterator[channel.WorkerEnd | None]:
+def _speaking(environ: Mapping[str, str]) -> Iterator[client.WorkerEnd | None]:
     """The connection that this process has, or one for these words alone: that it waits, and that it does no more."""
-    end = channel.connected()
+    end = client.connected()
     if end is not None:
         yield end
         return
     try:
-        end = channel.WorkerEnd(environ[channel.VARIABLE], channel.hello(environ, stacks_signal=0))
+        end = client.WorkerEnd(environ[client.VARIABLE], client.hello(environ, stacks_signal=0))
     except OSError:  # Nobody listens any more.
         yield None
         return
-    end.send(channel.Joining(OTHERS))
+    end.send(client.Joining(OTHERS))
     try:
         yield end
     finally:

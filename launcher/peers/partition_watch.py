@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
-from elastic.channel import Formed, Hello, Joining, Preparing, Progress, Ready, Restored, Said
+from elastic.channel.client import Formed, Hello, Joining, Preparing, Progress, Ready, Restored, Said
 from elastic.core.keys import JobKeys, decode
 from elastic.core.model import Generation, Member
 from elastic.core.partition import looked_at

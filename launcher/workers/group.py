@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from elastic.channel import SERVERS_FROM, Listening, Said, fitting
+from elastic.channel.client import SERVERS_FROM, Listening, Said, fitting
 from elastic.core.agent.events import Event, Exited, Gone, Hung, Listens, Prepared, StartWorkers
 from elastic.core.model import Cause, Role, WorkerExit
 from elastic.core.text import process_name

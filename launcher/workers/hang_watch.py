@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from elastic.channel import Hello, Preparing, Progress, Ready, Said
+from elastic.channel.client import Hello, Preparing, Progress, Ready, Said
 from launcher.health.hang_detector import HangClock
 from launcher.system.processes import is_frozen
 from launcher.workers.reports.messages import Heard, WorkerTalk

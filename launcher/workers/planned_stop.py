@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
-from elastic.channel import Left, Said
+from elastic.channel.client import Left, Said
 from elastic.core.model import Role
 from elastic.core.text import process_name
 from launcher.logs import logger

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 
-from elastic import channel
-from elastic.channel import (
+from elastic.channel import client
+from elastic.channel.client import (
     Committed,
     Formed,
     Hello,
@@ -29,7 +29,7 @@ from elastic.channel import (
     WorkerEnd,
     encode,
 )
-from elastic.channelserver import ChannelServer
+from elastic.channel.server import ChannelServer
 from launcher.workers.reports.messages import Heard, WorkerTalk
 from launcher.workers.reports.progress_text import Telling
 from tests.fuzz.target import Target, scratch
@@ -66,7 +66,7 @@ def worker(data: bytes) -> None:
             end.setblocking(False)
             for packet in data.split(b"\n")[:200]:
                 try:
-                    end.send(packet[: channel.PACKET_MAX + 10] or b" ", socket.MSG_NOSIGNAL)
+                    end.send(packet[: client.PACKET_MAX + 10] or b" ", socket.MSG_NOSIGNAL)
                 except OSError:
                     break
                 server.serve()
@@ -106,7 +106,7 @@ def agent(data: bytes) -> None:
             connected, _ = listener.accept()
             with connected:
                 for packet in data.split(b"\n")[:50]:
-                    connected.send(packet[: channel.PACKET_MAX] or b" ", socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+                    connected.send(packet[: client.PACKET_MAX] or b" ", socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
                     end.stop_asked()
                 end.segment("node", 4096, timeout_s=0.0)
         except OSError:
@@ -118,7 +118,7 @@ def agent(data: bytes) -> None:
     end.close()
 
 
-def lines(*messages: Said | channel.Told) -> bytes:
+def lines(*messages: Said | client.Told) -> bytes:
     return b"\n".join(map(encode, messages))
 
 

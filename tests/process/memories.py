@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elastic.channel import Note, Said
-from elastic.channelserver import ChannelServer, Connection
-from elastic.segments import Segments
+from elastic.channel.client import Note, Said
+from elastic.channel.server import ChannelServer, Connection
+from elastic.channel.shared_memory import Segments
 
 
 @dataclass

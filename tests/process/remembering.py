@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from elastic.channel import VARIABLE, worker_end
+from elastic.channel.client import VARIABLE, worker_end
 from elastic.train import talk
 from elastic.train.commonstep import Agreed, Holding
 from elastic.train.memory import MemoryTier

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic.channel import (
+from elastic.channel.client import (
     PACKET_MAX,
     Hello,
     Listening,
@@ -27,9 +27,9 @@ from elastic.channel import (
     encode,
     told,
 )
-from elastic.channelserver import BURST, CONNECTIONS_MAX, PATH_MAX, ChannelServer, Connection
+from elastic.channel.server import BURST, CONNECTIONS_MAX, PATH_MAX, ChannelServer, Connection
+from elastic.channel.shared_memory import Segments
 from elastic.errors import ConfigError
-from elastic.segments import Segments
 from tests.process.descriptors import none_left
 
 LIMIT_S = 30.0
@@ -245,8 +245,8 @@ def test_a_worker_gets_its_memory_from_a_server_that_is_served_elsewhere(tmp_pat
 
 SERVER = """
 import select, sys
-from elastic.channelserver import ChannelServer
-from elastic.segments import Segments
+from elastic.channel.server import ChannelServer
+from elastic.channel.shared_memory import Segments
 server = ChannelServer(sys.argv[1], lambda *_: None, segments=Segments(1 << 20), detail=print)
 print("listens", flush=True)
 while True:
@@ -269,7 +269,7 @@ def test_the_last_words_of_a_worker_that_was_killed_are_heard_and_then_it_is_gon
 
 WORKER = """
 import os, sys, time
-from elastic.channel import Hello, Listening, WorkerEnd
+from elastic.channel.client import Hello, Listening, WorkerEnd
 from elastic.train import stacks
 end = WorkerEnd(sys.argv[1], Hello(0, 0, os.getpid(), 1, stacks.register()))
 for _ in range(3):

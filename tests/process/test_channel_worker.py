@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import elastic
-from elastic.channel import TEXT_MAX, Hello, Segment, Wanted, WorkerEnd, encode, said
+from elastic.channel.client import TEXT_MAX, Hello, Segment, Wanted, WorkerEnd, encode, said
 from elastic.testing import run
 from elastic.train import notes
 from tests.process.descriptors import none_left

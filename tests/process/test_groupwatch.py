@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from elastic.channel import VARIABLE, Formed, Hello, Joining, Said
-from elastic.channelserver import ChannelServer, Connection
-from elastic.segments import Segments
+from elastic.channel.client import VARIABLE, Formed, Hello, Joining, Said
+from elastic.channel.server import ChannelServer, Connection
+from elastic.channel.shared_memory import Segments
 from tests.process.forker import Forked
 from tests.process.scripts import environment
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from elastic.channel import Hello, Progress, WorkerEnd
+from elastic.channel.client import Hello, Progress, WorkerEnd
 from launcher.logs.console import Console
 from launcher.logs.logger import Level, Narrator
 from launcher.workers import hang_watch

@@ -9,7 +9,7 @@ from tests.process.jobs import Job, story
 
 SAVES = """
 import json, os, sys, elastic
-from elastic.channel import Committed, Saved, worker_end
+from elastic.channel.client import Committed, Saved, worker_end
 g = int(os.environ["ELASTIC_GENERATION"])
 names = ("ELASTIC_SAVED", "ELASTIC_RESTORE_STEP", "ELASTIC_CHECK_NAN")
 print("told", json.dumps({name: os.environ.get(name) for name in names}), flush=True)

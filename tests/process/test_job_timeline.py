@@ -57,7 +57,7 @@ SERVES = """
 import os, sys, time
 from pathlib import Path
 import elastic
-from elastic.channel import Standing, clock, worker_end
+from elastic.channel.client import Standing, clock, worker_end
 
 if os.environ["ELASTIC_ROLE"] == "server":
     worker_end(os.environ).send(Standing(clock()))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from elastic.channel import Formed, Joining, Preparing, Progress, Ready, Said, clock
-from elastic.channelserver import ChannelServer, Connection
-from elastic.segments import Segments
+from elastic.channel.client import Formed, Joining, Preparing, Progress, Ready, Said, clock
+from elastic.channel.server import ChannelServer, Connection
+from elastic.channel.shared_memory import Segments
 from tests.process.forker import Forked
 from tests.process.scripts import LIMIT_S, environment
 from tests.store.servers import free_ports

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from elastic.channel import Formed, Joining, Progress, Restored, Said
+from elastic.channel.client import Formed, Joining, Progress, Restored, Said
 from elastic.core.keys import JobKeys, encode
 from elastic.core.model import Generation, Member, Place, Why
 from elastic.store import lookup

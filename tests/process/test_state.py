@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from elastic.channel import Hopeless, Said, Saved, said
+from elastic.channel.client import Hopeless, Said, Saved, said
 from elastic.testing import Failure, Loss, Planned, Result, RunFailed, World, reached, record, run
 from elastic.train.rollback import RECORD, Record
 from tests.process import scripts, training

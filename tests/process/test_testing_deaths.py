@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from elastic import channel
+from elastic.channel import client
 from elastic.testing import Loss, Planned, RunFailed, World, reached, run
 
 
@@ -26,9 +26,9 @@ def die_in_a_planned_stop(rank: int) -> int:
     """All listen; when asked to stop, one rank dies and the others never leave."""
     generation = int(os.environ["ELASTIC_GENERATION"])
     if generation == 1:
-        end = channel.worker_end(os.environ)
+        end = client.worker_end(os.environ)
         assert end is not None
-        end.send(channel.Listening())
+        end.send(client.Listening())
         reached(1)
         assert end.stop_asked()
         if int(os.environ["RANK"]) == rank:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from elastic.segments import SegmentRefused, Segments
+from elastic.channel.shared_memory import SegmentRefused, Segments
 
 
 class Kept:

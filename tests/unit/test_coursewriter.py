@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from elastic.channel import Progress
+from elastic.channel.client import Progress
 from elastic.core.keys import encode
 from elastic.errors import OutcomeUnknown, StoreUnavailable
 from elastic.store.protocol import Delete, Put, Range

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from elastic.channel import WorkerEnd
+from elastic.channel.client import WorkerEnd
 from elastic.train.commonstep import Agreed
 from elastic.train.memory import MemoryTier
 from elastic.train.pair import Pair

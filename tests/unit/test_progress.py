@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from elastic.channel import METRICS_MAX, Preparing, Progress, Ready, Said, WorkerEnd, encode, said
+from elastic.channel.client import METRICS_MAX, Preparing, Progress, Ready, Said, WorkerEnd, encode, said
 from elastic.train.progress import INTERVAL_S, NAME_MAX, Reporter, one_number
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic.segments import NAMES_MAX, SegmentRefused, Segments, available_bytes
+from elastic.channel.shared_memory import NAMES_MAX, SegmentRefused, Segments, available_bytes
 
 PAGE = 4096
 

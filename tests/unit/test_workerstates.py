@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.channel import (
+from elastic.channel.client import (
     Committed,
     Formed,
     Hello,

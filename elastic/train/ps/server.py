@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from elastic import environ
-from elastic.channel import VARIABLE, Restored, Standing, clock, worker_end
+from elastic.channel.client import VARIABLE, Restored, Standing, clock, worker_end
 from elastic.errors import CheckpointError, ConfigError
 from elastic.relaunch import mistakes_told
 from elastic.train.ps.holdings import Holdings

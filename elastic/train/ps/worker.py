@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from elastic import environ
-from elastic.channel import Restored, Standing, clock
+from elastic.channel.client import Restored, Standing, clock
 from elastic.errors import ConfigError, MessageError
 from elastic.relaunch import mistakes_told
 from elastic.train import durable, progress

@@ -1,6 +1,6 @@
 """What the workers of this node say: the one place where it arrives, and what is known of each of them.
 
-`elastic.channelserver` hears them, `WorkerTalk` keeps a `Heard` for each worker of the generation that runs, and tells
+`elastic.channel.server` hears them, `WorkerTalk` keeps a `Heard` for each worker of the generation that runs, and tells
 those who asked. What has ended or is of another generation is not listened to.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elastic.channel import (
+from elastic.channel.client import (
     Committed,
     Formed,
     Hello,
@@ -29,9 +29,9 @@ from elastic.channel import (
     Standing,
     Stop,
 )
-from elastic.channelserver import ChannelServer, Connection
+from elastic.channel.server import ChannelServer, Connection
+from elastic.channel.shared_memory import Segments
 from elastic.errors import ConfigError
-from elastic.segments import Segments
 from launcher.logs.logger import Narrator
 
 NOTES_MAX = 100

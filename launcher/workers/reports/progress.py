@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from elastic.channel import Formed, Hello, Joining, Preparing, Progress, Ready, Said
+from elastic.channel.client import Formed, Hello, Joining, Preparing, Progress, Ready, Said
 from launcher.logs.console import Console
 from launcher.logs.logger import Narrator
 from launcher.workers.reports.messages import Heard, WorkerTalk

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
-from elastic.channel import fitting
+from elastic.channel.client import fitting
 from elastic.core.text import process_name
 from launcher.logs.worker_log import StartLog
 from launcher.system.processes import is_frozen

@@ -25,9 +25,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elastic.channel import PACKET_MAX, Hello, Refused, Said, Segment, Told, Wanted, encode, said, who
+from elastic.channel.client import PACKET_MAX, Hello, Refused, Said, Segment, Told, Wanted, encode, said, who
+from elastic.channel.shared_memory import SegmentRefused, Segments
 from elastic.errors import ConfigError
-from elastic.segments import SegmentRefused, Segments
 
 PATH_MAX = 107
 """Bytes of a Unix socket's path, as the kernel has it (`sun_path`, with its ending zero byte 108)."""
