@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from elastic.environ import Environ
-    from elastic.relaunch import config as config
+    from elastic.script.relaunch import config as config
     from elastic.train.batch import batch as batch
     from elastic.train.export import export as export
     from elastic.train.progress import preparing as preparing
@@ -28,7 +28,7 @@ LAZY: Final[Mapping[str, str]] = {
     "ElasticStream": "elastic.train.stream",
     "State": "elastic.train.state",
     "batch": "elastic.train.batch",
-    "config": "elastic.relaunch",
+    "config": "elastic.script.relaunch",
     "epochs": "elastic.train.state",
     "export": "elastic.train.export",
     "init": "elastic.train.start",
@@ -63,7 +63,7 @@ def env() -> Environ:
     import os
 
     from elastic.environ import read
-    from elastic.relaunch import mistakes_told
+    from elastic.script.relaunch import mistakes_told
 
     with mistakes_told():
         return read(os.environ)

@@ -21,8 +21,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from elastic import launchline, relaunch
 from elastic.errors import ConfigError
+from elastic.script import flags, relaunch
 
 _collected: Final[dict[str, Any]] = {}
 """What was set so far, by the name of the argument of `elastic.config`."""
@@ -37,13 +37,13 @@ class config:  # noqa: N801  OneFlow's own name, used as flow.config.gpu_device_
     def gpu_device_num(count: int) -> None:
         """Use so many cards, each with a worker of its own, on every node."""
         with relaunch.mistakes_told():
-            _collect("gpu_device_num", launchline.whole("gpu_device_num", count, 1))
+            _collect("gpu_device_num", flags.whole("gpu_device_num", count, 1))
 
     @staticmethod
     def ctrl_port(port: int) -> None:
         """Meet at this port, the same on every node."""
         with relaunch.mistakes_told():
-            _collect("ctrl_port", launchline.whole("ctrl_port", port, 1, launchline.PORT_MAX))
+            _collect("ctrl_port", flags.whole("ctrl_port", port, 1, flags.PORT_MAX))
 
 
 class env:  # noqa: N801  As above: flow.env.machine(nodes).

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from elastic.channel.client import Formed, clock
 from elastic.errors import ConfigError
-from elastic.relaunch import mistakes_told
+from elastic.script.relaunch import mistakes_told
 from elastic.train import ending, meeting, progress
 
 if TYPE_CHECKING:

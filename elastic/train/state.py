@@ -28,7 +28,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from elastic.channel.client import Committed, Restored, WorkerEnd, clock
 from elastic.errors import CheckpointError, ConfigError, RestoreHopeless, RestoreRefused
-from elastic.relaunch import mistakes_told, told
+from elastic.script.relaunch import mistakes_told, told
 from elastic.train import parts, progress
 from elastic.train.keeping import Keeper
 

@@ -44,7 +44,7 @@ MODULES = (
     "numpy.random",
 )
 """What is there of these: torch has not had all of them always, and numpy may be missing."""
-OWN = ("elastic.channel.client", "elastic.environ", "elastic.relaunch")
+OWN = ("elastic.channel.client", "elastic.environ", "elastic.script.relaunch")
 """Of our library; beside them everything in `elastic.train`."""
 CARDS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 SAID_MAX = 2000

@@ -40,7 +40,7 @@ PURE = (
     "elastic.core.host_order",
     "elastic.core.admission",
     "elastic.core.keys",
-    "elastic.launchline",
+    "elastic.script.flags",
     "launcher.wire.links",
     "elastic.core.decide",
     "elastic.core.model",

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from elastic import launchline, relaunch
 from elastic.errors import ConfigError, ScriptMistake
+from elastic.script import flags, relaunch
 from launcher.config.config import PYTHON_ENDINGS, parse
 from launcher.config.flags import FLAGS
 
@@ -20,14 +20,14 @@ NODES = [{"addr": "192.168.1.12"}, {"addr": "192.168.1.11"}]
 
 def refused(**said: Any) -> str:
     with pytest.raises(ConfigError) as told:
-        launchline.flags(**said)
+        flags.flags(**said)
     text = str(told.value)
     assert "\n" not in text
     return text
 
 
 def test_what_the_page_of_oneflow_says_becomes_the_flags_of_the_launcher() -> None:
-    made = launchline.flags(nodes=NODES, gpu_device_num=1, ctrl_port=9988)
+    made = flags.flags(nodes=NODES, gpu_device_num=1, ctrl_port=9988)
     assert made == ("--ips=192.168.1.12,192.168.1.11", "--nproc_per_node=1", "--ctrl_port=9988")
     config = parse([*made, "train.py"], {})
     assert config.ips == ("192.168.1.12", "192.168.1.11")
@@ -35,8 +35,8 @@ def test_what_the_page_of_oneflow_says_becomes_the_flags_of_the_launcher() -> No
 
 
 def test_without_nodes_the_number_of_cards_is_all_that_is_said() -> None:
-    assert launchline.flags(gpu_device_num=2) == ("--nproc_per_node=2",)
-    assert launchline.flags() == ()
+    assert flags.flags(gpu_device_num=2) == ("--nproc_per_node=2",)
+    assert flags.flags() == ()
 
 
 def test_further_flags_keep_their_names_and_switches_take_no_value() -> None:
@@ -48,17 +48,17 @@ def test_further_flags_keep_their_names_and_switches_take_no_value() -> None:
         "quiet": False,
         "host": None,
     }
-    made = launchline.flags(more=more)
+    made = flags.flags(more=more)
     assert made == ("--elastic_server=a:2379,b:2379", "--np=1:4", "--grace=2.5", "--rerun")
     assert parse([*made, "--job_id=j", "train.py"], {}).rerun
 
 
 def test_every_switch_of_the_launcher_is_known_and_no_other_flag() -> None:
-    assert {flag.name for flag in FLAGS if flag.switch} == launchline.SWITCHES
+    assert {flag.name for flag in FLAGS if flag.switch} == flags.SWITCHES
 
 
 def test_an_address_of_ipv6_may_have_brackets() -> None:
-    assert launchline.addresses([{"addr": "[fd00::1]"}, {"addr": " fd00::2 "}]) == ("fd00::1", "fd00::2")
+    assert flags.addresses([{"addr": "[fd00::1]"}, {"addr": " fd00::2 "}]) == ("fd00::1", "fd00::2")
 
 
 @pytest.mark.parametrize(

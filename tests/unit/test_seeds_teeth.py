@@ -199,7 +199,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "D5",
-        "elastic/launchline.py",
+        "elastic/script/flags.py",
         "if address in found:",
         "if address is found:",
         "tests/process/test_script_config.py::test_a_mistake_is_one_line_and_exit_2_without_a_stack_trace",

@@ -20,7 +20,7 @@ import torch
 from elastic import environ
 from elastic.channel.client import VARIABLE, Restored, Standing, clock, worker_end
 from elastic.errors import CheckpointError, ConfigError
-from elastic.relaunch import mistakes_told
+from elastic.script.relaunch import mistakes_told
 from elastic.train.ps.holdings import Holdings
 from elastic.train.ps.place import Place, servers, workers
 from elastic.train.ps.rpc import grpc

@@ -18,7 +18,7 @@ import torch
 from elastic import environ
 from elastic.channel.client import Restored, Standing, clock
 from elastic.errors import ConfigError, MessageError
-from elastic.relaunch import mistakes_told
+from elastic.script.relaunch import mistakes_told
 from elastic.train import durable, progress
 from elastic.train.ps import messages as m
 from elastic.train.ps.background import Background

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
-from elastic import launchline
 from elastic.channel import client
 from elastic.errors import ConfigError, ScriptMistake
+from elastic.script import flags as launchline
 
 WORKER_MARKS: Final = ("ELASTIC_FENCE", "TORCHELASTIC_RUN_ID", "RANK")
 """A process with one of these was started by elastic-launch, by torchrun, or by hand as one of several workers."""
