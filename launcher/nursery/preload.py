@@ -45,7 +45,9 @@ MODULES = (
 )
 """What is there of these: torch has not had all of them always, and numpy may be missing."""
 OWN = ("elastic.channel.client", "elastic.environ", "elastic.script.relaunch")
-"""Of our library; beside them everything in `elastic.train`."""
+"""Of our library; beside them everything in `elastic.train` but `LEFT_OUT`."""
+LEFT_OUT = "ps"
+"""It imports grpc, and few scripts use it."""
 CARDS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 SAID_MAX = 2000
 """Bytes that are kept of what the imports wrote to stdout and stderr."""
@@ -115,15 +117,22 @@ def _import_ours() -> None:
         raise Unfit(f"torch cannot be imported ({error})") from error
     except Exception as error:  # Whatever it is, each worker tells it with its stack.
         raise Unfit(f"torch cannot be imported ({_line(error)})") from error
-    train = importlib.import_module("elastic.train")
-    own = [f"elastic.train.{path.stem}" for place in train.__path__ for path in sorted(Path(place).glob("[!_]*.py"))]
-    for name in (*MODULES, *OWN, *own):
+    for name in (*MODULES, *OWN, *_of_train()):
         try:
             importlib.import_module(name)
         except ImportError:
             continue  # This version has no such module, or not all that it needs.
         except Exception as error:  # A script that needs it tells it with its stack.
             raise Unfit(f"{name} cannot be imported ({_line(error)})") from error
+
+
+def _of_train() -> Iterator[str]:
+    train = importlib.import_module("elastic.train")
+    for place in train.__path__:
+        for path in sorted(Path(place).rglob("[!_]*.py")):
+            inner = path.relative_to(place).with_suffix("").parts
+            if inner[0] != LEFT_OUT:
+                yield ".".join((train.__name__, *inner))
 
 
 def _import(name: str) -> None:
