@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
-from elastic.train import durable, partfile, restoring, talk, tree
+from elastic.train import durable, partfile, restoring, talk
 from elastic.train.checkpoint import Candidate, Checkpoints
-from elastic.train.parts import Part, Sharded
 from elastic.train.place import Here
 from elastic.train.spread import spread
+from elastic.train.statedict import tree
+from elastic.train.statedict.parts import Part, Sharded
 from elastic.train.warmstart import resume_from
 
 

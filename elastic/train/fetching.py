@@ -16,13 +16,14 @@ import msgspec
 import torch
 
 from elastic.errors import CheckpointDamaged, TensorsMissing
-from elastic.train import talk, tree
+from elastic.train import talk
 from elastic.train.boxes import Box
 from elastic.train.commonstep import TRUNK_HEAD_BYTES, Held, Holding
 from elastic.train.exchange import Piece, exchange
-from elastic.train.shardedparts import Stored, Template
 from elastic.train.shards import Shards
 from elastic.train.slots import Content, Leaf
+from elastic.train.statedict import tree
+from elastic.train.statedict.sharded import Stored, Template
 
 _leaves = msgspec.json.Decoder(tuple[Leaf, ...])
 NODE = -1

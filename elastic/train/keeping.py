@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from elastic.channel.client import Left, Saved, Stop, WorkerEnd, fitting
 from elastic.errors import CheckpointError
-from elastic.train import ending, nans, notes, restoring, rng, sharing, stop, talk, tree
+from elastic.train import ending, nans, notes, restoring, sharing, stop, talk
 from elastic.train.checkpoint import Checkpoints
 from elastic.train.memory import MemoryTier
-from elastic.train.parts import Part, on_its_device, without_numpy
 from elastic.train.place import Here, here, host
 from elastic.train.restore import Restored, Restorer
 from elastic.train.saver import Saver
+from elastic.train.statedict import rng, tree
+from elastic.train.statedict.parts import Part, on_its_device, without_numpy
 
 if TYPE_CHECKING:
     from elastic.train.state import State

@@ -19,13 +19,14 @@ import msgspec
 import torch
 
 from elastic.channel.client import WorkerEnd
-from elastic.train import fetching, notes, talk, tree
+from elastic.train import fetching, notes, talk
 from elastic.train.commonstep import Agreed, Holding, agree, holding
 from elastic.train.neighbours import Ring
 from elastic.train.pair import Pair
-from elastic.train.shardedparts import Template
 from elastic.train.shards import Shards
 from elastic.train.slots import Content, Head, Layout, NoRoom, Sizes, Slot, Spec
+from elastic.train.statedict import tree
+from elastic.train.statedict.sharded import Template
 from elastic.train.toll import Toll
 
 LOCAL_RANKS_MAX = 64

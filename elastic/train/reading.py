@@ -14,7 +14,7 @@ from elastic.errors import CheckpointDamaged, CheckpointError
 from elastic.train import durable, fence, layout
 
 if TYPE_CHECKING:
-    from elastic.train.shardedparts import Template
+    from elastic.train.statedict.sharded import Template
 
 KEEP = 3
 """Checkpoints that stay. Two would do if none were ever damaged."""

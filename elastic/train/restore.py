@@ -23,10 +23,10 @@ from elastic.train.checkpoint import Candidate, Checkpoints
 from elastic.train.commonstep import Agreed, Holding
 from elastic.train.firstround import Said, Start
 from elastic.train.memory import MemoryTier
-from elastic.train.parts import Part, Sharded, ShardedModule
 from elastic.train.place import Here, host
 from elastic.train.restoring import Damaged, Report, Seen
 from elastic.train.spread import spread
+from elastic.train.statedict.parts import Part, Sharded, ShardedModule
 from elastic.train.wishes import Wishes, newest_known, wished
 
 UNSEEN: Final = b"-"

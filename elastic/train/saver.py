@@ -68,11 +68,11 @@ class Saver:
         if clash := replicated.keys() & (sharded or {}).keys():
             raise ValueError(f"{', '.join(sorted(clash))} cannot be both a replicated and a sharded part")
         self._wait_and_say(step)
-        from elastic.train import hostcopy
+        from elastic.train.statedict import host_copy
 
         for name, tree in replicated.items():
-            hostcopy.refuse_sharded(name, tree)
-        self._copies = self._copies or hostcopy.HostCopy()
+            host_copy.refuse_sharded(name, tree)
+        self._copies = self._copies or host_copy.HostCopy()
         mine = replicated if self._checkpoints.rank == 0 else {}
         copied = self._copies.take({"replicated": dict(mine), "sharded": dict(sharded or {})})
         self._thread = threading.Thread(

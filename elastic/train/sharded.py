@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from elastic.errors import CheckpointDamaged, CheckpointError
 from elastic.train import durable, layout, partfile, restoring, talk
-from elastic.train.shardedparts import Stored, Template
+from elastic.train.statedict.sharded import Stored, Template
 
 METADATA = ".metadata"
 

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import torch
 
-from elastic.train import talk, tree
+from elastic.train import talk
 from elastic.train.boxes import Box
 from elastic.train.exchange import Piece, exchange
+from elastic.train.statedict import tree
 
 
 class _Leaf(msgspec.Struct, frozen=True, array_like=True):

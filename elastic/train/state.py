@@ -29,8 +29,9 @@ from typing import Any, Final, Protocol, runtime_checkable
 from elastic.channel.client import Committed, Restored, WorkerEnd, clock
 from elastic.errors import CheckpointError, ConfigError, RestoreHopeless, RestoreRefused
 from elastic.script.relaunch import mistakes_told, told
-from elastic.train import parts, progress
+from elastic.train import progress
 from elastic.train.keeping import Keeper
+from elastic.train.statedict import parts
 
 RESERVED: Final = frozenset({"commit", "epoch", "finish", "restore", "rng", "save", "step", "values"})
 """Names that a part or a value cannot have."""

@@ -14,9 +14,10 @@ import torch
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from elastic.errors import CheckpointError
-from elastic.train import fence, layout, rollback, sharded, slots, tree
+from elastic.train import fence, layout, rollback, sharded, slots
 from elastic.train.layout import META, Entry, Meta, Part
 from elastic.train.slots import Head, Layout, Slot, Spec
+from elastic.train.statedict import tree
 from tests.fuzz.target import Target, scratch
 
 FOLDER = scratch("files")

@@ -23,7 +23,7 @@ from elastic.channel.client import VARIABLE, worker_end
 from elastic.train import talk
 from elastic.train.commonstep import Agreed, Holding
 from elastic.train.memory import MemoryTier
-from elastic.train.shardedparts import Template
+from elastic.train.statedict.sharded import Template
 
 
 def tier(rank: int, world: int, path: str, g: int, local_world: int = 1, copies: int = 1) -> MemoryTier:

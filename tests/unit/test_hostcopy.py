@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from elastic.errors import CheckpointError
-from elastic.train.hostcopy import HostCopy, refuse_sharded
+from elastic.train.statedict.host_copy import HostCopy, refuse_sharded
 
 
 def test_a_copy_has_the_values_of_the_moment_and_keeps_them() -> None:

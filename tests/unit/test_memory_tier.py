@@ -12,8 +12,8 @@ from elastic.channel.client import WorkerEnd
 from elastic.train.commonstep import Agreed
 from elastic.train.memory import MemoryTier
 from elastic.train.pair import Pair
-from elastic.train.shardedparts import Template
 from elastic.train.slots import DATA_AT, Head, Layout, Spec
+from elastic.train.statedict.sharded import Template
 from tests.unit.kept import Kept, keeping
 
 LIMIT = 4 << 20

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from elastic.errors import ConfigError
-from elastic.train import parts, tree
+from elastic.train.statedict import parts, tree
 
 
 class Colour(enum.IntEnum):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from elastic.errors import CheckpointDamaged
-from elastic.train import rng
+from elastic.train.statedict import rng
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from elastic.errors import CheckpointDamaged, CheckpointError, CheckpointFenced
 from elastic.train import fence, layout, partfile, saver
 from elastic.train.checkpoint import Checkpoints
 from elastic.train.saver import Saver
-from elastic.train.shardedparts import Stored
+from elastic.train.statedict.sharded import Stored
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from elastic.train.shardedparts import ShardedOptimizer, Stored, is_sharded
+from elastic.train.statedict.sharded import ShardedOptimizer, Stored, is_sharded
 
 
 def made(lr: float = 0.1, frozen: bool = False) -> tuple[torch.nn.Module, torch.optim.Optimizer]:

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 import elastic
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError, RestoreHopeless, RestoreRefused
 from elastic.train import durable, layout, sharded
-from elastic.train.parts import on_its_device
 from elastic.train.rollback import RECORD, Record
+from elastic.train.statedict.parts import on_its_device
 
 SAMPLES = 12
 

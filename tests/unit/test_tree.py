@@ -11,7 +11,7 @@ import numpy
 import pytest
 import torch
 
-from elastic.train import tree
+from elastic.train.statedict import tree
 
 
 def again(whole: Any) -> Any:

@@ -16,11 +16,11 @@ from typing import Any, Final, Protocol, cast
 import torch
 
 from elastic.errors import ConfigError
-from elastic.train.shardedparts import Sharded as Sharded
-from elastic.train.shardedparts import ShardedModule as ShardedModule
-from elastic.train.shardedparts import ShardedOptimizer, is_sharded
-from elastic.train.tree import dressed, is_number_of_numpy
-from elastic.train.tree import without_numpy as without_numpy
+from elastic.train.statedict.sharded import Sharded as Sharded
+from elastic.train.statedict.sharded import ShardedModule as ShardedModule
+from elastic.train.statedict.sharded import ShardedOptimizer, is_sharded
+from elastic.train.statedict.tree import dressed, is_number_of_numpy
+from elastic.train.statedict.tree import without_numpy as without_numpy
 
 PLAIN: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
 """What is a value by itself, and may be a key of a dict. A subclass, as of an IntEnum, could not be loaded."""

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 
-from elastic.train.tree import without_numpy
+from elastic.train.statedict.tree import without_numpy
 
 STATE: Final = "state."
 SETTINGS: Final = "param_groups."
