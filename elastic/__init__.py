@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from elastic.environ import Environ
     from elastic.script.relaunch import config as config
     from elastic.train.batch import batch as batch
-    from elastic.train.export import export as export
+    from elastic.train.checkpoint.export import export as export
     from elastic.train.progress import preparing as preparing
     from elastic.train.progress import ready as ready
     from elastic.train.progress import report as report
@@ -30,7 +30,7 @@ LAZY: Final[Mapping[str, str]] = {
     "batch": "elastic.train.batch",
     "config": "elastic.script.relaunch",
     "epochs": "elastic.train.state",
-    "export": "elastic.train.export",
+    "export": "elastic.train.checkpoint.export",
     "init": "elastic.train.start",
     "preparing": "elastic.train.progress",
     "ready": "elastic.train.progress",

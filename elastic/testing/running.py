@@ -29,7 +29,7 @@ from elastic.testing.report import failed_text, hung_text
 from elastic.testing.result import Replica, Result, WorldResult, read
 from elastic.testing.schedule import At, Failure, How, World, lost, memberships, worlds_of
 from elastic.testing.story import Actor, Story
-from elastic.train import fence
+from elastic.train.checkpoint import fence
 
 STACKS_S: Final = 5.0
 """How long the stacks of replicas that hang are waited for."""

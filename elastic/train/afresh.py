@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
-from elastic.train import durable, partfile, restoring, talk
-from elastic.train.checkpoint import Candidate, Checkpoints
+from elastic.train import restoring, talk
+from elastic.train.checkpoint import atomic_files, replicated_part
+from elastic.train.checkpoint.folder import Candidate, Checkpoints
 from elastic.train.place import Here
 from elastic.train.spread import spread
 from elastic.train.statedict import tree
@@ -48,7 +49,7 @@ def _whole(
         trees, candidate = _read(checkpoints, parts, path, damaged)
         folder = str(candidate.folder) if candidate is not None else ""
     except (CheckpointError, ConfigError) as failed:
-        said = restoring.word(failed, hopeless=not durable.passing(failed))
+        said = restoring.word(failed, hopeless=not atomic_files.passing(failed))
     told = talk.gather(said, place.group)
     if all(told):
         restoring.raise_first(told)
@@ -66,7 +67,7 @@ def of_rank_0(place: Here, parts: Mapping[str, Part]) -> dict[str, Any]:
     """What rank 0 has in these whole parts, for the other ranks; nothing for rank 0 itself. A collective."""
     taken = {name: part.take() for name, part in parts.items()}
     for name, one in taken.items():  # On every rank, so that none waits for one that cannot read what it gets.
-        partfile.refuse(tree.unsafe(tree.pack(tree.take_apart(one)[0])), name)
+        replicated_part.refuse(tree.unsafe(tree.pack(tree.take_apart(one)[0])), name)
     mine = taken if place.rank == 0 else None
     given = spread(mine, [rank == 0 for rank in range(place.world_size)], place.group)
     return {} if mine is not None else given

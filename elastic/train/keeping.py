@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from elastic.channel.client import Left, Saved, Stop, WorkerEnd, fitting
 from elastic.errors import CheckpointError
-from elastic.train import ending, nans, notes, restoring, sharing, stop, talk
-from elastic.train.checkpoint import Checkpoints
+from elastic.train import ending, nans, notes, restoring, stop, talk
+from elastic.train.checkpoint import shared_folder
+from elastic.train.checkpoint.async_saver import Saver
+from elastic.train.checkpoint.folder import Checkpoints
 from elastic.train.memory import MemoryTier
 from elastic.train.place import Here, here, host
 from elastic.train.restore import Restored, Restorer
-from elastic.train.saver import Saver
 from elastic.train.statedict import rng, tree
 from elastic.train.statedict.parts import Part, on_its_device, without_numpy
 
@@ -257,18 +258,18 @@ class Keeper:
         token = ""
         if place.rank == 0:
             with contextlib.suppress(CheckpointError):  # The save itself says the same.
-                token = sharing.write_token(folder)
+                token = shared_folder.write_token(folder)
         token = talk.broadcast(token.encode() if place.rank == 0 else None, 0, place.group).decode()
         if not token:
             return
-        words = [host(), str(folder.absolute()), str(int(sharing.sees_token(folder, token)))]
+        words = [host(), str(folder.absolute()), str(int(shared_folder.sees_token(folder, token)))]
         told = [one.decode().split("\n") for one in talk.gather("\n".join(words).encode(), place.group)]
         blind = [(host, where) for host, where, sees in told if sees == "0"]
         self._shared = not blind
         if place.rank == 0:
-            sharing.remove_token(folder, token)
+            shared_folder.remove_token(folder, token)
             if blind:
-                notes.say(sharing.not_shared(told[0][0], folder.absolute(), blind), warn=True)
+                notes.say(shared_folder.not_shared(told[0][0], folder.absolute(), blind), warn=True)
 
     def _say_saved(self, step: int, folder: Any) -> None:
         """From the saver's thread: a checkpoint is complete."""

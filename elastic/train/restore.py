@@ -18,8 +18,9 @@ import msgspec
 
 from elastic.channel.client import Listening, WorkerEnd
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless, TensorsDiffer, TensorsMissing
-from elastic.train import afresh, durable, fence, firstround, notes, restoring, rollback, talk
-from elastic.train.checkpoint import Candidate, Checkpoints
+from elastic.train import afresh, firstround, notes, restoring, rollback, talk
+from elastic.train.checkpoint import atomic_files, fence
+from elastic.train.checkpoint.folder import Candidate, Checkpoints
 from elastic.train.commonstep import Agreed, Holding
 from elastic.train.firstround import Said, Start
 from elastic.train.memory import MemoryTier
@@ -217,7 +218,7 @@ class Restorer:
                     given |= self._read_sharded(choice, mine, holders, reports)
                 except CheckpointDamaged as error:  # On all ranks.
                     bad.append(Damaged.of(choice.seen.name, str(error)))
-                    hopeless &= not durable.passing(error)
+                    hopeless &= not atomic_files.passing(error)
                     continue
             where = f"{reports[holders.index(True)].folder}/{choice.seen.name}"
             helped = f", sent to {holders.count(False)} ranks that cannot read it" if not all(holders) else ""
@@ -239,7 +240,7 @@ class Restorer:
                 raise RestoreHopeless(why)
             return self._checkpoints.read(candidate, map_location="cpu"), b""
         except CheckpointError as error:
-            return None, restoring.word(error, hopeless=not durable.passing(error))
+            return None, restoring.word(error, hopeless=not atomic_files.passing(error))
 
     def _mismatch(self, candidate: Candidate) -> str:
         """Say which part was saved in another way than this script keeps it; "" if none was."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
-from elastic.train import layout
+from elastic.train.checkpoint import manifest
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class Damaged(msgspec.Struct, frozen=True, array_like=True, order=True):
     @classmethod
     def of(cls, name: str, why: str) -> Damaged:
         """What is wrong with a checkpoint, by its folder's name. `ValueError` if that is not one's."""
-        entry = layout.entry_of(Path(name))
+        entry = manifest.entry_of(Path(name))
         if entry is None:
             raise ValueError(f"no checkpoint has the name {name!r}")
         return cls(entry.step, entry.generation, name, why)

@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
-from elastic.train import durable, layout
-from elastic.train.checkpoint import Checkpoints
+from elastic.train.checkpoint import atomic_files, manifest
+from elastic.train.checkpoint.folder import Checkpoints
 from elastic.train.restoring import Damaged
 from elastic.unreadable import UNREADABLE
 
@@ -68,7 +68,7 @@ def rolled_back(folder: Path) -> Record | None:
     except UNREADABLE as error:
         raise CheckpointError(f"{folder / RECORD} is damaged ({error}); remove it to go back once more") from error
     except OSError as error:
-        raise CheckpointError(durable.explain(error, "reading what was rolled back", folder)) from error
+        raise CheckpointError(atomic_files.explain(error, "reading what was rolled back", folder)) from error
 
 
 def names_aside(record: Record) -> frozenset[str]:
@@ -89,7 +89,7 @@ def rollback(checkpoints: Checkpoints, step: int, run: str) -> Record:
     """
     known = rolled_back(checkpoints.folder)
     if known is not None and run and (known.run, known.step) == (run, step):
-        if any(entry.step > step for entry in layout.entries(checkpoints.folder)):
+        if any(entry.step > step for entry in manifest.entries(checkpoints.folder)):
             log.warning(
                 "--restore_step %d: this run of the job went back to it in generation %d, and goes on from its newest "
                 "checkpoint; remove %s to go back once more",
@@ -100,12 +100,12 @@ def rollback(checkpoints: Checkpoints, step: int, run: str) -> Record:
         return known
     checkpoints.await_mark()
     _check(checkpoints, step)
-    newer = [entry for entry in layout.entries(checkpoints.folder) if entry.step > step]
-    with durable.explained(f"going back to step {step}", checkpoints.folder):
+    newer = [entry for entry in manifest.entries(checkpoints.folder) if entry.step > step]
+    with atomic_files.explained(f"going back to step {step}", checkpoints.folder):
         aside = tuple(_set_aside(entry.folder) for entry in newer)
         record = Record(run, step, checkpoints.generation, aside, time.time())
-        durable.replace(checkpoints.folder / RECORD, msgspec.json.format(msgspec.json.encode(record)))
-        durable.sync_folder(checkpoints.folder)
+        atomic_files.replace(checkpoints.folder / RECORD, msgspec.json.format(msgspec.json.encode(record)))
+        atomic_files.sync_folder(checkpoints.folder)
     log.warning(
         "going back to step %d: %d newer checkpoint%s in %s set aside, as %s*",
         step,
@@ -128,7 +128,7 @@ def _check(checkpoints: Checkpoints, step: int) -> None:
                 checkpoints.verify(candidate)
             except CheckpointDamaged as error:
                 damaged.append(Damaged.of(candidate.folder.name, str(error)))
-                hopeful |= durable.passing(error)
+                hopeful |= atomic_files.passing(error)
             else:
                 return
     damage = next((f"{one.name} is damaged ({one.why}); " for one in damaged if one.step == step), "")
@@ -144,6 +144,6 @@ def _set_aside(folder: Path) -> str:
     """Rename a checkpoint so that it does not count; its new name."""
     for count in itertools.count(1):
         target = folder.with_name(f"{ASIDE}{folder.name}" + (f".{count}" if count > 1 else ""))
-        if durable.publish(folder, target):
+        if atomic_files.publish(folder, target):
             return target.name
     raise AssertionError  # The count never ends.

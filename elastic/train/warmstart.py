@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
-from elastic.train import layout
-from elastic.train.checkpoint import Candidate, Checkpoints
+from elastic.train.checkpoint import manifest
+from elastic.train.checkpoint.folder import Candidate, Checkpoints
 
 PARTS = "elastic_parts"
 """The key under which an exported file with several parts lists them. One without it is the `model` part itself."""
@@ -57,11 +57,11 @@ def resume_from(path: str | os.PathLike[str], *, map_location: Any = "cpu") -> W
 
 
 def _candidates(place: Path) -> tuple[Candidate, ...]:
-    entry = layout.entry_of(place.absolute())
+    entry = manifest.entry_of(place.absolute())
     if entry is not None:
-        return (Candidate(entry, layout.read_meta(entry)),)
-    if (place / layout.META).exists():
-        raise CheckpointError(f"a checkpoint is named like {layout.name(1234, 7)}, and this one was renamed")
+        return (Candidate(entry, manifest.read_meta(entry)),)
+    if (place / manifest.META).exists():
+        raise CheckpointError(f"a checkpoint is named like {manifest.name(1234, 7)}, and this one was renamed")
     reader = Checkpoints(place, mark="")
     found = tuple(reader.candidates())
     if not found:

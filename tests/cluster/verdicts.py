@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from elastic.train import layout
+from elastic.train.checkpoint import manifest
 from tests.cluster import engine
 
 APART_MAX = 1e-9
@@ -87,10 +87,10 @@ class Verdicts:
 
     def _checkpoints(self) -> None:
         """Each of them is whole: every file is as long as it was written, and has its checksum."""
-        entries = layout.entries(self._folder / "disk")
+        entries = manifest.entries(self._folder / "disk")
         assert entries
         for entry in entries:
-            for name, part in layout.read_meta(entry).files.items():
+            for name, part in manifest.read_meta(entry).files.items():
                 content = (entry.folder / name).read_bytes()
                 assert (len(content), f"{zlib.crc32(content):08x}") == (part.size, part.crc32), (
                     f"{entry.folder / name} is damaged"

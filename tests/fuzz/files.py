@@ -14,8 +14,9 @@ import torch
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from elastic.errors import CheckpointError
-from elastic.train import fence, layout, rollback, sharded, slots
-from elastic.train.layout import META, Entry, Meta, Part
+from elastic.train import rollback, slots
+from elastic.train.checkpoint import fence, manifest, sharded_part
+from elastic.train.checkpoint.manifest import META, Entry, Meta, Part
 from elastic.train.slots import Head, Layout, Slot, Spec
 from elastic.train.statedict import tree
 from tests.fuzz.target import Target, scratch
@@ -32,11 +33,11 @@ def folder(name: str) -> Path:
 
 def meta(data: bytes) -> None:
     """The meta.json of a checkpoint."""
-    at = folder(layout.name(7, 2))
+    at = folder(manifest.name(7, 2))
     (at / META).write_bytes(data)
     entry = Entry(7, 2, at)
     with contextlib.suppress(CheckpointError):
-        found = layout.read_meta(entry)
+        found = manifest.read_meta(entry)
         for name in found.files:
             assert (at / name).resolve().is_relative_to(at.resolve()), name
 
@@ -69,9 +70,9 @@ def rolled(data: bytes) -> None:
 def dcp(data: bytes) -> None:
     """The `.metadata` of a sharded part, which torch would unpickle freely."""
     at = folder("sharded")
-    (at / sharded.METADATA).write_bytes(data)
+    (at / sharded_part.METADATA).write_bytes(data)
     with contextlib.suppress(CheckpointError):
-        sharded.metadata(at)
+        sharded_part.metadata(at)
 
 
 def slot(data: bytes) -> None:

@@ -27,7 +27,7 @@ own = dist.new_group(backend="gloo")
 from elastic.errors import *
 from elastic.train import layout
 from elastic.train.checkpoint import Checkpoints
-from elastic.train.saver import Saver
+from elastic.train.checkpoint.async_saver import Saver
 """
 """What the function's text finds: rank, world, folder (text), own (a gloo group), and the names imported here."""
 

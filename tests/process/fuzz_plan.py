@@ -36,14 +36,14 @@ PLACES: Final = {
         "elastic.train.neighbours:Ring.copy",
     ),
     "save": (
-        "elastic.train.saver:Saver._run",
+        "elastic.train.checkpoint.async_saver:Saver._run",
         "elastic.train.checkpoint:Checkpoints.stage",
         "elastic.train.checkpoint:Checkpoints.publish",
         "elastic.train.checkpoint:Checkpoints._prune",
         "elastic.train.checkpoint:Checkpoints._report",
-        "elastic.train.durable:write",
-        "elastic.train.durable:publish",
-        "elastic.train.durable:discard",
+        "elastic.train.checkpoint.atomic_files:write",
+        "elastic.train.checkpoint.atomic_files:publish",
+        "elastic.train.checkpoint.atomic_files:discard",
     ),
     "copy": ("elastic.train.slots:Slot.write",),
     "leave": (

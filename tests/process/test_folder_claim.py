@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic.train import fence
+from elastic.train.checkpoint import fence
 from launcher.logs.console import Console
 from launcher.logs.logger import Level, Narrator
 from launcher.workers import checkpoint_claim

@@ -144,7 +144,7 @@ def test_memory_survives_the_workers_of_a_node_and_is_lost_with_the_node() -> No
 
 
 def place() -> dict[str, str]:
-    from elastic.train import fence
+    from elastic.train.checkpoint import fence
 
     fence.check(Path(os.environ["ELASTIC_CHECKPOINT_DIR"]), os.environ["ELASTIC_FENCE"])
     end = listen()

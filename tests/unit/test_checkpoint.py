@@ -19,8 +19,9 @@ import pytest
 import torch
 
 from elastic.errors import CheckpointDamaged, CheckpointError, CheckpointFenced
-from elastic.train import checkpoint, durable, fence, layout, reading
-from elastic.train.checkpoint import Checkpoints
+from elastic.train import checkpoint
+from elastic.train.checkpoint import Checkpoints, atomic_files, fence, manifest
+from elastic.train.checkpoint import reader as reading
 
 
 @pytest.fixture(autouse=True)
@@ -72,12 +73,12 @@ class TestRoundTrip:
         loaded = saver.load()
         assert loaded is not None
         assert loaded["value"] == 2
-        assert names(tmp_path) == [layout.name(10, 0)]
+        assert names(tmp_path) == [manifest.name(10, 0)]
 
     def test_the_newest_three_stay(self, tmp_path: Path) -> None:
         for step in range(10, 60, 10):
             Checkpoints(tmp_path).save(step, value=step)
-        assert names(tmp_path) == [layout.name(step, 0) for step in (30, 40, 50)]
+        assert names(tmp_path) == [manifest.name(step, 0) for step in (30, 40, 50)]
 
     def test_at_least_one_stays(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="keep must be at least 1, not 0"):
@@ -92,7 +93,7 @@ class TestRoundTrip:
     ) -> None:
         monkeypatch.chdir(tmp_path)
         checkpoint.save(5, value=1)
-        assert names(tmp_path / "checkpoints") == [layout.name(5, 0)]
+        assert names(tmp_path / "checkpoints") == [manifest.name(5, 0)]
         monkeypatch.setenv("ELASTIC_CHECKPOINT_DIR", str(tmp_path / "other"))
         assert checkpoint.load() is None
 
@@ -142,7 +143,7 @@ class TestRoundTrip:
     def test_one_that_is_gone_when_its_meta_json_is_read_is_no_damage(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        (tmp_path / layout.name(10, 0)).symlink_to(tmp_path / "gone")
+        (tmp_path / manifest.name(10, 0)).symlink_to(tmp_path / "gone")
         assert Checkpoints(tmp_path).load() is None
         assert caplog.messages == []
 
@@ -175,7 +176,7 @@ class TestDamage:
     def test_a_damaged_one_is_skipped_with_one_line_and_the_one_before_is_taken(
         self, folder: Path, caplog: pytest.LogCaptureFixture, file: str, content: bytes | None, said: str
     ) -> None:
-        path = folder / layout.name(20, 0) / file
+        path = folder / manifest.name(20, 0) / file
         path.unlink()
         if content is not None:
             path.write_bytes(content)
@@ -187,7 +188,7 @@ class TestDamage:
         assert said in caplog.messages[0]
 
     def test_a_single_wrong_bit_is_found(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-        path = folder / layout.name(20, 0) / "model.pt"
+        path = folder / manifest.name(20, 0) / "model.pt"
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
@@ -197,12 +198,12 @@ class TestDamage:
         assert "the checksum of model.pt is wrong" in caplog.messages[0]
 
     def test_what_could_run_code_is_not_loaded_and_is_no_damage(self, folder: Path) -> None:
-        there = folder / layout.name(20, 0)
+        there = folder / manifest.name(20, 0)
         torch.save({"w": Path("x")}, there / "model.pt")
         content = (there / "model.pt").read_bytes()
-        meta = msgspec.json.decode((there / layout.META).read_bytes(), type=layout.Meta)
-        part = layout.Part(len(content), crc32=f"{zlib.crc32(content):08x}")
-        (there / layout.META).write_bytes(msgspec.json.encode(msgspec.structs.replace(meta, parts={"model": part})))
+        meta = msgspec.json.decode((there / manifest.META).read_bytes(), type=manifest.Meta)
+        part = manifest.Part(len(content), crc32=f"{zlib.crc32(content):08x}")
+        (there / manifest.META).write_bytes(msgspec.json.encode(msgspec.structs.replace(meta, parts={"model": part})))
         with pytest.raises(CheckpointError, match=r"model\.pt holds more than .* is not loaded for safety") as raised:
             Checkpoints(folder).load()
         assert not isinstance(raised.value, CheckpointDamaged)
@@ -217,41 +218,41 @@ class TestDamage:
 
     def test_training_does_not_start_over_when_every_checkpoint_is_damaged(self, folder: Path) -> None:
         for step in (10, 20):
-            (folder / layout.name(step, 0) / "meta.json").write_bytes(b"")
+            (folder / manifest.name(step, 0) / "meta.json").write_bytes(b"")
         with pytest.raises(
             CheckpointDamaged, match=r"no checkpoint in .* can be read .* remove them all to start over"
         ):
             Checkpoints(folder).load()
 
     def test_a_damaged_one_does_not_count_among_those_that_stay(self, folder: Path) -> None:
-        (folder / layout.name(20, 0) / "model.pt").write_bytes(b"")
+        (folder / manifest.name(20, 0) / "model.pt").write_bytes(b"")
         saver = Checkpoints(folder, keep=2)
         assert saver.load() is not None
         saver.save(15, value=1)
-        assert names(folder) == [layout.name(step, 0) for step in (10, 15, 20)]
+        assert names(folder) == [manifest.name(step, 0) for step in (10, 15, 20)]
         saver.save(30, value=1)
-        assert names(folder) == [layout.name(step, 0) for step in (15, 20, 30)]
+        assert names(folder) == [manifest.name(step, 0) for step in (15, 20, 30)]
 
     def test_one_that_is_saved_again_is_no_longer_damaged(self, folder: Path) -> None:
-        (folder / layout.name(20, 0) / "model.pt").write_bytes(b"")
+        (folder / manifest.name(20, 0) / "model.pt").write_bytes(b"")
         saver = Checkpoints(folder, keep=1)
         assert saver.load() is not None
         saver.save(20, value=1)
-        assert names(folder) == [layout.name(20, 0)]
+        assert names(folder) == [manifest.name(20, 0)]
 
     def test_who_has_removed_all_that_were_damaged_starts_over(self, folder: Path) -> None:
         saver = Checkpoints(folder)
         for step in (10, 20):
-            (folder / layout.name(step, 0) / "model.pt").write_bytes(b"")
+            (folder / manifest.name(step, 0) / "model.pt").write_bytes(b"")
         with pytest.raises(CheckpointDamaged):
             saver.load()
         for step in (10, 20):
-            shutil.rmtree(folder / layout.name(step, 0))
+            shutil.rmtree(folder / manifest.name(step, 0))
         assert saver.load() is None
 
     def test_leftovers_of_a_killed_save_are_not_read_and_are_removed_when_old(self, folder: Path) -> None:
-        old = durable.staging(folder, ".saving-g0-")
-        new = durable.staging(folder, ".saving-g0-")
+        old = atomic_files.staging(folder, ".saving-g0-")
+        new = atomic_files.staging(folder, ".saving-g0-")
         os.utime(old, (0, 0))
         saver = Checkpoints(folder)
         loaded = saver.load()
@@ -299,15 +300,15 @@ class TestFenced:
     def test_a_claim_right_after_the_rename_lists_what_was_saved_so_the_save_holds(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        publish = durable.publish
+        publish = atomic_files.publish
 
         def then_claim(staged: Path, target: Path) -> bool:
-            monkeypatch.setattr(durable, "publish", publish)
+            monkeypatch.setattr(atomic_files, "publish", publish)
             done = publish(staged, target)
             fence.claim(folder, "abc/8")
             return done
 
-        monkeypatch.setattr(durable, "publish", then_claim)
+        monkeypatch.setattr(atomic_files, "publish", then_claim)
         assert Checkpoints(folder, generation=7, mark="abc/7").save(10, value=7) is not None
         loaded = Checkpoints(folder, generation=8, mark="abc/8").load()
         assert loaded is not None
@@ -316,16 +317,16 @@ class TestFenced:
     def test_plain_python_keeps_three_in_a_folder_that_a_job_once_claimed(self, folder: Path) -> None:
         for step in range(10, 60, 10):
             Checkpoints(folder).save(step, value=step)
-        assert names(folder) == ["fence", *(layout.name(step, 0) for step in (30, 40, 50))]
+        assert names(folder) == ["fence", *(manifest.name(step, 0) for step in (30, 40, 50))]
 
     def test_one_whose_meta_json_is_damaged_neither_fails_a_save_nor_is_it_taken_for_a_stray(
         self, folder: Path
     ) -> None:
         saver = Checkpoints(folder, generation=7, mark="abc/7")
         saver.save(10, value=1)
-        (folder / layout.name(10, 7) / layout.META).write_bytes(b"")
+        (folder / manifest.name(10, 7) / manifest.META).write_bytes(b"")
         saver.save(20, value=2)
-        assert layout.name(10, 7) in names(folder)
+        assert manifest.name(10, 7) in names(folder)
 
     def test_a_worker_of_an_old_world_can_neither_save_nor_load(self, folder: Path) -> None:
         old = Checkpoints(folder, generation=7, mark="abc/7")
@@ -370,14 +371,14 @@ class TestFenced:
         assert Checkpoints(folder, rank=1, generation=8, mark="abc/8").load() is None
 
     def test_a_claim_in_the_middle_of_a_save_refuses_it(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        write = durable.write
+        write = atomic_files.write
 
         def claim_meanwhile(path: Path, data: bytes) -> None:
             write(path, data)
-            if path.name == layout.META:
+            if path.name == manifest.META:
                 fence.claim(folder, "abc/8")
 
-        monkeypatch.setattr(durable, "write", claim_meanwhile)
+        monkeypatch.setattr(atomic_files, "write", claim_meanwhile)
         with pytest.raises(CheckpointFenced):
             Checkpoints(folder, generation=7, mark="abc/7").save(10, value=7)
         assert names(folder) == ["fence"]
@@ -386,18 +387,18 @@ class TestFenced:
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         Checkpoints(folder, generation=7, mark="abc/7").save(10, value=7)
-        publish = durable.publish
+        publish = atomic_files.publish
 
         def freeze(staged: Path, target: Path) -> bool:
-            monkeypatch.setattr(durable, "publish", publish)
+            monkeypatch.setattr(atomic_files, "publish", publish)
             fence.claim(folder, "abc/8")
             Checkpoints(folder, generation=8, mark="abc/8").save(20, value=8)
             return publish(staged, target)
 
-        monkeypatch.setattr(durable, "publish", freeze)
+        monkeypatch.setattr(atomic_files, "publish", freeze)
         with pytest.raises(CheckpointFenced):
             Checkpoints(folder, generation=7, mark="abc/7").save(90, value=7)
-        assert layout.name(90, 7) in names(folder)
+        assert manifest.name(90, 7) in names(folder)
 
         fence.claim(folder, "abc/9")
         newest = Checkpoints(folder, generation=9, mark="abc/9")
@@ -405,10 +406,10 @@ class TestFenced:
         assert loaded is not None
         assert (loaded.step, loaded["value"]) == (20, 8)
         assert caplog.messages == [
-            f"checkpoint {folder / layout.name(90, 7)} is skipped: generation abc/7 wrote it when it was over"
+            f"checkpoint {folder / manifest.name(90, 7)} is skipped: generation abc/7 wrote it when it was over"
         ]
         newest.save(30, value=9)
-        assert names(folder) == ["fence", layout.name(10, 7), layout.name(20, 8), layout.name(30, 9)]
+        assert names(folder) == ["fence", manifest.name(10, 7), manifest.name(20, 8), manifest.name(30, 9)]
 
     def test_a_worker_that_was_overtaken_after_its_save_removes_nothing(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -417,14 +418,14 @@ class TestFenced:
         old.save(10, value=7)
         monkeypatch.setattr(Checkpoints, "_report", lambda *_: fence.claim(folder, "abc/8"))
         assert old.save(20, value=7) is not None
-        assert names(folder) == ["fence", layout.name(10, 7), layout.name(20, 7)]
+        assert names(folder) == ["fence", manifest.name(10, 7), manifest.name(20, 7)]
 
     def test_plain_python_ignores_strays_too(self, folder: Path) -> None:
         Checkpoints(folder, generation=7, mark="abc/7").save(10, value=7)
         Checkpoints(folder, generation=6, mark="").save(20, value=0)
-        stray = layout.Meta(step=90, generation=6, mark="abc/6", parts={}, at=0.0)
-        (folder / layout.name(90, 6)).mkdir()
-        (folder / layout.name(90, 6) / layout.META).write_bytes(msgspec.json.encode(stray))
+        stray = manifest.Meta(step=90, generation=6, mark="abc/6", parts={}, at=0.0)
+        (folder / manifest.name(90, 6)).mkdir()
+        (folder / manifest.name(90, 6) / manifest.META).write_bytes(msgspec.json.encode(stray))
         loaded = Checkpoints(folder).load()
         assert loaded is not None
         assert loaded.step == 20
@@ -453,7 +454,7 @@ class TestDisk:
         loaded = saver.load()
         assert loaded is not None
         assert loaded.step == 10
-        assert names(tmp_path) == [layout.name(10, 0)]
+        assert names(tmp_path) == [manifest.name(10, 0)]
 
     def test_a_folder_that_cannot_be_made_names_the_mend(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from elastic.train import fence, together  # Loaded before the first fork.
 from elastic.train.checkpoint import Checkpoints
-from elastic.train.saver import Saver
+from elastic.train.checkpoint.async_saver import Saver
 
 torch.set_num_threads(1)
 gc.freeze()  # Else the collector of each child touches, and so copies, all that was imported.

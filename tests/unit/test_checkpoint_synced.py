@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from elastic.train import fence
-from elastic.train.checkpoint import Checkpoints
+from elastic.train.checkpoint import Checkpoints, fence
+from elastic.train.checkpoint.async_saver import Saver
 from elastic.train.rollback import RECORD, rollback
-from elastic.train.saver import Saver
 
 What = int | frozenset[str]
 

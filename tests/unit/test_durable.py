@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import CheckpointError
-from elastic.train import durable
+from elastic.train.checkpoint import atomic_files
 
 
 @pytest.mark.parametrize(
@@ -24,48 +24,48 @@ from elastic.train import durable
 def test_an_error_of_the_disk_is_said_with_its_place_and_its_mend(number: int, words: str) -> None:
     with (
         pytest.raises(CheckpointError, match=r"^saving step 5 in /folder on \S+ failed: ") as raised,
-        durable.explained("saving step 5", Path("/folder"), "--log_dir"),
+        atomic_files.explained("saving step 5", Path("/folder"), "--log_dir"),
     ):
         raise OSError(number, os.strerror(number))
     assert words in str(raised.value)
 
 
 def test_an_error_without_words_of_the_system_keeps_its_own() -> None:
-    assert "failed: odd; mend that" in durable.explain(OSError("odd"), "saving", Path("/folder"))
+    assert "failed: odd; mend that" in atomic_files.explain(OSError("odd"), "saving", Path("/folder"))
 
 
 def test_a_name_that_is_taken_is_left_to_whoever_has_it(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.mkdir()
     (target / "theirs").touch()
-    staged = durable.staging(tmp_path, ".saving-")
+    staged = atomic_files.staging(tmp_path, ".saving-")
     (staged / "ours").touch()
-    assert not durable.publish(staged, target)
+    assert not atomic_files.publish(staged, target)
     assert [path.name for path in target.iterdir()] == ["theirs"]
     assert (staged / "ours").exists()
 
 
 def test_only_a_name_that_is_taken_is_no_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        durable.publish(durable.staging(tmp_path, ".saving-"), tmp_path / "gone" / "target")
+        atomic_files.publish(atomic_files.staging(tmp_path, ".saving-"), tmp_path / "gone" / "target")
 
 
 def test_what_is_gone_can_be_removed_again(tmp_path: Path) -> None:
-    durable.discard(tmp_path / "gone")
-    durable.drop(tmp_path / "gone")
+    atomic_files.discard(tmp_path / "gone")
+    atomic_files.drop(tmp_path / "gone")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_removed_leaves_nothing_behind(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     (folder / "deep").mkdir(parents=True)
-    durable.discard(folder)
+    atomic_files.discard(folder)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_is_replaced_whole_and_leaves_no_other(tmp_path: Path) -> None:
     for data in (b"old", b"new"):
-        durable.replace(tmp_path / "file", data)
+        atomic_files.replace(tmp_path / "file", data)
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": data}
 
 
@@ -76,8 +76,8 @@ def test_only_what_has_such_a_name_and_was_left_for_an_hour_is_swept(tmp_path: P
         os.utime(tmp_path / name, (1000, 1000))
 
     def left(now: float) -> list[str]:
-        durable.sweep(tmp_path, (".saving-", ".removed-"), now)
+        atomic_files.sweep(tmp_path, (".saving-", ".removed-"), now)
         return sorted(path.name for path in tmp_path.iterdir())
 
-    assert left(1000 + durable.STALE_S) == sorted(names)
-    assert left(1001 + durable.STALE_S) == sorted(names[2:])
+    assert left(1000 + atomic_files.STALE_S) == sorted(names)
+    assert left(1001 + atomic_files.STALE_S) == sorted(names[2:])

@@ -11,16 +11,16 @@ import msgspec
 import pytest
 
 from elastic.errors import CheckpointError, CheckpointFenced
-from elastic.train import durable, fence, layout
+from elastic.train.checkpoint import atomic_files, fence, manifest
 
 
 def land(folder: Path, step: int, generation: int, mark: str) -> str:
     """Put a checkpoint there as a save's last step does, whoever owns the folder."""
-    staged = durable.staging(folder, ".saving-")
-    meta = layout.Meta(step=step, generation=generation, mark=mark, parts={}, at=0.0)
-    durable.write(staged / layout.META, msgspec.json.encode(meta))
-    assert durable.publish(staged, folder / layout.name(step, generation))
-    return layout.name(step, generation)
+    staged = atomic_files.staging(folder, ".saving-")
+    meta = manifest.Meta(step=step, generation=generation, mark=mark, parts={}, at=0.0)
+    atomic_files.write(staged / manifest.META, msgspec.json.encode(meta))
+    assert atomic_files.publish(staged, folder / manifest.name(step, generation))
+    return manifest.name(step, generation)
 
 
 def standing(folder: Path) -> fence.Claim:
@@ -80,19 +80,19 @@ def test_an_agent_that_wakes_up_after_a_newer_claim_cannot_take_the_folder_back(
 
 def test_a_claim_frozen_just_before_its_rename_loses_to_the_newer_one(tmp_path: Path) -> None:
     fence.claim(tmp_path, "abc/6")
-    staged = durable.staging(tmp_path / "fence", ".claim-")
-    durable.write(staged / fence.CLAIM, msgspec.json.encode(fence.Claim("abc/7", (), ("abc",))))
+    staged = atomic_files.staging(tmp_path / "fence", ".claim-")
+    atomic_files.write(staged / fence.CLAIM, msgspec.json.encode(fence.Claim("abc/7", (), ("abc",))))
     fence.claim(tmp_path, "abc/8")
-    assert not durable.publish(staged, tmp_path / "fence" / "0000000002")
+    assert not atomic_files.publish(staged, tmp_path / "fence" / "0000000002")
     fence.check(tmp_path, "abc/8")
 
 
 def test_a_claim_that_lands_on_a_pruned_number_does_not_count(tmp_path: Path) -> None:
     for g in range(1, 20):
         fence.claim(tmp_path, f"abc/{g}")
-    staged = durable.staging(tmp_path / "fence", ".claim-")
-    durable.write(staged / fence.CLAIM, msgspec.json.encode(fence.Claim("abc/2", (), ("abc",))))
-    assert durable.publish(staged, tmp_path / "fence" / "0000000002")
+    staged = atomic_files.staging(tmp_path / "fence", ".claim-")
+    atomic_files.write(staged / fence.CLAIM, msgspec.json.encode(fence.Claim("abc/2", (), ("abc",))))
+    assert atomic_files.publish(staged, tmp_path / "fence" / "0000000002")
     fence.check(tmp_path, "abc/19")
 
 
@@ -103,7 +103,7 @@ def test_what_was_there_at_the_claim_counts_and_so_does_what_its_owner_writes(tm
     fence.claim(tmp_path, "abc/8")
     claim = standing(tmp_path)
     assert claim.accepted == (mine, unfenced)
-    assert claim.counts(layout.name(30, 8), "abc/8")
+    assert claim.counts(manifest.name(30, 8), "abc/8")
 
 
 def test_a_stray_of_an_older_world_never_counts_also_after_later_claims(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_claim_without_its_file_is_looked_for_again_and_then_an_error_that_nam
 def test_a_claim_that_loses_every_race_gives_up_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durable, "publish", lambda staged, target: False)
+    monkeypatch.setattr(atomic_files, "publish", lambda staged, target: False)
     with pytest.raises(CheckpointError, match=r"claiming .* as abc/7 failed: others claimed it 16 times meanwhile"):
         fence.claim(tmp_path, "abc/7")
     assert list((tmp_path / "fence").iterdir()) == []
@@ -181,15 +181,15 @@ def test_of_what_is_damaged_a_claim_goes_on_listing_what_counted_before(tmp_path
     fence.claim(tmp_path, "abc/7")
     unlisted = land(tmp_path, 20, 7, "abc/7")
     for name in (listed, unlisted):
-        (tmp_path / name / layout.META).write_bytes(b"")
+        (tmp_path / name / manifest.META).write_bytes(b"")
     fence.claim(tmp_path, "abc/8")
     assert standing(tmp_path).accepted == (listed,)
 
 
 def test_leftovers_of_a_claim_that_was_killed_are_removed_when_old(tmp_path: Path) -> None:
     fence.claim(tmp_path, "abc/7")
-    old = durable.staging(tmp_path / "fence", ".claim-")
-    new = durable.staging(tmp_path / "fence", ".claim-")
+    old = atomic_files.staging(tmp_path / "fence", ".claim-")
+    new = atomic_files.staging(tmp_path / "fence", ".claim-")
     os.utime(old, (0, 0))
     fence.claim(tmp_path, "abc/8")
     assert (old.exists(), new.exists()) == (False, True)

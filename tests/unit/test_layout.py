@@ -11,18 +11,17 @@ import pytest
 import torch
 
 from elastic.errors import CheckpointDamaged
-from elastic.train import layout
-from elastic.train.checkpoint import Checkpoints
+from elastic.train.checkpoint import Checkpoints, manifest
 
 
-def put(folder: Path, meta: dict[str, Any]) -> layout.Entry:
+def put(folder: Path, meta: dict[str, Any]) -> manifest.Entry:
     """Write one checkpoint of step 5 with that meta.json."""
-    there = folder / layout.name(5, 2)
+    there = folder / manifest.name(5, 2)
     there.mkdir()
-    (there / layout.META).write_text(
+    (there / manifest.META).write_text(
         json.dumps({"step": 5, "generation": 2, "mark": "", "parts": {}, "at": 0.0} | meta)
     )
-    entry = layout.entry_of(there)
+    entry = manifest.entry_of(there)
     assert entry is not None
     return entry
 
@@ -32,8 +31,8 @@ def test_a_checkpoint_of_layout_1_with_sha_256_is_still_read(tmp_path: Path) -> 
     torch.save({"w": torch.ones(3)}, entry.folder / "model.pt")
     content = (entry.folder / "model.pt").read_bytes()
     part = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    meta = json.loads((entry.folder / layout.META).read_text())
-    (entry.folder / layout.META).write_text(json.dumps(meta | {"parts": {"model": part}}))
+    meta = json.loads((entry.folder / manifest.META).read_text())
+    (entry.folder / manifest.META).write_text(json.dumps(meta | {"parts": {"model": part}}))
     loaded = Checkpoints(tmp_path, mark="").load()
     assert loaded is not None
     assert torch.equal(loaded["model"]["w"], torch.ones(3))
@@ -44,7 +43,7 @@ def test_a_checkpoint_of_layout_1_with_sha_256_is_still_read(tmp_path: Path) -> 
 
 def test_today_s_layout_is_2_and_lists_size_and_crc_32_of_every_file(tmp_path: Path) -> None:
     Checkpoints(tmp_path, mark="", generation=2, rank=0).save(5, model={"w": torch.ones(3)})
-    meta = json.loads((tmp_path / layout.name(5, 2) / layout.META).read_text())
+    meta = json.loads((tmp_path / manifest.name(5, 2) / manifest.META).read_text())
     assert meta["schema"] == 2
     assert meta["parts"].keys() == {"model"}
     assert meta["parts"]["model"].keys() == {"size", "crc32"}
@@ -53,7 +52,7 @@ def test_today_s_layout_is_2_and_lists_size_and_crc_32_of_every_file(tmp_path: P
 def test_every_file_has_its_path_in_the_folder(tmp_path: Path) -> None:
     part = {"size": 1, "crc32": "00000000"}
     entry = put(tmp_path, {"schema": 2, "parts": {"step": part}, "sharded": {"model": {"__0_0.distcp": part}}})
-    assert layout.read_meta(entry).files.keys() == {"step.pt", "model/__0_0.distcp"}
+    assert manifest.read_meta(entry).files.keys() == {"step.pt", "model/__0_0.distcp"}
 
 
 @pytest.mark.parametrize(
@@ -70,9 +69,9 @@ def test_every_file_has_its_path_in_the_folder(tmp_path: Path) -> None:
 )
 def test_a_meta_json_that_is_not_ours_is_damage_that_is_named(tmp_path: Path, meta: dict[str, Any], said: str) -> None:
     with pytest.raises(CheckpointDamaged, match=said):
-        layout.read_meta(put(tmp_path, meta))
+        manifest.read_meta(put(tmp_path, meta))
 
 
 @pytest.mark.parametrize("name", ["aside-step-0000000005.g2", ".saving-g0-ab", "step-5.g2", "step-0000000005", "fence"])
 def test_other_names_are_no_checkpoints(tmp_path: Path, name: str) -> None:
-    assert layout.entry_of(tmp_path / name) is None
+    assert manifest.entry_of(tmp_path / name) is None

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from elastic.errors import CheckpointDamaged, CheckpointError, CheckpointFenced, RestoreHopeless
-from elastic.train import fence, layout
-from elastic.train.checkpoint import Checkpoints
+from elastic.train.checkpoint import Checkpoints, fence, manifest
 from elastic.train.rollback import RECORD, rollback, rolled_back, run_mark
 
 
@@ -48,7 +47,7 @@ def test_newer_checkpoints_no_longer_count_and_are_kept_under_another_name(
     assert caplog.messages == [f"going back to step 10: 2 newer checkpoints in {folder} set aside, as aside-*"]
     assert aside(folder) == ["aside-step-0000000020.g2", "aside-step-0000000030.g2"]
     assert sorted(record.aside) == aside(folder)
-    (folder / "aside-step-0000000030.g2").rename(folder / layout.name(30, 2))
+    (folder / "aside-step-0000000030.g2").rename(folder / manifest.name(30, 2))
     assert newest(folder) == 30
 
 
@@ -113,7 +112,7 @@ def test_a_step_without_a_checkpoint_is_an_error_that_names_those_there_are(fold
 
 
 def test_a_damaged_step_is_an_error_before_anything_is_renamed(folder: Path) -> None:
-    path = folder / layout.name(10, 2) / "value.pt"
+    path = folder / manifest.name(10, 2) / "value.pt"
     path.write_bytes(path.read_bytes()[:-1] + b"\x01")
     with pytest.raises(CheckpointError, match=r"--restore_step 10: .* is damaged \(the checksum .* steps 30, 20$"):
         rollback(Checkpoints(folder), 10, "abc")
@@ -121,13 +120,13 @@ def test_a_damaged_step_is_an_error_before_anything_is_renamed(folder: Path) -> 
 
 
 def test_a_step_that_does_not_say_what_it_is_counts_as_damaged_and_not_as_missing(folder: Path) -> None:
-    (folder / layout.name(10, 2) / layout.META).write_text("{")
+    (folder / manifest.name(10, 2) / manifest.META).write_text("{")
     with pytest.raises(RestoreHopeless, match=r"--restore_step 10: .*0010.g2 is damaged \(meta.json .* steps 30, 20$"):
         rollback(Checkpoints(folder), 10, "abc")
 
 
 def test_a_step_that_a_disk_withholds_may_be_gone_back_to_at_another_start(folder: Path) -> None:
-    meta = folder / layout.name(10, 2) / layout.META
+    meta = folder / manifest.name(10, 2) / manifest.META
     meta.unlink()
     meta.symlink_to("/proc/self/mem")  # The kernel gives an error of the disk for its first page.
     with pytest.raises(CheckpointError, match=r"--restore_step 10: .* is damaged \(meta.json cannot be read") as raised:
@@ -156,7 +155,7 @@ def test_a_note_that_cannot_be_read_is_an_error_that_names_the_folder(folder: Pa
 
 
 def test_what_another_try_may_still_read_is_not_hopeless(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = folder / layout.name(10, 2) / "value.pt"
+    path = folder / manifest.name(10, 2) / "value.pt"
     path.write_bytes(path.read_bytes()[:-1] + b"\x01")
     with pytest.raises(RestoreHopeless, match="is damaged"):
         rollback(Checkpoints(folder), 10, "abc")
@@ -201,9 +200,9 @@ def test_a_worker_of_an_old_world_cannot_go_back(folder: Path) -> None:
 def test_a_checkpoint_that_only_an_old_world_wrote_cannot_be_gone_back_to(folder: Path) -> None:
     fence.claim(folder, "abc/1")
     fence.claim(folder, "abc/2")
-    meta = layout.Meta(step=5, generation=1, mark="abc/1", parts={}, at=0.0)
-    (folder / layout.name(5, 1)).mkdir()
-    (folder / layout.name(5, 1) / layout.META).write_bytes(msgspec.json.encode(meta))
+    meta = manifest.Meta(step=5, generation=1, mark="abc/1", parts={}, at=0.0)
+    (folder / manifest.name(5, 1)).mkdir()
+    (folder / manifest.name(5, 1) / manifest.META).write_bytes(msgspec.json.encode(meta))
     with pytest.raises(CheckpointError, match="there is no such checkpoint"):
         rollback(Checkpoints(folder, generation=2, mark="abc/2"), 5, "abc")
 

@@ -14,9 +14,8 @@ import pytest
 import torch
 
 from elastic.errors import CheckpointDamaged, CheckpointError, CheckpointFenced
-from elastic.train import fence, layout, partfile, saver
-from elastic.train.checkpoint import Checkpoints
-from elastic.train.saver import Saver
+from elastic.train.checkpoint import Checkpoints, async_saver, fence, manifest, replicated_part
+from elastic.train.checkpoint.async_saver import Saver
 from elastic.train.statedict.sharded import Stored
 
 
@@ -28,7 +27,7 @@ def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def steps(folder: Path) -> list[int]:
-    return [entry.step for entry in layout.entries(folder)]
+    return [entry.step for entry in manifest.entries(folder)]
 
 
 class Held:
@@ -75,7 +74,7 @@ def test_the_newest_is_told_once_it_stands(tmp_path: Path) -> None:
     assert saving.newest is None
     held.go.set()
     saving.wait()
-    assert saving.newest == (10, tmp_path / layout.name(10, 0))
+    assert saving.newest == (10, tmp_path / manifest.name(10, 0))
     assert told == [saving.newest]
 
 
@@ -99,7 +98,7 @@ def test_other_ranks_return_at_once_and_write_nothing(tmp_path: Path) -> None:
 def test_a_start_waits_for_the_save_before_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saver, "MATTERS_S", -1.0)  # Every wait matters, also one for a save that was over.
+    monkeypatch.setattr(async_saver, "MATTERS_S", -1.0)  # Every wait matters, also one for a save that was over.
     saving = Saver(Checkpoints(tmp_path))
     for step in (10, 20, 30):
         saving.start(step, {"value": step})
@@ -112,7 +111,7 @@ def test_a_start_waits_for_the_save_before_and_says_so_once(
 def test_a_short_wait_for_the_save_before_is_not_worth_a_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saver, "MATTERS_S", 60.0)
+    monkeypatch.setattr(async_saver, "MATTERS_S", 60.0)
     saving = Saver(Checkpoints(tmp_path))
     for step in (10, 20):
         saving.start(step, {"value": step})
@@ -186,7 +185,7 @@ def test_pythons_exit_finishes_a_save_that_was_started(tmp_path: Path) -> None:
     code = (
         "import sys, torch\n"
         "from elastic.train.checkpoint import Checkpoints\n"
-        "from elastic.train.saver import Saver\n"
+        "from elastic.train.checkpoint.async_saver import Saver\n"
         "Saver(Checkpoints(sys.argv[1])).start(10, {'w': torch.ones(1 << 20)})\n"
         "sys.exit(3)\n"
     )
@@ -215,7 +214,7 @@ def test_a_world_of_one_without_a_process_group_saves_sharded_parts(tmp_path: Pa
     assert read == {"lr": 0.1, "betas": (0.9, 0.99), "none": None}
     assert reader.read(candidate) == {"step": 10}
     for name, part in candidate.meta.files.items():
-        partfile.verify(candidate.folder / name, part)
+        replicated_part.verify(candidate.folder / name, part)
 
 
 def test_a_sharded_part_that_is_not_there_or_damaged_is_an_error_that_says_so(

@@ -10,7 +10,7 @@ import pytest
 
 from elastic.errors import CheckpointError
 from elastic.train.checkpoint import Checkpoints
-from elastic.train.sharing import not_shared, remove_token, sees_token, write_token
+from elastic.train.checkpoint.shared_folder import not_shared, remove_token, sees_token, write_token
 
 
 def test_a_shared_folder_shows_the_token_and_another_does_not(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 import elastic
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError, RestoreHopeless, RestoreRefused
-from elastic.train import durable, layout, sharded
+from elastic.train.checkpoint import atomic_files, manifest, sharded_part
 from elastic.train.rollback import RECORD, Record
 from elastic.train.statedict.parts import on_its_device
 
@@ -201,15 +201,15 @@ def test_a_checkpoint_that_a_disk_withholds_has_hope_and_one_that_is_cut_off_has
 def test_a_shard_that_a_disk_withholds_is_told_from_one_that_is_cut_off(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
-    written = sharded.write(folder, {"weight": torch.ones(2)}, None)
+    written = sharded_part.write(folder, {"weight": torch.ones(2)}, None)
     file = folder / "__0_0.distcp"
-    written[file.name] = layout.Part(0, crc32="1")
+    written[file.name] = manifest.Part(0, crc32="1")
     withheld(file)
     with pytest.raises(CheckpointDamaged, match=r"__0_0.distcp cannot be read") as raised:
-        sharded.read(folder, written, lambda saved: {"weight": torch.empty(2)}, None)
-    assert durable.passing(raised.value)
+        sharded_part.read(folder, written, lambda saved: {"weight": torch.empty(2)}, None)
+    assert atomic_files.passing(raised.value)
     file.unlink()
     file.write_bytes(b"")
     with pytest.raises(CheckpointDamaged, match=r"the checksum of __0_0.distcp is wrong") as raised:
-        sharded.read(folder, written, lambda saved: {"weight": torch.empty(2)}, None)
-    assert not durable.passing(raised.value)
+        sharded_part.read(folder, written, lambda saved: {"weight": torch.empty(2)}, None)
+    assert not atomic_files.passing(raised.value)

@@ -12,10 +12,9 @@ import torch
 
 import elastic
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
-from elastic.train import fence, layout
-from elastic.train.checkpoint import Checkpoints
-from elastic.train.export import export, main
-from elastic.train.saver import Saver
+from elastic.train.checkpoint import Checkpoints, fence, manifest
+from elastic.train.checkpoint.async_saver import Saver
+from elastic.train.checkpoint.export import export, main
 from elastic.train.warmstart import resume_from
 
 MODEL = {"w": torch.arange(6.0), "b": torch.ones(2)}
@@ -51,7 +50,7 @@ class TestResumeFrom:
         assert [candidate.step for candidate in resume_from(folder).candidates] == [20, 10]
 
     def test_one_checkpoint_offers_itself(self, folder: Path) -> None:
-        warm = resume_from(folder / layout.name(10, 3))
+        warm = resume_from(folder / manifest.name(10, 3))
         assert [candidate.step for candidate in warm.candidates] == [10]
         trees = Checkpoints(folder.parent / "own").read(warm.candidates[0])
         assert torch.equal(trees["model"]["w"], MODEL["w"])
@@ -87,13 +86,13 @@ class TestResumeFrom:
             resume_from(tmp_path)
 
     def test_a_renamed_checkpoint_is_told_apart_from_an_empty_folder(self, folder: Path) -> None:
-        (folder / layout.name(10, 3)).rename(folder / "best")
+        (folder / manifest.name(10, 3)).rename(folder / "best")
         with pytest.raises(ConfigError, match=r"named like step-0000001234.g7, and this one was renamed"):
             resume_from(folder / "best")
 
     def test_a_folder_of_damaged_checkpoints_is_one_line(self, folder: Path) -> None:
         for step in (10, 20):
-            (folder / layout.name(step, 3) / layout.META).write_bytes(b"")
+            (folder / manifest.name(step, 3) / manifest.META).write_bytes(b"")
         with pytest.raises(ConfigError, match=r"no checkpoint in .* can be read"):
             resume_from(folder)
 
@@ -105,18 +104,18 @@ class TestExport:
         assert all(torch.equal(exported[key], MODEL[key] + 1) for key in MODEL)
 
     def test_one_checkpoint_of_several_can_be_named(self, folder: Path, tmp_path: Path) -> None:
-        export(folder / layout.name(10, 3), tmp_path / "m.pt")
+        export(folder / manifest.name(10, 3), tmp_path / "m.pt")
         assert torch.equal(torch.load(tmp_path / "m.pt", weights_only=True)["w"], MODEL["w"])
 
     def test_a_damaged_one_is_skipped_with_a_line_unless_it_was_named(
         self, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        damage(folder / layout.name(20, 3) / "model" / "__0_0.distcp")
+        damage(folder / manifest.name(20, 3) / "model" / "__0_0.distcp")
         export(folder, tmp_path / "m.pt")
         assert torch.equal(torch.load(tmp_path / "m.pt", weights_only=True)["w"], MODEL["w"])
         assert "is skipped: the checksum of __0_0.distcp is wrong" in caplog.messages[0]
         with pytest.raises(CheckpointDamaged):
-            export(folder / layout.name(20, 3), tmp_path / "m.pt")
+            export(folder / manifest.name(20, 3), tmp_path / "m.pt")
 
     def test_a_part_that_is_not_there_is_an_error_that_names_those_there_are(
         self, folder: Path, tmp_path: Path

@@ -20,7 +20,7 @@ import msgspec
 import torch
 
 from elastic.errors import CheckpointDamaged
-from elastic.train import durable
+from elastic.train.checkpoint import atomic_files
 from elastic.unreadable import UNREADABLE
 
 KEEP = 2
@@ -52,7 +52,7 @@ class Snapshots:
 
     def write(self, state: dict[str, Any], now: float) -> Path:
         """Write a snapshot, and remove the oldest. CheckpointError says what mends a full or read-only disk."""
-        with durable.explained("writing a snapshot", self.folder):
+        with atomic_files.explained("writing a snapshot", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             data = io.BytesIO()
             torch.save(state, data)
@@ -60,24 +60,24 @@ class Snapshots:
             meta = Meta(
                 written_at=now, index=self._index, servers=self._servers, sha256=hashlib.sha256(raw).hexdigest()
             )
-            staged = durable.staging(self.folder, _STAGED)
+            staged = atomic_files.staging(self.folder, _STAGED)
             try:
-                durable.write(staged / "state.pt", raw)
-                durable.write(staged / "meta.json", msgspec.json.encode(meta))
+                atomic_files.write(staged / "state.pt", raw)
+                atomic_files.write(staged / "meta.json", msgspec.json.encode(meta))
                 number = max(self._numbers(), default=0) + 1
-                while not durable.publish(staged, target := self._path(number)):
+                while not atomic_files.publish(staged, target := self._path(number)):
                     number += 1
             finally:
-                durable.drop(staged)
+                atomic_files.drop(staged)
             for old in sorted(self._numbers())[:-KEEP]:
-                durable.discard(self._path(old))
-            durable.sweep(self.folder, (_STAGED, ".removed-"), now)
+                atomic_files.discard(self._path(old))
+            atomic_files.sweep(self.folder, (_STAGED, ".removed-"), now)
         log.debug("%s is written", target.name.replace("-", " "))
         return target
 
     def load(self) -> tuple[dict[str, Any], Meta] | None:
         """The newest snapshot that is whole; None if there is none, or it is of another number of servers."""
-        with durable.explained("reading a snapshot", self.folder):
+        with atomic_files.explained("reading a snapshot", self.folder):
             for number in sorted(self._numbers(), reverse=True):
                 try:
                     state, meta = self._read(self._path(number))

@@ -19,7 +19,8 @@ from elastic import environ
 from elastic.channel.client import Restored, Standing, clock
 from elastic.errors import ConfigError, MessageError
 from elastic.script.relaunch import mistakes_told
-from elastic.train import durable, progress
+from elastic.train import progress
+from elastic.train.checkpoint import atomic_files
 from elastic.train.ps import messages as m
 from elastic.train.ps.background import Background
 from elastic.train.ps.dense import Dense
@@ -145,7 +146,7 @@ class Worker:
         for index, (name, module) in enumerate(self._tables.items()):
             state[name] = self._whole(index, module)
         target = Path(path)
-        with durable.explained("saving the model", target.parent):
+        with atomic_files.explained("saving the model", target.parent):
             staged = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
             try:
                 with staged.open("xb") as file:

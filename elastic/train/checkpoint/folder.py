@@ -1,23 +1,4 @@
-"""Save and load checkpoints that are whole or not there, and fenced by generation.
-
-::
-
-    from elastic.train import checkpoint
-
-    loaded = checkpoint.load()                       # every rank; None when there is nothing yet
-    if loaded is not None:
-        model.load_state_dict(loaded["model"])
-        step = loaded.step
-    ...
-    checkpoint.save(step, model=model.state_dict(), optimizer=optimizer.state_dict())   # every rank; rank 0 writes
-
-Under elastic-launch the folder is the one that `--checkpoint_dir` names, and a worker of an older world can no longer
-write there (see `elastic.train.fence`). Under torchrun and plain python it is `ELASTIC_CHECKPOINT_DIR` or
-`checkpoints`, and nothing is fenced. Neither call is a collective. Ranks that load before any rank has saved load the
-same checkpoint, if they all see the same folder.
-
-A part is anything that `torch.load(weights_only=True)` takes: tensors, numbers, text, and lists and dicts of them.
-"""
+"""The checkpoints in one folder, read and written: whole or not there, and fenced by generation."""
 
 from __future__ import annotations
 
@@ -31,9 +12,9 @@ from typing import Any
 import msgspec
 
 from elastic.errors import CheckpointDamaged, CheckpointError
-from elastic.train import durable, fence, layout
-from elastic.train.reading import Candidate as Candidate
-from elastic.train.reading import Reader
+from elastic.train.checkpoint import atomic_files, fence, manifest
+from elastic.train.checkpoint.reader import Candidate as Candidate
+from elastic.train.checkpoint.reader import Reader
 
 RELISTS_MAX = 5
 """How often `load` lists again because what it was about to read was replaced by newer ones meanwhile."""
@@ -68,32 +49,32 @@ class Checkpoints(Reader):
         if self.rank != 0:
             return None
         check_names(step, parts)
-        with durable.explained(f"saving step {step}", self.folder):
+        with atomic_files.explained(f"saving step {step}", self.folder):
             staged = self.stage()
             try:
                 return self.publish(staged, step, {name: write(staged, name, part) for name, part in parts.items()})
             finally:
-                durable.drop(staged)
+                atomic_files.drop(staged)
 
     def stage(self) -> Path:
         """Make the folder in which a checkpoint is written before it is published. Raises OSError, CheckpointFenced."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._check()
-        return durable.staging(self.folder, f".saving-g{self.generation}-")
+        return atomic_files.staging(self.folder, f".saving-g{self.generation}-")
 
     def publish(
         self,
         staged: Path,
         step: int,
-        parts: Mapping[str, layout.Part],
-        sharded: Mapping[str, Mapping[str, layout.Part]] | None = None,
+        parts: Mapping[str, manifest.Part],
+        sharded: Mapping[str, Mapping[str, manifest.Part]] | None = None,
         world: int = 1,
     ) -> Path:
         """Make what lies in `staged` the checkpoint of `step`, in one rename, and remove what is too old.
 
         Its files are as `parts` and `sharded` say, and on the disk. Raises OSError, CheckpointFenced.
         """
-        meta = layout.Meta(
+        meta = manifest.Meta(
             step=step,
             generation=self.generation,
             mark=self.mark,
@@ -102,11 +83,11 @@ class Checkpoints(Reader):
             world=world,
             at=time.time(),
         )
-        durable.write(staged / layout.META, msgspec.json.format(msgspec.json.encode(meta)))
+        atomic_files.write(staged / manifest.META, msgspec.json.format(msgspec.json.encode(meta)))
         self._check()
-        target = self.folder / layout.name(step, self.generation)
-        while not durable.publish(staged, target):
-            durable.discard(target)  # If we die right here, the checkpoint before this one serves.
+        target = self.folder / manifest.name(step, self.generation)
+        while not atomic_files.publish(staged, target):
+            atomic_files.discard(target)  # If we die right here, the checkpoint before this one serves.
         self._check_after(target)
         self.damaged.pop(target.name, None)
         self._report(step)
@@ -151,7 +132,7 @@ class Checkpoints(Reader):
         """Tell the agent the newest committed step, for the budget of restarts."""
         if self.progress_file is not None:
             try:
-                durable.replace(self.progress_file, f"{step}\n".encode())
+                atomic_files.replace(self.progress_file, f"{step}\n".encode())
             except OSError as error:
                 log.warning("step %d is saved, but the agent is not told: %s", step, error)
 
@@ -161,12 +142,12 @@ class Checkpoints(Reader):
         if claim is not None and claim.mark != self.mark:
             return  # The folder was claimed in this moment. What is too old is for its new owner to judge.
         kept = 0
-        for entry in layout.entries(self.folder):
+        for entry in manifest.entries(self.folder):
             if kept >= self.keep or _is_stray(entry, claim):
-                durable.discard(entry.folder)
+                atomic_files.discard(entry.folder)
             elif entry.name not in self.damaged:
                 kept += 1
-        durable.sweep(self.folder, (".saving-", ".removed-"))
+        atomic_files.sweep(self.folder, (".saving-", ".removed-"))
 
 
 def save(step: int, /, **parts: Any) -> Path | None:
@@ -187,16 +168,16 @@ def check_names(step: int, parts: Iterable[str]) -> None:
         raise ValueError(f"parts are named as Python names are, not {', '.join(parts)}")
 
 
-def write(staged: Path, name: str, tree: Any) -> layout.Part:
+def write(staged: Path, name: str, tree: Any) -> manifest.Part:
     """Write one replicated part into a staged folder. Raises OSError; CheckpointError if it would not be loaded."""
-    from elastic.train import partfile
+    from elastic.train.checkpoint import replicated_part
 
-    return partfile.write(staged / f"{name}.pt", tree)
+    return replicated_part.write(staged / f"{name}.pt", tree)
 
 
-def _is_stray(entry: layout.Entry, claim: fence.Claim | None) -> bool:
+def _is_stray(entry: manifest.Entry, claim: fence.Claim | None) -> bool:
     """Tell whether a checkpoint was written by an older world after `claim`. A damaged one is not told from others."""
     try:
-        return claim is not None and not claim.counts(entry.name, layout.read_meta(entry).mark)
+        return claim is not None and not claim.counts(entry.name, manifest.read_meta(entry).mark)
     except CheckpointDamaged:
         return False

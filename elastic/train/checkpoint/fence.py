@@ -28,7 +28,7 @@ from typing import Annotated
 import msgspec
 
 from elastic.errors import CheckpointDamaged, CheckpointError, CheckpointFenced
-from elastic.train import durable, layout
+from elastic.train.checkpoint import atomic_files, manifest
 from elastic.unreadable import UNREADABLE
 
 FENCE = "fence"
@@ -75,10 +75,10 @@ def claim(folder: Path, mark: str) -> str:
     incarnation, _ = _split(mark)
     fence = folder / FENCE
     taken_by = ""
-    with durable.explained("claiming the checkpoint folder", folder):
+    with atomic_files.explained("claiming the checkpoint folder", folder):
         fence.mkdir(parents=True, exist_ok=True)
         for _ in range(CLAIM_TRIES_MAX):
-            staged = durable.staging(fence, ".claim-")
+            staged = atomic_files.staging(fence, ".claim-")
             try:
                 number, standing = _newest(fence)
                 if standing is not None and standing.mark == mark:
@@ -92,11 +92,11 @@ def claim(folder: Path, mark: str) -> str:
                 if standing is not None and incarnation in standing.incarnations[:-1]:
                     taken_by = standing.mark
                 document = Claim(mark, _accepted(folder, standing), owners)
-                durable.write(staged / CLAIM, msgspec.json.encode(document))
-                if durable.publish(staged, fence / f"{number + 1:010d}"):
+                atomic_files.write(staged / CLAIM, msgspec.json.encode(document))
+                if atomic_files.publish(staged, fence / f"{number + 1:010d}"):
                     _prune(fence)
             finally:
-                durable.drop(staged)
+                atomic_files.drop(staged)
     raise CheckpointError(f"claiming {folder} as {mark} failed: others claimed it {CLAIM_TRIES_MAX} times meanwhile")
 
 
@@ -122,7 +122,7 @@ def check(folder: Path, mark: str) -> None:
 
 def current(folder: Path) -> Claim | None:
     """Read the claim that counts, None if the folder was never claimed."""
-    with durable.explained("reading the mark", folder):
+    with atomic_files.explained("reading the mark", folder):
         return _newest(folder / FENCE)[1]
 
 
@@ -165,9 +165,9 @@ def _numbers(fence: Path) -> list[int]:
 def _accepted(folder: Path, standing: Claim | None) -> tuple[str, ...]:
     """List the checkpoints that count under the claim that stands now (all, if there is none)."""
     names: list[str] = []
-    for entry in layout.entries(folder):
+    for entry in manifest.entries(folder):
         try:
-            mark = layout.read_meta(entry).mark
+            mark = manifest.read_meta(entry).mark
         except CheckpointDamaged:
             mark = None  # Its reader says what is wrong with it; whether it is ours is told by the list alone.
         if (
@@ -181,5 +181,5 @@ def _accepted(folder: Path, standing: Claim | None) -> tuple[str, ...]:
 
 def _prune(fence: Path) -> None:
     for number in _numbers(fence)[:-CLAIMS_KEPT]:
-        durable.discard(fence / f"{number:010d}")
-    durable.sweep(fence, (".claim-", ".removed-"))
+        atomic_files.discard(fence / f"{number:010d}")
+    atomic_files.sweep(fence, (".claim-", ".removed-"))

@@ -1,7 +1,7 @@
 """Saving in the background: training waits for a copy in host memory, a thread does the rest.
 
 A replicated state is copied and written by rank 0 alone. Of a sharded state every rank copies its shards, and the
-threads of all ranks write one checkpoint together (see `elastic.train.together`).
+threads of all ranks write one checkpoint together (see `elastic.train.checkpoint.collective_save`).
 
 The threads are not daemons: python's exit waits for a save that was started. Who destroys the process group first must
 call `wait` before.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic.errors import CheckpointError
-from elastic.train.checkpoint import Checkpoints, check_names
+from elastic.train.checkpoint.folder import Checkpoints, check_names
 
 MATTERS_S = 0.1
 """A wait for the save before that is shorter is not worth a line."""
@@ -106,12 +106,12 @@ class Saver:
 
     def _run(self, step: int, replicated: Trees, sharded: Mapping[str, Trees], also: Any) -> None:
         try:
-            from elastic.train import together
+            from elastic.train.checkpoint import collective_save
 
             if sharded:
-                target = together.Together(self._checkpoints, self._group, step).save(replicated, sharded, also)
+                target = collective_save.Together(self._checkpoints, self._group, step).save(replicated, sharded, also)
             else:
-                target = together.save_replicated(self._checkpoints, step, replicated, also)
+                target = collective_save.save_replicated(self._checkpoints, step, replicated, also)
             self.newest = (step, target)
             if self._on_saved is not None and self._checkpoints.rank == 0:
                 self._on_saved(step, target)

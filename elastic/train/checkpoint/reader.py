@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic.errors import CheckpointDamaged, CheckpointError
-from elastic.train import durable, fence, layout
+from elastic.train.checkpoint import atomic_files, fence, manifest
 
 if TYPE_CHECKING:
     from elastic.train.statedict.sharded import Template
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 class Candidate:
     """A checkpoint that counts and can be tried."""
 
-    entry: layout.Entry
-    meta: layout.Meta
+    entry: manifest.Entry
+    meta: manifest.Meta
 
     @property
     def step(self) -> int:
@@ -95,12 +95,12 @@ class Reader:
         claim = fence.current(self.folder)
         if self.mark and claim is not None and fence.overtaken(self.mark, claim.mark):
             fence.check(self.folder, self.mark)
-        with durable.explained("listing the checkpoints", self.folder):
-            entries = layout.entries(self.folder)
+        with atomic_files.explained("listing the checkpoints", self.folder):
+            entries = manifest.entries(self.folder)
         found: list[Candidate] = []
         for entry in entries:
             try:
-                meta = layout.read_meta(entry)
+                meta = manifest.read_meta(entry)
             except CheckpointDamaged as error:
                 if entry.folder.exists():  # Otherwise newer ones replaced it meanwhile.
                     self._skip(entry.folder, error)
@@ -125,11 +125,11 @@ class Reader:
         Raises CheckpointDamaged, with the line for people already said, and CheckpointError for a part that
         `torch.load(weights_only=True)` refuses.
         """
-        from elastic.train import partfile
+        from elastic.train.checkpoint import replicated_part
 
         try:
             return {
-                name: partfile.read(candidate.folder / f"{name}.pt", part, map_location)
+                name: replicated_part.read(candidate.folder / f"{name}.pt", part, map_location)
                 for name, part in candidate.meta.parts.items()
             }
         except CheckpointDamaged as error:
@@ -144,7 +144,7 @@ class Reader:
         and others; the keys of the template say what is read. Each file is verified before, by one of the ranks. Raises
         CheckpointDamaged, and CheckpointError when the part does not fit the template; on all ranks alike.
         """
-        from elastic.train import sharded
+        from elastic.train.checkpoint import sharded_part
 
         if name not in candidate.meta.sharded:
             raise CheckpointError(
@@ -152,7 +152,7 @@ class Reader:
                 f"it has {', '.join(map(repr, candidate.meta.sharded)) or 'none'}"
             )
         try:
-            return sharded.read(candidate.folder / name, candidate.meta.sharded[name], template, group)
+            return sharded_part.read(candidate.folder / name, candidate.meta.sharded[name], template, group)
         except CheckpointDamaged as error:
             if candidate.folder.exists():
                 self._skip(candidate.folder, error)
@@ -160,10 +160,10 @@ class Reader:
 
     def verify(self, candidate: Candidate) -> None:
         """Read all files of a checkpoint once; CheckpointDamaged when one is not what its meta.json says."""
-        from elastic.train import partfile
+        from elastic.train.checkpoint import replicated_part
 
         for file, part in candidate.meta.files.items():
-            partfile.verify(candidate.folder / file, part)
+            replicated_part.verify(candidate.folder / file, part)
 
     def refuse_to_start_over(self) -> None:
         """Raise CheckpointDamaged if there were checkpoints and none could be read."""
@@ -209,7 +209,7 @@ class Reader:
 
     def _skip(self, folder: Path, error: CheckpointDamaged) -> None:
         self.damaged[folder.name] = str(error)
-        if durable.passing(error):
+        if atomic_files.passing(error):
             self.passing.add(folder.name)
         self._say_once(folder, f"checkpoint {folder} is skipped: {error}")
 

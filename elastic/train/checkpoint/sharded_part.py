@@ -25,7 +25,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from elastic.errors import CheckpointDamaged, CheckpointError
-from elastic.train import durable, layout, partfile, restoring, talk
+from elastic.train import restoring, talk
+from elastic.train.checkpoint import atomic_files, manifest, replicated_part
 from elastic.train.statedict.sharded import Stored, Template
 
 METADATA = ".metadata"
@@ -55,7 +56,7 @@ def alone(group: Any) -> bool:
     return group is None and not (dist.is_available() and dist.is_initialized())
 
 
-def write(folder: Path, flat: Mapping[str, Any], group: Any) -> dict[str, layout.Part]:
+def write(folder: Path, flat: Mapping[str, Any], group: Any) -> dict[str, manifest.Part]:
     """Write a part into a new folder, every rank of `group` its own shards; the files that this rank wrote.
 
     They are on the disk when this returns. Raises OSError where one is the cause on this rank, CheckpointError for
@@ -69,11 +70,11 @@ def write(folder: Path, flat: Mapping[str, Any], group: Any) -> dict[str, layout
         if writer.fs.failure is not None:
             raise writer.fs.failure from error
         raise
-    durable.sync_folder(folder)
+    atomic_files.sync_folder(folder)
     return writer.fs.written
 
 
-def read(folder: Path, files: Mapping[str, layout.Part], template: Template, group: Any) -> dict[str, Any]:
+def read(folder: Path, files: Mapping[str, manifest.Part], template: Template, group: Any) -> dict[str, Any]:
     """Read into what `template` makes: its tensors are filled in place. Every rank of `group` calls it.
 
     Each file is verified by one rank, `.metadata` by all. Raises CheckpointDamaged and CheckpointError, on all ranks.
@@ -93,10 +94,10 @@ def _stored(found: Metadata) -> dict[str, Stored | None]:
     }
 
 
-def read_whole(folder: Path, files: Mapping[str, layout.Part]) -> dict[str, Any]:
+def read_whole(folder: Path, files: Mapping[str, manifest.Part]) -> dict[str, Any]:
     """Read a part in this process alone, each tensor whole, on the CPU. Raises CheckpointDamaged, CheckpointError."""
     for file, part in files.items():
-        partfile.verify(folder / file, part)
+        replicated_part.verify(folder / file, part)
     state: dict[str, Any] = {}
     for key, stored in metadata(folder).state_dict_metadata.items():
         if isinstance(stored, TensorStorageMetadata):
@@ -130,17 +131,17 @@ def metadata(folder: Path) -> Metadata:
     return found
 
 
-def _verify(folder: Path, files: Mapping[str, layout.Part], group: Any) -> None:
+def _verify(folder: Path, files: Mapping[str, manifest.Part], group: Any) -> None:
     """Verify all files, shared out over the ranks, and tell everybody what was found."""
     rank, world = (0, 1) if alone(group) else (dist.get_rank(group), dist.get_world_size(group))
     found = b""
     try:
         for index, file in enumerate(sorted(files)):
             if index % world == rank or file == METADATA:
-                partfile.verify(folder / file, files[file])
+                replicated_part.verify(folder / file, files[file])
         metadata(folder)
     except CheckpointDamaged as error:
-        found = restoring.word(CheckpointDamaged(f"{folder.name}: {error}"), hopeless=not durable.passing(error))
+        found = restoring.word(CheckpointDamaged(f"{folder.name}: {error}"), hopeless=not atomic_files.passing(error))
     for verdict in [found] if world == 1 else talk.gather(found, group):
         if verdict:
             text = verdict[1:].decode()
@@ -163,7 +164,7 @@ class _Files(FileSystem):
     """DCP's files: each is summed while it is written, and the reason of a failure is kept."""
 
     def __init__(self) -> None:
-        self.written: dict[str, layout.Part] = {}
+        self.written: dict[str, manifest.Part] = {}
         self.failure: OSError | None = None
 
     @contextmanager
@@ -173,8 +174,8 @@ class _Files(FileSystem):
                 yield stream
             return
         try:
-            with Path(path).open("xb", buffering=partfile.CHUNK) as file:
-                summed = partfile.Summed(file)
+            with Path(path).open("xb", buffering=replicated_part.CHUNK) as file:
+                summed = replicated_part.Summed(file)
                 try:
                     yield summed
                 finally:
@@ -213,7 +214,7 @@ class _SavePlanner(DefaultSavePlanner):
         plain = io.BytesIO()
         torch.save({key: value for key, value in self.state_dict.items() if not isinstance(value, torch.Tensor)}, plain)
         plain.seek(0)
-        partfile.refuse_unsafe(plain, self.part)
+        replicated_part.refuse_unsafe(plain, self.part)
         return super().create_local_plan()
 
 

@@ -11,7 +11,7 @@
           .metadata
       aside-step-…            set aside by --restore_step: no longer counts, removed by nobody but its owner
       rollback.json           what --restore_step did last (see `elastic.train.rollback`)
-      fence/                  who owns the folder (see `elastic.train.fence`)
+      fence/                  who owns the folder (see `elastic.train.checkpoint.fence`)
 
 Names that start with a dot are being written or removed. Generation 0 means: written without elastic-launch.
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from elastic.train import durable
+from elastic.train.checkpoint import atomic_files
 
 _PREFIX = ".probe-"
 
@@ -19,7 +19,7 @@ _PREFIX = ".probe-"
 def write_token(folder: Path) -> str:
     """Write the token file, on rank 0; what the others are told. Raises CheckpointError with the mend."""
     token = secrets.token_hex(8)
-    with durable.explained("looking whether the folder is shared", folder):
+    with atomic_files.explained("looking whether the folder is shared", folder):
         folder.mkdir(parents=True, exist_ok=True)
         try:
             (folder / f"{_PREFIX}{token}").write_text(token)

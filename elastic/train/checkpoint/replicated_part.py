@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from elastic.errors import CheckpointDamaged, CheckpointError
-from elastic.train import layout
+from elastic.train.checkpoint import manifest
 
 CHUNK = 1 << 20
 """Bytes that are written and summed at a time: few enough to be in the processor's cache for both."""
@@ -63,12 +63,12 @@ class Summed:
         return self._file.fileno()
 
     @property
-    def part(self) -> layout.Part:
+    def part(self) -> manifest.Part:
         """What meta.json says of the file."""
-        return layout.Part(self._size, crc32=f"{self._crc:08x}")
+        return manifest.Part(self._size, crc32=f"{self._crc:08x}")
 
 
-def write(path: Path, tree: Any) -> layout.Part:
+def write(path: Path, tree: Any) -> manifest.Part:
     """Write a part into a new file and wait until the disk has it.
 
     Raises OSError, and CheckpointError when the tree holds what `read` would refuse.
@@ -104,7 +104,7 @@ def refuse(unsafe: Sequence[str], part: str) -> None:
         )
 
 
-def read(path: Path, part: layout.Part, map_location: Any) -> Any:
+def read(path: Path, part: manifest.Part, map_location: Any) -> Any:
     """Read a part; CheckpointDamaged when its file is not what `part` says.
 
     One thread sums the file while this one loads it, so that a cold file is read from the disk once. What was loaded
@@ -128,7 +128,7 @@ def read(path: Path, part: layout.Part, map_location: Any) -> Any:
         ) from error
 
 
-def verify(path: Path, part: layout.Part) -> None:
+def verify(path: Path, part: manifest.Part) -> None:
     """Read a file once; CheckpointDamaged when it is not what `part` says."""
     import hashlib
 
@@ -145,7 +145,7 @@ def verify(path: Path, part: layout.Part) -> None:
         raise CheckpointDamaged(f"the checksum of {path.name} is wrong")
 
 
-def _check_size(path: Path, size: int, part: layout.Part) -> None:
+def _check_size(path: Path, size: int, part: manifest.Part) -> None:
     if size != part.size:
         raise CheckpointDamaged(f"{path.name} has {size} bytes instead of {part.size}")
 

@@ -23,8 +23,9 @@ import msgspec
 import torch.distributed as dist
 
 from elastic.errors import CheckpointError, CheckpointFenced
-from elastic.train import durable, layout, sharded, sharing, talk
-from elastic.train.checkpoint import Checkpoints, check_names, write
+from elastic.train import talk
+from elastic.train.checkpoint import atomic_files, manifest, sharded_part, shared_folder
+from elastic.train.checkpoint.folder import Checkpoints, check_names, write
 
 Trees = Mapping[str, Any]
 
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 
 def save_replicated(checkpoints: Checkpoints, step: int, trees: Trees, also: Any) -> Path:
     """Write a checkpoint of replicated parts, on rank 0; its folder."""
-    with durable.explained(f"saving step {step}", checkpoints.folder):
+    with atomic_files.explained(f"saving step {step}", checkpoints.folder):
         staged = checkpoints.stage()
         try:
             return checkpoints.publish(staged, step, _write_all(staged, _with(trees, also)))
@@ -47,7 +48,7 @@ def _with(trees: Trees, also: Any) -> Trees:
     return {**trees, **further}
 
 
-def _write_all(staged: Path, trees: Trees) -> dict[str, layout.Part]:
+def _write_all(staged: Path, trees: Trees) -> dict[str, manifest.Part]:
     return {name: write(staged, name, tree) for name, tree in trees.items()}
 
 
@@ -73,7 +74,7 @@ class _Report(msgspec.Struct, frozen=True):
     host: str
     folder: str
     sees: bool = False
-    files: dict[str, dict[str, layout.Part]] = {}
+    files: dict[str, dict[str, manifest.Part]] = {}
     error: str = ""
     first: bool = False
 
@@ -82,7 +83,7 @@ class Together:
     """One save by all ranks."""
 
     def __init__(self, checkpoints: Checkpoints, group: Any, step: int) -> None:
-        alone = sharded.alone(group)
+        alone = sharded_part.alone(group)
         self.rank = 0 if alone else dist.get_rank(group)
         self.world = 1 if alone else dist.get_world_size(group)
         self.group = group
@@ -100,7 +101,7 @@ class Together:
             unseeing = [one for one in self._gather(self._report(sees=staged.is_dir())) if not one.sees]
             if unseeing:
                 others = [(one.host, one.folder) for one in unseeing]
-                raise CheckpointError(sharing.not_shared(offer.host, Path(offer.folder), others))
+                raise CheckpointError(shared_folder.not_shared(offer.host, Path(offer.folder), others))
             reports = self._gather(self._write(staged, replicated, parts, also))
             errors = sorted((one for one in reports if one.error), key=lambda one: not one.first)
             if errors:
@@ -116,9 +117,9 @@ class Together:
     def _write(self, staged: Path, replicated: Trees, parts: Mapping[str, Trees], also: Any) -> _Report:
         error, first, files = "", False, {}
         try:
-            with durable.explained(self.doing, self.checkpoints.folder):
+            with atomic_files.explained(self.doing, self.checkpoints.folder):
                 for name, flat in parts.items():
-                    files[name] = sharded.write(staged / name, flat, self.group)
+                    files[name] = sharded_part.write(staged / name, flat, self.group)
                 if self.rank == 0:
                     files[""] = _write_all(staged, _with(replicated, also))
         except CheckpointError as problem:
@@ -129,7 +130,7 @@ class Together:
 
     def _publish(self, staged: Path, reports: list[_Report]) -> Path:
         """Check that the files of all ranks are here, and publish."""
-        parts: dict[str, dict[str, layout.Part]] = {}
+        parts: dict[str, dict[str, manifest.Part]] = {}
         for report in reports:
             for name, files in report.files.items():
                 if not name:
@@ -137,10 +138,12 @@ class Together:
                 missing = [file for file, part in files.items() if not _is_there(staged / name / file, part)]
                 if missing:
                     other = [(report.host, report.folder)]
-                    raise CheckpointError(sharing.not_shared(self.host, self.checkpoints.folder.absolute(), other))
+                    raise CheckpointError(
+                        shared_folder.not_shared(self.host, self.checkpoints.folder.absolute(), other)
+                    )
                 parts.setdefault(name, {}).update(files)
         for name in parts:
-            durable.sync_folder(staged / name)
+            atomic_files.sync_folder(staged / name)
         return self.checkpoints.publish(staged, self.step, reports[0].files[""], parts, self.world)
 
     def _offer(self, make: Callable[[], Path]) -> _Offer:
@@ -149,7 +152,7 @@ class Together:
         if self.rank == 0:
             name, error, fenced = "", "", False
             try:
-                with durable.explained(self.doing, self.checkpoints.folder):
+                with atomic_files.explained(self.doing, self.checkpoints.folder):
                     name = make().name
             except CheckpointError as problem:
                 error, fenced = str(problem), isinstance(problem, CheckpointFenced)
@@ -177,7 +180,7 @@ class Together:
         return [msgspec.json.decode(one, type=_Report) for one in said]
 
 
-def _is_there(path: Path, part: layout.Part) -> bool:
+def _is_there(path: Path, part: manifest.Part) -> bool:
     try:
         return path.stat().st_size == part.size
     except OSError:
@@ -187,6 +190,6 @@ def _is_there(path: Path, part: layout.Part) -> bool:
 def _clear(staged: Path) -> None:
     """Remove a staging folder if it can be; otherwise a later save sweeps it."""
     try:
-        durable.drop(staged)
+        atomic_files.drop(staged)
     except OSError as error:
         log.warning("%s cannot be removed now: %s", staged, error)

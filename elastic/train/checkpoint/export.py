@@ -1,0 +1,99 @@
+"""One plain file from a checkpoint, for those who do not train: `torch.load(file, weights_only=True)`.
+
+    python -m elastic.train.export checkpoints model.pt
+
+also for sharded state, and without a process group.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from elastic.errors import CheckpointDamaged, CheckpointError, ElasticError
+from elastic.train.checkpoint import atomic_files, manifest
+from elastic.train.checkpoint.folder import Candidate, Checkpoints
+from elastic.train.warmstart import PARTS
+
+log = logging.getLogger(__name__)
+
+
+def export(checkpoint: str | os.PathLike[str], file: str | os.PathLike[str], parts: Sequence[str] = ("model",)) -> Path:
+    """Write parts of a checkpoint into one file, whole or not at all; the file.
+
+    `checkpoint` is one checkpoint's folder, or a folder of them, of which the newest whole one is taken. With one part
+    the file holds that part's tree: for `model` its state dict. With several it holds a dict of them by name, and under
+    "elastic_parts" the list of the names. Sharded tensors are written whole, on the CPU; they must fit into this
+    machine's memory. Raises CheckpointError when a part is not there, and CheckpointDamaged.
+    """
+    if not parts:
+        raise ValueError("name at least one part")
+    trees = _read(Path(checkpoint), tuple(dict.fromkeys(parts)))
+    target = Path(file)
+    content = {**trees, PARTS: list(trees)} if len(trees) > 1 else next(iter(trees.values()))
+    with atomic_files.explained(f"exporting to {target.name}", target.absolute().parent, "file"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _write(target, content)
+    return target
+
+
+def _read(place: Path, names: Sequence[str]) -> dict[str, Any]:
+    checkpoints = Checkpoints(place.parent if manifest.entry_of(place) else place, mark="")
+    for candidate in _candidates(checkpoints, place):
+        missing = [n for n in names if n not in candidate.meta.parts and n not in candidate.meta.sharded]
+        if missing:
+            there = ", ".join([*candidate.meta.parts, *candidate.meta.sharded]) or "none"
+            raise CheckpointError(f"{candidate.folder} has no part {', '.join(missing)}; it has {there}")
+        try:
+            return {name: _part(candidate, name) for name in names}
+        except CheckpointDamaged as error:
+            if manifest.entry_of(place):
+                raise CheckpointDamaged(f"{place} is damaged: {error}") from error
+            log.warning("checkpoint %s is skipped: %s", candidate.folder, error)
+    raise CheckpointError(f"there is no checkpoint in {place} that can be read")
+
+
+def _candidates(checkpoints: Checkpoints, place: Path) -> list[Candidate]:
+    entry = manifest.entry_of(place)
+    return checkpoints.candidates() if entry is None else [Candidate(entry, manifest.read_meta(entry))]
+
+
+def _part(candidate: Candidate, name: str) -> Any:
+    from elastic.train.checkpoint import replicated_part, sharded_part
+
+    if name in candidate.meta.parts:
+        return replicated_part.read(candidate.folder / f"{name}.pt", candidate.meta.parts[name], "cpu")
+    return sharded_part.read_whole(candidate.folder / name, candidate.meta.sharded[name])
+
+
+def _write(target: Path, content: Any) -> None:
+    from elastic.train.checkpoint import replicated_part
+
+    staged = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        replicated_part.write(staged, content)
+        staged.replace(target)
+    finally:
+        staged.unlink(missing_ok=True)
+    atomic_files.sync_folder(target.absolute().parent)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; its exit code."""
+    parser = argparse.ArgumentParser("python -m elastic.train.export", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("checkpoint", help="a checkpoint (step-….gN), or the folder of them: then its newest")
+    parser.add_argument("file", help="the file to write; one that is there is replaced")
+    parser.add_argument("--part", action="append", help="a part to write; again for several (default: model)")
+    given = parser.parse_args(arguments)
+    try:
+        export(given.checkpoint, given.file, given.part or ("model",))
+    except ElasticError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
