@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from elastic.train.commonstep import Holding
+from elastic.train.memory.step_agreement import Holding
 from elastic.train.restoring import Report
 from elastic.train.wishes import Wishes
 

@@ -14,7 +14,7 @@ from elastic.train import ending, nans, notes, restoring, stop, talk
 from elastic.train.checkpoint import shared_folder
 from elastic.train.checkpoint.async_saver import Saver
 from elastic.train.checkpoint.folder import Checkpoints
-from elastic.train.memory import MemoryTier
+from elastic.train.memory.tier import MemoryTier
 from elastic.train.place import Here, here, host
 from elastic.train.restore import Restored, Restorer
 from elastic.train.statedict import rng, tree

@@ -21,9 +21,9 @@ from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless, 
 from elastic.train import afresh, firstround, notes, restoring, rollback, talk
 from elastic.train.checkpoint import atomic_files, fence
 from elastic.train.checkpoint.folder import Candidate, Checkpoints
-from elastic.train.commonstep import Agreed, Holding
 from elastic.train.firstround import Said, Start
-from elastic.train.memory import MemoryTier
+from elastic.train.memory.step_agreement import Agreed, Holding
+from elastic.train.memory.tier import MemoryTier
 from elastic.train.place import Here, host
 from elastic.train.restoring import Damaged, Report, Seen
 from elastic.train.spread import spread

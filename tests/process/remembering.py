@@ -21,8 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from elastic.channel.client import VARIABLE, worker_end
 from elastic.train import talk
-from elastic.train.commonstep import Agreed, Holding
-from elastic.train.memory import MemoryTier
+from elastic.train.memory.step_agreement import Agreed, Holding
+from elastic.train.memory.tier import MemoryTier
 from elastic.train.statedict.sharded import Template
 
 

@@ -8,8 +8,8 @@ from typing import Literal
 import msgspec
 
 from elastic.train.boxes import Box
-from elastic.train.commonstep import Agreed, Cut, Held, Holding, Nothing, agree, holding
-from elastic.train.slots import Content, Head, Leaf
+from elastic.train.memory.slot import Content, Head, Leaf
+from elastic.train.memory.step_agreement import Agreed, Cut, Held, Holding, Nothing, agree, holding
 
 WORLD = 3
 Kind = Literal["node", "rank", "copy"]

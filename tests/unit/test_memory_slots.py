@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.train.boxes import Box
-from elastic.train.slots import ALIGNED_BYTES, DATA_AT, Content, Head, Layout, Leaf, NoRoom, Slot, Spec, Table
+from elastic.train.memory.slot import ALIGNED_BYTES, DATA_AT, Content, Head, Layout, Leaf, NoRoom, Slot, Spec, Table
 
 SIZE = DATA_AT + 8192
 HEAD = Head(mark="a/1", step=5, count=1, rank=2, world=4, local_world=2, replicated=True, sharded=True)

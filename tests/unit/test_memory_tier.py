@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from elastic.channel.client import WorkerEnd
-from elastic.train.commonstep import Agreed
-from elastic.train.memory import MemoryTier
-from elastic.train.pair import Pair
-from elastic.train.slots import DATA_AT, Head, Layout, Spec
+from elastic.train.memory.double_buffer import Pair
+from elastic.train.memory.slot import DATA_AT, Head, Layout, Spec
+from elastic.train.memory.step_agreement import Agreed
+from elastic.train.memory.tier import MemoryTier
 from elastic.train.statedict.sharded import Template
 from tests.unit.kept import Kept, keeping
 

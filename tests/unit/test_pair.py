@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from elastic.train.pair import Pair
-from elastic.train.slots import DATA_AT, Head, Layout, NoRoom, Spec
+from elastic.train.memory.double_buffer import Pair
+from elastic.train.memory.slot import DATA_AT, Head, Layout, NoRoom, Spec
 from tests.unit.kept import Kept, keeping
 
 LIMIT = 1 << 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic.train.toll import COMMITS, COMMITS_SKIPPED, Toll
+from elastic.train.memory.overhead import COMMITS, COMMITS_SKIPPED, Toll
 
 
 def said(step_s: float, blocked_s: list[float]) -> list[str]:

@@ -19,15 +19,16 @@ import msgspec
 import torch
 
 from elastic.channel.client import WorkerEnd
-from elastic.train import fetching, notes, talk
-from elastic.train.commonstep import Agreed, Holding, agree, holding
-from elastic.train.neighbours import Ring
-from elastic.train.pair import Pair
+from elastic.train import notes, talk
+from elastic.train.memory import transfer
+from elastic.train.memory.double_buffer import Pair
+from elastic.train.memory.overhead import Toll
+from elastic.train.memory.peer_copy import Ring
+from elastic.train.memory.slot import Content, Head, Layout, NoRoom, Sizes, Slot, Spec
+from elastic.train.memory.step_agreement import Agreed, Holding, agree, holding
 from elastic.train.shards import Shards
-from elastic.train.slots import Content, Head, Layout, NoRoom, Sizes, Slot, Spec
 from elastic.train.statedict import tree
 from elastic.train.statedict.sharded import Template
-from elastic.train.toll import Toll
 
 LOCAL_RANKS_MAX = 64
 DISTANCES_MAX = 8
@@ -253,9 +254,9 @@ class MemoryTier:
         contents: dict[int, Content] = {}
         for kind, content in found:
             if (content.head.mark, content.head.step) == self._restored:
-                contents.setdefault(fetching.NODE if kind == "node" else content.head.rank, content)
-        said = fetching.has(holdings, agreed.mark, agreed.step)
-        return fetching.fetch(self._group, contents, self._rank, said, templates)
+                contents.setdefault(transfer.NODE if kind == "node" else content.head.rank, content)
+        said = transfer.has(holdings, agreed.mark, agreed.step)
+        return transfer.fetch(self._group, contents, self._rank, said, templates)
 
     def _look(self) -> list[tuple[Kind, Content]]:
         """What lies on this node and is this rank's to offer: the replicated parts are every rank's."""

@@ -18,10 +18,10 @@ import torch
 from elastic.errors import CheckpointDamaged, TensorsMissing
 from elastic.train import talk
 from elastic.train.boxes import Box
-from elastic.train.commonstep import TRUNK_HEAD_BYTES, Held, Holding
 from elastic.train.exchange import Piece, exchange
+from elastic.train.memory.slot import Content, Leaf
+from elastic.train.memory.step_agreement import TRUNK_HEAD_BYTES, Held, Holding
 from elastic.train.shards import Shards
-from elastic.train.slots import Content, Leaf
 from elastic.train.statedict import tree
 from elastic.train.statedict.sharded import Stored, Template
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from elastic.train.pair import Pair
-from elastic.train.slots import NoRoom, Sizes, Slot
+from elastic.train.memory.double_buffer import Pair
+from elastic.train.memory.slot import NoRoom, Sizes, Slot
 
 MESSAGE_BYTES_MAX = 64 << 20
 _FIELDS = 6

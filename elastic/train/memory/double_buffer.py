@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
-from elastic.train.slots import DATA_AT, SPARE_BYTES, Content, NoRoom, Slot
+from elastic.train.memory.slot import DATA_AT, SPARE_BYTES, Content, NoRoom, Slot
 
 
 class Memory(Protocol):

@@ -22,7 +22,7 @@ import msgspec
 
 from elastic.errors import TensorsMissing
 from elastic.train.boxes import Box, plan
-from elastic.train.slots import Content, Head
+from elastic.train.memory.slot import Content, Head
 
 TRUNK_HEAD_BYTES: Final = 8
 """What a tree begins with when it is sent: the length of its leaves."""
