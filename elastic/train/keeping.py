@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from elastic.channel.client import Left, Saved, Stop, WorkerEnd, fitting
 from elastic.errors import CheckpointError
-from elastic.train import ending, nans, notes, restoring, stop, talk
+from elastic.train import ending, nans, notes, stop, talk
 from elastic.train.checkpoint import shared_folder
 from elastic.train.checkpoint.async_saver import Saver
 from elastic.train.checkpoint.folder import Checkpoints
 from elastic.train.memory.tier import MemoryTier
 from elastic.train.place import Here, here, host
-from elastic.train.restore import Restored, Restorer
+from elastic.train.restore import choose
+from elastic.train.restore.restorer import Restored, Restorer
 from elastic.train.statedict import rng, tree
 from elastic.train.statedict.parts import Part, on_its_device, without_numpy
 
@@ -111,7 +112,7 @@ class Keeper:
                 except Exception as error:
                     error.add_note(f"elastic: this was part {name} of {origin}")
                     raise
-        line = restoring.other_parts(origin, self._parts, restored.parts) if restored.step >= 0 else ""
+        line = choose.other_parts(origin, self._parts, restored.parts) if restored.step >= 0 else ""
         if line and place.rank == 0:
             notes.say(line, warn=True)
         values = restored.values

@@ -14,11 +14,11 @@ import torch
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from elastic.errors import CheckpointError
-from elastic.train import rollback
 from elastic.train.checkpoint import fence, manifest, sharded_part
 from elastic.train.checkpoint.manifest import META, Entry, Meta, Part
 from elastic.train.memory import slot as slots
 from elastic.train.memory.slot import Head, Layout, Slot, Spec
+from elastic.train.restore import rollback
 from elastic.train.statedict import tree
 from tests.fuzz.target import Target, scratch
 

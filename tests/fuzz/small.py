@@ -10,7 +10,7 @@ from elastic.core import generation_codec, keys
 from elastic.core.model import Saved, contradiction
 from elastic.errors import ConfigError, DocumentError
 from elastic.store.protocol import Entry
-from elastic.train.wishes import newest_known
+from elastic.train.restore.options import newest_known
 from launcher.agent.history_writer import in_words
 from launcher.doctor.job import reach_check
 from launcher.history import events as history

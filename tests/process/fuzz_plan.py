@@ -15,11 +15,11 @@ Mode = Literal["ddp", "manual", "fsdp", "solo", "none"]
 PLACES: Final = {
     "start": ("elastic.train.meeting:Meeting.meet", "elastic.train.meeting:Meeting._gather"),
     "restore": (
-        "elastic.train.restore:Restorer.run",
-        "elastic.train.restore:Restorer._look",
-        "elastic.train.restore:Restorer._from_memory",
-        "elastic.train.restore:Restorer._from_disk",
-        "elastic.train.restore:Restorer.ready",
+        "elastic.train.restore.restorer:Restorer.run",
+        "elastic.train.restore.restorer:Restorer._look",
+        "elastic.train.restore.restorer:Restorer._from_memory",
+        "elastic.train.restore.restorer:Restorer._from_disk",
+        "elastic.train.restore.restorer:Restorer.ready",
         "elastic.train.memory.tier:MemoryTier.agree",
         "elastic.train.memory.transfer:fetch",
         "elastic.train.keeping:Keeper._take_over",

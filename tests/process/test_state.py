@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from elastic.channel.client import Hopeless, Said, Saved, said
 from elastic.testing import Failure, Loss, Planned, Result, RunFailed, World, reached, record, run
-from elastic.train.rollback import RECORD, Record
+from elastic.train.restore.rollback import RECORD, Record
 from tests.process import scripts, training
 
 EPOCHS = 3

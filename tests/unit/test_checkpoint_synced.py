@@ -12,7 +12,7 @@ import torch
 
 from elastic.train.checkpoint import Checkpoints, fence
 from elastic.train.checkpoint.async_saver import Saver
-from elastic.train.rollback import RECORD, rollback
+from elastic.train.restore.rollback import RECORD, rollback
 
 What = int | frozenset[str]
 

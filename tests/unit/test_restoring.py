@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
-from elastic.train.restoring import (
+from elastic.train.restore.choose import (
     Choice,
     Damaged,
     Known,

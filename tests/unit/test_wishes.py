@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from elastic.train.restoring import Known
-from elastic.train.wishes import Wishes, newest_known, wished
+from elastic.train.restore.choose import Known
+from elastic.train.restore.options import Wishes, newest_known, wished
 
 FLAGS = {"ELASTIC_RESTORE_STEP": "30", "ELASTIC_RESUME_FROM": "/flags", "ELASTIC_ALLOW_ROLLBACK": "1"}
 

@@ -25,8 +25,9 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from elastic.errors import CheckpointDamaged, CheckpointError
-from elastic.train import restoring, talk
+from elastic.train import talk
 from elastic.train.checkpoint import atomic_files, manifest, replicated_part
+from elastic.train.restore import choose
 from elastic.train.statedict.sharded import Stored, Template
 
 METADATA = ".metadata"
@@ -141,12 +142,12 @@ def _verify(folder: Path, files: Mapping[str, manifest.Part], group: Any) -> Non
                 replicated_part.verify(folder / file, files[file])
         metadata(folder)
     except CheckpointDamaged as error:
-        found = restoring.word(CheckpointDamaged(f"{folder.name}: {error}"), hopeless=not atomic_files.passing(error))
+        found = choose.word(CheckpointDamaged(f"{folder.name}: {error}"), hopeless=not atomic_files.passing(error))
     for verdict in [found] if world == 1 else talk.gather(found, group):
         if verdict:
             text = verdict[1:].decode()
             # On every rank it has the kind of cause that it has where it was found (`durable.passing`).
-            raise CheckpointDamaged(text) from (None if restoring.hopeless_word(verdict) else OSError(text))
+            raise CheckpointDamaged(text) from (None if choose.hopeless_word(verdict) else OSError(text))
 
 
 class _Unpickler(pickle.Unpickler):

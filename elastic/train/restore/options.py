@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from elastic.errors import ConfigError
-from elastic.train.restoring import Known
+from elastic.train.restore.choose import Known
 from elastic.unreadable import UNREADABLE
 
 _known = msgspec.json.Decoder(Known)

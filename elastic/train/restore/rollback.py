@@ -19,7 +19,7 @@ import msgspec
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
 from elastic.train.checkpoint import atomic_files, manifest
 from elastic.train.checkpoint.folder import Checkpoints
-from elastic.train.restoring import Damaged
+from elastic.train.restore.choose import Damaged
 from elastic.unreadable import UNREADABLE
 
 RECORD = "rollback.json"

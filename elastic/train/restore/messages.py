@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from elastic.train.memory.step_agreement import Holding
-from elastic.train.restoring import Report
-from elastic.train.wishes import Wishes
+from elastic.train.restore.choose import Report
+from elastic.train.restore.options import Wishes
 
 
 class Start(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 A collective in rounds. First every rank says what it can read and what it was told. Then the newest is tried, and who
 cannot read it receives it from who can. What the job has committed and nobody can read is an error
-(`elastic.train.restoring` has the rules).
+(`elastic.train.restore.choose` has the rules).
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ import msgspec
 
 from elastic.channel.client import Listening, WorkerEnd
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless, TensorsDiffer, TensorsMissing
-from elastic.train import afresh, firstround, notes, restoring, rollback, talk
+from elastic.train import notes, talk
 from elastic.train.checkpoint import atomic_files, fence
 from elastic.train.checkpoint.folder import Candidate, Checkpoints
-from elastic.train.firstround import Said, Start
 from elastic.train.memory.step_agreement import Agreed, Holding
 from elastic.train.memory.tier import MemoryTier
 from elastic.train.place import Here, host
-from elastic.train.restoring import Damaged, Report, Seen
+from elastic.train.restore import choose, initial_state, messages, rollback
+from elastic.train.restore.choose import Damaged, Report, Seen
+from elastic.train.restore.messages import Said, Start
+from elastic.train.restore.options import Wishes, newest_known, wished
 from elastic.train.spread import spread
 from elastic.train.statedict.parts import Part, Sharded, ShardedModule
-from elastic.train.wishes import Wishes, newest_known, wished
 
 UNSEEN: Final = b"-"
 """What a rank says of a checkpoint that it does not see."""
@@ -85,11 +86,11 @@ class Restorer:
             wished(os.environ, step, resume_from, allow_rollback=allow_rollback)
         )
         wishes = start.wishes
-        choices = restoring.choices(reports)
+        choices = choose.choices(reports)
         newest = choices[0].seen.step if choices else -1
         agreed = self._memory.choose(holdings, since=start.since)
         if agreed is not None and agreed.step >= newest:
-            lost = restoring.check_newest(agreed.step, reports, allow_rollback=wishes.allow_rollback)
+            lost = choose.check_newest(agreed.step, reports, allow_rollback=wishes.allow_rollback)
             try:
                 return dataclasses.replace(self._from_memory(agreed, holdings, lost), newest=newest)
             except (CheckpointDamaged, TensorsDiffer, TensorsMissing) as error:  # The same on all ranks.
@@ -117,19 +118,19 @@ class Restorer:
         said = self._exchange(Said(report or _blind(), holding, early=report is None, start=start))
         start = said[0].start
         assert start is not None
-        restoring.raise_first([start.word.encode()])
+        choose.raise_first([start.word.encode()])
         reports = [one.report for one in said]
         if start.wishes.step is not None or any(one.early for one in said):
             candidates, again = self._look()
             reports = [one.report for one in self._exchange(Said(again, Holding()))]
         mark = self._checkpoints.mark
         self.shared = bool(mark) and all(report.token == mark for report in reports)
-        if wrong := restoring.trouble(reports):
+        if wrong := choose.trouble(reports):
             raise CheckpointError(wrong)
-        return start, candidates, restoring.without(reports, start.aside), [one.holding for one in said]
+        return start, candidates, choose.without(reports, start.aside), [one.holding for one in said]
 
     def _exchange(self, mine: Said) -> list[Said]:
-        return [firstround.decoder.decode(one) for one in talk.gather(msgspec.json.encode(mine), self._here.group)]
+        return [messages.decoder.decode(one) for one in talk.gather(msgspec.json.encode(mine), self._here.group)]
 
     def _start(self, wishes: Wishes) -> Start:
         """On rank 0: wait until its folder carries this generation's mark, and set newer checkpoints aside if asked."""
@@ -141,7 +142,7 @@ class Restorer:
                 rollback.rollback(self._checkpoints, wishes.step, run)
             record = rollback.rolled_back(self._checkpoints.folder)
         except CheckpointError as error:
-            word = restoring.word(error, hopeless=isinstance(error, RestoreHopeless))
+            word = choose.word(error, hopeless=isinstance(error, RestoreHopeless))
             return Start(wishes, word=word.decode())
         if record is not None:  # The generations of another run are counted anew.
             since, aside = record.generation if record.run == run else 0, rollback.names_aside(record)
@@ -193,7 +194,7 @@ class Restorer:
 
     def _from_disk(
         self,
-        choices: list[restoring.Choice],
+        choices: list[choose.Choice],
         candidates: Mapping[Seen, Candidate],
         reports: list[Report],
         wishes: Wishes,
@@ -206,12 +207,12 @@ class Restorer:
             told = talk.gather(why, self._here.group)
             holders = [not word for word in told]
             damage = [word for word in told if word not in (b"", UNSEEN)]
-            hopeless &= all(map(restoring.hopeless_word, damage))
+            hopeless &= all(map(choose.hopeless_word, damage))
             if not any(holders):
                 bad.append(Damaged.of(choice.seen.name, damage[0][1:].decode()))
                 continue
             step, allowed = choice.seen.step, wishes.allow_rollback
-            lost = restoring.check_newest(step, reports, allow_rollback=allowed, damaged=bad, hopeless=hopeless)
+            lost = choose.check_newest(step, reports, allow_rollback=allowed, damaged=bad, hopeless=hopeless)
             given = spread(trees, holders, self._here.group) if not self._here.alone else dict(trees or {})
             if self._sharded:
                 try:
@@ -222,13 +223,13 @@ class Restorer:
                     continue
             where = f"{reports[holders.index(True)].folder}/{choice.seen.name}"
             helped = f", sent to {holders.count(False)} ranks that cannot read it" if not all(holders) else ""
-            skipped = restoring.skipped(choice.seen, reports, bad)
+            skipped = choose.skipped(choice.seen, reports, bad)
             self._say(f"resumed at step {step} from {where}{helped}{skipped}{f'; {lost}' if lost else ''}")
             random = given.pop("rng", None)
             found = _restored(step, self._completed(given), self._own_random(random), on_disk=True)
             return dataclasses.replace(found, newest=step)
         allowed = wishes.allow_rollback
-        lost = restoring.check_newest(-1, reports, allow_rollback=allowed, damaged=bad, hopeless=hopeless)
+        lost = choose.check_newest(-1, reports, allow_rollback=allowed, damaged=bad, hopeless=hopeless)
         return self._afresh(wishes.resume_from, lost)
 
     def _read(self, candidate: Candidate | None) -> tuple[dict[str, Any] | None, bytes]:
@@ -240,7 +241,7 @@ class Restorer:
                 raise RestoreHopeless(why)
             return self._checkpoints.read(candidate, map_location="cpu"), b""
         except CheckpointError as error:
-            return None, restoring.word(error, hopeless=not atomic_files.passing(error))
+            return None, choose.word(error, hopeless=not atomic_files.passing(error))
 
     def _mismatch(self, candidate: Candidate) -> str:
         """Say which part was saved in another way than this script keeps it; "" if none was."""
@@ -252,7 +253,7 @@ class Restorer:
         return ""
 
     def _read_sharded(
-        self, choice: restoring.Choice, mine: Candidate | None, holders: list[bool], reports: list[Report]
+        self, choice: choose.Choice, mine: Candidate | None, holders: list[bool], reports: list[Report]
     ) -> dict[str, Any]:
         if not all(holders):
             blind = ", ".join(sorted({reports[rank].host for rank, holds in enumerate(holders) if not holds}))
@@ -277,7 +278,7 @@ class Restorer:
     def _afresh(self, warm: str | None, lost: str) -> Restored:
         """Nothing was saved yet: from --resume_from, or from the start. Rank 0's parts count for all."""
         if warm is not None:
-            given = afresh.warm(self._here, self._checkpoints, self._parts, warm)
+            given = initial_state.warm(self._here, self._checkpoints, self._parts, warm)
             if not given.keys() & self._parts.keys():
                 raise RestoreHopeless(
                     f"--resume_from {warm}: it has the parts {', '.join(given)}, and elastic.State has "
@@ -295,7 +296,7 @@ class Restorer:
     def _completed(self, given: dict[str, Any]) -> dict[str, Any]:
         """What was restored; for replicated parts that are not in it, rank 0's on the other ranks."""
         missing = {name: part for name, part in self._parts.items() if not part.sharded and name not in given}
-        return given if self._here.alone or not missing else given | afresh.of_rank_0(self._here, missing)
+        return given if self._here.alone or not missing else given | initial_state.of_rank_0(self._here, missing)
 
     def _say(self, text: str, *, warn: bool = False) -> None:
         if self._here.rank == 0:

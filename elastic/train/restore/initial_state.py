@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
-from elastic.train import restoring, talk
+from elastic.train import talk
 from elastic.train.checkpoint import atomic_files, replicated_part
 from elastic.train.checkpoint.folder import Candidate, Checkpoints
 from elastic.train.place import Here
+from elastic.train.restore import choose
+from elastic.train.restore.resume_from import resume_from
 from elastic.train.spread import spread
 from elastic.train.statedict import tree
 from elastic.train.statedict.parts import Part, Sharded
-from elastic.train.warmstart import resume_from
 
 
 def warm(place: Here, checkpoints: Checkpoints, parts: Mapping[str, Part], path: str) -> dict[str, Any]:
@@ -49,10 +50,10 @@ def _whole(
         trees, candidate = _read(checkpoints, parts, path, damaged)
         folder = str(candidate.folder) if candidate is not None else ""
     except (CheckpointError, ConfigError) as failed:
-        said = restoring.word(failed, hopeless=not atomic_files.passing(failed))
+        said = choose.word(failed, hopeless=not atomic_files.passing(failed))
     told = talk.gather(said, place.group)
     if all(told):
-        restoring.raise_first(told)
+        choose.raise_first(told)
     first = told.index(b"")
     if not place.alone:
         holders = [rank == first for rank in range(place.world_size)]

@@ -1,0 +1,1 @@
+"""All ranks agree on one checkpoint and continue from it."""
