@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from elastic.channel.client import Left, Saved, Stop, WorkerEnd, fitting
 from elastic.errors import CheckpointError
-from elastic.train import ending, nans, notes, stop, talk
+from elastic.train import ending, nans, notes, stop
 from elastic.train.checkpoint import shared_folder
 from elastic.train.checkpoint.async_saver import Saver
 from elastic.train.checkpoint.folder import Checkpoints
+from elastic.train.comm import byte_collectives
 from elastic.train.memory.tier import MemoryTier
 from elastic.train.place import Here, here, host
 from elastic.train.restore import choose
@@ -212,7 +213,7 @@ class Keeper:
                 )
             return
         missing = b"" if self._saved_step == step else b"missing"  # Rank 0 alone may know that a save failed.
-        if any(talk.gather(missing, self._here.group)):
+        if any(byte_collectives.gather(missing, self._here.group)):
             self._state._check_alone()
             replicated, sharded = self._take(step)
             if self.checks:
@@ -239,7 +240,7 @@ class Keeper:
 
     def _to_disk(self, step: int, replicated: dict[str, Any], own: dict[str, Any], sharded: dict[str, Any]) -> None:
         self._saved_step = -1
-        everybody = talk.gather(tree.pack(own["rng"]), self._here.group)
+        everybody = byte_collectives.gather(tree.pack(own["rng"]), self._here.group)
 
         def random() -> dict[str, Any]:
             ranks = {str(rank): tree.unpack(data) for rank, data in enumerate(everybody)}
@@ -260,11 +261,11 @@ class Keeper:
         if place.rank == 0:
             with contextlib.suppress(CheckpointError):  # The save itself says the same.
                 token = shared_folder.write_token(folder)
-        token = talk.broadcast(token.encode() if place.rank == 0 else None, 0, place.group).decode()
+        token = byte_collectives.broadcast(token.encode() if place.rank == 0 else None, 0, place.group).decode()
         if not token:
             return
         words = [host(), str(folder.absolute()), str(int(shared_folder.sees_token(folder, token)))]
-        told = [one.decode().split("\n") for one in talk.gather("\n".join(words).encode(), place.group)]
+        told = [one.decode().split("\n") for one in byte_collectives.gather("\n".join(words).encode(), place.group)]
         blind = [(host, where) for host, where, sees in told if sees == "0"]
         self._shared = not blind
         if place.rank == 0:

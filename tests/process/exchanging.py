@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from elastic.errors import CheckpointError
-from elastic.train import exchange as module
-from elastic.train.boxes import Box
-from elastic.train.exchange import Piece, as_bytes, exchange
+from elastic.train.comm import redistribute as module
+from elastic.train.comm.chunks import Box
+from elastic.train.comm.redistribute import Piece, as_bytes, exchange
 
 DTYPES = [
     torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64,

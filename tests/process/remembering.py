@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from elastic.channel.client import VARIABLE, worker_end
-from elastic.train import talk
+from elastic.train.comm import byte_collectives
 from elastic.train.memory.step_agreement import Agreed, Holding
 from elastic.train.memory.tier import MemoryTier
 from elastic.train.statedict.sharded import Template
@@ -73,7 +73,7 @@ def commits(rank: int, world: int, *, steps: list[int], differing: bool = False,
 
 def agree(mine: MemoryTier, *, sharded: bool = False) -> tuple[Agreed | None, list[Holding]]:
     """The step that all ranks go on from, and what each has; the group is the one of all ranks."""
-    said = talk.gather(msgspec.json.encode(mine.held(sharded=sharded)))
+    said = byte_collectives.gather(msgspec.json.encode(mine.held(sharded=sharded)))
     holdings = [msgspec.json.decode(one, type=Holding) for one in said]
     return mine.choose(holdings), holdings
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.errors import TensorsMissing
-from elastic.train.boxes import Box, Transfer, overlap, plan, split, without
+from elastic.train.comm.chunks import Box, Transfer, overlap, plan, split, without
 
 Cell = tuple[int, ...]
 

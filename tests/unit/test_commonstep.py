@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from elastic.train.boxes import Box
+from elastic.train.comm.chunks import Box
 from elastic.train.memory.slot import Content, Head, Leaf
 from elastic.train.memory.step_agreement import Agreed, Cut, Held, Holding, Nothing, agree, holding
 

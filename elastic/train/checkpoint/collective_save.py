@@ -23,9 +23,9 @@ import msgspec
 import torch.distributed as dist
 
 from elastic.errors import CheckpointError, CheckpointFenced
-from elastic.train import talk
 from elastic.train.checkpoint import atomic_files, manifest, sharded_part, shared_folder
 from elastic.train.checkpoint.folder import Checkpoints, check_names, write
+from elastic.train.comm import byte_collectives
 
 Trees = Mapping[str, Any]
 
@@ -168,7 +168,7 @@ class Together:
     def _heard(self, said: _Offer | None) -> _Offer:
         first = dist.get_global_rank(self.group, 0) if self.group is not None else 0
         data = None if said is None else msgspec.json.encode(said)
-        return msgspec.json.decode(talk.broadcast(data, first, self.group), type=_Offer)
+        return msgspec.json.decode(byte_collectives.broadcast(data, first, self.group), type=_Offer)
 
     def _report(self, **known: Any) -> _Report:
         return _Report(self.host, str(self.checkpoints.folder.absolute()), **known)
@@ -176,7 +176,7 @@ class Together:
     def _gather(self, report: _Report) -> list[_Report]:
         if self.world == 1:
             return [report]
-        said = talk.gather(msgspec.json.encode(report), self.group)
+        said = byte_collectives.gather(msgspec.json.encode(report), self.group)
         return [msgspec.json.decode(one, type=_Report) for one in said]
 
 

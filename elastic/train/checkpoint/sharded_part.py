@@ -25,8 +25,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from elastic.errors import CheckpointDamaged, CheckpointError
-from elastic.train import talk
 from elastic.train.checkpoint import atomic_files, manifest, replicated_part
+from elastic.train.comm import byte_collectives
 from elastic.train.restore import choose
 from elastic.train.statedict.sharded import Stored, Template
 
@@ -143,7 +143,7 @@ def _verify(folder: Path, files: Mapping[str, manifest.Part], group: Any) -> Non
         metadata(folder)
     except CheckpointDamaged as error:
         found = choose.word(CheckpointDamaged(f"{folder.name}: {error}"), hopeless=not atomic_files.passing(error))
-    for verdict in [found] if world == 1 else talk.gather(found, group):
+    for verdict in [found] if world == 1 else byte_collectives.gather(found, group):
         if verdict:
             text = verdict[1:].decode()
             # On every rank it has the kind of cause that it has where it was found (`durable.passing`).

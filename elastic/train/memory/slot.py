@@ -26,7 +26,7 @@ from typing import NamedTuple
 import msgspec
 import torch
 
-from elastic.train.boxes import Box
+from elastic.train.comm.chunks import Box
 from elastic.unreadable import UNREADABLE
 
 DATA_AT = 4096

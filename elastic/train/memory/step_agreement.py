@@ -21,7 +21,7 @@ from typing import Final, Literal
 import msgspec
 
 from elastic.errors import TensorsMissing
-from elastic.train.boxes import Box, plan
+from elastic.train.comm.chunks import Box, plan
 from elastic.train.memory.slot import Content, Head
 
 TRUNK_HEAD_BYTES: Final = 8

@@ -19,14 +19,15 @@ import msgspec
 import torch
 
 from elastic.channel.client import WorkerEnd
-from elastic.train import notes, talk
+from elastic.train import notes
+from elastic.train.comm import byte_collectives
+from elastic.train.comm.local_shard import Shards
 from elastic.train.memory import transfer
 from elastic.train.memory.double_buffer import Pair
 from elastic.train.memory.overhead import Toll
 from elastic.train.memory.peer_copy import Ring
 from elastic.train.memory.slot import Content, Head, Layout, NoRoom, Sizes, Slot, Spec
 from elastic.train.memory.step_agreement import Agreed, Holding, agree, holding
-from elastic.train.shards import Shards
 from elastic.train.statedict import tree
 from elastic.train.statedict.sharded import Template
 
@@ -138,7 +139,7 @@ class MemoryTier:
             if self._rank == 0:
                 notes.say(self._refused)
         if sharded and self._rings:
-            self._together = b"on" in talk.gather(b"" if self._refused else b"on", self._group)
+            self._together = b"on" in byte_collectives.gather(b"" if self._refused else b"on", self._group)
         self.on = self._together or not self._refused
         if sharded and self._bare and self._rank == 0 and self.on:
             notes.say(

@@ -16,12 +16,12 @@ import msgspec
 import torch
 
 from elastic.errors import CheckpointDamaged, TensorsMissing
-from elastic.train import talk
-from elastic.train.boxes import Box
-from elastic.train.exchange import Piece, exchange
+from elastic.train.comm import byte_collectives
+from elastic.train.comm.chunks import Box
+from elastic.train.comm.local_shard import Shards
+from elastic.train.comm.redistribute import Piece, exchange
 from elastic.train.memory.slot import Content, Leaf
 from elastic.train.memory.step_agreement import TRUNK_HEAD_BYTES, Held, Holding
-from elastic.train.shards import Shards
 from elastic.train.statedict import tree
 from elastic.train.statedict.sharded import Stored, Template
 
@@ -158,7 +158,7 @@ def _trunks(
         except pickle.UnpicklingError:
             strange = ", ".join(tree.unsafe(one[end:])) or "what torch.load refuses"
             wrong = f"the copy in memory holds {strange}, which is not loaded for safety"
-    if said_wrong := [word for word in talk.gather(wrong.encode(), group) if word]:
+    if said_wrong := [word for word in byte_collectives.gather(wrong.encode(), group) if word]:
         raise CheckpointDamaged(said_wrong[0].decode())
     return found
 

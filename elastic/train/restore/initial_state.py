@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
-from elastic.train import talk
 from elastic.train.checkpoint import atomic_files, replicated_part
 from elastic.train.checkpoint.folder import Candidate, Checkpoints
+from elastic.train.comm import byte_collectives
+from elastic.train.comm.broadcast_tree import spread
 from elastic.train.place import Here
 from elastic.train.restore import choose
 from elastic.train.restore.resume_from import resume_from
-from elastic.train.spread import spread
 from elastic.train.statedict import tree
 from elastic.train.statedict.parts import Part, Sharded
 
@@ -51,14 +51,16 @@ def _whole(
         folder = str(candidate.folder) if candidate is not None else ""
     except (CheckpointError, ConfigError) as failed:
         said = choose.word(failed, hopeless=not atomic_files.passing(failed))
-    told = talk.gather(said, place.group)
+    told = byte_collectives.gather(said, place.group)
     if all(told):
         choose.raise_first(told)
     first = told.index(b"")
     if not place.alone:
         holders = [rank == first for rank in range(place.world_size)]
         trees = spread(trees if place.rank == first else None, holders, place.group)
-        folder = talk.broadcast(folder.encode() if place.rank == first else None, first, place.group).decode()
+        folder = byte_collectives.broadcast(
+            folder.encode() if place.rank == first else None, first, place.group
+        ).decode()
     given = dict(trees or {})
     given.pop("rng", None)
     return given, folder
@@ -119,7 +121,7 @@ def _seen(place: Here, folder: str) -> bool:
         mine = b"sharded" if sharded else b"whole"
     except (CheckpointError, ConfigError):
         mine = b""
-    told = talk.gather(mine, place.group)
+    told = byte_collectives.gather(mine, place.group)
     if b"sharded" in told and b"" in told:
         raise CheckpointError(
             f"--resume_from {folder} has sharded parts and is not seen by rank {told.index(b'')}; it must lie where "

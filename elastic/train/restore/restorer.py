@@ -18,9 +18,11 @@ import msgspec
 
 from elastic.channel.client import Listening, WorkerEnd
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless, TensorsDiffer, TensorsMissing
-from elastic.train import notes, talk
+from elastic.train import notes
 from elastic.train.checkpoint import atomic_files, fence
 from elastic.train.checkpoint.folder import Candidate, Checkpoints
+from elastic.train.comm import byte_collectives
+from elastic.train.comm.broadcast_tree import spread
 from elastic.train.memory.step_agreement import Agreed, Holding
 from elastic.train.memory.tier import MemoryTier
 from elastic.train.place import Here, host
@@ -28,7 +30,6 @@ from elastic.train.restore import choose, initial_state, messages, rollback
 from elastic.train.restore.choose import Damaged, Report, Seen
 from elastic.train.restore.messages import Said, Start
 from elastic.train.restore.options import Wishes, newest_known, wished
-from elastic.train.spread import spread
 from elastic.train.statedict.parts import Part, Sharded, ShardedModule
 
 UNSEEN: Final = b"-"
@@ -101,7 +102,7 @@ class Restorer:
         """The last round: from now on a planned stop may be asked for with a word, and memory may be written again."""
         if self._end is not None:
             self._end.send(Listening())
-        talk.gather(b"", self._here.group)
+        byte_collectives.gather(b"", self._here.group)
 
     # The rounds.
 
@@ -130,7 +131,9 @@ class Restorer:
         return start, candidates, choose.without(reports, start.aside), [one.holding for one in said]
 
     def _exchange(self, mine: Said) -> list[Said]:
-        return [messages.decoder.decode(one) for one in talk.gather(msgspec.json.encode(mine), self._here.group)]
+        return [
+            messages.decoder.decode(one) for one in byte_collectives.gather(msgspec.json.encode(mine), self._here.group)
+        ]
 
     def _start(self, wishes: Wishes) -> Start:
         """On rank 0: wait until its folder carries this generation's mark, and set newer checkpoints aside if asked."""
@@ -204,7 +207,7 @@ class Restorer:
         for choice in choices:
             mine = candidates.get(choice.seen)
             trees, why = self._read(mine)
-            told = talk.gather(why, self._here.group)
+            told = byte_collectives.gather(why, self._here.group)
             holders = [not word for word in told]
             damage = [word for word in told if word not in (b"", UNSEEN)]
             hopeless &= all(map(choose.hopeless_word, damage))

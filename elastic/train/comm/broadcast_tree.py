@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import torch
 
-from elastic.train import talk
-from elastic.train.boxes import Box
-from elastic.train.exchange import Piece, exchange
+from elastic.train.comm import byte_collectives
+from elastic.train.comm.chunks import Box
+from elastic.train.comm.redistribute import Piece, exchange
 from elastic.train.statedict import tree
 
 
@@ -35,8 +35,8 @@ def spread(trees: Mapping[str, Any] | None, holders: Sequence[bool], group: Any)
     rest, tensors = tree.take_apart(dict(trees)) if trees is not None else (None, [])
     leaves = [_Leaf(str(one.dtype).removeprefix("torch."), tuple(one.shape)) for one in tensors]
     mine = torch.distributed.get_rank(group)
-    told = talk.broadcast(tree.pack(rest) if mine == source else None, source, group)
-    table = talk.broadcast(msgspec.json.encode(leaves) if mine == source else None, source, group)
+    told = byte_collectives.broadcast(tree.pack(rest) if mine == source else None, source, group)
+    table = byte_collectives.broadcast(msgspec.json.encode(leaves) if mine == source else None, source, group)
     offers: dict[str, list[Piece]] = {}
     needs: dict[str, Piece] = {}
     if trees is not None:

@@ -1,6 +1,6 @@
 """Tensors between ranks: everybody says what it has and what it needs, and gets what it needs.
 
-Who sends what to whom is planned by `elastic.train.boxes`, the same on every rank. The bytes go over a gloo group, from
+Who sends what to whom is planned by `elastic.train.comm.chunks`, the same on every rank. The bytes go over a gloo group, from
 and to CPU memory; nothing is pickled. Parts of one rank for another that are small travel together. The messages of
 all ranks have one order, and a rank that has enough of them on the way waits for its oldest, so no two ranks ever wait
 for each other.
@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 
 from elastic.errors import TensorsDiffer
-from elastic.train import talk
-from elastic.train.boxes import Box, Transfer, overlap, plan, split
+from elastic.train.comm import byte_collectives
+from elastic.train.comm.chunks import Box, Transfer, overlap, plan, split
 
 MESSAGE_BYTES_MAX = 64 << 20
 """Bytes of one message."""
@@ -65,7 +65,7 @@ def exchange(group: Any, offers: Mapping[str, Sequence[Piece]], needs: Mapping[s
     nobody has a part that somebody needs, and `TensorsDiffer` when types or shapes do not fit; both on all ranks,
     before anything is sent.
     """
-    said = [_decoder.decode(one) for one in talk.gather(msgspec.json.encode(_said(offers, needs)), group)]
+    said = [_decoder.decode(one) for one in byte_collectives.gather(msgspec.json.encode(_said(offers, needs)), group)]
     trouble = disagreement(said)
     if trouble is not None:
         raise TensorsDiffer(trouble)

@@ -1,0 +1,1 @@
+"""Collectives of the library: messages as bytes, trees of tensors, redistribution of shards."""
