@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from elastic.environ import Environ
     from elastic.script.relaunch import config as config
-    from elastic.train.batch import batch as batch
     from elastic.train.checkpoint.export import export as export
+    from elastic.train.data.batch import batch as batch
+    from elastic.train.data.sampler import ElasticSampler as ElasticSampler
+    from elastic.train.data.stream import ElasticStream as ElasticStream
     from elastic.train.progress import preparing as preparing
     from elastic.train.progress import ready as ready
     from elastic.train.progress import report as report
-    from elastic.train.sampler import ElasticSampler as ElasticSampler
     from elastic.train.start import init as init
     from elastic.train.state import State as State
     from elastic.train.state import epochs as epochs
-    from elastic.train.stream import ElasticStream as ElasticStream
 
 LAZY: Final[Mapping[str, str]] = {
-    "ElasticSampler": "elastic.train.sampler",
-    "ElasticStream": "elastic.train.stream",
+    "ElasticSampler": "elastic.train.data.sampler",
+    "ElasticStream": "elastic.train.data.stream",
     "State": "elastic.train.state",
-    "batch": "elastic.train.batch",
+    "batch": "elastic.train.data.batch",
     "config": "elastic.script.relaunch",
     "epochs": "elastic.train.state",
     "export": "elastic.train.checkpoint.export",

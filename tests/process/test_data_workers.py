@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 import elastic
-from elastic.train.order import Plan, Rule
+from elastic.train.data.batch_plan import Plan, Rule
 from tests.unit.schedules import Phase, Served, Source, served
 
 SCHEDULES = (

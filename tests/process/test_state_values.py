@@ -12,7 +12,7 @@ import torch
 
 import elastic
 from elastic.testing import Failure, Loss, Planned, RunFailed, World, reached, record, run
-from elastic.train.permutation import Permutation
+from elastic.train.data.permutation import Permutation
 
 
 class Odd:

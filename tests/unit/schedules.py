@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from elastic.train.sampler import ElasticSampler
-from elastic.train.stream import ElasticStream
+from elastic.train.data.sampler import ElasticSampler
+from elastic.train.data.stream import ElasticStream
 
 Source = ElasticSampler | ElasticStream
 

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 import elastic
 from elastic.errors import ConfigError
-from elastic.train.batch import Batch
+from elastic.train.data.batch import Batch
 
 
 def bound(world: int, rank: int = 0, **values: Any) -> tuple[Batch, elastic.ElasticSampler]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.errors import ConfigError
-from elastic.train.order import Micro, Plan, Rule, steps_of
+from elastic.train.data.batch_plan import Micro, Plan, Rule, steps_of
 
 RULES = st.one_of(
     st.builds(Rule, per_rank=st.integers(1, 9), drop_last=st.booleans()),

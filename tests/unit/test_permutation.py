@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic.train.permutation import BLOCK, Permutation
+from elastic.train.data.permutation import BLOCK, Permutation
 
 LENGTH = 5 * BLOCK
 SHUFFLED = [Permutation(LENGTH, 3, None).take(epoch, range(LENGTH)) for epoch in range(2)]

@@ -7,7 +7,7 @@
             ...
             state.commit(every=50)
 
-The samples of an epoch are cut into steps and shared among the ranks as `elastic.train.order` says, without knowing
+The samples of an epoch are cut into steps and shared among the ranks as `elastic.train.data.batch_plan` says, without knowing
 how many there are: one step is read ahead. Every rank reads the whole stream and keeps its share, and so does each
 DataLoader worker; the stream is best one of names, lines or offsets, and the work is best done in `collate_fn`, which
 sees only what is kept. What is consumed is read over after a world change, or skipped at once if the stream has a
@@ -29,11 +29,11 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
 from elastic.errors import ConfigError
-from elastic.train.alone import alone
-from elastic.train.batch import Batch
-from elastic.train.inepoch import InEpoch
-from elastic.train.iteration import check_thread
-from elastic.train.order import Rule, micro_batches, steps_of
+from elastic.train.data.batch import Batch
+from elastic.train.data.batch_plan import Rule, micro_batches, steps_of
+from elastic.train.data.epoch_position import InEpoch
+from elastic.train.data.iteration import check_thread
+from elastic.train.data.worker_info import alone
 from elastic.train.ranks import rank_and_world
 
 OURS: Final = ("sampler", "batch_sampler", "shuffle", "in_order")

@@ -5,10 +5,10 @@
 
 Each sample of an epoch is used once in committed work, whatever happens to the world in between. What a DataLoader has
 fetched but the loop has not taken, and what the loop took after the last commit, is served again. How samples are
-shared among the ranks is said in `elastic.train.order`.
+shared among the ranks is said in `elastic.train.data.batch_plan`.
 
 **The order.** With `shuffle` it is `torch.randperm(length, generator=g)`, where g is a `torch.Generator()` on the CPU
-that got `g.manual_seed(seed_of(seed, epoch))`, with `seed_of` from `elastic.train.permutation`; without it, 0, 1, 2 …
+that got `g.manual_seed(seed_of(seed, epoch))`, with `seed_of` from `elastic.train.data.permutation`; without it, 0, 1, 2 …
 With `order=` it is what `order(epoch)` returns: a sequence of indices (a list, an array or a tensor; weighted, repeated
 or a subset), which must be the same at each call with the same epoch on every rank; so seed what is drawn there:
 
@@ -37,12 +37,12 @@ from typing import Any
 from torch.utils.data import Sampler
 
 from elastic.errors import ConfigError
-from elastic.train.batch import Batch
-from elastic.train.caller import Caller, find
-from elastic.train.inepoch import InEpoch
-from elastic.train.iteration import Iteration, rule_for
-from elastic.train.order import Plan
-from elastic.train.permutation import Permutation
+from elastic.train.data.batch import Batch
+from elastic.train.data.batch_plan import Plan
+from elastic.train.data.epoch_position import InEpoch
+from elastic.train.data.iteration import Iteration, rule_for
+from elastic.train.data.loader_probe import Caller, find
+from elastic.train.data.permutation import Permutation
 from elastic.train.ranks import rank_and_world
 
 

@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 from elastic.errors import ConfigError
 from elastic.train import notes
-from elastic.train.batch import Batch
+from elastic.train.data.batch import Batch
 from elastic.train.ranks import rank_and_world
 
 

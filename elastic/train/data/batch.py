@@ -38,7 +38,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from elastic.errors import ConfigError
-from elastic.train.order import Rule
+from elastic.train.data.batch_plan import Rule
 from elastic.train.ranks import rank_and_world
 
 Loss = TypeVar("Loss")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from threading import get_ident
 
 from elastic.errors import ConfigError
-from elastic.train.batch import Batch
-from elastic.train.caller import Caller
-from elastic.train.order import Micro, Plan, Rule
+from elastic.train.data.batch import Batch
+from elastic.train.data.batch_plan import Micro, Plan, Rule
+from elastic.train.data.loader_probe import Caller
 
 
 class Iteration:

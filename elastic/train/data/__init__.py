@@ -1,0 +1,1 @@
+"""Samples in an exact order over world changes: samplers, streams, batch sizes."""
