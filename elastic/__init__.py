@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from elastic.train.data.batch import batch as batch
     from elastic.train.data.sampler import ElasticSampler as ElasticSampler
     from elastic.train.data.stream import ElasticStream as ElasticStream
+    from elastic.train.process_group.init import init as init
     from elastic.train.progress import preparing as preparing
     from elastic.train.progress import ready as ready
     from elastic.train.progress import report as report
-    from elastic.train.start import init as init
     from elastic.train.state import State as State
     from elastic.train.state import epochs as epochs
 
@@ -31,7 +31,7 @@ LAZY: Final[Mapping[str, str]] = {
     "config": "elastic.script.relaunch",
     "epochs": "elastic.train.state",
     "export": "elastic.train.checkpoint.export",
-    "init": "elastic.train.start",
+    "init": "elastic.train.process_group.init",
     "preparing": "elastic.train.progress",
     "ready": "elastic.train.progress",
     "report": "elastic.train.progress",

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from elastic.channel.client import Left, Saved, Stop, WorkerEnd, fitting
 from elastic.errors import CheckpointError
-from elastic.train import ending, nans, notes, stop
+from elastic.train import nans, notes
 from elastic.train.checkpoint import shared_folder
 from elastic.train.checkpoint.async_saver import Saver
 from elastic.train.checkpoint.folder import Checkpoints
 from elastic.train.comm import byte_collectives
 from elastic.train.memory.tier import MemoryTier
-from elastic.train.place import Here, here, host
+from elastic.train.process_group import shutdown, stop_agreement
+from elastic.train.process_group.topology import Here, here, host
 from elastic.train.restore import choose
 from elastic.train.restore.restorer import Restored, Restorer
 from elastic.train.statedict import rng, tree
@@ -73,7 +74,7 @@ class Keeper:
         self._shared = True
         """Whether every host sees the same folder; known after the first save at the latest."""
         self._heard = False
-        self._board: stop.Board | None = None
+        self._board: stop_agreement.Board | None = None
         place = self._here
         self._saver = Saver(self._checkpoints, place.background, on_saved=self._say_saved)
         self._memory = MemoryTier(
@@ -288,10 +289,10 @@ class Keeper:
         if self._board is None:
             from torch.distributed.distributed_c10d import _get_default_store
 
-            self._board = stop.Board(_get_default_store(), place.world_size)
-        rules = stop.at_commit(step, place.world_size, first=not self._heard)
+            self._board = stop_agreement.Board(_get_default_store(), place.world_size)
+        rules = stop_agreement.at_commit(step, place.world_size, first=not self._heard)
         self._heard = True
-        return self._board.run(rules) is stop.Next.STOP
+        return self._board.run(rules) is stop_agreement.Next.STOP
 
     def _leave(self, step: int, word: Stop) -> None:
         self._saver.wait()
@@ -299,7 +300,7 @@ class Keeper:
             self._end.send(Left(step))
         if self._board is not None:
             self._board.leave(self._here.rank, self._here.world_size)
-            ending.waited()
+            shutdown.waited()
         if self._here.rank == 0:
             notes.say(f"step {step} is saved; the workers leave: {word.reason}")
         raise SystemExit(LEAVING)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from elastic.channel.client import METRICS_MAX, Preparing, Progress, Ready, WorkerEnd, clock, fitting, worker_end
-from elastic.train import meeting, stacks
+from elastic.train import stacks
+from elastic.train.process_group import rendezvous
 
 INTERVAL_S: Final = 0.5
 """Reports are sent at most this often; one that comes earlier costs well below a microsecond and goes with the next."""
@@ -189,12 +190,12 @@ def preparing(what: str) -> None:
     for it in `elastic.init()` know why. May be called again with another text. Never waits, never raises.
     """
     _reporter.preparing(what)
-    if (before := meeting.current(os.environ, _reporter.end)) is not None:
-        before.announce(fitting(str(what), meeting.REASON_MAX) or "preparing")
+    if (before := rendezvous.current(os.environ, _reporter.end)) is not None:
+        before.announce(fitting(str(what), rendezvous.REASON_MAX) or "preparing")
 
 
 def ready() -> None:
     """End what `elastic.preparing` began."""
     _reporter.ready()
-    if (before := meeting.current(os.environ, _reporter.end)) is not None:
+    if (before := rendezvous.current(os.environ, _reporter.end)) is not None:
         before.announce("")

@@ -13,7 +13,10 @@ Mode = Literal["ddp", "manual", "fsdp", "solo", "none"]
 """How ranks share a step: DDP, gradients added by hand, FSDP2, each does all of it alone, a world of one."""
 
 PLACES: Final = {
-    "start": ("elastic.train.meeting:Meeting.meet", "elastic.train.meeting:Meeting._gather"),
+    "start": (
+        "elastic.train.process_group.rendezvous:Meeting.meet",
+        "elastic.train.process_group.rendezvous:Meeting._gather",
+    ),
     "restore": (
         "elastic.train.restore.restorer:Restorer.run",
         "elastic.train.restore.restorer:Restorer._look",
@@ -49,8 +52,8 @@ PLACES: Final = {
     "leave": (
         "elastic.train.keeping:Keeper._agreed",
         "elastic.train.keeping:Keeper._leave",
-        "elastic.train.stop:Board.run",
-        "elastic.train.stop:Board.leave",
+        "elastic.train.process_group.stop_agreement:Board.run",
+        "elastic.train.process_group.stop_agreement:Board.leave",
     ),
 }
 """Where a replica may be killed, besides at any moment of a step."""

@@ -8,8 +8,8 @@ from itertools import count
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # It is there, and documented.
 
-from elastic.train import stop
-from elastic.train.stop import Board, Next, Read, at_commit
+from elastic.train.process_group import stop_agreement
+from elastic.train.process_group.stop_agreement import Board, Next, Read, at_commit
 
 
 def test_a_worker_that_has_saved_leaves_also_when_rank_0_is_gone_with_the_board() -> None:
@@ -25,7 +25,7 @@ def test_a_worker_that_has_saved_leaves_also_when_rank_0_is_gone_with_the_board(
 def test_rank_0_does_not_wait_for_a_worker_that_was_killed_after_it_had_seen_where_to_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stop, "LEAVE_LIMIT_S", float("inf"))  # Who waits for it waits for ever.
+    monkeypatch.setattr(stop_agreement, "LEAVE_LIMIT_S", float("inf"))  # Who waits for it waits for ever.
     store = TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
     boards = [Board(store, 2), Board(TCPStore("127.0.0.1", store.port, 2, is_master=False, wait_for_workers=False), 2)]
 

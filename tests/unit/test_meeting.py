@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.train.meeting import Patience, meeting, missing_in_words
+from elastic.train.process_group.rendezvous import Patience, meeting, missing_in_words
 
 GOOD = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "h", "MASTER_PORT": "1234"}
 

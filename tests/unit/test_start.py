@@ -9,7 +9,7 @@ import pytest
 
 import elastic
 from elastic.errors import ConfigError
-from elastic.train.start import Context, Placed, card, placed
+from elastic.train.process_group.init import Context, Placed, card, placed
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
 

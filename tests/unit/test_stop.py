@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic.train.stop import Add, Next, Operation, Pause, Read, Swap, at_commit
+from elastic.train.process_group.stop_agreement import Add, Next, Operation, Pause, Read, Swap, at_commit
 
 STEPS_MAX = 400
 

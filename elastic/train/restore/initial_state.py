@@ -10,7 +10,7 @@ from elastic.train.checkpoint import atomic_files, replicated_part
 from elastic.train.checkpoint.folder import Candidate, Checkpoints
 from elastic.train.comm import byte_collectives
 from elastic.train.comm.broadcast_tree import spread
-from elastic.train.place import Here
+from elastic.train.process_group.topology import Here
 from elastic.train.restore import choose
 from elastic.train.restore.resume_from import resume_from
 from elastic.train.statedict import tree

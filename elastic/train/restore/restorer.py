@@ -25,7 +25,7 @@ from elastic.train.comm import byte_collectives
 from elastic.train.comm.broadcast_tree import spread
 from elastic.train.memory.step_agreement import Agreed, Holding
 from elastic.train.memory.tier import MemoryTier
-from elastic.train.place import Here, host
+from elastic.train.process_group.topology import Here, host
 from elastic.train.restore import choose, initial_state, messages, rollback
 from elastic.train.restore.choose import Damaged, Report, Seen
 from elastic.train.restore.messages import Said, Start

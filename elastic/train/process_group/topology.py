@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic.errors import ConfigError
-from elastic.train import ending
+from elastic.train.process_group import shutdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def here(environ: Mapping[str, str] = os.environ, *, sharded: bool = False) -> H
     world_size = dist.get_world_size()
     group = None
     if world_size > 1:
-        ending.arm()
+        shutdown.arm()
         group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
     return Here(
         rank=dist.get_rank(),

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from elastic.channel.client import Formed, clock
 from elastic.errors import ConfigError
 from elastic.script.relaunch import mistakes_told
-from elastic.train import ending, meeting, progress
+from elastic.train import progress
+from elastic.train.process_group import rendezvous, shutdown
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +86,7 @@ def init(role: str | None = None, *, backend: str | None = None, timeout_s: floa
             _join(chosen, place, timeout_s)
         else:  # A store in this process: no port is taken, and the environment stays as it is.
             dist.init_process_group(chosen, store=_store_of_one(), rank=0, world_size=1, timeout=timeout)
-        ending.arm()
+        shutdown.arm()
     _started[:] = [
         Context(
             rank=dist.get_rank(),
@@ -106,12 +107,12 @@ def _join(backend: str, place: Placed, timeout_s: float | None) -> None:
 
     progress.ready()
     end = progress.end()
-    here = meeting.current(os.environ, end)
+    here = rendezvous.current(os.environ, end)
     if here is None:  # A process that a worker forked: what it does with the group is its own affair.
         dist.init_process_group(backend, timeout=None if timeout_s is None else timedelta(seconds=timeout_s))
         return
-    store = here.meet(meeting.LIMIT_S if timeout_s is None else timeout_s)
-    store.set_timeout(timedelta(seconds=meeting.LIMIT_S if timeout_s is None else timeout_s))
+    store = here.meet(rendezvous.LIMIT_S if timeout_s is None else timeout_s)
+    store.set_timeout(timedelta(seconds=rendezvous.LIMIT_S if timeout_s is None else timeout_s))
     dist.init_process_group(
         backend,
         store=dist.PrefixStore(here.attempt, store),  # type: ignore[attr-defined]  # It is there, and documented.
@@ -119,7 +120,7 @@ def _join(backend: str, place: Placed, timeout_s: float | None) -> None:
         world_size=place.world_size,
         timeout=None if timeout_s is None else timedelta(seconds=timeout_s),
     )
-    meeting.met(os.environ, end)
+    rendezvous.met(os.environ, end)
     if end is not None:
         end.send(Formed(clock()))
 

@@ -1,0 +1,1 @@
+"""The process group of a generation: rendezvous, init, planned stop, shutdown."""
