@@ -8,9 +8,9 @@ import logging
 import torch
 
 from elastic.errors import MessageError
-from elastic.train.ps import messages
-from elastic.train.ps.place import roster
-from elastic.train.ps.wire import Assembly, Header, frames
+from elastic.train.ps import protocol
+from elastic.train.ps.cluster import roster
+from elastic.train.ps.framing import Assembly, Header, frames
 from launcher.workers.ps_environment import roster_document
 from tests.fuzz.target import Target, scratch
 from tests.unit.bench import serving
@@ -19,8 +19,8 @@ FOLDER = scratch("servers")
 
 BODY_MAX = 1 << 20
 KINDS: tuple[type[Header], ...] = (
-    *(messages.Hello, messages.Notice, messages.Register, messages.Registered, messages.Give, messages.Push),
-    *(messages.Pull, messages.Rows, messages.Values, messages.Close, messages.Done),
+    *(protocol.Hello, protocol.Notice, protocol.Register, protocol.Registered, protocol.Give, protocol.Push),
+    *(protocol.Pull, protocol.Rows, protocol.Values, protocol.Close, protocol.Done),
 )
 
 
@@ -58,28 +58,28 @@ VIEW = serving().shelf.view
 assert VIEW.generation is not None
 ROSTER = VIEW.generation.value
 SEEDS = (
-    message(0, messages.Hello(version=1, job="j", server=0, servers=2, worker=1, session="s")),
-    message(1, messages.Notice(life="l", text="waiting")),
+    message(0, protocol.Hello(version=1, job="j", server=0, servers=2, worker=1, session="s")),
+    message(1, protocol.Notice(life="l", text="waiting")),
     message(
         2,
-        messages.Register(
+        protocol.Register(
             session="s",
-            mode=messages.Mode.SYNC,
-            sgd=messages.SGD(momentum=0.9),
-            pieces=(messages.PieceSpec("w", (2, 3), "float32", 0, 6, True),),
-            tables=(messages.TableSpec("t", 100, 4, "float32", 1, 0.1),),
+            mode=protocol.Mode.SYNC,
+            sgd=protocol.SGD(momentum=0.9),
+            pieces=(protocol.PieceSpec("w", (2, 3), "float32", 0, 6, True),),
+            tables=(protocol.TableSpec("t", 100, 4, "float32", 1, 0.1),),
         ),
     ),
-    message(4, messages.Give(session="s", pieces=(0,)), torch.ones(2, 3)),
+    message(4, protocol.Give(session="s", pieces=(0,)), torch.ones(2, 3)),
     message(
         5,
-        messages.Push(session="s", number=1, step=2, lr=0.1, weight=1.0, pieces=(0,), tables=(0,), pull=True),
+        protocol.Push(session="s", number=1, step=2, lr=0.1, weight=1.0, pieces=(0,), tables=(0,), pull=True),
         torch.ones(6),
         torch.arange(3),
         torch.ones(3, 4),
     ),
-    message(7, messages.Rows(session="s", table=0), torch.arange(3)),
-    message(8, messages.Values(step=3), torch.ones(6), torch.empty(0, 4)),
+    message(7, protocol.Rows(session="s", table=0), torch.arange(3)),
+    message(8, protocol.Values(step=3), torch.ones(6), torch.empty(0, 4)),
 )
 TARGETS = (
     Target("ps wire", wire, SEEDS),

@@ -10,13 +10,13 @@ from typing import Any
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 import torch
 
-from elastic.train.ps import link as links
-from elastic.train.ps import messages as m
+from elastic.train.ps import connection as links
+from elastic.train.ps import protocol as m
 from elastic.train.ps import server as servers
-from elastic.train.ps.holdings import Holdings
-from elastic.train.ps.link import Link
+from elastic.train.ps.connection import Link
+from elastic.train.ps.framing import Header, Shape, frames
+from elastic.train.ps.parameters import Holdings
 from elastic.train.ps.service import Service
-from elastic.train.ps.wire import Header, Shape, frames
 
 LIMIT_S = 30.0
 PIECES = (m.PieceSpec("w", (2,), "float64", 0, 2, True), m.PieceSpec("v", (3,), "float32", 0, 3, True))

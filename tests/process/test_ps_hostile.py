@@ -15,9 +15,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastic.train.ps import messages as m
-from elastic.train.ps import wire
-from elastic.train.ps.link import Link
+from elastic.train.ps import framing
+from elastic.train.ps import protocol as m
+from elastic.train.ps.connection import Link
 from tests.process.ps_bench import Bench, bench
 
 REFUSED = {
@@ -40,7 +40,7 @@ anything = st.recursive(
     max_leaves=8,
 )
 shapes = st.lists(
-    st.tuples(st.sampled_from([*wire.DTYPES, "x"]), st.lists(st.integers(0, 4) | st.integers(0, 2**40), max_size=3)),
+    st.tuples(st.sampled_from([*framing.DTYPES, "x"]), st.lists(st.integers(0, 4) | st.integers(0, 2**40), max_size=3)),
     max_size=3,
 )
 
@@ -72,7 +72,7 @@ class Target:
             torch.equal(torch.tensor(after, dtype=torch.float64), before[0] - 1) or not torch.isfinite(before[0]).all()
         )
 
-    def model(self, method: str) -> wire.Header:
+    def model(self, method: str) -> framing.Header:
         """A good message of that method."""
         headers = {
             "Register": self.bench.register("0-s"),
@@ -93,7 +93,7 @@ def target() -> Iterator[Target]:
 
 def framed(header: object, body: bytes) -> bytes:
     raw = msgspec.msgpack.encode(header)
-    return wire._LENGTH.pack(len(raw)) + raw + bytes(-(wire._LENGTH.size + len(raw)) % 8) + body
+    return framing._LENGTH.pack(len(raw)) + raw + bytes(-(framing._LENGTH.size + len(raw)) % 8) + body
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

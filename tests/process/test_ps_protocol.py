@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from elastic.errors import MessageError, ModelMismatch, ServerLost, SessionReplaced
-from elastic.train.ps import messages as m
-from elastic.train.ps import service, wire
+from elastic.train.ps import framing, service
+from elastic.train.ps import protocol as m
 from tests.process.ps_bench import PIECES, Bench, bench, message, shape
 
 SYNC = m.Mode.SYNC
@@ -369,7 +369,7 @@ class TestHostile:
         assert (await made.raw("Pickle", b"x"))[0] is grpc.StatusCode.UNIMPLEMENTED
 
 
-def packed(header: wire.Header) -> bytes:
+def packed(header: framing.Header) -> bytes:
     """A header that announces tensors which do not follow."""
     raw = msgspec.msgpack.encode(header)
-    return wire._LENGTH.pack(len(raw)) + raw
+    return framing._LENGTH.pack(len(raw)) + raw

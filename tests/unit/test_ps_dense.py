@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from elastic.train.ps.dense import Dense
-from elastic.train.ps.shards import CUT_BYTES
-from elastic.train.ps.wire import Shape
+from elastic.train.ps.framing import Shape
+from elastic.train.ps.placement import CUT_BYTES
 
 
 class Net(torch.nn.Module):

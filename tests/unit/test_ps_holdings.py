@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from elastic.errors import MessageError, ModelMismatch
-from elastic.train.ps.holdings import Gradients, Holdings, average
-from elastic.train.ps.messages import SGD, Give, Mode, PieceSpec, Push, Register, TableSpec
-from elastic.train.ps.wire import Shape
+from elastic.train.ps.framing import Shape
+from elastic.train.ps.parameters import Gradients, Holdings, average
+from elastic.train.ps.protocol import SGD, Give, Mode, PieceSpec, Push, Register, TableSpec
 
 PIECE = PieceSpec("w", (4,), "float64", 0, 4, True)
 FROZEN = PieceSpec("frozen", (2,), "float32", 0, 2, False)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.train.ps.shards import CUT_BYTES, Extent, Piece, place
+from elastic.train.ps.placement import CUT_BYTES, Extent, Piece, place
 
 extents = st.lists(
     st.builds(Extent, st.text(min_size=1, max_size=4), st.integers(0, 3 * CUT_BYTES), st.sampled_from([1, 2, 4, 8])),

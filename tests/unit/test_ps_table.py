@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from elastic.train.ps.messages import SGD, TableSpec
-from elastic.train.ps.table import Table, first_rows
+from elastic.train.ps.protocol import SGD, TableSpec
+from elastic.train.ps.sparse_table import Table, first_rows
 
 SPEC = TableSpec("rows", 1_000_000, 8, "float64", 7, 0.5)
 

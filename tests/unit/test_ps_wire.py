@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic.errors import MessageError
-from elastic.train.ps import messages as m
-from elastic.train.ps import wire
-from elastic.train.ps.wire import DTYPES, FRAME_BYTES, Assembly, Shape, frames
+from elastic.train.ps import framing
+from elastic.train.ps import protocol as m
+from elastic.train.ps.framing import DTYPES, FRAME_BYTES, Assembly, Shape, frames
 
 
 def sent(header: m.Values, tensors: list[torch.Tensor]) -> tuple[m.Values | None, tuple[torch.Tensor, ...]]:
@@ -140,7 +140,7 @@ class TestRefused:
 
     def test_a_header_that_is_too_long_is_refused_by_its_length_alone(self) -> None:
         with pytest.raises(MessageError, match="longer than"):
-            Assembly(m.Values).feed((wire.HEADER_BYTES_MAX + 1).to_bytes(4, "little"))
+            Assembly(m.Values).feed((framing.HEADER_BYTES_MAX + 1).to_bytes(4, "little"))
 
     def test_more_bytes_than_announced_fewer_and_none_are_refused(self) -> None:
         (whole,) = frames(m.Values(), [torch.arange(3)])

@@ -10,7 +10,7 @@ import torch
 from elastic import environ
 from elastic.errors import ConfigError
 from elastic.train import ps
-from elastic.train.ps import place
+from elastic.train.ps import cluster
 from elastic.train.ps.server import load
 
 SERVER = environ.read({"PADDLE_TRAINING_ROLE": "PSERVER", "PADDLE_PSERVER_IPS": "127.0.0.1", "PADDLE_TRAINERS": "1"})
@@ -78,7 +78,7 @@ class TestRoster:
             '{"generation": 1, "revision": 2, "servers": ["a:1", ""], "workers": [{"index": 0, "endpoint": "b:1"}, '
             '{"index": 5, "endpoint": ""}], "heters": []}'
         )
-        found = place.roster(str(path))
+        found = cluster.roster(str(path))
         assert found is not None
         assert found.servers == ("a:1", "")
         assert [worker.index for worker in found.workers] == [0, 5]
@@ -86,13 +86,13 @@ class TestRoster:
     @pytest.mark.parametrize("text", ["", "{", "[]", '{"servers": [1]}', '{"servers": "a"}'])
     def test_one_that_cannot_be_read_is_passed_over(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "roster").write_text(text)
-        assert place.roster(str(tmp_path / "roster")) is None
-        assert place.roster(str(tmp_path / "absent")) is None
-        assert place.roster("") is None
+        assert cluster.roster(str(tmp_path / "roster")) is None
+        assert cluster.roster(str(tmp_path / "absent")) is None
+        assert cluster.roster("") is None
 
     def test_without_one_the_environment_counts(self) -> None:
-        assert place.servers(WORKER) == ("127.0.0.1:6174",)
-        assert place.workers(WORKER) == 1
+        assert cluster.servers(WORKER) == ("127.0.0.1:6174",)
+        assert cluster.workers(WORKER) == 1
 
 
 class TestEmbedding:

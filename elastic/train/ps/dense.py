@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 
 from elastic.errors import ConfigError
-from elastic.train.ps.messages import PieceSpec
-from elastic.train.ps.shards import Extent, Piece, place
-from elastic.train.ps.wire import NAMES, Shape
+from elastic.train.ps.framing import NAMES, Shape
+from elastic.train.ps.placement import Extent, Piece, place
+from elastic.train.ps.protocol import PieceSpec
 
 
 class Dense:

@@ -9,9 +9,9 @@ import torch
 from torch.nn.functional import embedding
 
 from elastic.errors import ConfigError
-from elastic.train.ps.messages import TableSpec
-from elastic.train.ps.table import first_rows
-from elastic.train.ps.wire import NAMES
+from elastic.train.ps.framing import NAMES
+from elastic.train.ps.protocol import TableSpec
+from elastic.train.ps.sparse_table import first_rows
 
 
 class Embedding(torch.nn.Module):

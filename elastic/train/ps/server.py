@@ -21,8 +21,8 @@ from elastic import environ
 from elastic.channel.client import VARIABLE, Restored, Standing, clock, worker_end
 from elastic.errors import CheckpointError, ConfigError
 from elastic.script.relaunch import mistakes_told
-from elastic.train.ps.holdings import Holdings
-from elastic.train.ps.place import Place, servers, workers
+from elastic.train.ps.cluster import Place, servers, workers
+from elastic.train.ps.parameters import Holdings
 from elastic.train.ps.rpc import grpc
 from elastic.train.ps.service import Service
 from elastic.train.ps.snapshot import Snapshots

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from elastic.errors import MessageError, ModelMismatch, SessionReplaced
-from elastic.train.ps import messages as m
-from elastic.train.ps.answers import STATUS, Answer, answering
+from elastic.train.ps import protocol as m
 from elastic.train.ps.barrier import Barrier
-from elastic.train.ps.holdings import Gradients, Holdings, average
+from elastic.train.ps.framing import Assembly, Header, frames
+from elastic.train.ps.handlers import STATUS, Answer, answering
+from elastic.train.ps.parameters import Gradients, Holdings, average
 from elastic.train.ps.rpc import grpc
 from elastic.train.ps.sessions import REPLACED, Sessions, State, UnknownSession
-from elastic.train.ps.wire import Assembly, Header, frames
 
 NOTICE_EVERY_S = 10.0
 """How often everybody is told whom they wait for."""

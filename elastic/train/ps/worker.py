@@ -21,13 +21,13 @@ from elastic.errors import ConfigError, MessageError
 from elastic.script.relaunch import mistakes_told
 from elastic.train import progress
 from elastic.train.checkpoint import atomic_files
-from elastic.train.ps import messages as m
-from elastic.train.ps.background import Background
+from elastic.train.ps import protocol as m
+from elastic.train.ps.cluster import Place, servers
+from elastic.train.ps.connection import Link
 from elastic.train.ps.dense import Dense
 from elastic.train.ps.embedding import Embedding
-from elastic.train.ps.link import Link
-from elastic.train.ps.place import Place, servers
-from elastic.train.ps.wire import NAMES, Shape
+from elastic.train.ps.framing import NAMES, Shape
+from elastic.train.ps.loop_thread import Background
 
 PATIENCE_S = 120.0
 HETER_FROM = 1 << 20

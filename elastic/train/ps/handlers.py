@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from elastic.errors import MessageError, ModelMismatch, ParameterServerError, SessionReplaced
+from elastic.train.ps.framing import H, Header, frames, receive
 from elastic.train.ps.rpc import grpc
 from elastic.train.ps.sessions import UnknownSession
-from elastic.train.ps.wire import H, Header, frames, receive
 
 DRAINED_MAX = 64
 """Frames of a refused message that are still taken. A client whose frame meets a closed call may miss the reason."""

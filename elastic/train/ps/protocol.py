@@ -18,7 +18,7 @@ from typing import Annotated
 
 import msgspec
 
-from elastic.train.ps.wire import DIMENSIONS_MAX, Header, Size
+from elastic.train.ps.framing import DIMENSIONS_MAX, Header, Size
 
 VERSION = 1
 """Of this protocol. A server refuses a worker that speaks another."""

@@ -11,12 +11,12 @@ import torch
 from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_exception_type, wait_random_exponential
 
 from elastic.errors import MessageError, ParameterServerError, ServerLost
-from elastic.train.ps import messages as m
-from elastic.train.ps.answers import STATUS
-from elastic.train.ps.place import roster
+from elastic.train.ps import protocol as m
+from elastic.train.ps.cluster import roster
+from elastic.train.ps.framing import Assembly, H, Header, frames, receive
+from elastic.train.ps.handlers import STATUS
 from elastic.train.ps.rpc import grpc
 from elastic.train.ps.sessions import UnknownSession
-from elastic.train.ps.wire import Assembly, H, Header, frames, receive
 
 CONNECT_S = 5.0
 """How long one try waits for a server's first word."""

@@ -12,8 +12,8 @@ import math
 import torch
 
 from elastic.errors import MessageError
-from elastic.train.ps.messages import SGD, TableSpec
-from elastic.train.ps.wire import DTYPES
+from elastic.train.ps.framing import DTYPES
+from elastic.train.ps.protocol import SGD, TableSpec
 
 _BLOCK = 1024
 """Rows that memory is asked for at first; it doubles from there."""

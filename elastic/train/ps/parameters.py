@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from elastic.errors import MessageError, ModelMismatch
-from elastic.train.ps.messages import SGD, Give, Mode, PieceSpec, Push, Register, TableSpec
-from elastic.train.ps.table import Table, state_dtype
-from elastic.train.ps.wire import DTYPES, Shape
+from elastic.train.ps.framing import DTYPES, Shape
+from elastic.train.ps.protocol import SGD, Give, Mode, PieceSpec, Push, Register, TableSpec
+from elastic.train.ps.sparse_table import Table, state_dtype
 
 
 @dataclass(frozen=True, slots=True)
