@@ -50,7 +50,7 @@ from __future__ import annotations
 from elastic.errors import RunFailed, RunHung
 from elastic.testing.replica import Injected, reached, record
 from elastic.testing.result import Replica, Result, WorldResult
-from elastic.testing.running import run
+from elastic.testing.runner import run
 from elastic.testing.schedule import End, Failure, Loss, Planned, World
 
 __all__ = [

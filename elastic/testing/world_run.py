@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from elastic.channel import client
 from elastic.testing import replica as inside
 from elastic.testing.environment import Place
+from elastic.testing.fork_client import Server
 from elastic.testing.node import Node
 from elastic.testing.result import Replica, WorldResult
 from elastic.testing.schedule import At, End, Failure, Loss, Planned, Until
-from elastic.testing.warm import Server
 
 LOSS_GRACE_S = 2.0
 """From SIGTERM to SIGKILL after a loss or a failure, as in elastic-launch."""

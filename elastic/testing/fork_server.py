@@ -1,4 +1,4 @@
-"""A process that has imported torch once and forks the replicas: `python -m elastic.testing.forkserver FD`.
+"""A process that has imported torch once and forks the replicas: `python -m elastic.testing.fork_server FD`.
 
 It is single-threaded. FD is its end of a socket pair (SOCK_SEQPACKET), on which it is told what to start and what to
 signal, and says what has ended. When the other end is gone, however that came, it kills every replica with its whole
@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 
-from elastic.testing.messages import PACKET_MAX, Exited, Ready, Signal, Start, encode, told
+from elastic.testing.fork_protocol import PACKET_MAX, Exited, Ready, Signal, Start, encode, told
 
 PRELOAD = (
     "torch",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from elastic.testing.replica import Failed
 from elastic.testing.result import text
-from elastic.testing.story import Actor, Story
+from elastic.testing.world_run import Actor, Story
 
 LINES_MAX = 20
 """Of a replica's output, from its end."""

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 
 from elastic.errors import RunFailed
-from elastic.testing import messages
+from elastic.testing import fork_protocol
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """One each: several replicas share this machine, and a process with threads cannot fork safely."""
@@ -42,7 +42,7 @@ class Server:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "elastic.testing.forkserver", str(theirs.fileno())],
+                [sys.executable, "-m", "elastic.testing.fork_server", str(theirs.fileno())],
                 env={
                     **os.environ,
                     **dict.fromkeys(THREADS, "1"),
@@ -61,28 +61,28 @@ class Server:
         """Whether it runs, and is not the one of the process that forked this one."""
         return self._pid == os.getpid() and self._process.poll() is None
 
-    def receive(self) -> messages.Said:
+    def receive(self) -> fork_protocol.Said:
         """The next thing that it says. Raises `RunFailed` if it has ended."""
         try:
-            packet = self._control.recv(messages.PACKET_MAX)
+            packet = self._control.recv(fork_protocol.PACKET_MAX)
         except ConnectionError:
             packet = b""
         if not packet:
             raise RunFailed("the process that starts the replicas ended; what it wrote to stderr says why")
-        message: messages.Said = messages.said.decode(packet)
+        message: fork_protocol.Said = fork_protocol.said.decode(packet)
         return message
 
     def start(self, number: int, env: Mapping[str, str], output: str, folder: str) -> None:
         """Fork a replica; `Exited` with its number follows."""
-        self._send(messages.Start(number, dict(env), os.getcwd(), output, folder))
+        self._send(fork_protocol.Start(number, dict(env), os.getcwd(), output, folder))
 
     def signal(self, number: int, signal: int, *, session: bool = False) -> None:
         """Signal a replica, or all of its session. One that has ended is no error."""
-        self._send(messages.Signal(number, signal, session))
+        self._send(fork_protocol.Signal(number, signal, session))
 
     def give_back(self) -> None:
         """Keep it for the next run; only when no replica runs."""
-        self._send(messages.Done())
+        self._send(fork_protocol.Done())
         _idle.append(self)
 
     def close(self) -> None:
@@ -90,9 +90,9 @@ class Server:
         self._control.close()
         self._process.wait()
 
-    def _send(self, message: messages.Told) -> None:
+    def _send(self, message: fork_protocol.Told) -> None:
         try:
-            self._control.send(messages.encode(message))
+            self._control.send(fork_protocol.encode(message))
         except ConnectionError:
             raise RunFailed("the process that starts the replicas is gone") from None
 

@@ -21,14 +21,14 @@ import msgspec
 
 from elastic.channel import client
 from elastic.errors import RunFailed, RunHung
-from elastic.testing import messages, warm
+from elastic.testing import fork_client, fork_protocol
 from elastic.testing import replica as inside
 from elastic.testing.environment import SOCKET, TASK, Place, environment
+from elastic.testing.failure_text import failed_text, hung_text
 from elastic.testing.node import Node
-from elastic.testing.report import failed_text, hung_text
 from elastic.testing.result import Replica, Result, WorldResult, read
 from elastic.testing.schedule import At, Failure, How, World, lost, memberships, worlds_of
-from elastic.testing.story import Actor, Story
+from elastic.testing.world_run import Actor, Story
 from elastic.train.checkpoint import fence
 
 STACKS_S: Final = 5.0
@@ -78,7 +78,7 @@ def run(
     _check(function)
     with _folder() as folder, contextlib.ExitStack() as stack:
         _write_task(folder, function, (tuple(args), dict(kwargs or {})))
-        server = warm.take()
+        server = fork_client.take()
         stack.callback(lambda: server.close())
         one = _Run(server, folder, full, slots, env or {}, checkpoint_dir, checkpoint_dirs, timeout_s)
         stack.callback(one.close)
@@ -92,7 +92,7 @@ def run(
         return result
 
 
-def _keep(stack: contextlib.ExitStack, one: _Run, server: warm.Server) -> None:
+def _keep(stack: contextlib.ExitStack, one: _Run, server: fork_client.Server) -> None:
     """Keep the server for the next run, instead of ending it."""
     stack.pop_all()
     one.close()
@@ -102,7 +102,7 @@ def _keep(stack: contextlib.ExitStack, one: _Run, server: warm.Server) -> None:
 class _Run:
     def __init__(
         self,
-        server: warm.Server,
+        server: fork_client.Server,
         folder: Path,
         worlds: Sequence[World],
         slots: int,
@@ -254,7 +254,7 @@ class _Run:
 
     def _from_server(self) -> None:
         message = self._server.receive()
-        if isinstance(message, messages.Exited) and self._story is not None:
+        if isinstance(message, fork_protocol.Exited) and self._story is not None:
             for node in list(self._nodes.values()):
                 node.catch_up()  # What it said last is heard before its end is judged.
             self._story.exited(message.number, message.code)
