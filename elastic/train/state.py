@@ -29,8 +29,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 from elastic.channel.client import Committed, Restored, WorkerEnd, clock
 from elastic.errors import CheckpointError, ConfigError, RestoreHopeless, RestoreRefused
 from elastic.script.relaunch import mistakes_told, told
-from elastic.train import progress
-from elastic.train.keeping import Keeper
+from elastic.train import report
+from elastic.train.commit import Keeper
 from elastic.train.statedict import parts
 
 RESERVED: Final = frozenset({"commit", "epoch", "finish", "restore", "rng", "save", "step", "values"})
@@ -125,7 +125,7 @@ class State:
             _restored.pop(where, None)  # So that they stand in the order in which they were restored.
             _restored[where], self._where = self, where
             owner = _folders.setdefault(where, "" if where == _jobs_folder() else f"{len(_folders)}.")
-            self._end = progress.end()
+            self._end = report.end()
             keeper = Keeper(
                 self,
                 self._parts,
@@ -186,7 +186,7 @@ class State:
         if end is not None and self._speaks:
             if first:
                 end.send(Committed(clock()))
-            progress.reported(step, loss, self._total if total is None else total)
+            report.reported(step, loss, self._total if total is None else total)
             word = end.stop_asked()
         disk = bool(every) and step % every == 0  # type: ignore[operator]  # mypy does not see the None go.
         memory = bool(memory_every) and step % memory_every == 0  # type: ignore[operator]

@@ -25,10 +25,10 @@ PLACES: Final = {
         "elastic.train.restore.restorer:Restorer.ready",
         "elastic.train.memory.tier:MemoryTier.agree",
         "elastic.train.memory.transfer:fetch",
-        "elastic.train.keeping:Keeper._take_over",
+        "elastic.train.commit:Keeper._take_over",
     ),
     "commit": (
-        "elastic.train.keeping:Keeper.keep",
+        "elastic.train.commit:Keeper.keep",
         "elastic.train.memory.tier:MemoryTier.commit",
         "elastic.train.memory.tier:MemoryTier._drop_old",
         "elastic.train.memory.slot:Slot.write",
@@ -50,8 +50,8 @@ PLACES: Final = {
     ),
     "copy": ("elastic.train.memory.slot:Slot.write",),
     "leave": (
-        "elastic.train.keeping:Keeper._agreed",
-        "elastic.train.keeping:Keeper._leave",
+        "elastic.train.commit:Keeper._agreed",
+        "elastic.train.commit:Keeper._leave",
         "elastic.train.process_group.stop_agreement:Board.run",
         "elastic.train.process_group.stop_agreement:Board.leave",
     ),

@@ -308,7 +308,7 @@ def test_a_worker_that_can_show_its_stacks_does_and_lives(heard: Heard) -> None:
 def test_the_signal_for_stacks_is_one_that_nobody_uses_and_none_where_stderr_is_no_file(
     before: str, number: int
 ) -> None:
-    code = f"import io, signal, sys; {before}\nfrom elastic.train.stacks import register\nprint(register(), register())"
+    code = f"import io, signal, sys; {before}\nfrom elastic.train.stack_dump import register\nprint(register(), register())"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert ran.stdout.split() == [str(number)] * 2
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from elastic.errors import NotFinite
 from elastic.testing import run
-from elastic.train import nans
+from elastic.train import nan_check
 
 
 class Divides(nn.Module):
@@ -26,7 +26,7 @@ def said_by(module: nn.Module) -> str:
     """One good step, and then one with nan."""
     import torch.distributed as dist
 
-    nans.watch(module, lambda: 7, dist.get_rank())
+    nan_check.watch(module, lambda: 7, dist.get_rank())
     assert module(torch.ones(2, 4)).isfinite().all()
     for one in module.modules():
         if isinstance(one, nn.Identity):
@@ -60,7 +60,7 @@ def sharded() -> list[str | None]:
     weight = dict(model.named_parameters())["0.weight"]
     if os.environ["RANK"] == "1":
         weight.data.to_local().fill_(float("nan"))  # type: ignore[attr-defined]
-    found = nans.first_bad(model.named_parameters())
+    found = nan_check.first_bad(model.named_parameters())
     dist.destroy_process_group()
     return [said, found]
 

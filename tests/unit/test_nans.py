@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from elastic.errors import ConfigError, NotFinite
-from elastic.train import nans
+from elastic.train import nan_check
 
 NAN = torch.tensor([1.0, math.nan])
 GOOD = torch.ones(3)
@@ -31,12 +31,12 @@ GOOD = torch.ones(3)
     ],
 )
 def test_either_variable_switches_the_checks_on(environ: dict[str, str], on: bool) -> None:
-    assert nans.enabled(environ) is on
+    assert nan_check.enabled(environ) is on
 
 
 def test_a_word_that_is_neither_yes_nor_no_is_an_error() -> None:
     with pytest.raises(ConfigError, match="FLAGS_check_nan_inf is 'maybe'; write 1"):
-        nans.enabled({"FLAGS_check_nan_inf": "maybe"})
+        nan_check.enabled({"FLAGS_check_nan_inf": "maybe"})
 
 
 class TestTheFirstBadTensor:
@@ -56,7 +56,7 @@ class TestTheFirstBadTensor:
         ],
     )
     def test_is_named_whatever_its_type(self, bad: Tensor) -> None:
-        assert nans.first_bad([("a", GOOD), ("b", bad), ("c", bad), ("d", NAN.double())]) == "b"
+        assert nan_check.first_bad([("a", GOOD), ("b", bad), ("c", bad), ("d", NAN.double())]) == "b"
 
     @pytest.mark.parametrize(
         "good",
@@ -72,17 +72,17 @@ class TestTheFirstBadTensor:
         ],
     )
     def test_is_none_where_all_are_finite(self, good: Tensor) -> None:
-        assert nans.first_bad([("good", good), ("also", GOOD)]) is None
+        assert nan_check.first_bad([("good", good), ("also", GOOD)]) is None
 
     def test_is_none_of_none(self) -> None:
-        assert nans.first_bad([]) is None
+        assert nan_check.first_bad([]) is None
 
 
 class TestACommit:
     def test_names_the_tensor_the_step_the_rank_and_what_is_kept(self) -> None:
         model = {"layer1.weight": GOOD, "layer2.weight": NAN}
         with pytest.raises(NotFinite) as raised:
-            nans.check_commit({"model": model}, 0.5, step=512, rank=1, kept=500)
+            nan_check.check_commit({"model": model}, 0.5, step=512, rank=1, kept=500)
         assert str(raised.value) == (
             "part model: layer2.weight has nan at step 512 on rank 1; "
             "the checkpoint of step 500 is kept; --restore_step goes back further"
@@ -91,15 +91,15 @@ class TestACommit:
     def test_looks_into_an_optimizer(self) -> None:
         tree = {"state": {0: {"exp_avg": torch.tensor([2.0, math.inf])}}, "param_groups": [{"lr": 0.1}]}
         with pytest.raises(NotFinite, match=r"part optimizer: state.0.exp_avg has inf .* no checkpoint was saved"):
-            nans.check_commit({"optimizer": tree}, step=1)
+            nan_check.check_commit({"optimizer": tree}, step=1)
 
     @pytest.mark.parametrize("loss", [math.nan, torch.tensor(math.nan), torch.tensor(math.nan, requires_grad=True)])
     def test_refuses_a_loss_that_is_nan(self, loss: Any) -> None:
         with pytest.raises(NotFinite, match="the loss is nan at step 3 on rank 0"):
-            nans.check_commit({}, loss, step=3)
+            nan_check.check_commit({}, loss, step=3)
 
     def test_lets_plain_numbers_be_what_they_are(self) -> None:
-        nans.check_commit({"values": {"best": math.inf}, "model": {"weight": GOOD}}, torch.tensor(1.0))
+        nan_check.check_commit({"values": {"best": math.inf}, "model": {"weight": GOOD}}, torch.tensor(1.0))
 
 
 class Divides(nn.Module):
@@ -127,7 +127,7 @@ SAID = (
 
 
 def said_by(module: nn.Module, *args: Any, **kwargs: Any) -> str:
-    nans.watch(module, lambda: 7, 3)
+    nan_check.watch(module, lambda: 7, 3)
     with pytest.raises(NotFinite) as raised:
         module(*args, **kwargs)
     return str(raised.value)
@@ -139,7 +139,7 @@ class TestAWatchedModule:
 
     def test_says_nothing_while_all_is_finite(self) -> None:
         net = Net()
-        nans.watch(net, lambda: 7, 3)
+        nan_check.watch(net, lambda: 7, 3)
         assert net(torch.ones(1, 2)).isfinite().all()
 
     def test_says_that_a_parameter_was_bad_before(self) -> None:
@@ -154,7 +154,7 @@ class TestAWatchedModule:
 
     def test_says_no_more_once_the_hooks_are_removed(self) -> None:
         net = Net()
-        watch = nans.watch(net, lambda: 7, 3)
+        watch = nan_check.watch(net, lambda: 7, 3)
         watch.remove()
         watch.remove()
         assert net(torch.ones(1, 2), scale=0.0).isnan().all()
@@ -170,7 +170,7 @@ class TestAWatchedModule:
     @pytest.mark.parametrize("reentrant", [True, False])
     def test_with_activation_checkpointing(self, reentrant: bool) -> None:
         net = Net()
-        nans.watch(net, lambda: 7, 3)
+        nan_check.watch(net, lambda: 7, 3)
         x = torch.ones(1, 2, requires_grad=True)
         checkpoint(net, x, use_reentrant=reentrant).sum().backward()
         assert x.grad is not None
@@ -185,13 +185,13 @@ class TestAWatchedModule:
     def test_that_is_compiled_in_one_piece_still_compiles(self) -> None:
         torch.compiler.reset()
         net = Net()
-        nans.watch(net, lambda: 7, 3)
+        nan_check.watch(net, lambda: 7, 3)
         assert torch.compile(net, backend="eager", fullgraph=True)(torch.ones(1, 2)).isfinite().all()
 
     def test_names_modules_as_the_script_does(self) -> None:
         wrapped = nn.Module()
         wrapped.module = Net()  # As DDP has it.
-        nans.watch(wrapped, lambda: 7, 3)
+        nan_check.watch(wrapped, lambda: 7, 3)
         with pytest.raises(NotFinite, match=r"^module inner.1 \(Divides\)"):
             wrapped.module(torch.ones(1, 2), scale=0.0)
 

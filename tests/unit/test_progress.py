@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from elastic.channel.client import METRICS_MAX, Preparing, Progress, Ready, Said, WorkerEnd, encode, said
-from elastic.train.progress import INTERVAL_S, NAME_MAX, Reporter, one_number
+from elastic.train.report import INTERVAL_S, NAME_MAX, Reporter, one_number
 
 
 class End:

@@ -170,7 +170,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "C22",
-        "elastic/train/nans.py",
+        "elastic/train/nan_check.py",
         """("ELASTIC_CHECK_NAN", "FLAGS_check_nan_inf")""",
         """("ELASTIC_CHECK_NAN",)""",
         "tests/process/test_seed_rows_training.py::"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from elastic.errors import ConfigError
-from elastic.train import notes
+from elastic.train import agent_log
 from elastic.train.data.batch import Batch
 from elastic.train.ranks import rank_and_world
 
@@ -87,7 +87,7 @@ class InEpoch(Generic[Loop]):
         """
         if epoch != self._epoch:
             if epoch < self._restored and rank_and_world(*self._place)[0] == 0:
-                notes.say(
+                agent_log.say(
                     f"{type(self).__name__}: epoch {epoch} begins, though the checkpoint was in {self._restored}; "
                     "loop over elastic.epochs(state, n), or from the sampler's own epoch on, to do no epoch again",
                     warn=True,

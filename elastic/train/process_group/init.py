@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from elastic.channel.client import Formed, clock
 from elastic.errors import ConfigError
 from elastic.script.relaunch import mistakes_told
-from elastic.train import progress
+from elastic.train import report
 from elastic.train.process_group import rendezvous, shutdown
 
 if TYPE_CHECKING:
@@ -105,8 +105,8 @@ def _join(backend: str, place: Placed, timeout_s: float | None) -> None:
     """Meet the other workers, and start the process group with the store where they met."""
     import torch.distributed as dist
 
-    progress.ready()
-    end = progress.end()
+    report.ready()
+    end = report.end()
     here = rendezvous.current(os.environ, end)
     if here is None:  # A process that a worker forked: what it does with the group is its own affair.
         dist.init_process_group(backend, timeout=None if timeout_s is None else timedelta(seconds=timeout_s))

@@ -19,7 +19,7 @@ from elastic import environ
 from elastic.channel.client import Restored, Standing, clock
 from elastic.errors import ConfigError, MessageError
 from elastic.script.relaunch import mistakes_told
-from elastic.train import progress
+from elastic.train import report
 from elastic.train.checkpoint import atomic_files
 from elastic.train.ps import protocol as m
 from elastic.train.ps.cluster import Place, servers
@@ -333,6 +333,6 @@ class Worker:
 
 def _say(word: Restored | Standing) -> None:
     """Tell the agent of this node how far this worker is, if there is one."""
-    end = progress.end()
+    end = report.end()
     if end is not None:
         end.send(word)

@@ -18,7 +18,7 @@ import msgspec
 
 from elastic.channel.client import Listening, WorkerEnd
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless, TensorsDiffer, TensorsMissing
-from elastic.train import notes
+from elastic.train import agent_log
 from elastic.train.checkpoint import atomic_files, fence
 from elastic.train.checkpoint.folder import Candidate, Checkpoints
 from elastic.train.comm import byte_collectives
@@ -303,7 +303,7 @@ class Restorer:
 
     def _say(self, text: str, *, warn: bool = False) -> None:
         if self._here.rank == 0:
-            notes.say(text, warn=warn)
+            agent_log.say(text, warn=warn)
 
 
 def _blind() -> Report:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 
 from elastic.channel.client import Note, fitting
-from elastic.train import progress
+from elastic.train import report
 
 
 def say(text: str, *, warn: bool = False) -> None:
     """Say something once, in one line; never fails. `warn`: also with --quiet."""
     text = fitting(" ".join(text.splitlines()))
-    end = progress.end()
+    end = report.end()
     if end is None or not end.send(Note(text, warn)):
         sys.stderr.write(f"[elastic] {text}\n")
         sys.stderr.flush()

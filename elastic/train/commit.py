@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from elastic.channel.client import Left, Saved, Stop, WorkerEnd, fitting
 from elastic.errors import CheckpointError
-from elastic.train import nans, notes
+from elastic.train import agent_log, nan_check
 from elastic.train.checkpoint import shared_folder
 from elastic.train.checkpoint.async_saver import Saver
 from elastic.train.checkpoint.folder import Checkpoints
@@ -63,7 +63,7 @@ class Keeper:
         self._others = others
         self._here: Here = here(sharded=any(part.sharded for part in parts.values()))
         self._checkpoints = Checkpoints(folder, keep=keep, rank=self._here.rank)
-        self.checks = nans.enabled(os.environ)
+        self.checks = nan_check.enabled(os.environ)
         """Whether every commit looks at all tensors and at the loss (--check_nan)."""
         self._saved_step = -1
         self._kept_step = -1
@@ -116,7 +116,7 @@ class Keeper:
                     raise
         line = choose.other_parts(origin, self._parts, restored.parts) if restored.step >= 0 else ""
         if line and place.rank == 0:
-            notes.say(line, warn=True)
+            agent_log.say(line, warn=True)
         values = restored.values
         saved = {name: one for name, one in values.get("values", {}).items() if name not in self._parts}
         state._values.update(on_its_device(saved, state._values))
@@ -132,7 +132,7 @@ class Keeper:
         if self.checks:
             for thing in self._things.values():
                 if _is_module(thing):
-                    nans.watch(thing, lambda: state._step + 1, place.rank)
+                    nan_check.watch(thing, lambda: state._step + 1, place.rank)
 
     def _restore_random(self, random: dict[str, Any]) -> None:
         """Now, and again once the loop goes on: a DataLoader draws a seed when its loop begins.
@@ -184,7 +184,9 @@ class Keeper:
         self._state._check_alone()
         replicated, sharded = self._take(step)
         if self.checks:
-            nans.check_commit({**replicated, **sharded}, loss, step=step, rank=self._here.rank, kept=self._kept_step)
+            nan_check.check_commit(
+                {**replicated, **sharded}, loss, step=step, rank=self._here.rank, kept=self._kept_step
+            )
         own = {"rng": rng.capture()}
         if memory:
             self._memory.commit(step, replicated, own, sharded)
@@ -207,7 +209,7 @@ class Keeper:
             return  # The step was saved before the planned stop.
         if not (self._here.alone or error is self._handled or isinstance(error, SystemExit | None)):
             if self._saved_step != step:
-                notes.say(
+                agent_log.say(
                     f"step {step} is not saved on the way out of {type(error).__name__}: rank {self._here.rank} would "
                     "wait for ranks that are elsewhere; what was saved before stays",
                     warn=True,
@@ -218,7 +220,7 @@ class Keeper:
             self._state._check_alone()
             replicated, sharded = self._take(step)
             if self.checks:
-                nans.check_commit(
+                nan_check.check_commit(
                     {**replicated, **sharded}, None, step=step, rank=self._here.rank, kept=self._kept_step
                 )
             self._to_disk(step, replicated, {"rng": rng.capture()}, sharded)
@@ -272,7 +274,7 @@ class Keeper:
         if place.rank == 0:
             shared_folder.remove_token(folder, token)
             if blind:
-                notes.say(shared_folder.not_shared(told[0][0], folder.absolute(), blind), warn=True)
+                agent_log.say(shared_folder.not_shared(told[0][0], folder.absolute(), blind), warn=True)
 
     def _say_saved(self, step: int, folder: Any) -> None:
         """From the saver's thread: a checkpoint is complete."""
@@ -302,7 +304,7 @@ class Keeper:
             self._board.leave(self._here.rank, self._here.world_size)
             shutdown.waited()
         if self._here.rank == 0:
-            notes.say(f"step {step} is saved; the workers leave: {word.reason}")
+            agent_log.say(f"step {step} is saved; the workers leave: {word.reason}")
         raise SystemExit(LEAVING)
 
 

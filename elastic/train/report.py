@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from elastic.channel.client import METRICS_MAX, Preparing, Progress, Ready, WorkerEnd, clock, fitting, worker_end
-from elastic.train import stacks
+from elastic.train import stack_dump
 from elastic.train.process_group import rendezvous
 
 INTERVAL_S: Final = 0.5
@@ -155,7 +155,7 @@ def connect() -> WorkerEnd | None:
     """The channel of this process, which can then be asked for its stacks. A parameter server makes no steps."""
     if not os.environ.get("ELASTIC_CHANNEL") or os.environ.get("ELASTIC_ROLE") == "server":
         return None
-    return worker_end(os.environ, stacks_signal=stacks.register())
+    return worker_end(os.environ, stacks_signal=stack_dump.register())
 
 
 _reporter = Reporter(connect)
