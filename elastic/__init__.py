@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from elastic.environ import Environ
+    from elastic.environment import Environ
     from elastic.script.relaunch import config as config
     from elastic.train.checkpoint.export import export as export
     from elastic.train.data.batch import batch as batch
@@ -62,7 +62,7 @@ def env() -> Environ:
     """
     import os
 
-    from elastic.environ import read
+    from elastic.environment import read
     from elastic.script.relaunch import mistakes_told
 
     with mistakes_told():

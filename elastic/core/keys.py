@@ -32,6 +32,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from elastic._decode import UNREADABLE
 from elastic.core import generation_codec
 from elastic.core.model import (
     SCHEMA,
@@ -49,7 +50,6 @@ from elastic.core.model import (
 )
 from elastic.errors import DocumentError
 from elastic.store.protocol import Entry, Range
-from elastic.unreadable import UNREADABLE
 
 JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 PREFIX_DEFAULT = "/elastic"

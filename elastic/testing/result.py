@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from elastic._decode import UNREADABLE
 from elastic.testing.replica import Failed
-from elastic.unreadable import UNREADABLE
 
 
 @dataclass(slots=True)

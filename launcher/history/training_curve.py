@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from elastic.unreadable import UNREADABLE
+from elastic._decode import UNREADABLE
 
 POINTS_MAX: Final = 256
 NAMES_MAX: Final = 4

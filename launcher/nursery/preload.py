@@ -44,7 +44,7 @@ MODULES = (
     "numpy.random",
 )
 """What is there of these: torch has not had all of them always, and numpy may be missing."""
-OWN = ("elastic.channel.client", "elastic.environ", "elastic.script.relaunch")
+OWN = ("elastic.channel.client", "elastic.environment", "elastic.script.relaunch")
 """Of our library; beside them everything in `elastic.train` but `LEFT_OUT`."""
 LEFT_OUT = "ps"
 """It imports grpc, and few scripts use it."""

@@ -12,8 +12,8 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
+from elastic._net import resolved
 from elastic.errors import ConfigError
-from elastic.store.lookup import resolved
 from launcher.net.acceptor import Acceptor
 from launcher.net.addresses import is_loopback
 from launcher.net.endpoints import as_ip

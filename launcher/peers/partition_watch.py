@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
+from elastic._net import connected, resolved
 from elastic.channel.client import Formed, Hello, Joining, Preparing, Progress, Ready, Restored, Said
 from elastic.core.keys import JobKeys, decode
 from elastic.core.model import Generation, Member
 from elastic.core.partition import looked_at
 from elastic.errors import DocumentError, StoreError
-from elastic.store.lookup import connected, resolved
 from elastic.store.protocol import Range, Store
 from launcher.health.partition_detector import SplitClock
 from launcher.net.acceptor import OUT_OF

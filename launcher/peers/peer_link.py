@@ -21,9 +21,9 @@ import socket
 from enum import Enum, auto
 from typing import Protocol
 
+from elastic._net import resolved
 from elastic.core.agent.events import LinkTarget
 from elastic.core.membership.situation import LINK_PATIENCE_S
-from elastic.store.lookup import resolved
 from launcher.net.endpoints import as_ip
 from launcher.net.line_socket import Connecting, End, LineSocket
 from launcher.wire import links

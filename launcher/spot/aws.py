@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from elastic.unreadable import UNREADABLE
+from elastic._decode import UNREADABLE
 from launcher.spot.protocol import TOKEN, Answer, Ask, Heard, Notice, Remark, clock_time, notice, parsed_time, pause
 
 TOKEN_TTL_S = 21_600

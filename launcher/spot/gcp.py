@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from elastic.unreadable import UNREADABLE
+from elastic._decode import UNREADABLE
 from launcher.spot.protocol import TOKEN, Answer, Ask, Heard, Notice, Remark, notice, parsed_time, pause
 
 HANGS_S = 60

@@ -7,8 +7,8 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
+from elastic._decode import UNREADABLE
 from elastic.errors import ConfigError
-from elastic.unreadable import UNREADABLE
 from launcher.config import readers
 from launcher.ctl.drain import DEADLINE_MIN_S, drain
 from launcher.ctl.scale import scale

@@ -25,8 +25,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec.structs import replace
 
+from elastic._decode import UNREADABLE
 from elastic.core.model import Role, Step
-from elastic.unreadable import UNREADABLE
 from launcher.wire.links import LINE_MAX, Greeting, LinkError, Look, Mac, mac
 
 QUESTION_MAX: Final = LINE_MAX

@@ -24,7 +24,7 @@ from typing import Annotated
 
 import msgspec
 
-from elastic.unreadable import UNREADABLE
+from elastic._decode import UNREADABLE
 
 PROTOCOL = "elastic-launch"
 VERSION = 2

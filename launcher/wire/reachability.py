@@ -10,8 +10,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from elastic._decode import UNREADABLE
 from elastic.errors import DocumentError
-from elastic.unreadable import UNREADABLE
 
 WORDS_MAX = 300
 UNREACHED_MAX = 1000

@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from elastic._tempdir import NODE, Scratch, remove_left_behind
 from elastic.channel.client import SERVERS_FROM, Listening, Said, fitting
 from elastic.core.agent.events import Event, Exited, Gone, Hung, Listens, Prepared, StartWorkers
 from elastic.core.model import Cause, Role, WorkerExit
 from elastic.core.text import process_name
 from elastic.errors import NurseryLost
-from elastic.store.scratch import NODE, Scratch, remove_left_behind
 from launcher.config.config import Config
 from launcher.health.partition_detector import FORMS
 from launcher.logs import environment_dump, logger

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 
-from elastic import environ as worker_environ
+from elastic import environment as worker_environ
 from elastic.errors import ConfigError, ElasticError
 from launcher.config import readers, store_access
 from launcher.config.argv import named_values

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from elastic import _net
 from elastic.channel.client import Formed, Joining, Progress, Restored, Said
 from elastic.core.keys import JobKeys, encode
 from elastic.core.model import Generation, Member, Place, Why
-from elastic.store import lookup
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from elastic.store.protocol import Listing, Put, Range
@@ -192,7 +192,7 @@ def test_a_name_that_no_resolver_answers_for_says_nothing_of_the_way(
 def test_an_agent_without_a_descriptor_left_takes_nobody_for_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, full = lookup.connected, closed()
+    real, full = _net.connected, closed()
 
     async def connected(host: str, port: int) -> Any:
         if port == full:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from elastic.store import lookup
+from elastic import _net
 
 HERE = "127.0.0.1"
 NO_WAY = "255.255.255.255"
@@ -36,8 +36,8 @@ async def reached(addresses: tuple[str, ...], port: int, context: ssl.SSLContext
         return addresses
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lookup, "resolved", resolved)
-        _, writer = await lookup.connected("a-name", port, context)
+        patch.setattr(_net, "resolved", resolved)
+        _, writer = await _net.connected("a-name", port, context)
     peer: str = writer.get_extra_info("peername")[0]
     writer.close()
     await writer.wait_closed()
@@ -59,8 +59,8 @@ async def listening() -> tuple[asyncio.Server, int]:
 
 
 def test_an_address_that_cannot_be_reached_gives_way_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup, "TRY_LIMIT_MIN_S", 0.01)
-    monkeypatch.setattr(lookup, "TRIES_LIMIT_S", 0.01)
+    monkeypatch.setattr(_net, "TRY_LIMIT_MIN_S", 0.01)
+    monkeypatch.setattr(_net, "TRIES_LIMIT_S", 0.01)
 
     async def run() -> None:
         server, port = await listening()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from elastic import _tempdir
 from elastic.errors import ConfigError
-from elastic.store import scratch
 
 
 @pytest.fixture
@@ -20,11 +20,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_folder_in_use_stays_and_one_that_nobody_locks_goes(folder: Path) -> None:
-    used = scratch.Scratch(scratch.ETCD)
+    used = _tempdir.Scratch(_tempdir.ETCD)
     free = folder / "elastic-etcd-free"
     (free / "data").mkdir(parents=True)
     (free / "lock").touch()
-    scratch.remove_left_behind(scratch.ETCD)
+    _tempdir.remove_left_behind(_tempdir.ETCD)
     assert list(folder.iterdir()) == [used.path]
     used.remove()
     assert not list(folder.iterdir())
@@ -39,7 +39,7 @@ def test_a_folder_without_a_lock_file_goes_when_nothing_in_it_was_written_for_a_
             os.utime(path, (past, past))
         if name != "new":
             os.utime(path.parent, (past, past))
-    scratch.remove_left_behind(scratch.ETCD)
+    _tempdir.remove_left_behind(_tempdir.ETCD)
     assert {path.name for path in folder.iterdir()} == {"elastic-etcd-new", "elastic-etcd-busy"}
 
 
@@ -49,7 +49,7 @@ def test_other_files_and_links_stay(folder: Path) -> None:
     (other / "lock").touch()
     (folder / "elastic-etcd-link").symlink_to(other)
     (folder / "elastic-etcd-file").touch()
-    scratch.remove_left_behind(scratch.ETCD)
+    _tempdir.remove_left_behind(_tempdir.ETCD)
     assert len(list(folder.iterdir())) == 3
     assert (other / "lock").exists()
 
@@ -58,11 +58,11 @@ def test_an_agent_that_was_killed_leaves_a_folder_that_the_next_one_removes(fold
     (folder / "elastic-node-killed").mkdir()
     (folder / "elastic-node-killed" / "lock").touch()
     (folder / "elastic-etcd-other").mkdir()
-    scratch.remove_left_behind(scratch.NODE)
+    _tempdir.remove_left_behind(_tempdir.NODE)
     assert [path.name for path in folder.iterdir()] == ["elastic-etcd-other"]
 
 
 def test_a_folder_that_cannot_be_made_is_told_with_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
     with pytest.raises(ConfigError, match=r"in /proc/nowhere \(No such file or directory\); .* set TMPDIR"):
-        scratch.Scratch(scratch.NODE)
+        _tempdir.Scratch(_tempdir.NODE)

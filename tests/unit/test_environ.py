@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 import elastic
-from elastic.environ import Environ, read
+from elastic.environment import Environ, read
 from elastic.errors import ConfigError
 from tests.unit.test_psenvironment import DOCUMENTED, HETEROGENEOUS, environment
 

@@ -7,14 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from elastic import environ
+from elastic import environment
 from elastic.errors import ConfigError
 from elastic.train import ps
 from elastic.train.ps import cluster
 from elastic.train.ps.server import load
 
-SERVER = environ.read({"PADDLE_TRAINING_ROLE": "PSERVER", "PADDLE_PSERVER_IPS": "127.0.0.1", "PADDLE_TRAINERS": "1"})
-WORKER = environ.read({"PADDLE_TRAINING_ROLE": "TRAINER", "PADDLE_PSERVER_IPS": "127.0.0.1", "PADDLE_TRAINERS": "1"})
+SERVER = environment.read(
+    {"PADDLE_TRAINING_ROLE": "PSERVER", "PADDLE_PSERVER_IPS": "127.0.0.1", "PADDLE_TRAINERS": "1"}
+)
+WORKER = environment.read(
+    {"PADDLE_TRAINING_ROLE": "TRAINER", "PADDLE_PSERVER_IPS": "127.0.0.1", "PADDLE_TRAINERS": "1"}
+)
 
 
 class TestRoles:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from elastic import environ as elastic_environ
+from elastic import environment as elastic_environ
 from elastic.core.model import Generation, Place, Role, Seat, Why
 from launcher.workers.environment import LIST_BYTES_MAX, SECRETS, Told, worker_environment
 from launcher.workers.ps_environment import log_name, ps_environment, roster_document

@@ -149,7 +149,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "B6",
-        "elastic/environ.py",
+        "elastic/environment.py",
         "PORT_OF_SERVERS = 6174",
         "PORT_OF_SERVERS = 6170",
         "tests/unit/test_environ.py::test_the_defaults_are_those_of_the_quick_start",

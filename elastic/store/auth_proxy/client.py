@@ -15,10 +15,10 @@ import socket
 import struct
 from typing import Any, Final
 
+from elastic._net import connected
 from elastic.store.auth_proxy import protocol
 from elastic.store.auth_proxy.relay import Ends, carry
 from elastic.store.http2_probe import first_words, is_http2
-from elastic.store.lookup import connected
 
 DIAL_LIMIT_S = 2.0
 """For the connection, and for each line of the porter."""

@@ -1,6 +1,6 @@
 """etcd v3 as a `Store`, on `grpc.aio`: several servers, deadlines, retries, watches that do not go deaf."""
 
-from elastic.store.etcd import quiet  # noqa: F401
+from elastic import _grpc  # noqa: F401
 
 # isort: split
 

@@ -12,11 +12,11 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
+from elastic._net import connected
 from elastic.errors import ConfigError
 from elastic.store.auth_proxy.protocol import is_porter
 from elastic.store.etcd.address import Address
 from elastic.store.http2_probe import GREETING, first_words, is_http2
-from elastic.store.lookup import connected
 from elastic.store.tls import Certificates
 
 LIMIT_S = 1.0

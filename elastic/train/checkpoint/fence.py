@@ -27,9 +27,9 @@ from typing import Annotated
 
 import msgspec
 
+from elastic._decode import UNREADABLE
 from elastic.errors import CheckpointDamaged, CheckpointError, CheckpointFenced
 from elastic.train.checkpoint import atomic_files, manifest
-from elastic.unreadable import UNREADABLE
 
 FENCE = "fence"
 CLAIM = "claim.json"

@@ -28,8 +28,8 @@ from pathlib import Path
 
 import msgspec
 
+from elastic._decode import UNREADABLE
 from elastic.errors import CheckpointDamaged
-from elastic.unreadable import UNREADABLE
 
 META = "meta.json"
 SCHEMA = 2

@@ -26,8 +26,8 @@ from typing import NamedTuple
 import msgspec
 import torch
 
+from elastic._decode import UNREADABLE
 from elastic.train.comm.chunks import Box
-from elastic.unreadable import UNREADABLE
 
 DATA_AT = 4096
 ALIGNED_BYTES = 64

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import msgspec
 
+from elastic._decode import UNREADABLE
 from elastic.errors import ConfigError
-from elastic.unreadable import UNREADABLE
 
 log = logging.getLogger("elastic.train.ps")
 

@@ -21,8 +21,8 @@ from typing import Annotated, Generic, TypeVar
 import msgspec
 import torch
 
+from elastic._decode import UNREADABLE
 from elastic.errors import MessageError
-from elastic.unreadable import UNREADABLE
 
 FRAME_BYTES = 2 * 1024 * 1024
 HEADER_BYTES_MAX = 8 * 1024 * 1024

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from elastic import environ
+from elastic import environment
 from elastic.channel.client import VARIABLE, Restored, Standing, clock, worker_end
 from elastic.errors import CheckpointError, ConfigError
 from elastic.script.relaunch import mistakes_told
@@ -75,7 +75,7 @@ class Server:
     ) -> None:
         """Read the environment and `load_from`. `ConfigError` says what is wrong with them."""
         with mistakes_told():
-            self.env: Place = env or environ.read(os.environ)
+            self.env: Place = env or environment.read(os.environ)
         if self.env.role != "server":
             raise ConfigError(f"this process is a {self.env.role} and no server; ask elastic.env().role")
         self._servers = len(servers(self.env))

@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 import torch
 
+from elastic._decode import UNREADABLE
 from elastic.errors import CheckpointDamaged
 from elastic.train.checkpoint import atomic_files
-from elastic.unreadable import UNREADABLE
 
 KEEP = 2
 """Snapshots that stay: the newest, and one for when that is damaged."""

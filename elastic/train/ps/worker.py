@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from elastic import environ
+from elastic import environment
 from elastic.channel.client import Restored, Standing, clock
 from elastic.errors import ConfigError, MessageError
 from elastic.script.relaunch import mistakes_told
@@ -71,7 +71,7 @@ class Worker:
     ) -> None:
         """Connect to all servers, register, and pull. Waits for servers that are not there yet, and for worker 0."""
         with mistakes_told():
-            self.env: Place = env or environ.read(os.environ)
+            self.env: Place = env or environment.read(os.environ)
         if self.env.role == "server":
             raise ConfigError("this process is a server and no worker; ask elastic.env().role")
         if mode not in list(m.Mode):

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from elastic._decode import UNREADABLE
 from elastic.errors import ConfigError
 from elastic.train.restore.choose import Known
-from elastic.unreadable import UNREADABLE
 
 _known = msgspec.json.Decoder(Known)
 TRUE = frozenset({"1", "true", "yes", "on"})

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import msgspec
 
+from elastic._decode import UNREADABLE
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
 from elastic.train.checkpoint import atomic_files, manifest
 from elastic.train.checkpoint.folder import Checkpoints
 from elastic.train.restore.choose import Damaged
-from elastic.unreadable import UNREADABLE
 
 RECORD = "rollback.json"
 ASIDE = "aside-"

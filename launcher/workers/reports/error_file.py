@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from elastic.unreadable import UNREADABLE
+from elastic._decode import UNREADABLE
 from launcher.logs.logger import clean
 from launcher.system import descriptors
 
