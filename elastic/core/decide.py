@@ -14,9 +14,11 @@ The rules, in the order they are asked:
 4. The newest generation waits at the gate: replace it if its members changed, or if the planned stop before it went
    wrong; otherwise open it once nobody can still be running an older world, and the failure before it has been judged.
 
-A parameter-server job has rules of its own for what runs (`elastic.core.ps.cluster_spec`); the gate and the budget are the same.
+A parameter-server job has rules of its own for what runs (`elastic.core.ps.cluster_spec`); the gate and the budget are
+the same.
 
-Nothing here is about safety between two proposers: that is the compare of the transaction (`elastic.core.transactions`).
+Nothing here is about safety between two proposers: that is the compare of the transaction
+(`elastic.core.transactions`).
 """
 
 from __future__ import annotations

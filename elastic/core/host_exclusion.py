@@ -9,8 +9,8 @@ world with it fails, and no restart mends that. So failures are counted by host,
 - A script whose rank 0 fails looks like a broken host, too, until it fails on another one. So at most one of
   `BLAMED_ONE_OF` hosts is blamed in a row (one of two, one alone); with more it is the script's fault: who is kept out
   because of this row comes back, and the budget pays for all of it, as if nobody had been kept out.
-- A host that others do not reach (`elastic.core.partition`) is kept out at once. While the proposer does not reach it either, it
-  is no newcomer when its time is over.
+- A host that others do not reach (`elastic.core.partition`) is kept out at once. While the proposer does not reach it
+  either, it is no newcomer when its time is over.
 - The budget is for the script's faults. It does not pay for the failures of a host that is kept out.
 
 A host is what the members say of themselves, not a node: a node that was started again is still on it, and several

@@ -9,7 +9,7 @@
     <prefix>/<job>/spec                 model.Spec
     <prefix>/<job>/leave/<node>         model.Leave, from an operator: that node is to leave
     <prefix>/<job>/members/<node>       model.Member, under the node's lease
-    <prefix>/<job>/generation           model.Generation, the one document that the proposer writes (`elastic.core.generation_codec`)
+    <prefix>/<job>/generation           model.Generation, the one document that the proposer writes (`generation_codec`)
     <prefix>/<job>/go                   model.Go
     <prefix>/<job>/outcomes/<g>/<node>  model.Outcome; g with ten digits, so that keys sort by it. Of a later start in
                                         the same generation (a roster's revision) the node is <node>/<since>

@@ -1,7 +1,7 @@
 """The words of the project as frozen values (pure).
 
-Everything that stands in the store is one of these; `elastic.core.keys` writes and reads them. The words are those of the
-design: job, node, member, worker, generation, go, outcome, verdict.
+Everything that stands in the store is one of these; `elastic.core.keys` writes and reads them. The words are those of
+the design: job, node, member, worker, generation, go, outcome, verdict.
 """
 
 from __future__ import annotations

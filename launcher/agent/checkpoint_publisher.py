@@ -1,4 +1,4 @@
-"""Writes the job's newest committed checkpoint into the store (`elastic.core.model.Saved`), beside the work that matters."""
+"""Publishes the job's newest committed checkpoint in the store (`elastic.core.model.Saved`), at low priority."""
 
 from __future__ import annotations
 

@@ -56,9 +56,9 @@ class Config:
     lines of further nodes. `cards` are those that this machine is to use, as CUDA_VISIBLE_DEVICES names them, () for
     the CPU; `warnings` are lines to say once at the start.
 
-    Where all hosts are named (`launcher.config.ps_layout.static_hosts`) and there is no server, `served_by` is the host that
-    serves etcd for all, and `servers` is the endpoint there; `serves` tells whether that is this node. `paddlecloud`:
-    `ips` came from PaddleCloud's variables.
+    Where all hosts are named (`launcher.config.ps_layout.static_hosts`) and there is no server, `served_by` is the host
+    that serves etcd for all, and `servers` is the endpoint there; `serves` tells whether that is this node.
+    `paddlecloud`: `ips` came from PaddleCloud's variables.
     """
 
     script: str
@@ -243,7 +243,8 @@ def _check_relations(config: Config) -> None:
     _check_list(config)
     if config.loss_grace_s > config.grace_s:
         raise ConfigError(
-            f"--loss_grace {readers.plain(config.loss_grace_s)} is longer than --grace {readers.plain(config.grace_s)}, "
+            f"--loss_grace {readers.plain(config.loss_grace_s)} is longer than "
+            f"--grace {readers.plain(config.grace_s)}, "
             f"but after a loss nothing can be saved; use --loss_grace {readers.plain(config.grace_s)} or less, or a "
             "longer --grace"
         )

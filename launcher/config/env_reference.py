@@ -56,7 +56,8 @@ READ: Final[tuple[Variables, ...]] = (
         ("ELASTIC_SPOT_ENDPOINT", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "GCE_METADATA_HOST"),
         "where the metadata server of --spot is, http://HOST:PORT; the second for AWS only, the third for Google only",
     ),
-    Variables(("NO_COLOR",), "if it is set, even to nothing, no colour on a terminal"),
+    Variables(("NO_COLOR",), "if it is set, even to nothing, no colour and no live status on a terminal"),
+    Variables(("CI", "TERM"), "no live status if CI is set, or if TERM is `dumb` or not set"),
 )
 """What is read besides the variables of flags."""
 

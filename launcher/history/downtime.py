@@ -1,7 +1,7 @@
 """The pauses of a job, from what its history and the course of its training say (pure).
 
-A pause is that of `launcher.history.goodput`: it goes from the last step before (or the first sign that something is wrong) to
-the first step after. A recovery tells both. Where nobody lived to tell it, a pause is counted
+A pause is that of `launcher.history.goodput`: it goes from the last step before (or the first sign that something is
+wrong) to the first step after. A recovery tells both. Where nobody lived to tell it, a pause is counted
 
 - from the last step of the generation before that is in the course; otherwise from the new generation
 - until the first step of its generation in the course; without one until its workers got their go, if the script is

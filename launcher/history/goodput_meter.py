@@ -1,8 +1,8 @@
 """The goodput of one node while it runs, told step by step (pure).
 
-`launcher.history.goodput` says what it is; that wants all pauses, and this one only sums: what has passed never changes, so that
-`productive_s`, `again_s` and `clock_s` are counters, and whoever reads them now and then can work out the goodput of
-any time between.
+`launcher.history.goodput` says what it is; that wants all pauses, and this one only sums: what has passed never
+changes, so that `productive_s`, `again_s` and `clock_s` are counters, and whoever reads them now and then can work out
+the goodput of any time between.
 
 A node that reports no step is productive from the moment in which its recovery is known to be over (`back`) to the
 first sign that something is wrong. What a spare waits while others train costs nobody anything, and is not counted.

@@ -115,7 +115,7 @@ def _key_prefix(given: Mapping[str, Any]) -> str:
 
 
 def reading(read: Callable[[str], object]) -> Callable[[str], object]:
-    """A flag's value, read as `launcher.config.readers` reads it: argparse tells what is wrong with it in the same words."""
+    """Wrap a reader of `launcher.config.readers` for argparse, with the same messages for wrong values."""
 
     def typed(text: str) -> object:
         try:

@@ -1,4 +1,4 @@
-"""The porter before an etcd of ours: lets in who knows the job's secret (`elastic.store.auth_proxy.protocol`), and nobody else.
+"""The proxy in front of an etcd of ours: admits only clients that prove to know the job's secret.
 
 etcd itself is reached through a socket in a folder that only this user can enter. Its own users are not enough to keep
 strangers out: versions before 3.6 let them raise an alarm, and forget then who may do what.

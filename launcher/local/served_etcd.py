@@ -159,8 +159,8 @@ def old_release(version: str, *, closed: bool) -> str:
     which = f"etcd {version}, a release with known vulnerabilities" if version else "an etcd of an unknown release"
     who = "hosts that have the job's secret" if closed else "everybody who reaches its port"
     return (
-        f"this host serves {which}, to {who}; put a newer etcd on PATH ({etcd_releases.safe_ones()} or later), or use an "
-        "etcd of your own with --elastic_server"
+        f"this host serves {which}, to {who}; put a newer etcd on PATH ({etcd_releases.safe_ones()} or later), or use "
+        "an etcd of your own with --elastic_server"
     )
 
 

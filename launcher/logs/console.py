@@ -3,8 +3,8 @@
 A blocked terminal (Ctrl-S, a pager, a slow ssh) gets a bounded buffer; what does not fit is left out on the screen and
 counted, and one line says so when the screen moves again. The logs are complete in any case.
 
-A file is written by a process of its own (`launcher.logs.stdio`), through a pipe. It is to have everything, so that those
-who read what workers write wait while that pipe is `full`; the process sees to it that this does not last.
+A file is written by a process of its own (`launcher.logs.stdio`), through a pipe. It is to have everything, so that
+those who read what workers write wait while that pipe is `full`; the process sees to it that this does not last.
 
 Non-blocking mode belongs to the open file that we share with the shell and with other agents, so it is not touched:
 terminals and pipes are opened once more for ourselves.

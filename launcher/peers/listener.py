@@ -1,7 +1,8 @@
 """The agent's listener, which says who it is, and the question to another agent's.
 
-Whoever connects gets one line (`launcher.wire.links.Greeting`). Until links are made (`hand_to`), nothing is read and the
-connection is closed; who has learned the secret of the job can then go on to a link (`launcher.peers.inbound_links`).
+Whoever connects gets one line (`launcher.wire.links.Greeting`). Until links are made (`hand_to`), nothing is read and
+the connection is closed; who has learned the secret of the job can then go on to a link
+(`launcher.peers.inbound_links`).
 """
 
 from __future__ import annotations

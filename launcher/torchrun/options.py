@@ -38,11 +38,11 @@ OPTIONS: Final = (
            "start", "connect_timeout"),
     Option("lease_ttl", "lease_ttl_s", readers.lease_ttl, "5", "a node that is silent for so many seconds is lost; one "
            "whose process is gone is noticed at once", "lease_ttl"),
-    Option("keep_alive_interval", "interval_s", readers.seconds(0.1), "", "torch's name: with keep_alive_max_attempt it "
-           "makes lease_ttl, their product"),
+    Option("keep_alive_interval", "interval_s", readers.seconds(0.1), "", "torch's name: with keep_alive_max_attempt "
+           "it makes lease_ttl, their product"),
     Option("keep_alive_max_attempt", "attempts", readers.count(1, 1000), "3", "see keep_alive_interval"),
-    Option("grow_every", "grow_every_s", readers.seconds(0), "60", "newcomers are taken into a running job at most once "
-           "in so many seconds", "grow_every"),
+    Option("grow_every", "grow_every_s", readers.seconds(0), "60", "newcomers are taken into a running job at most "
+           "once in so many seconds", "grow_every"),
     Option("store_outage_limit", "store_outage_limit_s", readers.seconds(0), "120", "the longest that nodes which hear "
            "each other go on while etcd is away", "store_outage_limit"),
     Option("key_prefix", "key_prefix", readers.key_prefix, "/elastic", "every key in etcd is below this", "key_prefix"),

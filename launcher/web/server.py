@@ -1,9 +1,9 @@
 """Serves the page to browsers: the document, a job as it changes, logs and stacks, and orders for who has the token.
 
 A page of another origin gets nothing: the header `Host` must name this machine as it was told (a name of somebody
-else that leads here does not), a browser must not say that another site asks (`launcher.web.request_origin`), answers allow
-no other origin to read them, and an order needs the token and an `Origin` that is this one. The limits on connections
-are those of `launcher.net.http_server`.
+else that leads here does not), a browser must not say that another site asks (`launcher.web.request_origin`), answers
+allow no other origin to read them, and an order needs the token and an `Origin` that is this one. The limits on
+connections are those of `launcher.net.http_server`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Workers that make no steps any more: noticed by the clock of `launcher.health.hang_detector`, shown by their stacks."""
+"""Watches for workers that stopped making steps (`launcher.health.hang_detector`), and logs their stacks."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo", store=dist.FileStore(meeting, world), rank=rank, world_size=world)
 own = dist.new_group(backend="gloo")
 from elastic.errors import *
-from elastic.train import layout
-from elastic.train.checkpoint import Checkpoints
+from elastic.train.checkpoint import Checkpoints, manifest
 from elastic.train.checkpoint.async_saver import Saver
 """
 """What the function's text finds: rank, world, folder (text), own (a gloo group), and the names imported here."""

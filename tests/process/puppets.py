@@ -16,8 +16,8 @@ import json, os, select, signal, socket, subprocess, sys, time
 def end():
     global channel
     from elastic import channel
-    from elastic.train import stacks
-    return channel.worker_end(os.environ, stacks_signal=stacks.register())
+    from elastic.train import stack_dump
+    return channel.worker_end(os.environ, stacks_signal=stack_dump.register())
 
 def hang_here(seconds):
     time.sleep(seconds)

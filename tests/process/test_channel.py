@@ -270,8 +270,8 @@ def test_the_last_words_of_a_worker_that_was_killed_are_heard_and_then_it_is_gon
 WORKER = """
 import os, sys, time
 from elastic.channel.client import Hello, Listening, WorkerEnd
-from elastic.train import stacks
-end = WorkerEnd(sys.argv[1], Hello(0, 0, os.getpid(), 1, stacks.register()))
+from elastic.train import stack_dump
+end = WorkerEnd(sys.argv[1], Hello(0, 0, os.getpid(), 1, stack_dump.register()))
 for _ in range(3):
     assert end.send(Listening())
 print("said", flush=True)
@@ -308,7 +308,8 @@ def test_a_worker_that_can_show_its_stacks_does_and_lives(heard: Heard) -> None:
 def test_the_signal_for_stacks_is_one_that_nobody_uses_and_none_where_stderr_is_no_file(
     before: str, number: int
 ) -> None:
-    code = f"import io, signal, sys; {before}\nfrom elastic.train.stack_dump import register\nprint(register(), register())"
+    code = f"import io, signal, sys; {before}\n"
+    code += "from elastic.train.stack_dump import register\nprint(register(), register())"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert ran.stdout.split() == [str(number)] * 2
 

@@ -15,7 +15,7 @@ import json, pickle, resource, shutil, signal, sys
 import msgspec
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor, zeros
-from elastic.train import fence, layout
+from elastic.train.checkpoint import fence, manifest
 
 mesh = init_device_mesh("cpu", (world,))
 base = Path(folder)
@@ -74,7 +74,7 @@ attempt("lacking", lambda: load(full, {**weights(0), "missing": torch.zeros(3)})
 attempt("other_size", lambda: load(full, weights(0, 8)))
 
 # Damage, to one file after the other.
-model = full / layout.name(30, 0) / "model"
+model = full / manifest.name(30, 0) / "model"
 for file in ("__1_0.distcp", ".metadata"):
     kept = (model / file).read_bytes()
     dist.barrier(own)
@@ -91,10 +91,10 @@ class Runs:
         return (print, ("it ran",))
 
 if rank == 0:
-    from elastic.train import partfile
+    from elastic.train.checkpoint import replicated_part
     (model / ".metadata").unlink()
     with (model / ".metadata").open("xb") as file:
-        summed = partfile.Summed(file)
+        summed = replicated_part.Summed(file)
         summed.write(pickle.dumps(Runs()))
     path = model.parent / "meta.json"
     meta = json.loads(path.read_text())

@@ -202,10 +202,10 @@ def test_a_name_with_several_addresses_is_reached_if_one_of_them_answers(monkeyp
 def test_a_resolver_that_is_away_holds_nobody_back_at_the_end() -> None:
     code = (
         "import asyncio, socket, threading\n"
-        "from launcher import hello\n"
+        "from launcher.peers import listener\n"
         "socket.getaddrinfo = lambda *words, **more: threading.Event().wait()\n"
-        "hello.ASK_LIMIT_S = 0.1\n"
-        "try:\n    asyncio.run(hello.ask('a-name', 1))\nexcept TimeoutError:\n    print('no answer')\n"
+        "listener.ASK_LIMIT_S = 0.1\n"
+        "try:\n    asyncio.run(listener.ask('a-name', 1))\nexcept TimeoutError:\n    print('no answer')\n"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert (ran.stdout, ran.stderr) == ("no answer\n", "")

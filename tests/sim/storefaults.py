@@ -21,7 +21,8 @@ from tests.sim.world import World
 
 RECONNECT_S = 0.9
 """After a store is back, every node has connected to it again: between two tries gRPC waits for 0.6 s at most
-(`elastic.store.etcd.endpoint`). Who takes longer than `elastic.core.membership.situation.RETURN_S` may be taken for lost."""
+(`elastic.store.etcd.endpoint`). Who takes longer than `elastic.core.membership.situation.RETURN_S` may be taken for
+lost."""
 
 
 def late_writes(world: World, rng: random.Random) -> None:

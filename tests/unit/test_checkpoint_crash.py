@@ -13,8 +13,7 @@ KILLED_AT_EVERY_STEP = """
 import gc, os, signal, sys
 from pathlib import Path
 import torch
-from elastic.train import fence, together  # Loaded before the first fork.
-from elastic.train.checkpoint import Checkpoints
+from elastic.train.checkpoint import Checkpoints, collective_save, fence  # Loaded before the first fork.
 from elastic.train.checkpoint.async_saver import Saver
 
 torch.set_num_threads(1)

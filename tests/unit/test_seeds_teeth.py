@@ -312,6 +312,6 @@ def test_every_test_with_teeth_is_named_for_its_row() -> None:
 
 def test_a_place_that_is_not_in_the_file_any_more_is_named(tree: Tree) -> None:
     gone = Mutation("A4", "launcher/config/readers.py", "what nobody ever wrote", "", "")
-    said = r"launcher/values\.py has 'what nobody ever wrote' 0 times.* row A4 out"
+    said = r"launcher/config/readers\.py has 'what nobody ever wrote' 0 times.* row A4 out"
     with pytest.raises(AssertionError, match=said), tree.without(gone):
         pass

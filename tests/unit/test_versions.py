@@ -60,7 +60,9 @@ def test_what_cannot_be_read_has_no_digest(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_torch_is_looked_up_and_not_imported() -> None:
-    code = "import sys; from launcher import versions; versions.installed()['torch']; print('torch' in sys.modules)"
+    code = (
+        "import sys; from launcher.agent import versions; versions.installed()['torch']; print('torch' in sys.modules)"
+    )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"
 

@@ -1,4 +1,4 @@
-"""What an agent does on its way from one phase to another: the effects of the rows of `elastic.core.agent.table` (pure).
+"""What an agent does when it changes its phase: the effects of the rows of `elastic.core.agent.table` (pure).
 
 An effect changes facts and says what is to be done; nothing happens here.
 """

@@ -1,9 +1,9 @@
 """One agent's life as a table: which phase follows which, when, and what is done on the way (pure).
 
-The agent is a set of facts. An event changes facts and nothing else (`elastic.core.agent.apply_event`). Then the rows of the
-current phase are asked in order; the first whose guard holds is taken, again and again until none holds. Then the
-duties are looked at: what should be asked of the store and has not been (`elastic.core.agent.reconcile`). So it does not matter
-in which order, how late or how often events come: only what is known counts.
+The agent is a set of facts. An event changes facts and nothing else (`elastic.core.agent.apply_event`). Then the rows
+of the current phase are asked in order; the first whose guard holds is taken, again and again until none holds. Then
+the duties are looked at: what should be asked of the store and has not been (`elastic.core.agent.reconcile`). So it
+does not matter in which order, how late or how often events come: only what is known counts.
 
 Phases:
 

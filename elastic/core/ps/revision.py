@@ -1,4 +1,4 @@
-"""One revision of a roster, put together rule by rule (pure); the rules stand in `elastic.core.ps.cluster_spec`, with numbers."""
+"""One revision of a cluster spec, built rule by rule (pure); `elastic.core.ps.cluster_spec` lists and numbers them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way to an etcd behind an entrance (`elastic.store.auth_proxy.protocol`): gRPC speaks to a socket of ours, and we carry it.
+"""The tunnel to an etcd behind an authenticating proxy: gRPC speaks to a local socket, and its bytes are relayed.
 
 gRPC has no say in how its connections begin. So it connects to an abstract Unix socket of this process, and for each
 such connection one is made to the porter, which first wants to see that we know the secret. Abstract sockets have no

@@ -1,9 +1,9 @@
 """Tensors between ranks: everybody says what it has and what it needs, and gets what it needs.
 
-Who sends what to whom is planned by `elastic.train.comm.chunks`, the same on every rank. The bytes go over a gloo group, from
-and to CPU memory; nothing is pickled. Parts of one rank for another that are small travel together. The messages of
-all ranks have one order, and a rank that has enough of them on the way waits for its oldest, so no two ranks ever wait
-for each other.
+Who sends what to whom is planned by `elastic.train.comm.chunks`, the same on every rank. The bytes go over a gloo
+group, from and to CPU memory; nothing is pickled. Parts of one rank for another that are small travel together. The
+messages of all ranks have one order, and a rank that has enough of them on the way waits for its oldest, so no two
+ranks ever wait for each other.
 """
 
 from __future__ import annotations

@@ -8,9 +8,10 @@ fetched but the loop has not taken, and what the loop took after the last commit
 shared among the ranks is said in `elastic.train.data.batch_plan`.
 
 **The order.** With `shuffle` it is `torch.randperm(length, generator=g)`, where g is a `torch.Generator()` on the CPU
-that got `g.manual_seed(seed_of(seed, epoch))`, with `seed_of` from `elastic.train.data.permutation`; without it, 0, 1, 2 …
-With `order=` it is what `order(epoch)` returns: a sequence of indices (a list, an array or a tensor; weighted, repeated
-or a subset), which must be the same at each call with the same epoch on every rank; so seed what is drawn there:
+that got `g.manual_seed(seed_of(seed, epoch))`, with `seed_of` from `elastic.train.data.permutation`; without it, 0, 1,
+2 … With `order=` it is what `order(epoch)` returns: a sequence of indices (a list, an array or a tensor; weighted,
+repeated or a subset), which must be the same at each call with the same epoch on every rank; so seed what is drawn
+there:
 
     def order(epoch):
         generator = torch.Generator().manual_seed(epoch)

@@ -7,10 +7,10 @@
             ...
             state.commit(every=50)
 
-The samples of an epoch are cut into steps and shared among the ranks as `elastic.train.data.batch_plan` says, without knowing
-how many there are: one step is read ahead. Every rank reads the whole stream and keeps its share, and so does each
-DataLoader worker; the stream is best one of names, lines or offsets, and the work is best done in `collate_fn`, which
-sees only what is kept. What is consumed is read over after a world change, or skipped at once if the stream has a
+The samples of an epoch are cut into steps and shared among the ranks as `elastic.train.data.batch_plan` says, without
+knowing how many there are: one step is read ahead. Every rank reads the whole stream and keeps its share, and so does
+each DataLoader worker; the stream is best one of names, lines or offsets, and the work is best done in `collate_fn`,
+which sees only what is kept. What is consumed is read over after a world change, or skipped at once if the stream has a
 method `skip(n)` that returns the rest.
 
 The stream must give the same samples in the same order each time, on every rank and in every DataLoader worker. It must

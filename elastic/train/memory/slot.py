@@ -6,10 +6,10 @@
     data      from byte 4096 on: the tensors, each at a multiple of 64 bytes
     meta      after the data: the table of leaves (JSON), the head (JSON), the rest of the tree (`tree.pack`)
 
-Each slot is a segment of its own (`elastic.channel.shared_memory`), and a state has two slots in turn. So a state that outgrows its
-slot gets a larger one while the other still holds the state before, and a worker that is killed in the middle of a copy
-leaves the other slot whole: the flag is taken away before the first byte is written and set after the last one. Who
-reads checks everything; a slot that is odd in any way is not there.
+Each slot is a segment of its own (`elastic.channel.shared_memory`), and a state has two slots in turn. So a state that
+outgrows its slot gets a larger one while the other still holds the state before, and a worker that is killed in the
+middle of a copy leaves the other slot whole: the flag is taken away before the first byte is written and set after the
+last one. Who reads checks everything; a slot that is odd in any way is not there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tells people how the workers of this node get on: hears them (`launcher.workers.reports.messages`), and says lines when they are due."""
+"""Reports the progress of this node's workers to people, from their messages."""
 
 from __future__ import annotations
 
