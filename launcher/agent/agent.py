@@ -21,7 +21,7 @@ from elastic.store.protocol import Range, Store
 from launcher import __version__
 from launcher.agent import registration
 from launcher.agent.checkpoint_publisher import SavedSteps
-from launcher.agent.connect import Connecting, boottime
+from launcher.agent.connect import Connecting
 from launcher.agent.curve_publisher import CourseWriter
 from launcher.agent.death_proofs import Proofs
 from launcher.agent.event_queue import Arrivals
@@ -49,6 +49,7 @@ from launcher.peers.partition_watch import SplitWatch
 from launcher.peers.startup_check import Neighbours
 from launcher.spot.watcher import SpotWatch
 from launcher.system import frozen_imports, limits, open_files
+from launcher.system.clock import boottime
 from launcher.system.signals import Signals
 from launcher.terminal.content import Block, block
 from launcher.text import failure_report

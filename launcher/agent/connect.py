@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -14,6 +13,7 @@ from launcher.config.ps_layout import static_hosts
 from launcher.local import served_etcd
 from launcher.logs.logger import Narrator
 from launcher.net import addresses
+from launcher.system.clock import boottime
 from launcher.system.signals import Signals
 
 CONNECT_PAUSE_S = 0.5
@@ -22,11 +22,6 @@ ATTEMPT_MIN_S = 1.0
 """An attempt has at least so long, however short --connect_timeout is."""
 
 T = TypeVar("T")
-
-
-def boottime() -> float:
-    """The agent's clock, in seconds: it goes on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 async def resolve(config: Config) -> str:

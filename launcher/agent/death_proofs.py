@@ -10,9 +10,9 @@ from elastic.core.agent.state import Facts
 from elastic.core.membership.decision import Reason
 from elastic.core.ps import cluster_spec
 from elastic.errors import ConfigError
-from launcher.agent.connect import boottime
 from launcher.logs.logger import Narrator
 from launcher.system import node_lock
+from launcher.system.clock import boottime
 
 EVERY_S = 1.0
 """How often this machine is asked whether nodes that vanished were its own and are dead."""

@@ -19,10 +19,10 @@ from elastic.errors import OutcomeUnknown, StoreDenied, StoreError, StoreUnavail
 from elastic.store import session
 from elastic.store.mirror import Mirror
 from elastic.store.protocol import Range, Store
-from launcher.agent.connect import boottime
 from launcher.agent.history_writer import History
 from launcher.logs.logger import Narrator
 from launcher.peers.probe_responder import Prober
+from launcher.system.clock import boottime
 
 CLOSING_LIMIT_S = 1.0
 """Giving back the lease takes at most this long; otherwise it ends by itself."""

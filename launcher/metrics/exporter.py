@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from elastic.channel.client import Hello, Progress, Said, Standing
 from elastic.core.agent.events import Action, Event
 from elastic.core.agent.state import Facts
-from launcher.agent.connect import boottime
 from launcher.agent.history_writer import History
 from launcher.agent.recovery_reporter import TimelineTeller, started_at
 from launcher.agent.wait_reporter import WaitingLines
@@ -25,6 +24,7 @@ from launcher.metrics import health
 from launcher.metrics.collector import Asides, Notes, WorkerState
 from launcher.net.endpoints import join_host_port
 from launcher.system import frozen_imports
+from launcher.system.clock import boottime
 from launcher.workers.group import NodeWorkers
 from launcher.workers.reports.messages import Heard
 

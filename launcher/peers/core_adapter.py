@@ -9,10 +9,10 @@ from elastic.core.agent import events as ae
 from elastic.core.agent.links import concerns, vouch_s
 from elastic.core.agent.state import Facts
 from elastic.core.keys import View
-from launcher.agent.connect import boottime
 from launcher.logs.logger import Narrator
 from launcher.peers.links import Links
 from launcher.peers.listener import Hello
+from launcher.system.clock import boottime
 from launcher.wire.inspect import Shown
 
 Asked = ae.WatchLinks | ae.AskLinks | ae.AskVouch | ae.CloseInbound

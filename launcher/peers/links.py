@@ -35,10 +35,10 @@ from collections.abc import Callable, Collection, Mapping
 
 from elastic.core.agent.events import LinkTarget
 from elastic.core.agent.links import ANSWER_S
-from launcher.agent.connect import boottime
 from launcher.net.endpoints import join_host_port
 from launcher.peers.inbound_links import Door
 from launcher.peers.peer_link import Watched
+from launcher.system.clock import boottime
 from launcher.wire import links
 from launcher.wire.inspect import Shown
 from launcher.wire.links import Bye, Granted, LinkError, Message, Ping, Pong, Vouch

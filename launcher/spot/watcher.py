@@ -14,7 +14,6 @@ from contextlib import suppress
 from elastic.core.agent.events import Drain, Event
 from elastic.core.agent.state import DEADLINE_SPARE_S
 from elastic.errors import MachineTaken
-from launcher.agent.connect import boottime
 from launcher.logs.logger import Narrator
 from launcher.spot import provider as machine
 from launcher.spot.aws import Aws
@@ -22,6 +21,7 @@ from launcher.spot.azure import Azure
 from launcher.spot.endpoint import Endpoint, endpoint
 from launcher.spot.gcp import Maintenance, Preempted
 from launcher.spot.protocol import PAUSE_MAX_S, Answer, Ask, Heard, Notice, Remark, Watch
+from launcher.system.clock import boottime
 
 TRY_AGAIN = 4
 """The exit code of a node whose machine goes: nothing is wrong, another machine can go on."""

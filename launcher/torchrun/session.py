@@ -25,7 +25,7 @@ from elastic.core.transactions import propose
 from elastic.errors import ElasticError, StoreUnavailable
 from elastic.store.protocol import Range, Store
 from launcher.agent import node_id, registration
-from launcher.agent.connect import CONNECT_PAUSE_S, boottime, resolve
+from launcher.agent.connect import CONNECT_PAUSE_S, resolve
 from launcher.agent.history_writer import History
 from launcher.agent.store_actions import CLOSING_LIMIT_S, Errands
 from launcher.agent.wait_reporter import WaitingLines
@@ -34,6 +34,7 @@ from launcher.logs.logger import Level, Narrator
 from launcher.net import addresses
 from launcher.peers.core_adapter import Linking
 from launcher.peers.listener import Hello
+from launcher.system.clock import boottime
 from launcher.text import failure_report as report
 from launcher.torchrun.messages import in_torchruns_words
 from launcher.torchrun.options import Settings

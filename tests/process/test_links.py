@@ -14,9 +14,9 @@ import time
 import pytest
 
 from elastic.core.agent.events import LinkTarget
-from launcher.agent.connect import boottime
 from launcher.peers import links as links_module
 from launcher.peers import peer_link
+from launcher.system.clock import boottime
 from tests.process.linking import Watching, at, listening, peer, played, proves_nothing, watching
 
 # A death
