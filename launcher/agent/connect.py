@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from elastic.errors import StoreError, StoreUnavailable
+from launcher.config import host_list
 from launcher.config.config import Config
 from launcher.config.ps_layout import static_hosts
-from launcher.local import served_etcd
 from launcher.logs.logger import Narrator
 from launcher.net import addresses
 from launcher.system.clock import boottime
@@ -91,7 +91,7 @@ class Connecting:
         config, now = self._config, boottime()
         servers, mend = ", ".join(config.servers), "is it running, and is --elastic_server right?"
         if config.served_by:
-            servers, mend = f"{servers}, which {config.served_by} serves", served_etcd.mend(config.served_by)
+            servers, mend = f"{servers}, which {config.served_by} serves", host_list.mend(config.served_by)
         if now >= self._ends_at:
             raise StoreUnavailable(
                 f"no etcd within {config.connect_timeout_s:g} s at {servers} ({error}); {mend} --connect_timeout waits "

@@ -25,9 +25,9 @@ from launcher.config import host_list, paddlecloud, readers, slots, store_access
 from launcher.config.argv import CommandLine, cut, given_values, sources
 from launcher.config.credentials import NOBODY, Login
 from launcher.config.flags import FLAGS
+from launcher.config.host_list import first_host, job_name
 from launcher.config.ps_layout import listed_hosts, own_host, static_hosts, with_roles
 from launcher.config.readers import Servers
-from launcher.local import served_etcd
 from launcher.net import addresses
 from launcher.net.endpoints import PORT_MAX, as_ip, join_host_port
 from launcher.spot.endpoint import PROVIDERS, endpoint
@@ -225,12 +225,12 @@ def _with_server(config: Config) -> Config:
     hosts = static_hosts(config)
     if config.servers or len(hosts) < SERVED_MIN:
         return config
-    first = served_etcd.first_host(hosts)
+    first = first_host(hosts)
     return replace(
         config,
         served_by=first,
         servers=(join_host_port(first, config.serve_port),),
-        job_id=config.job_id or served_etcd.job_name(hosts, config.script),
+        job_id=config.job_id or job_name(hosts, config.script),
         local_nodes=0,
     )
 

@@ -6,14 +6,21 @@ the addresses of its own network interfaces.
 
 from __future__ import annotations
 
+import hashlib
+import re
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from elastic.errors import ConfigError
+from launcher.local.served_etcd import NAME_LENGTH_MAX
 from launcher.net import addresses
 from launcher.net.addresses import Address
 from launcher.net.endpoints import as_ip
+
+if TYPE_CHECKING:
+    pass
 
 LOOKUPS_AT_ONCE = 32
 """Names are looked up side by side, so that one that is not known does not hold up the others."""
@@ -84,3 +91,27 @@ def _addresses(before: str) -> str:
 
 def _words(hosts: Sequence[str]) -> str:
     return " and ".join([", ".join(hosts[:-1]), hosts[-1]] if len(hosts) > 1 else hosts)
+
+
+def first_host(hosts: Sequence[str]) -> str:
+    """The host that serves: the first in the order of text, the same for every order of the list."""
+    return min(hosts)
+
+
+def job_name(hosts: Sequence[str], script: str) -> str:
+    """A name that every node makes of the same hosts, in whatever order, and of the same script, in whatever folder.
+
+    It is the script's name and the hosts, or their digest if they are many. Another set of hosts, or another script, is
+    another job, so that no node of one job comes into another.
+    """
+    ordered = [re.sub(r"\.(py|pyc|pyz|sh)$", "", script.rstrip("/").rpartition("/")[2]), *sorted(hosts)]
+    name = "_".join(re.sub(r"[^A-Za-z0-9.-]", "-", part) for part in ordered)
+    if len(name) <= NAME_LENGTH_MAX:
+        return name
+    digest = hashlib.sha256(",".join(ordered).encode()).hexdigest()[:12]
+    return f"{len(hosts)}-hosts-{digest}"
+
+
+def mend(host: str) -> str:
+    """What to look at when the host that serves was waited for in vain."""
+    return f"does the same command run on {host}, with the same list of hosts?"

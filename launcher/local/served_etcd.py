@@ -8,8 +8,6 @@ comes back its etcd is empty, and the job forms again.
 from __future__ import annotations
 
 import errno
-import hashlib
-import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,25 +28,6 @@ ANY_V6 = "::"
 LOOPBACK_V6 = "::1"
 NAME_LENGTH_MAX = 100
 """A job that is named after all its hosts has no longer name than this."""
-
-
-def first_host(hosts: Sequence[str]) -> str:
-    """The host that serves: the first in the order of text, the same for every order of the list."""
-    return min(hosts)
-
-
-def job_name(hosts: Sequence[str], script: str) -> str:
-    """A name that every node makes of the same hosts, in whatever order, and of the same script, in whatever folder.
-
-    It is the script's name and the hosts, or their digest if they are many. Another set of hosts, or another script, is
-    another job, so that no node of one job comes into another.
-    """
-    ordered = [re.sub(r"\.(py|pyc|pyz|sh)$", "", script.rstrip("/").rpartition("/")[2]), *sorted(hosts)]
-    name = "_".join(re.sub(r"[^A-Za-z0-9.-]", "-", part) for part in ordered)
-    if len(name) <= NAME_LENGTH_MAX:
-        return name
-    digest = hashlib.sha256(",".join(ordered).encode()).hexdigest()[:12]
-    return f"{len(hosts)}-hosts-{digest}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +146,3 @@ def old_release(version: str, *, closed: bool) -> str:
 def not_there(host: str, job_id: str) -> str:
     """Why a node waits although etcd answers."""
     return f"{host} serves etcd, and has not begun job {job_id}"
-
-
-def mend(host: str) -> str:
-    """What to look at when the host that serves was waited for in vain."""
-    return f"does the same command run on {host}, with the same list of hosts?"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.local import served_etcd
+from launcher.config import host_list
 from tests.cluster import hosts
 
 REASON = hosts.missing()
@@ -43,7 +43,7 @@ def train_on(tmp_path: Path, written: str) -> None:
                 agents.append(await cluster.agent(host, *command, server=False, folder=folder))
             zero, other = agents
             await zero.says(r"generation 1: 2 nodes, world size 2, this is M_id 0 \(rank 0\)")
-            job_id = served_etcd.job_name(names, TRAINING[1])
+            job_id = host_list.job_name(names, TRAINING[1])
             await other.says(rf"this host serves the etcd of job {job_id} for the others, on .*{names[1]}.*:12379")
             await other.says(r"this is M_id 1 \(rank 1\)")
             await zero.says(r"test accuracy \d+")

@@ -9,8 +9,8 @@ import pytest
 from elastic.core.keys import JOB_ID
 from elastic.core.model import Np
 from elastic.errors import ConfigError
+from launcher.config import host_list
 from launcher.config.config import check, parse
-from launcher.local import served_etcd
 from launcher.local.commands import node_argv
 from tests.unit.test_config import refusal
 
@@ -87,12 +87,12 @@ def test_the_jobs_name_is_made_of_the_hosts_whatever_their_order() -> None:
 
 @pytest.mark.parametrize("hosts", [("fd00::1", "fd00::2"), tuple(f"node-{n}.example.com" for n in range(500))])
 def test_any_list_makes_a_name_that_a_job_may_have(hosts: tuple[str, ...]) -> None:
-    assert JOB_ID.fullmatch(served_etcd.job_name(hosts, "train.py"))
+    assert JOB_ID.fullmatch(host_list.job_name(hosts, "train.py"))
 
 
 def test_a_long_list_with_another_host_makes_another_name() -> None:
     many = [f"node-{number}.example.com" for number in range(500)]
-    assert served_etcd.job_name(many, "t.py") != served_etcd.job_name([*many[:-1], "another"], "t.py")
+    assert host_list.job_name(many, "t.py") != host_list.job_name([*many[:-1], "another"], "t.py")
 
 
 def test_a_list_of_one_host_is_a_job_of_this_machine_alone() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from launcher.local.served_etcd import Listening, check_own, check_port, first_host, listening, old_release
+from launcher.config.host_list import first_host
+from launcher.local.served_etcd import Listening, check_own, check_port, listening, old_release
 from launcher.net import addresses
 
 ELSEWHERE = "203.0.113.7"
