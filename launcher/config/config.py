@@ -33,7 +33,7 @@ from launcher.net.endpoints import PORT_MAX, as_ip, join_host_port
 from launcher.spot.endpoint import PROVIDERS, endpoint
 from launcher.system import limits
 from launcher.system.preflight import check_surroundings
-from launcher.workers.environment import without
+from launcher.system.private_env import without
 
 LOSS_GRACE_S = 2.0
 SERVED_TIMEOUT_S = 600.0

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from launcher.system.checks import Check, fail, ok, warn
-from launcher.workers.environment import without
+from launcher.system.private_env import without
 
 LIMIT_S = 120.0
 """A cold disk in a network takes long."""

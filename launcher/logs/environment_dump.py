@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from elastic.core.model import Role
-from launcher.workers.environment import SECRETS
+from launcher.system.private_env import SECRETS
 
 _PARTS: Final = frozenset(
     {

@@ -6,7 +6,7 @@ What an outer launcher may have left under the same names is replaced or taken o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -14,33 +14,12 @@ from typing import Final
 from elastic.core.model import Generation
 from launcher.net import proxies
 from launcher.net.endpoints import join_host_port, parse_endpoint
+from launcher.system.private_env import without
 
 LIST_BYTES_MAX = 64 * 1024
 """Above this an endpoint list is left out and the file serves: Linux lets one variable have 128 kB, name included,
 and refuses every exec above it (at about 6,600 endpoints)."""
 
-SECRETS: Final = frozenset(
-    {
-        "ELASTIC_ETCD_PASSWORD",
-        "ELASTIC_ETCD_PASSWORD_FILE",
-        "ELASTIC_ETCD_KEY",
-        "ELASTIC_JOB_SECRET",
-        "ELASTIC_JOB_SECRET_FILE",
-    }
-)
-"""What the agent may know and a training script need not: passwords, secrets, and where they are."""
-
-OURS: Final = frozenset(
-    {
-        "ELASTIC_RESUME_FROM",
-        "ELASTIC_RESTORE_STEP",
-        "ELASTIC_ALLOW_ROLLBACK",
-        "ELASTIC_CHECK_NAN",
-        "ELASTIC_SAVED",
-        "ELASTIC_CHANNEL",
-    }
-)
-"""What only this agent can say to its workers: an outer launcher's, or a flag that was overruled, is taken out."""
 
 LISTS: Final = ("PADDLE_TRAINER_ENDPOINTS", "ELASTIC_ENDPOINTS")
 
@@ -183,11 +162,6 @@ def worker_environment(
     if no_card:
         wished["PADDLE_DISTRI_BACKEND"] = "gloo"  # Paddle looks for NCCL otherwise, also where there is no card.
     return wished | made
-
-
-def without(base: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
-    """What is passed on of the agent's environment: all but its secrets, its wishes for workers, and `names`."""
-    return {name: text for name, text in base.items() if name not in SECRETS | OURS and name not in names}
 
 
 def short(lists: Mapping[str, str]) -> dict[str, str]:

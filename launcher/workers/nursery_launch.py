@@ -13,7 +13,7 @@ from launcher.nursery.main import START, Setup
 from launcher.nursery.preload import stamp
 from launcher.nursery.warm_policy import Recipe
 from launcher.system import open_files
-from launcher.workers.environment import without
+from launcher.system.private_env import without
 
 
 def new_nursery(fd: int, lock: Path | None, recipe: Recipe) -> subprocess.Popen[bytes]:

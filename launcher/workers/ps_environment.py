@@ -15,7 +15,8 @@ import msgspec
 from elastic.core import text
 from elastic.core.model import Generation, Place, Role, Seat, Seated
 from launcher.net.endpoints import join_host_port, parse_endpoint
-from launcher.workers.environment import LISTS, ROLE_NAMES, Told, short, wishes, without
+from launcher.system.private_env import without
+from launcher.workers.environment import LISTS, ROLE_NAMES, Told, short, wishes
 
 PADDLE_ROLES: Final[Mapping[Role, str]] = {
     Role.SERVER: "PSERVER",

@@ -32,8 +32,8 @@ from launcher.job.job import named_job
 from launcher.local.commands import joiner_line, node_argv, node_environments, status_line, withheld
 from launcher.local.etcd import STARTS_MAX, tend
 from launcher.local.supervisor import exit_code
+from launcher.system.private_env import without
 from launcher.text import shell
-from launcher.workers.environment import without
 from tests.store.servers import free_ports
 from tests.unit.test_cards import LISTED, smi
 

@@ -28,8 +28,9 @@ from launcher.config.env_reference import Variables
 from launcher.config.flags import BY_NAME, by_group
 from launcher.job import job
 from launcher.metrics.catalog import METRICS
+from launcher.system.private_env import SECRETS
 from launcher.workers import spec
-from launcher.workers.environment import SECRETS, Told, worker_environment
+from launcher.workers.environment import Told, worker_environment
 from launcher.workers.ps_environment import ps_environment
 from tests import layers
 from tests.bench import against, picture

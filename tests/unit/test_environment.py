@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from elastic.core.model import Generation, Place, Why
-from launcher.workers.environment import LIST_BYTES_MAX, OURS, SECRETS, Told, worker_environment
+from launcher.system.private_env import OURS, SECRETS
+from launcher.workers.environment import LIST_BYTES_MAX, Told, worker_environment
 
 
 def generation(nodes: int = 2, slots: int = 2, host: str = "10.0.0.{}") -> Generation:

@@ -10,7 +10,8 @@ import pytest
 
 from elastic import environment as elastic_environ
 from elastic.core.model import Generation, Place, Role, Seat, Why
-from launcher.workers.environment import LIST_BYTES_MAX, SECRETS, Told, worker_environment
+from launcher.system.private_env import SECRETS
+from launcher.workers.environment import LIST_BYTES_MAX, Told, worker_environment
 from launcher.workers.ps_environment import log_name, ps_environment, roster_document
 
 SERVER, WORKER, HETER = Role.SERVER, Role.WORKER, Role.HETER
