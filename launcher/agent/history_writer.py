@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from datetime import UTC, datetime
 
 from elastic.core.keys import JobKeys
 from elastic.core.transactions import Transaction
@@ -13,7 +12,8 @@ from elastic.errors import StoreError
 from elastic.store.protocol import Range, Store
 from launcher.history import events as history
 from launcher.history.recovery import Recovery
-from launcher.logs.logger import Narrator, clean
+from launcher.job.history import read
+from launcher.logs.logger import Narrator
 
 WAITING_MAX = 100
 """Events that wait for a store that does not answer; further ones are left out."""
@@ -78,16 +78,3 @@ class History:
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._events.join()
-
-
-def in_words(event: history.Event) -> str:
-    """One line for people; before the first generation it names none."""
-    at = datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    generation = f"generation {event.g} " if event.g else ""
-    return f"{at}  {clean(event.node)}  {generation}{event.what}: {clean(event.text)}"
-
-
-async def read(store: Store, keys: JobKeys) -> list[history.Event]:
-    """The history of a job, oldest first. Raises `StoreError`."""
-    listing = await store.list(Range.prefix(keys.events))
-    return history.read(keys, listing.entries)

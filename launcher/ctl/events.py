@@ -15,10 +15,10 @@ from elastic.core.keys import JobKeys
 from elastic.errors import StoreError
 from elastic.store.mirror import Mirror
 from elastic.store.protocol import Entry, Range
-from launcher.agent.history_writer import in_words
 from launcher.ctl.phase_bar import bar
 from launcher.history import events as history
 from launcher.history.events import Event, What
+from launcher.job.history import in_words
 from launcher.job.job import WHO, Command, Job, write
 from launcher.job.summary import read_story, story_line
 from launcher.system.descriptors import say

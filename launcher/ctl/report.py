@@ -12,8 +12,8 @@ from typing import Final
 
 from elastic.errors import ConfigError
 from elastic.store.protocol import Range
-from launcher.agent import history_writer
 from launcher.history import training_curve
+from launcher.job import history
 from launcher.job.job import Command, Job, write
 from launcher.job.overview import picture
 from launcher.job.summary import read_story
@@ -46,7 +46,7 @@ async def report(job: Job) -> bytes:
     """The page of a job as it stands now. Raises `NoSuchJob`, `StoreError`."""
     now = time.time()
     found = await picture(job, await job.view(everything=True))
-    events = await history_writer.read(job.store, job.keys)
+    events = await history.read(job.store, job.keys)
     written = (await job.store.list(Range.key(job.keys.course))).entries
     points = training_curve.read(written[0].value) if written else None
     told = await read_story(job.store, job.keys, now)

@@ -8,9 +8,9 @@ from contextlib import suppress
 from elastic.core.keys import JobKeys, decode
 from elastic.errors import DocumentError
 from elastic.store.protocol import Range, Store
-from launcher.agent.history_writer import read
 from launcher.history import training_curve
 from launcher.history.job_report import Story, tell
+from launcher.job.history import read
 
 
 async def read_story(store: Store, keys: JobKeys, now: float) -> Story:

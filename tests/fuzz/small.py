@@ -11,12 +11,12 @@ from elastic.core.model import Saved, contradiction
 from elastic.errors import ConfigError, DocumentError
 from elastic.store.protocol import Entry
 from elastic.train.restore.options import newest_known
-from launcher.agent.history_writer import in_words
 from launcher.doctor.job import reach_check
 from launcher.history import events as history
 from launcher.history import training_curve
 from launcher.history.events import Event, What
 from launcher.history.job_report import tell
+from launcher.job.history import in_words
 from launcher.wire import reachability
 from launcher.wire.reachability import Answer, Probe, Unreached
 from tests.fuzz.target import Target

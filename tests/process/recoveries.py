@@ -8,8 +8,8 @@ from typing import Any
 
 from elastic.core.keys import JobKeys
 from elastic.store.etcd import EtcdStore
-from launcher.agent import history_writer
 from launcher.history.events import Event
+from launcher.job import history
 from tests.process.jobs import Job
 from tests.process.nodes import Node
 
@@ -25,7 +25,7 @@ async def told(job: Job, what: str = "recovery") -> list[Event]:
     """The recoveries in the store, or other events."""
     store = EtcdStore([job.etcd.endpoint])
     try:
-        events = await history_writer.read(store, JobKeys(job.job_id, "/elastic"))
+        events = await history.read(store, JobKeys(job.job_id, "/elastic"))
     finally:
         await store.close()
     return [event for event in events if event.what == what]

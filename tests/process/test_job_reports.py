@@ -8,7 +8,7 @@ from signal import SIGKILL, SIGTERM
 
 from elastic.core.keys import JobKeys
 from elastic.store.etcd import EtcdStore
-from launcher.agent.history_writer import read
+from launcher.job.history import read
 from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
 
 LOST_PEER = (

@@ -17,7 +17,7 @@ from elastic.errors import StoreUnavailable
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from elastic.store.protocol import Entry, Put, Range
-from launcher.agent.history_writer import History, in_words, read
+from launcher.agent.history_writer import History
 from launcher.history import events
 from launcher.history.events import (
     KEPT,
@@ -33,6 +33,7 @@ from launcher.history.events import (
     remember,
 )
 from launcher.history.recovery import Mark, Recovery
+from launcher.job.history import in_words, read
 from launcher.logs.console import Console
 from launcher.logs.logger import Level, Narrator
 from tests.unit.documents import KEYS
