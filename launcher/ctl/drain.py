@@ -18,9 +18,9 @@ from launcher.job import orders
 from launcher.job.job import WHO, Command, Job, reading, write
 from launcher.job.submit import CannotOrder, ended, give, operator, understands
 from launcher.job.watch import Newest
-from launcher.logs.logger import clean
 from launcher.system.descriptors import say
 from launcher.text.failure_report import of_nodes
+from launcher.text.sanitize import clean
 
 DEADLINE_MIN_S: Final = DEADLINE_SPARE_S + 1.0
 """Of a shorter one nothing would be left for the workers."""

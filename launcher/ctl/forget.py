@@ -12,9 +12,9 @@ from elastic.core.keys import JobKeys
 from elastic.errors import ConfigError, ElasticError
 from elastic.store.protocol import Compare, Delete, Range
 from launcher.job.job import WHO, Command, Job, write
-from launcher.logs.logger import clean
 from launcher.system.descriptors import say
 from launcher.system.stdout import answer
+from launcher.text.sanitize import clean
 
 NAMED_MAX: Final = 8
 """Members that are named; of the others it says how many there are."""

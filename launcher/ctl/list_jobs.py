@@ -12,8 +12,8 @@ import msgspec
 from launcher.ctl import table
 from launcher.job.job import STORE_FLAGS, Command, named_store, open_store, write
 from launcher.job.listing import JobLine, jobs
-from launcher.logs.logger import clean
 from launcher.text.failure_report import ago
+from launcher.text.sanitize import clean
 
 COLUMNS: Final = ("job", "state", "np", "nodes", "generation", "world size", "last event", "why")
 STYLES: Final = {"completed": "green", "running": "green", "failed": "bold red", "unreadable": "bold red"}

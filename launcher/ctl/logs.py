@@ -15,11 +15,11 @@ from launcher.job.inspect_client import Asking, NotNow, Unasked
 from launcher.job.job import Command, Job, write
 from launcher.job.placement import Found
 from launcher.job.watch import Newest
-from launcher.logs.logger import clean
 from launcher.system.descriptors import say
 from launcher.system.stdout import pass_on
 from launcher.system.stdout_watch import while_read
 from launcher.text import failure_report
+from launcher.text.sanitize import clean
 from launcher.text.terminal_filter import RAW_HELP, TerminalFilter
 from launcher.wire.inspect import LINES_MAX, Log, LogEnd, LogPiece, LogStart
 

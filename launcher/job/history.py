@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from elastic.core.keys import JobKeys
 from elastic.store.protocol import Range, Store
 from launcher.history import events as history
-from launcher.logs.logger import clean
+from launcher.text.sanitize import clean
 
 
 def in_words(event: history.Event) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 from elastic.core.text import process_name
 from launcher.job import status
 from launcher.job.status import JobStatus, NodeState, NodeStatus
-from launcher.logs.logger import clean
+from launcher.text.sanitize import clean
 from launcher.wire.inspect import Snapshot, WorkerNow, WorkerState
 
 COLUMNS: Final = ("M_id", "node", "host", "ranks", "state", "since", "step", "rate", "note")

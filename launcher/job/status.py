@@ -22,8 +22,8 @@ from elastic.core.ps.text import seats_in_words
 from elastic.core.run_deadline import KILL_S
 from elastic.core.text import process_name
 from launcher.job.absent_nodes import missing
-from launcher.logs.logger import clean
 from launcher.text.failure_report import ago, ended_lines
+from launcher.text.sanitize import clean
 
 COLUMNS = ("M_id", "node", "host", "ranks", "state", "note")
 NO_LONGER_REGISTERED = "no longer registered"

@@ -16,8 +16,8 @@ from elastic.store.protocol import Operation, Put, Range
 from launcher.history import events
 from launcher.history.events import Event, What
 from launcher.job.job import NO_SUCH_JOB, Job
-from launcher.logs.logger import clean
 from launcher.text.failure_report import ended_lines
+from launcher.text.sanitize import clean
 
 TRIES_MAX: Final = 20
 """A job that changes more often than this while an order is given is not told it."""

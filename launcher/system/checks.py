@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from launcher.logs.logger import clean
+from launcher.text.sanitize import clean
 
 DETAILS_MAX = 40
 """Lines below a check; the rest is counted."""

@@ -9,8 +9,8 @@ from rich.progress_bar import ProgressBar
 from rich.segment import Segment
 from rich.style import Style
 
-from launcher.logs.logger import clean
 from launcher.terminal.content import Block
+from launcher.text.sanitize import clean
 
 BAR_CELLS = 24
 NARROW = 20

@@ -34,8 +34,8 @@ from elastic.core.keys import JobKeys
 from elastic.core.model import Status, Verdict, WorkerExit
 from elastic.errors import ConfigError, ElasticError, ScriptMistake, StoreError
 from elastic.store.protocol import Range
-from launcher.logs.logger import TAIL_LINES, clean
 from launcher.net.endpoints import parse_endpoint
+from launcher.text.sanitize import TAIL_LINES, clean
 from launcher.torchrun import BACKEND, errors, options, stores
 from launcher.torchrun.loop_thread import FORKED
 from launcher.torchrun.membership import LEAVE_LIMIT_S, Membership

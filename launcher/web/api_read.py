@@ -7,7 +7,7 @@ from typing import Any, Final
 from launcher.ctl.stacks import node_of
 from launcher.job import placement
 from launcher.job.job import Job
-from launcher.logs.logger import clean
+from launcher.text.sanitize import clean
 from launcher.wire.inspect import Log, LogEnd, LogPiece, LogStart, Stacks
 
 LINES: Final = 200

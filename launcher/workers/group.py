@@ -17,7 +17,7 @@ from elastic.core.text import process_name
 from elastic.errors import NurseryLost
 from launcher.config.config import Config
 from launcher.health.partition_detector import FORMS
-from launcher.logs import environment_dump, logger
+from launcher.logs import environment_dump
 from launcher.logs.console import Console
 from launcher.logs.console_streams import Showing
 from launcher.logs.json_format import JsonLines
@@ -28,7 +28,7 @@ from launcher.logs.writer_client import Sink
 from launcher.logs.writer_protocol import Amend, Bound, Environment, path_bytes, text_bytes
 from launcher.nursery import protocol, warm_policy
 from launcher.system import node_lock
-from launcher.text import failure_report
+from launcher.text import failure_report, sanitize
 from launcher.wire.inspect import Refusal, Stacks, StackText
 from launcher.workers import environment, exits, nursery_client
 from launcher.workers.checkpoint_claim import FolderClaim
@@ -207,7 +207,7 @@ class NodeWorkers:
         if running is not None:
             running.why_stopped = running.why_stopped or why
             self.states.stopping(why, protocol.boottime_s())
-        line = logger.clean(failure_report.stopped_line(why))
+        line = sanitize.clean(failure_report.stopped_line(why))
         collective = self._config.run_mode == "collective"
         if planned and collective and running is not None and self.talk.listening():
             self._plan.begin(self._nursery, lambda: running.waiting, grace_s, why, line)
@@ -274,7 +274,7 @@ class NodeWorkers:
             if (spec.role, spec.rank) in failed or (newest.why_stopped == why and not echo):
                 continue
             line = text_bytes(
-                logger.clean(failure_report.echo_line(cause) if echo else failure_report.stopped_line(why))
+                sanitize.clean(failure_report.echo_line(cause) if echo else failure_report.stopped_line(why))
             )
             self._sink.put(Amend(path_bytes(spec.log), line), spec.log.name)
 
@@ -340,7 +340,7 @@ class NodeWorkers:
         spec = running.specs[event.local_rank]
         running.waiting.discard(event.local_rank)
         self._hangs.gone(event.local_rank)
-        lines = logger.tail(event.said, lines=SIGNS_LINES)
+        lines = sanitize.tail(event.said, lines=SIGNS_LINES)
         log = fitting(str(spec.log))
         exit_ = exits.worker_exit(
             spec.rank,
@@ -358,7 +358,7 @@ class NodeWorkers:
             running.echoes.add(event.local_rank)
         also = None
         if event.stopped and event.said_before is not None:
-            lines = logger.tail(event.said_before, lines=SIGNS_LINES)
+            lines = sanitize.tail(event.said_before, lines=SIGNS_LINES)
             also = exits.stopped_while_ending(spec.rank, event.code, log, lines, role=spec.role)
         words = (also or exit_).words
         self.states.exited(event.g, event.local_rank, event.code, words, protocol.boottime_s())
@@ -426,7 +426,7 @@ class NodeWorkers:
     def _last_lines(self, local_rank: int) -> tuple[str, ...]:
         """What a worker that runs has said last."""
         said = self._nursery.log(local_rank)
-        return logger.tail(said.ending, lines=SIGNS_LINES) if said is not None else ()
+        return sanitize.tail(said.ending, lines=SIGNS_LINES) if said is not None else ()
 
     def _gone(self, g: int) -> None:
         running = self._running
@@ -456,7 +456,7 @@ class NodeWorkers:
                 code=-9,
                 words="killed with its nursery",
                 log=fitting(str(spec.log)),
-                tail=exits.last_lines(logger.tail(ending, lines=SIGNS_LINES)) if ending is not None else (),
+                tail=exits.last_lines(sanitize.tail(ending, lines=SIGNS_LINES)) if ending is not None else (),
                 infra="the nursery died",
                 role=spec.role,
             )

@@ -13,9 +13,8 @@ from collections.abc import Callable, Collection
 from elastic.channel.client import Left, Said
 from elastic.core.model import Role
 from elastic.core.text import process_name
-from launcher.logs import logger
 from launcher.logs.logger import Narrator
-from launcher.text import failure_report
+from launcher.text import failure_report, sanitize
 from launcher.workers.nursery_client import Workers
 from launcher.workers.reports.messages import Follower, Heard, WorkerTalk
 
@@ -39,8 +38,8 @@ class PlannedStop:
         `why` is that of `StopWorkers`; `line` goes into the logs of those that get a signal.
         """
         self.cancel()
-        asked = self._talk.ask_to_leave(logger.clean(why), running())
-        nursery.asked([heard.local_rank for heard in asked], logger.clean(failure_report.asked_line(why)))
+        asked = self._talk.ask_to_leave(sanitize.clean(why), running())
+        nursery.asked([heard.local_rank for heard in asked], sanitize.clean(failure_report.asked_line(why)))
         others = set(running()) - {heard.local_rank for heard in asked}
         if others or not asked:
             nursery.stop(grace_s, line, sorted(others))

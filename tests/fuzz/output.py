@@ -9,7 +9,6 @@ import msgspec
 
 from launcher.logs.console import Console
 from launcher.logs.console_streams import Showing, drawn
-from launcher.logs.logger import clean, tail
 from launcher.logs.pipe_reader import Tap
 from launcher.logs.rotating_file import WorkerLog
 from launcher.logs.tail_buffer import KEPT_BYTES, Recent
@@ -17,6 +16,7 @@ from launcher.logs.worker_log import StartLog
 from launcher.logs.writer import Directly
 from launcher.logs.writer_protocol import Bound
 from launcher.text import failure_report
+from launcher.text.sanitize import clean, tail
 from launcher.workers import exits
 from launcher.workers.process import WorkerSpec
 from launcher.workers.reports.tracebacks import excerpt

@@ -19,11 +19,12 @@ import pytest
 from elastic.errors import ConfigError
 from launcher.logs import shared_file
 from launcher.logs.log_dir import LogFolder
-from launcher.logs.logger import STORY, tail
+from launcher.logs.logger import STORY
 from launcher.logs.shared_file import SharedLog
 from launcher.logs.worker_log import StartLog
 from launcher.logs.writer_client import KEEP_BYTES, LogDisk
 from launcher.logs.writer_protocol import Append, path_bytes
+from launcher.text.sanitize import tail
 from tests import closing
 from tests.process.happenings import LIMIT_S
 

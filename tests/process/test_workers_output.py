@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from launcher.logs.console import Console
-from launcher.logs.logger import tail
 from launcher.logs.writer import Directly
 from launcher.logs.writer_protocol import AnyOrder, End
+from launcher.text.sanitize import tail
 from launcher.workers.nursery_client import Exited, Gone
 from tests import closing
 from tests.process.nest import LIMIT_S, nest

@@ -17,11 +17,9 @@ from launcher.logs.logger import (
     Level,
     Narrator,
     check_log_dir,
-    clean,
     closing_line,
     header_line,
     signal_info_line,
-    tail,
     write_endpoints,
 )
 from launcher.logs.rotating_file import WorkerLog, append_line
@@ -30,6 +28,7 @@ from launcher.logs.tail_buffer import Ending
 from launcher.logs.writer import Writer
 from launcher.logs.writer_protocol import Append, path_bytes
 from launcher.net.endpoints import join_host_port as endpoint
+from launcher.text.sanitize import clean, tail
 
 
 class TestTheFrameOfAStart:

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from elastic._decode import UNREADABLE
-from launcher.logs.logger import clean
 from launcher.system import descriptors
+from launcher.text.sanitize import clean
 
 BYTES_MAX = 1 << 20
 LINES_MAX = 2000
