@@ -160,7 +160,9 @@ class Agent:
             )
             self._workers.watch = self._timeline.worker
             if self._monitor is not None:
-                self._monitor.follow(self._core.facts, self._history, self._waiting, self._timeline)
+                history, waiting = self._history, self._waiting
+                self._monitor.follow(self._core.facts, lambda: history.dropped, lambda: waiting.sentence)
+                self._timeline.on_own = self._monitor.recovered
             self._saved = SavedSteps(store, self._keys, self._host, self._narrator)
             self._workers.talk.on_saved = self._committed
             self._course = CourseWriter(store, self._keys, self._workers.talk, self._narrator)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from pathlib import Path
 from typing import Any
 
 from elastic.channel.client import Committed, Formed, Progress, Restored, Said, Standing
@@ -19,6 +17,7 @@ from launcher.history.recorder import Timeline
 from launcher.history.recovery import Recovery, begun
 from launcher.logs.event_log import EventLog
 from launcher.logs.logger import Narrator
+from launcher.system.processes import started_at
 from launcher.workers.process import Exited, Spawned, WorkerEvent
 from launcher.workers.reports.messages import Heard, WorkerTalk
 
@@ -152,12 +151,3 @@ class TimelineTeller:
         self._log.write("start" if found.start else "recovery", found.g, found.fields)
         self._store.note(events.of_recovery(found, self._node, time.time(), self._clock()))
         (self._narrator.detail if found.start else self._narrator.say)(found.line)
-
-
-def started_at() -> float | None:
-    """When this process was started, seconds of CLOCK_BOOTTIME, to a hundredth; None where /proc does not say it."""
-    try:
-        fields = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
-        return int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return None

@@ -14,10 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from elastic.errors import ConfigError
-from launcher.local.served_etcd import NAME_LENGTH_MAX
 from launcher.net import addresses
 from launcher.net.addresses import Address
 from launcher.net.endpoints import as_ip
+
+if TYPE_CHECKING:
+    pass
 
 if TYPE_CHECKING:
     pass
@@ -115,3 +117,7 @@ def job_name(hosts: Sequence[str], script: str) -> str:
 def mend(host: str) -> str:
     """What to look at when the host that serves was waited for in vain."""
     return f"does the same command run on {host}, with the same list of hosts?"
+
+
+NAME_LENGTH_MAX = 100
+"""A job that is named after all its hosts has no longer name than this."""

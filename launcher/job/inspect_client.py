@@ -19,6 +19,7 @@ from elastic.core.model import Member
 from elastic.errors import ElasticError
 from launcher.net.endpoints import join_host_port
 from launcher.net.line_socket import watch_by_kernel
+from launcher.net.lines import LINE_MAX
 from launcher.peers.reachability import reason
 from launcher.wire.inspect import (
     ANSWER_MAX,
@@ -39,7 +40,7 @@ from launcher.wire.inspect import (
     question_line,
     read_answer,
 )
-from launcher.wire.links import LINE_MAX, Greeting, LinkError, encode, read_greeting
+from launcher.wire.links import Greeting, LinkError, encode, read_greeting
 
 CONNECT_LIMIT_S: Final = 3.0
 """From the first packet until both sides have proven themselves."""

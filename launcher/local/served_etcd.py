@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 ANY = "0.0.0.0"
 ANY_V6 = "::"
 LOOPBACK_V6 = "::1"
-NAME_LENGTH_MAX = 100
-"""A job that is named after all its hosts has no longer name than this."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,13 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from elastic.core.model import Role
 from elastic.core.text import processes_name
 from launcher.logs.console import Console
 from launcher.logs.dedup import Collapse, Shown
 from launcher.logs.json_format import JsonLines
-
-if TYPE_CHECKING:
-    from launcher.workers.process import WorkerSpec
 
 LINE_BYTES: Final = 1 << 16
 """An unfinished line is held back up to this length where whole lines are shown."""
@@ -46,6 +43,15 @@ class Show(Protocol):
         """Nothing more comes."""
 
 
+class ProcessId(NamedTuple):
+    """Which process of a generation writes, and whether its console is `shared` with others of its node."""
+
+    role: Role
+    rank: int
+    local_rank: int
+    shared: bool
+
+
 class Showing:
     """The consoles of a node for its workers."""
 
@@ -57,13 +63,13 @@ class Showing:
         chorus = {console: Chorus(console, node) for console in consoles}
         self._choruses = tuple(chorus[console] for console in consoles)
 
-    def of(self, spec: WorkerSpec, g: int) -> tuple[Show, Show]:
-        """Where stdout and stderr of a worker of generation `g` are shown."""
+    def of(self, process: ProcessId, g: int) -> tuple[Show, Show]:
+        """Where stdout and stderr of a process of generation `g` are shown."""
         if self._lines is not None:
-            said = self._lines.said_by(spec.role, spec.rank, spec.local_rank, g)
+            said = self._lines.said_by(process.role, process.rank, process.local_rank, g)
             return _Json(self.consoles[0], said("stdout")), _Json(self.consoles[1], said("stderr"))
-        if spec.shared:
-            who = (spec.role, spec.rank)
+        if process.shared:
+            who = (process.role, process.rank)
             return _Voice(self._choruses[0], who), _Voice(self._choruses[1], who)
         return _Raw(self.consoles[0]), _Raw(self.consoles[1])
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import tempfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -32,8 +31,6 @@ STORY = "launcher.log"
 ENDPOINTS_KEPT = 50
 """So many lists of endpoints are kept; a job that lives for months makes thousands of generations."""
 
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_FRAME = re.compile(r"==== .* ====")
 _SIGNAL_INFO = "[SignalInfo: *** SIGTERM (@0x{sender:x}) received by PID {pid} (TID 0x{pid:x}) from PID {sender} ***]"
 
 

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
+
+from launcher.text.sanitize import Ending
 
 KEPT_BYTES: Final = 1 << 18
 """Of a start; what is older is in its log."""
 PIECE_BYTES: Final = 1 << 14
 """Short pieces are joined up to this length."""
-
-
-class Ending(NamedTuple):
-    """The end of what a start has said so far; `cut`: it said more before."""
-
-    data: bytes = b""
-    cut: bool = False
 
 
 class Recent:

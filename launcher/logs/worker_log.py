@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.logs.tail_buffer import Ending, Recent
+from launcher.logs.tail_buffer import Recent
 from launcher.logs.writer_client import Sink
 from launcher.logs.writer_protocol import UNBOUND, Begin, Bound, End, Line, Wrote, path_bytes, text_bytes
+from launcher.text.sanitize import Ending
 
 
 class StartLog:

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Final
 from elastic.channel.client import Hello, Progress, Said, Standing
 from elastic.core.agent.events import Action, Event
 from elastic.core.agent.state import Facts
-from launcher.agent.history_writer import History
-from launcher.agent.recovery_reporter import TimelineTeller, started_at
-from launcher.agent.wait_reporter import WaitingLines
 from launcher.config.config import Config
+from launcher.history.recovery import Recovery
 from launcher.logs.logger import Narrator
 from launcher.logs.writer_client import LogDisk
 from launcher.metrics import health
@@ -25,6 +23,7 @@ from launcher.metrics.collector import Asides, Notes, WorkerState
 from launcher.net.endpoints import join_host_port
 from launcher.system import frozen_imports
 from launcher.system.clock import boottime
+from launcher.system.processes import started_at
 from launcher.workers.group import NodeWorkers
 from launcher.workers.reports.messages import Heard
 
@@ -49,15 +48,14 @@ class Monitor:
         self._disk = disk
         self._notes = Notes(started_at() or boottime())
         self._facts: Facts | None = None
-        self._history: History | None = None
-        self._lines: WaitingLines | None = None
+        self._dropped: Callable[[], int] = lambda: 0
         self._door: MetricsDoor | None = None
         self._page: MetricsPage | None = None
         self._complained = False
         self._standing: set[int] = set()
         """Local ranks of processes of a parameter-server job that have said that they do their work."""
         self.held: Callable[[], str] = lambda: ""
-        """Why this node does not join, "" if nothing keeps it out."""
+        """Why this node does not join, or what it waits for; "" if for nothing."""
         workers.talk.followers.append(self._heard)
 
     async def open(self, host: str, port: int) -> None:
@@ -93,10 +91,16 @@ class Monitor:
 
     # --- what the agent tells -------------------------------------------------------------------------------------
 
-    def follow(self, facts: Facts, history: History, lines: WaitingLines, timeline: TimelineTeller) -> None:
-        """The agent has reached etcd: this is what it knows from now on."""
-        self._facts, self._history, self._lines = facts, history, lines
-        timeline.on_own = self._notes.recovered
+    def follow(self, facts: Facts, dropped: Callable[[], int], waiting: Callable[[], str]) -> None:
+        """The agent has reached etcd: this is what it knows from now on.
+
+        `dropped` counts the events that its history left out; `waiting` is the sentence about what it waits for.
+        """
+        self._facts, self._dropped, self.held = facts, dropped, waiting
+
+    def recovered(self, recovery: Recovery) -> None:
+        """A recovery of this node is complete."""
+        self._notes.recovered(recovery)
 
     def session(self, kept: Session) -> None:
         """There is another lease."""
@@ -131,8 +135,8 @@ class Monitor:
             case "/healthz":
                 found = health.healthy(nursery=self._workers.nursery_lives)
             case "/readyz":
-                reason = self._lines.sentence if self._lines is not None else self.held()
-                found = health.ready(self._facts, running=sum(self._workers.locals.values()), reason=reason)
+                running = sum(self._workers.locals.values())
+                found = health.ready(self._facts, running=running, reason=self.held())
             case _:
                 return None
         return line(OK if found.yes else UNAVAILABLE, found.words)
@@ -148,8 +152,7 @@ class Monitor:
         heard = self._workers.talk.workers
         for local, runs in self._workers.locals.items():
             states[self._state(heard.get(local)) if runs else WorkerState.ENDED] += 1
-        dropped = self._history.dropped if self._history is not None else 0
-        return Asides(states, dropped, self._disk.left_out_bytes)
+        return Asides(states, self._dropped(), self._disk.left_out_bytes)
 
     def _state(self, heard: Heard | None) -> WorkerState:
         """What a worker that runs does."""

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from enum import Enum, auto
 
-from launcher.wire.links import Lines, LinkError
+from launcher.net.lines import Lines, LineTooLong
 
 READ_BYTES = 4096
 SEND_BUFFER_BYTES = 64 << 10
@@ -89,7 +89,7 @@ class LineSocket:
             lines = self._lines.feed(data)
         except (BlockingIOError, InterruptedError):
             return
-        except LinkError:
+        except LineTooLong:
             self._end(End.UNFIT)
             return
         except OSError as error:

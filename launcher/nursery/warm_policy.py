@@ -12,10 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from launcher.config.config import Config
+from typing import Final, Protocol
 
 NO_WARM: Final = "--no_warm"
 NO_TORCH: Final = "torch is not installed"
@@ -72,7 +69,22 @@ class Recipe:
     wishes: tuple[tuple[str, str], ...] = ()
 
 
-def recipe(config: Config, environ: Mapping[str, str], wishes: Mapping[str, str]) -> Recipe:
+class WorkerCommand(Protocol):
+    """What a node runs, as far as it decides what its nursery imports. A `Config` is one."""
+
+    @property
+    def warm(self) -> bool: ...
+    @property
+    def python(self) -> bool: ...
+    @property
+    def script(self) -> str: ...
+    @property
+    def module(self) -> bool: ...
+    @property
+    def preload(self) -> tuple[str, ...]: ...
+
+
+def recipe(config: WorkerCommand, environ: Mapping[str, str], wishes: Mapping[str, str]) -> Recipe:
     """The recipe for the workers of this node. `wishes` are set for them where `environ` sets nothing."""
     cold = ""
     if not config.warm:

@@ -18,7 +18,8 @@ from elastic.errors import ConfigError
 from launcher.net.acceptor import Acceptor
 from launcher.net.addresses import is_loopback
 from launcher.net.endpoints import as_ip
-from launcher.wire.links import LINE_MAX, Greeting, greeting_line, read_greeting
+from launcher.net.lines import LINE_MAX
+from launcher.wire.links import Greeting, greeting_line, read_greeting
 
 BACKLOG = 128
 """Connections that wait or are taken in one round of the loop; more of a flood waits outside."""

@@ -1,4 +1,4 @@
-"""The environment that a child of ours inherits: without our secrets, and without what belongs to another worker (pure)."""
+"""The environment that a child of ours inherits: without secrets and without the variables of other workers (pure)."""
 
 from __future__ import annotations
 

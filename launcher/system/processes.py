@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -110,3 +111,12 @@ def _read(name: str) -> Process | None:
     state, parent, group, session = stat[stat.rindex(b")") + 1 :].split()[:4]
     frozen = state in (b"T", b"t")
     return Process(int(name), int(parent), int(group), int(session), state in (b"Z", b"X"), frozen)
+
+
+def started_at() -> float | None:
+    """When this process was started, seconds of CLOCK_BOOTTIME, to a hundredth; None where /proc does not say it."""
+    try:
+        fields = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.logs.logger import _ESCAPES, _FRAME
-from launcher.logs.tail_buffer import Ending
+import re
+from typing import NamedTuple
 
 TAIL_LINES = 20
 
@@ -39,3 +39,16 @@ def clean(line: str) -> str:
             plain = "".join(sign if sign.isprintable() or sign == "\t" else " " * sign.isspace() for sign in plain)
         text = plain.expandtabs(4).rstrip()
     return text if len(text) <= LINE_CHARACTERS else f"{text[: LINE_CHARACTERS - 1]}…"
+
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+
+
+_FRAME = re.compile(r"==== .* ====")
+
+
+class Ending(NamedTuple):
+    """The end of what a start has said so far; `cut`: it said more before."""
+
+    data: bytes = b""
+    cut: bool = False

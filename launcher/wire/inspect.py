@@ -27,7 +27,8 @@ from msgspec.structs import replace
 
 from elastic._decode import UNREADABLE
 from elastic.core.model import Role, Step
-from launcher.wire.links import LINE_MAX, Greeting, LinkError, Look, Mac, mac
+from launcher.net.lines import LINE_MAX
+from launcher.wire.links import Greeting, LinkError, Look, Mac, mac
 
 QUESTION_MAX: Final = LINE_MAX
 """Bytes of a question with its end."""

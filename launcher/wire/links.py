@@ -29,8 +29,6 @@ from elastic._decode import UNREADABLE
 PROTOCOL = "elastic-launch"
 VERSION = 2
 """Of the listener's line. 1 had no nonce: who says it makes no links."""
-LINE_MAX = 1024
-"""Bytes of one line with its end; more than the longest job id, node id and nonce together."""
 NAME_MAX = 300
 """Characters of a job id or a node id."""
 GRANT_MAX_S = 86_400.0
@@ -176,19 +174,3 @@ def mac(secret: str, role: str, listener: Greeting, dialler: str, nonce: str) ->
     """The proof of somebody in this role who knows the secret, for one greeting and one nonce."""
     words = _ENCODER.encode([role, listener.job_id, dialler, listener.node, nonce, listener.nonce])
     return hmac.new(secret.encode(), words, hashlib.sha256).hexdigest()
-
-
-class Lines:
-    """Cuts the bytes of one connection into lines. It never holds more than one line and one read."""
-
-    __slots__ = ("_rest",)
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """Take bytes; every line that is complete now, without its end. `LinkError` if one is too long."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) >= LINE_MAX or any(len(line) >= LINE_MAX for line in lines):
-            raise LinkError(f"a line is longer than {LINE_MAX} bytes")
-        return lines

@@ -23,12 +23,12 @@ from launcher.logs.console_streams import Showing
 from launcher.logs.json_format import JsonLines
 from launcher.logs.logger import Narrator
 from launcher.logs.recent_starts import LastLogs
-from launcher.logs.tail_buffer import Ending
 from launcher.logs.writer_client import Sink
 from launcher.logs.writer_protocol import Amend, Bound, Environment, path_bytes, text_bytes
 from launcher.nursery import protocol, warm_policy
 from launcher.system import node_lock
 from launcher.text import failure_report, sanitize
+from launcher.text.sanitize import Ending
 from launcher.wire.inspect import Refusal, Stacks, StackText
 from launcher.workers import environment, exits, nursery_client
 from launcher.workers.checkpoint_claim import FolderClaim

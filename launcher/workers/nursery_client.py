@@ -24,7 +24,6 @@ from pathlib import Path
 from elastic.errors import NurseryLost
 from launcher.logs.console import Console
 from launcher.logs.console_streams import Showing
-from launcher.logs.tail_buffer import Ending
 from launcher.logs.worker_log import StartLog
 from launcher.logs.writer import Directly
 from launcher.logs.writer_client import Sink
@@ -33,6 +32,7 @@ from launcher.nursery import protocol
 from launcher.nursery.fd_channel import Channel, Closed
 from launcher.nursery.warm_policy import Recipe
 from launcher.system.processes import Process, adopt_orphans, descendants, in_sessions, signal_one
+from launcher.text.sanitize import Ending
 from launcher.workers import exits
 from launcher.workers.nursery_launch import new_nursery, out_of_date
 from launcher.workers.nursery_watchdog import ANSWER_LIMIT_S, Answers

@@ -9,13 +9,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from elastic.core.model import Role
-from launcher.logs.console_streams import Showing
+from launcher.logs.console_streams import ProcessId, Showing
 from launcher.logs.logger import closing_line, signal_info_line
 from launcher.logs.pipe_reader import Tap
-from launcher.logs.tail_buffer import Ending
 from launcher.logs.worker_log import StartLog
 from launcher.logs.writer_client import Sink
 from launcher.logs.writer_protocol import UNBOUND, Bound
+from launcher.text.sanitize import Ending
 
 
 class WorkerSpec(Struct, frozen=True):
@@ -123,7 +123,8 @@ class Worker:
         self._log = StartLog(sink, spec.log, spec.header, bound)
         self._taps: tuple[Tap, ...]
         if spec.shown:
-            self._taps = tuple(Tap(self._log, show) for show in showing.of(spec, g))
+            process = ProcessId(spec.role, spec.rank, spec.local_rank, spec.shared)
+            self._taps = tuple(Tap(self._log, show) for show in showing.of(process, g))
         else:
             self._taps = (Tap(self._log),)
 

@@ -10,10 +10,11 @@ from collections.abc import Coroutine
 from typing import Any
 
 from elastic.core.agent.events import LinkTarget
+from launcher.net.lines import Lines, LineTooLong
 from launcher.peers.inbound_links import Door
 from launcher.peers.links import Links
 from launcher.wire import links as linkwire
-from launcher.wire.links import Bye, Granted, Greeting, Lines, LinkError, Ping, Pong, Prove, Proven, Vouch
+from launcher.wire.links import Bye, Granted, Greeting, LinkError, Ping, Pong, Prove, Proven, Vouch
 from tests.fuzz.target import Target
 
 SECRET = "the secret of the job"
@@ -25,7 +26,7 @@ PIECE = 700
 def lines(data: bytes) -> None:
     """What is said over a link is a line that means something, or the end of the connection."""
     cut = Lines()
-    with contextlib.suppress(LinkError):
+    with contextlib.suppress(LineTooLong):
         for start in range(0, len(data), PIECE):
             for line in cut.feed(data[start : start + PIECE]):
                 with contextlib.suppress(LinkError):

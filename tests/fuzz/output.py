@@ -7,8 +7,9 @@ import time
 
 import msgspec
 
+from elastic.core.model import Role
 from launcher.logs.console import Console
-from launcher.logs.console_streams import Showing, drawn
+from launcher.logs.console_streams import ProcessId, Showing, drawn
 from launcher.logs.pipe_reader import Tap
 from launcher.logs.rotating_file import WorkerLog
 from launcher.logs.tail_buffer import KEPT_BYTES, Recent
@@ -18,7 +19,6 @@ from launcher.logs.writer_protocol import Bound
 from launcher.text import failure_report
 from launcher.text.sanitize import clean, tail
 from launcher.workers import exits
-from launcher.workers.process import WorkerSpec
 from launcher.workers.reports.tracebacks import excerpt
 from tests.fuzz.links import run
 from tests.fuzz.target import Target, scratch
@@ -62,8 +62,7 @@ def shown(data: bytes) -> None:
         stderr, console = Console(2), Console(fd)
         os.close(fd)
         one = StartLog(Directly(lambda text, quietly: None), folder / "shown", HEADER)
-        spec = WorkerSpec(3, 0, (), {}, "", folder / "shown", shown=True, header="", shared=True)
-        _, voice = Showing((stderr, console)).of(spec, 1)
+        _, voice = Showing((stderr, console)).of(ProcessId(Role.WORKER, rank=3, local_rank=0, shared=True), 1)
         tap = Tap(one, voice)
         writer = tap.writer()
         os.set_blocking(writer, False)

@@ -6,21 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.net.lines import LINE_MAX, Lines, LineTooLong
 from launcher.wire import links
-from launcher.wire.links import (
-    LINE_MAX,
-    Bye,
-    Granted,
-    Greeting,
-    Lines,
-    LinkError,
-    Message,
-    Ping,
-    Pong,
-    Prove,
-    Proven,
-    Vouch,
-)
+from launcher.wire.links import Bye, Granted, Greeting, LinkError, Message, Ping, Pong, Prove, Proven, Vouch
 
 A, B = "a" * 32, "b" * 32
 LISTENER = Greeting("j1", "n-1", A)
@@ -175,7 +163,7 @@ def test_lines_come_out_as_they_went_in_however_they_are_cut(lines: list[bytes],
 
 @pytest.mark.parametrize("data", [b"x" * LINE_MAX, b"a\n" + b"x" * LINE_MAX + b"\n"])
 def test_a_line_that_is_too_long_ends_it(data: bytes) -> None:
-    with pytest.raises(LinkError):
+    with pytest.raises(LineTooLong):
         Lines().feed(data)
 
 
@@ -183,5 +171,5 @@ def test_a_line_that_never_ends_is_not_kept() -> None:
     cutter = Lines()
     for _ in range(LINE_MAX - 1):
         assert cutter.feed(b"x") == []
-    with pytest.raises(LinkError):
+    with pytest.raises(LineTooLong):
         cutter.feed(b"x")

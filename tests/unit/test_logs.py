@@ -24,11 +24,10 @@ from launcher.logs.logger import (
 )
 from launcher.logs.rotating_file import WorkerLog, append_line
 from launcher.logs.shared_file import SharedLog
-from launcher.logs.tail_buffer import Ending
 from launcher.logs.writer import Writer
 from launcher.logs.writer_protocol import Append, path_bytes
 from launcher.net.endpoints import join_host_port as endpoint
-from launcher.text.sanitize import clean, tail
+from launcher.text.sanitize import Ending, clean, tail
 
 
 class TestTheFrameOfAStart:
