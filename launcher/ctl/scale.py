@@ -5,15 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from elastic.core.keys import View
-from elastic.core.model import Generation, Np
-from elastic.core.transactions import Transaction
-from elastic.errors import ConfigError
 from launcher.config import readers
-from launcher.job import orders
 from launcher.job.job import Command, Job, reading, write
-from launcher.job.submit import CannotOrder, ended, give
-from launcher.text.failure_report import of_nodes
+from launcher.job.scale import scale
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,48 +23,6 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 async def _run(job: Job, asked: argparse.Namespace) -> int:
     write([await scale(job, asked.np)])
     return 0
-
-
-async def scale(job: Job, wanted: Np) -> str:
-    """Give the order; the line that says what follows. Raises `ConfigError`, and what `give` raises."""
-
-    def order(view: View) -> Transaction | None:
-        if view.verdict is not None:
-            raise CannotOrder(ended(job, view))
-        if view.spec is None:
-            raise CannotOrder(f"{job.job_id} has no readable spec: start a node first")
-        if unfit := orders.unfit(view.spec.value, wanted):
-            raise ConfigError(unfit)
-        return None if view.spec.value.np == wanted else orders.scale(job.keys, view, wanted)
-
-    view, written = await give(job, order, lambda view: f"elastic-ctl scale: {_becomes(view, wanted)}")
-    assert view.spec is not None
-    if not written:
-        return f"{job.job_id}: --np is {wanted} already"
-    return f"{job.job_id}: {_becomes(view, wanted)}; {_what_follows(view, wanted)}"
-
-
-def _becomes(view: View, np: Np) -> str:
-    return f"--np {view.spec.value.np if view.spec is not None else '?'} becomes {np}"
-
-
-def _what_follows(view: View, np: Np) -> str:
-    generation: Generation | None = view.generation.value if view.generation is not None else None
-    inside = len(generation.members) if generation is not None else 0
-    here = len(view.members)
-    run = f"{of_nodes(inside)} run{'s' if inside == 1 else ''}"
-    if np.high < inside:
-        out = inside - np.high
-        return f"{run}: {out} of them will leave the world and wait as {'a spare' if out == 1 else 'spares'}"
-    if here < np.low:
-        until = f"holds until {np.low - here} more come{'s' if np.low - here == 1 else ''}"
-        if inside and view.go is not None and generation is not None and view.go.value.g == generation.g:
-            return f"it trains on with {inside}; after the next change it {until}"  # No world ends for want of others.
-        return f"{of_nodes(here)} here: the job {until}"
-    if here > inside and np.high > inside:
-        new = min(here, np.high) - inside
-        return f"{run}: {new} that wait{'s' if new == 1 else ''} will be taken in"
-    return f"{run}: that stays, until others come"
 
 
 COMMAND: Final = Command("scale", "change how many nodes a job uses, while it runs", _arguments, _run)

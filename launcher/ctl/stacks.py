@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from elastic.core.model import Role
 from launcher.job import placement
-from launcher.job.inspect_client import Asking, Unasked
+from launcher.job.connect import node_of
 from launcher.job.job import Command, Job
 from launcher.system.descriptors import say
 from launcher.system.stdout import pass_on
@@ -28,26 +27,6 @@ async def _run(job: Job, asked: argparse.Namespace) -> int:
     text = (answer.text.removesuffix("\n") + "\n").encode()
     pass_on(text if asked.raw else harmless(text))
     return 0
-
-
-async def node_of(job: Job, role: Role, index: int, ended: str) -> Asking:
-    """Whom to ask for a process that runs; `ended` says what follows for it from the end of the job.
-
-    Raises `Unasked`, `NoSuchJob`, `StoreError`.
-    """
-    view = await job.view()
-    if why := placement.elsewhere(view):
-        raise Unasked(why)
-    if view.verdict is not None:
-        raise Unasked(f"the job has {view.verdict.value.status}: no worker runs, and {ended}")
-    found = placement.where(view, role, index)
-    if found is None:
-        raise Unasked(placement.absent(view, role, index))
-    stored = view.members.get(found.node)
-    if stored is None:
-        raise Unasked(f"node {found.node} of host {found.host} is not registered any more")
-    secret = view.secret.value if view.secret is not None else None
-    return Asking(job.job_id, secret, found.node, stored.value)
 
 
 COMMAND: Final = Command("stacks", "show the stacks of a worker's threads, now", _arguments, _run)

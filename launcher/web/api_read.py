@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from launcher.ctl.stacks import node_of
 from launcher.job import placement
+from launcher.job.connect import node_of
 from launcher.job.job import Job
 from launcher.text.sanitize import clean
 from launcher.wire.inspect import Log, LogEnd, LogPiece, LogStart, Stacks

@@ -10,10 +10,10 @@ import msgspec
 from elastic._decode import UNREADABLE
 from elastic.errors import ConfigError
 from launcher.config import readers
-from launcher.ctl.drain import DEADLINE_MIN_S, drain
-from launcher.ctl.scale import scale
-from launcher.ctl.stop import stop, why
+from launcher.job.drain import DEADLINE_MIN_S, drain
 from launcher.job.job import Job
+from launcher.job.scale import scale
+from launcher.job.stop import stop, why
 
 ORDER_BYTES_MAX: Final = 4096
 TEXT_MAX: Final = 300

@@ -17,7 +17,7 @@ from elastic.core.keys import JobKeys, View, encode
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from elastic.store.protocol import Delete, Put, Range
-from launcher.ctl.drain import DEADLINE_MIN_S
+from launcher.job.drain import DEADLINE_MIN_S
 from launcher.job.job import Job
 from launcher.job.overview import Picture
 from launcher.job.status import describe

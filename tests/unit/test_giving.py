@@ -15,14 +15,14 @@ from elastic.core.model import SCHEMA, Leave, Status
 from elastic.errors import StoreUnavailable
 from elastic.store.protocol import Delete, Put, Range
 from launcher.config.readers import np
-from launcher.ctl import stop as stop_module
-from launcher.ctl.drain import drain
-from launcher.ctl.scale import scale
+from launcher.job import stop as stop_module
 from launcher.ctl.stop import COMMAND as STOP
-from launcher.ctl.stop import stop
 from launcher.history import events
 from launcher.history.events import What
+from launcher.job.drain import drain
 from launcher.job.job import Job
+from launcher.job.scale import scale
+from launcher.job.stop import stop
 from launcher.job.submit import CannotOrder
 from tests.unit.test_forget import MEMBER, SPEC, Stored, awaited_code
 

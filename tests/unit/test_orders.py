@@ -15,10 +15,10 @@ from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from elastic.store.protocol import Put
 from launcher.config.readers import np
-from launcher.ctl.scale import scale
 from launcher.history.events import Event, What, remember
 from launcher.job import orders
 from launcher.job.job import Job as Ordered
+from launcher.job.scale import scale
 from launcher.workers.reports.stack_text import stacks_in
 from tests.unit.views import Job
 

@@ -1,0 +1,84 @@
+"""The order to drain nodes of a job."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from elastic.core.agent.state import DEADLINE_SPARE_S
+from elastic.core.keys import View
+from elastic.core.transactions import Transaction
+from elastic.errors import ConfigError
+from launcher.job import orders
+from launcher.job.job import Job
+from launcher.job.submit import CannotOrder, ended, give, operator, understands
+from launcher.text.failure_report import of_nodes
+from launcher.text.sanitize import clean
+
+DEADLINE_MIN_S: Final = DEADLINE_SPARE_S + 1.0
+"""Of a shorter one nothing would be left for the workers."""
+
+
+async def drain(job: Job, targets: Sequence[str], deadline_s: float | None) -> tuple[str, list[str]]:
+    """Give the order; the line that says what follows, and the nodes that were told to leave.
+
+    Raises `ConfigError`, and what `give` raises.
+    """
+    view = await job.view()
+    if view.verdict is not None:
+        raise CannotOrder(ended(job, view))
+    understands(job, view)
+    nodes = chosen(view, targets)
+    reason = f"elastic-ctl drain by {operator()}"
+    told: list[str] = []
+    for at in range(0, len(nodes), orders.LEAVING_MAX):
+        view, some = await _tell(job, nodes[at : at + orders.LEAVING_MAX], reason, deadline_s)
+        told += some
+    if not told:
+        return f"{job.job_id}: {', '.join(map(clean, nodes))} left meanwhile", []
+    left = len(set(view.members) - set(told))
+    low = view.spec.value.np.low if view.spec is not None else 1
+    holds = f"; {of_nodes(left)} left, fewer than the {low} that may run: the job holds until others come"
+    whom = f"{', '.join(map(clean, told))} {'is' if len(told) == 1 else 'are'}"
+    return f"{job.job_id}: {whom} told to leave{holds if left < low else ''}", told
+
+
+async def _tell(job: Job, nodes: Sequence[str], reason: str, deadline_s: float | None) -> tuple[View, list[str]]:
+    """Tell those that are still there, all in one transaction, so that the world changes once; the view, and whom."""
+
+    def here(view: View) -> list[str]:
+        return [node for node in nodes if node in view.members]
+
+    def order(view: View) -> Transaction | None:
+        if view.verdict is not None or not here(view):
+            return None
+        return orders.leave(job.keys, view, here(view), reason, deadline_s, round(time.time(), 3))
+
+    view, written = await give(job, order, lambda view: f"elastic-ctl drain {' '.join(here(view))}")
+    return view, here(view) if written else []
+
+
+def chosen(view: View, targets: Sequence[str]) -> list[str]:
+    """The members that these words name: node ids, M_ids, hosts. Raises `ConfigError` for one that names none."""
+    generation = view.generation.value if view.generation is not None else None
+    found: dict[str, None] = {}
+    for target in targets:
+        hosts = [node for node, stored in view.members.items() if stored.value.host == target]
+        if target in view.members:
+            found[target] = None
+        elif _M_ID.fullmatch(target) and generation is not None and int(target) < len(generation.members):
+            node = generation.members[int(target)].node
+            if node not in view.members:
+                raise ConfigError(f"M_id {target} is {node}, which is not registered any more")
+            found[node] = None
+        elif hosts:
+            found.update(dict.fromkeys(hosts))
+        else:
+            known = ", ".join(view.members) or "none is registered"
+            raise ConfigError(f"{target!r} is no node, M_id or host of this job; its nodes: {known}")
+    return list(found)
+
+
+_M_ID: Final = re.compile(r"[0-9]{1,9}")
