@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from launcher.config import argv as commandline
 from launcher.config import env_reference
-from launcher.config.config import Config, build, check
+from launcher.config.config import Config
+from launcher.config.machine_checks import check
+from launcher.config.parse import build
 from launcher.config.ps_layout import static_hosts
 from launcher.net.endpoints import as_ip, parse_endpoint
 from launcher.system import frozen_imports

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from launcher.config import config
+from launcher.config import parse
 from launcher.config.flags import BY_NAME
 from launcher.ctl import cli
 from tests.docscommands import ROOT, Command
@@ -46,7 +46,7 @@ def launch(words: Sequence[str]) -> None:
     if ASKS & set(given) or all(word.startswith("--") for word in given):
         assert all(word in ASKS or word.removeprefix("--") in BY_NAME for word in given), given
         return
-    read = config.parse(given, {})
+    read = parse.parse(given, {})
     assert read.script, given
 
 

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from launcher.config import readers
+
+if TYPE_CHECKING:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -693,3 +696,14 @@ BY_NAME: Final[Mapping[str, Flag]] = {flag.name: flag for flag in FLAGS}
 def by_group() -> tuple[Flag, ...]:
     """Every flag, in the order of the help."""
     return tuple(sorted(FLAGS, key=lambda flag: GROUPS.index(flag.group)))
+
+
+PS_FLAGS: Final = (
+    "servers",
+    "workers",
+    "heter_workers",
+    "server_num",
+    "worker_num",
+    "heter_worker_num",
+    "http_port",
+)

@@ -9,7 +9,7 @@ from elastic.core.model import Mode
 from elastic.errors import ConfigError
 from launcher.config import readers
 from launcher.config.argv import WORKER_MARK
-from launcher.config.ps_layout import PS_FLAGS
+from launcher.config.flags import PS_FLAGS
 
 LIST: Final = "PADDLE_TRAINERS"
 ALL: Final = (

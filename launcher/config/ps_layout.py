@@ -16,21 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 from elastic.core.model import NP_UNLIMITED, Mode, Np, Roles
 from elastic.errors import ConfigError
+from launcher.config.flags import PS_FLAGS
 from launcher.config.readers import LOCAL_NODES_MAX
 from launcher.net.endpoints import is_v6, parse_endpoint
 
 if TYPE_CHECKING:
     from launcher.config.config import Config
 
-PS_FLAGS: Final = (
-    "servers",
-    "workers",
-    "heter_workers",
-    "server_num",
-    "worker_num",
-    "heter_worker_num",
-    "http_port",
-)
 HETER_FLAGS: Final = ("heter_workers", "heter_worker_num")
 COLLECTIVE_FLAGS: Final = ("ips", "ctrl_port")
 

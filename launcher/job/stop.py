@@ -112,6 +112,8 @@ def run_of(view: View) -> tuple[str, int]:
     """Which run of which store's job it is."""
     store = view.incarnation.value if view.incarnation is not None else ""
     return store, view.spec.value.run if view.spec is not None else 0
+
+
 LOOK_EVERY_S: Final = 1.0
 """So often etcd is asked, while it is waited that nobody comes back; one that takes longer stands still."""
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from launcher.config.config import parse
+from launcher.config.parse import parse
 from tests.docscommands import ROOT, Command, everything, pages, python
 from tests.docsreading import filled
 from tests.process.docsdesk import Desk, unlike

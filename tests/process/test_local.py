@@ -26,7 +26,8 @@ from elastic.errors import OutcomeUnknown, StoreUnavailable
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdStore
 from elastic.store.protocol import Delete, Put, Range
-from launcher.config.config import check, parse
+from launcher.config.machine_checks import check
+from launcher.config.parse import parse
 from launcher.ctl import cli
 from launcher.job.job import named_job
 from launcher.local.commands import joiner_line, node_argv, node_environments, status_line, withheld

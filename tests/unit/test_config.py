@@ -15,7 +15,8 @@ from elastic.core.model import NP_UNLIMITED, Np
 from elastic.errors import ConfigError
 from launcher.config import argv as commandline
 from launcher.config import flags, readers
-from launcher.config.config import Config, parse
+from launcher.config.config import Config
+from launcher.config.parse import parse
 
 SERVER = ("--elastic_server", "10.0.0.5:2379", "--job_id", "j1")
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from launcher.config.config import Config, check, parse, worker_argv
+from launcher.config.config import Config, worker_argv
 from launcher.config.devices import share, visible_cards
+from launcher.config.machine_checks import check
+from launcher.config.parse import parse
 
 NO_CARDS = {"CUDA_VISIBLE_DEVICES": "", "PATH": os.environ["PATH"]}
 

@@ -10,7 +10,8 @@ from elastic.core.keys import JOB_ID
 from elastic.core.model import Np
 from elastic.errors import ConfigError
 from launcher.config import host_list
-from launcher.config.config import check, parse
+from launcher.config.machine_checks import check
+from launcher.config.parse import parse
 from launcher.local.commands import node_argv
 from tests.unit.test_config import refusal
 

@@ -16,8 +16,9 @@ import pytest
 import yaml
 
 from launcher.config.argv import SET_FOR_WORKERS
-from launcher.config.config import Config, parse
+from launcher.config.config import Config
 from launcher.config.flags import FLAGS
+from launcher.config.parse import parse
 
 CLOUD = Path(__file__).parents[2] / "deploy" / "cloud"
 CLOUDS = ("aws", "gcp", "azure")

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.config.config import Config, parse
+from launcher.config.config import Config
+from launcher.config.parse import parse
 from tests.unit.kustomize import ROOT, Thing
 
 DEPLOY = ROOT / "deploy"

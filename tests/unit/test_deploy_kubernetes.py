@@ -10,7 +10,8 @@ from typing import Any, Final
 import kubernetes_validate  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
-from launcher.config.config import Config, parse
+from launcher.config.config import Config
+from launcher.config.parse import parse
 from tests.unit import kustomize
 from tests.unit.kustomize import KUBERNETES, OVERLAYS, ROOT, Thing, one
 

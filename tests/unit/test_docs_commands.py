@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from elastic.errors import ElasticError
-from launcher.config import config
+from launcher.config import machine_checks, parse
 from launcher.config.argv import HINTS
 from launcher.config.flags import BY_NAME
 from tests import docsreading
@@ -196,7 +196,7 @@ def test_an_export_reads_the_folder_in_which_its_job_saves() -> None:
 
 def saves_in(job: str) -> str:
     given = ["--elastic_server", docsreading.ETCD, "--job_id", job, "-m", "elastic.examples.digits"]
-    return os.path.relpath(config.check(config.parse(given, {}), {}).checkpoint_dir)
+    return os.path.relpath(machine_checks.check(parse.parse(given, {}), {}).checkpoint_dir)
 
 
 # The extractor.

@@ -9,7 +9,7 @@ import pytest
 
 from elastic.errors import ConfigError
 from launcher import cli
-from launcher.config.config import parse
+from launcher.config.parse import parse
 from launcher.logs.log_dir import LogFolder
 from tests import closing
 

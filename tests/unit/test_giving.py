@@ -15,10 +15,10 @@ from elastic.core.model import SCHEMA, Leave, Status
 from elastic.errors import StoreUnavailable
 from elastic.store.protocol import Delete, Put, Range
 from launcher.config.readers import np
-from launcher.job import stop as stop_module
 from launcher.ctl.stop import COMMAND as STOP
 from launcher.history import events
 from launcher.history.events import What
+from launcher.job import stop as stop_module
 from launcher.job.drain import drain
 from launcher.job.job import Job
 from launcher.job.scale import scale

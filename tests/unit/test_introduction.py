@@ -10,7 +10,7 @@ import pytest
 
 from launcher.agent import startup_notes
 from launcher.agent.startup_notes import introduce
-from launcher.config.config import parse
+from launcher.config.parse import parse
 from launcher.logs.logger import Narrator
 from launcher.net.container import bridge_hint, in_container
 from launcher.net.interfaces import network_line

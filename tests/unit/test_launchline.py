@@ -12,8 +12,9 @@ import pytest
 
 from elastic.errors import ConfigError, ScriptMistake
 from elastic.script import flags, relaunch
-from launcher.config.config import PYTHON_ENDINGS, parse
+from launcher.config.config import PYTHON_ENDINGS
 from launcher.config.flags import FLAGS
+from launcher.config.parse import parse
 
 NODES = [{"addr": "192.168.1.12"}, {"addr": "192.168.1.11"}]
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from launcher.config.argv import cut
-from launcher.config.config import Config, build
+from launcher.config.config import Config
+from launcher.config.parse import build
 from launcher.terminal.content import Block, block
 from launcher.terminal.render import NARROW, lines
 from launcher.terminal.wanted import may_draw

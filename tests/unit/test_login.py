@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from launcher.config.config import check, parse
 from launcher.config.credentials import NOBODY, PASSWORD, SECRET, Login, login
+from launcher.config.machine_checks import check
+from launcher.config.parse import parse
 
 LINE = ("--elastic_server", "127.0.0.1:2379", "--job_id", "j")
 LONG = "a secret of many characters"

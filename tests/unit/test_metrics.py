@@ -13,7 +13,7 @@ from elastic.core.agent.events import Action, Event
 from elastic.core.agent.state import Facts, Phase
 from elastic.core.model import Before, Why
 from elastic.errors import ConfigError
-from launcher.config.config import parse
+from launcher.config.parse import parse
 from launcher.config.readers import np as read_np
 from launcher.history.recovery import Mark, Recovery
 from launcher.local.commands import node_argv, node_environments

@@ -6,7 +6,7 @@ import pytest
 
 from elastic.errors import ConfigError
 from launcher.config import paddlecloud
-from launcher.config.config import parse
+from launcher.config.parse import parse
 
 CLOUD = {
     "POD_IP": "10.0.0.2",

@@ -6,7 +6,8 @@ import pytest
 
 from elastic.core.model import NP_UNLIMITED, Np, Roles
 from elastic.errors import ConfigError
-from launcher.config.config import Config, parse
+from launcher.config.config import Config
+from launcher.config.parse import parse
 from launcher.config.ps_layout import SEATS_MAX, listed_hosts, own_host, split_endpoint, static_hosts, wanted_ports
 
 ETCD = ("--elastic_server", "10.0.0.5:2379", "--job_id", "j1")

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from launcher.config.config import Config, check, parse
+from launcher.config.config import Config
+from launcher.config.machine_checks import check
+from launcher.config.parse import parse
 from tests.unit.test_cards import HERE, LISTED, MIG, OTHER_MIG, A, smi
 
 SCRIPT = ("-m", "json.tool")

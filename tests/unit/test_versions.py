@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from elastic.core.versions import differences
 from launcher import __version__
 from launcher.agent import versions
-from launcher.config.config import Config, parse
+from launcher.config.config import Config
+from launcher.config.parse import parse
 
 names = st.sampled_from(["python", "torch", "nccl", "launcher", "script", "later"])
 sides = st.dictionaries(names, st.sampled_from(["1.2.3", "1.2.4", "1.3.0", "1.2", "2", "", "x"]))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.config import parse
+from launcher.config.parse import parse
 from launcher.nursery.warm_policy import NO_WARM, read_early, recipe, why_cold
 
 PYTHON = (sys.executable, "train.py")

@@ -1,0 +1,156 @@
+"""Checks a Config against this machine: GPUs, script, addresses, folders. Changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.machinery
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from elastic.errors import ConfigError, StoreUnavailable
+from launcher.config import host_list, slots, store_checks
+from launcher.config.config import Config
+from launcher.config.ps_layout import listed_hosts, own_host, static_hosts
+from launcher.net import addresses
+from launcher.net.endpoints import as_ip
+from launcher.spot.endpoint import PROVIDERS, endpoint
+from launcher.system import limits
+from launcher.system.preflight import check_surroundings
+from launcher.system.private_env import without
+
+FIND_MODULE_TIMEOUT_S = 60.0
+
+
+def check(config: Config, environ: Mapping[str, str]) -> Config:
+    """Look at this machine; the config with what was found there.
+
+    It fills in the cards and the number of workers, a random job id when there is no server, the folders as full
+    paths, and an executable's full path. Raises `ConfigError` for a system that is not Linux, a script that cannot be
+    read, a card that is not there, and an address that other nodes cannot use. It changes nothing on the machine.
+    """
+    if sys.platform != "linux":
+        raise ConfigError(f"elastic-launch runs on Linux, and this is {sys.platform}; use a container or a Linux host")
+    check_surroundings()
+    script = _check_script(config, environ)
+    config = replace(config, host=_listed_host(config, environ))
+    job_id = config.job_id or f"local-{secrets.token_hex(3)}"
+    serves = config.serve != "" or (config.served_by != "" and config.host == config.served_by)
+    if config.nic:
+        addresses.nic_address(config.nic)
+    # A name of the list may well stand for a loopback address here, and for a real one elsewhere (Debian's 127.0.1.1).
+    if config.servers and (config.host not in static_hosts(config) or as_ip(config.host) is not None):
+        # A name may not resolve yet. The agent asks again while it connects, and says so.
+        with contextlib.suppress(StoreUnavailable):
+            addresses.advertised(config.host, environ, config.servers, config.nic)
+    if config.spot != "none":
+        for provider in PROVIDERS if config.spot == "auto" else (config.spot,):
+            endpoint(provider, environ)  # A variable that names no server is told now.
+    who, warnings = store_checks.found(config, environ)
+    config = slots.found(replace(config, warnings=warnings), environ)
+    limits.check(config.slots, nodes=config.local_nodes or 1, etcd=serves or not config.servers)
+    return replace(
+        config,
+        script=script,
+        job_id=job_id,
+        serves=serves,
+        local_nodes=config.local_nodes or int(serves),
+        login=who,
+        checkpoint_dir=os.path.abspath(config.checkpoint_dir or Path("checkpoints", job_id)),
+        resume_from=_resume_from(config),
+        log_dir=os.path.abspath(config.log_dir),
+    )
+
+
+def _listed_host(config: Config, environ: Mapping[str, str]) -> str:
+    """The name that the lists of hosts have for this node; `Config.host` where they have none."""
+    if config.ips:
+        source = addresses.source_of(config.host, environ)
+        return host_list.own_entry(config.ips, config.host, flag=config.list_flag, source=source)
+    if config.roles is None:
+        return config.host
+    listed = listed_hosts(config.roles)
+    matching = addresses.same(listed, config.host) if config.host else ()
+    if not matching and all(name != "host" for name, _ in config.given):
+        matching = addresses.own(listed)
+    return own_host(config, matching, addresses.candidates())
+
+
+def _check_script(config: Config, environ: Mapping[str, str]) -> str:
+    """The script as it is to be run. Raises `ConfigError` if it cannot be."""
+    if config.module:
+        _check_module(config.script, environ)
+        return config.script
+    path = Path(config.script)
+    try:
+        is_file = path.is_file()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the script {config.script!r} cannot be looked up: {error}") from error
+    if config.python:
+        if not is_file:
+            raise ConfigError(_missing(path))
+        if not os.access(path, os.R_OK):
+            raise ConfigError(f"the script {config.script} cannot be read; check its permissions")
+        return config.script
+    if is_file:
+        if not os.access(path, os.X_OK):
+            raise ConfigError(f"{config.script} is not executable; chmod +x it, or give a script that ends in .py")
+        return os.path.abspath(path)
+    found = shutil.which(config.script, path=environ.get("PATH"))
+    if found is None:
+        raise ConfigError(_missing(path))
+    return os.path.abspath(found)
+
+
+def _resume_from(config: Config) -> str:
+    """The checkpoint to start from as a full path, "" if none is named. Raises `ConfigError` if it is not there."""
+    if not config.resume_from:
+        return ""
+    path = os.path.abspath(config.resume_from)
+    if not os.access(path, os.R_OK):
+        what = "cannot be read; check its permissions" if os.path.lexists(path) else "is not there; check the path"
+        raise ConfigError(f"--resume_from {config.resume_from}: {path} {what}, it has to be readable on every node")
+    return path
+
+
+def _missing(path: Path) -> str:
+    if path.is_dir():
+        return f"{path} is a folder, not a script"
+    return f"there is no script {path} (looked in {Path.cwd()}); check the name"
+
+
+def _check_module(name: str, environ: Mapping[str, str]) -> None:
+    """Raise `ConfigError` unless python can find the module. Nothing of it is imported here."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigError(f"-m {name!r} is not the name of a module; write it with dots and without .py")
+    places: list[str] | None = None
+    for length in range(1, name.count(".") + 2):
+        part = ".".join(name.split(".")[:length])
+        spec = importlib.machinery.PathFinder.find_spec(part, [os.getcwd(), *sys.path] if places is None else places)
+        if spec is None:
+            break
+        places = list(spec.submodule_search_locations or ())
+    else:
+        return
+    # Not in a plain place: ask python itself, which imports the module's parents, and so not in this process.
+    code = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
+    command = [sys.executable, "-c", code, name]
+    try:
+        asked = subprocess.run(
+            command,
+            env=without(environ, ()),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=FIND_MODULE_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:  # Its parents are slow to import, so they are there; a worker will tell the rest.
+        return
+    if asked.returncode:
+        mend = f"write -m {name[:-3]}, or leave -m out" if name.endswith(".py") else "check the name, or install it"
+        raise ConfigError(f"there is no module {name} here; {mend}")

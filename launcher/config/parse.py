@@ -1,0 +1,125 @@
+"""One `Config` from the command line and the environment: values read, and the relations between them checked.
+
+`parse` looks at text alone; `launcher.config.machine_checks` then looks at this machine. Every mistake is a
+`ConfigError` of one line that says what is wrong and how to fix it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from elastic.core.model import NP_UNLIMITED, Np
+from elastic.errors import ConfigError
+from launcher.config import host_list, paddlecloud, readers, slots, store_access, store_checks
+from launcher.config.argv import CommandLine, cut, given_values, sources
+from launcher.config.config import LOSS_GRACE_S, Config
+from launcher.config.flags import FLAGS
+from launcher.config.host_list import first_host, job_name
+from launcher.config.ps_layout import static_hosts, with_roles
+from launcher.config.readers import Servers
+from launcher.net.endpoints import PORT_MAX, join_host_port
+
+SERVED_TIMEOUT_S = 600.0
+"""How long a host of a list waits for the one that serves etcd: somebody may be starting them one by one, by hand."""
+SERVED_MIN = 2
+"""A list of one host is a job of that machine alone."""
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
+    """Read a command line (without the program's name) and the environment."""
+    return build(cut(argv), environ)
+
+
+def build(line: CommandLine, environ: Mapping[str, str]) -> Config:
+    """Make a `Config` of a command line that is already cut, and check the relations between its values."""
+    fields: dict[str, Any] = {flag.field: flag.default for flag in FLAGS}
+    given = given_values(line, environ)
+    fields.update(given)
+    servers = store_access.over_tls(given.get("servers", Servers((), tls=False)), store_access.certificates(given))
+    fields["servers"], fields["tls"] = servers.endpoints, servers.tls
+    workers = fields["slots"]
+    fields["slots"], fields["slots_word"] = (workers, "") if isinstance(workers, int) else (0, workers)
+    if not servers.endpoints:
+        fields["local_nodes"] = fields["local_nodes"] or 1
+    named = sources(line, environ)
+    if paddlecloud.counts(named, fields["run_mode"]) and (hosts := paddlecloud.hosts(environ)):
+        fields["ips"], fields["paddlecloud"] = hosts, True
+    nodes = len(fields["ips"]) or fields["local_nodes"] or 1
+    fields["np_given"] = fields["np"] is not None
+    alone = not servers.endpoints and not fields["ips"]
+    fields["np"] = fields["np"] or Np(low=1, high=NP_UNLIMITED if alone else nodes, first=nodes)
+    if fields["loss_grace_s"] is None:
+        fields["loss_grace_s"] = min(LOSS_GRACE_S, fields["grace_s"])
+    config = Config(script=line.script, script_args=line.script_args, module=line.module, given=line.flags, **fields)
+    _check_relations(config)
+    config = _with_server(with_roles(config, named))
+    if config.served_by and "connect_timeout" not in named:
+        config = replace(config, connect_timeout_s=SERVED_TIMEOUT_S)
+    return config
+
+
+def _with_server(config: Config) -> Config:
+    """The config of a job whose hosts are all named: without a server one of them serves."""
+    hosts = static_hosts(config)
+    if config.servers or len(hosts) < SERVED_MIN:
+        return config
+    first = first_host(hosts)
+    return replace(
+        config,
+        served_by=first,
+        servers=(join_host_port(first, config.serve_port),),
+        job_id=config.job_id or job_name(hosts, config.script),
+        local_nodes=0,
+    )
+
+
+def _check_relations(config: Config) -> None:
+    if not config.script:
+        raise ConfigError("no script is named; write elastic-launch [flags] train.py [its arguments]")
+    if config.servers and not config.job_id:
+        raise ConfigError("--elastic_server needs --job_id, the same name on every node of the job: add --job_id NAME")
+    _check_list(config)
+    if config.loss_grace_s > config.grace_s:
+        raise ConfigError(
+            f"--loss_grace {readers.plain(config.loss_grace_s)} is longer than "
+            f"--grace {readers.plain(config.grace_s)}, "
+            f"but after a loss nothing can be saved; use --loss_grace {readers.plain(config.grace_s)} or less, or a "
+            "longer --grace"
+        )
+    store_checks.check_relations(config)
+    slots.check_relations(config)
+    if config.ctrl_port and config.local_nodes > 1:
+        raise ConfigError(
+            f"--ctrl_port {config.ctrl_port} and --local_nodes {config.local_nodes} contradict each other: this "
+            "machine has that port once; leave out --ctrl_port, each node finds free ports"
+        )
+    if config.metrics_at is not None and config.metrics_at[1] + max(config.local_nodes, 1) - 1 > PORT_MAX:
+        raise ConfigError(
+            f"--metrics_port {config.metrics_at[1]} leaves no ports for {config.local_nodes} nodes, each takes the "
+            f"next one; use {PORT_MAX - config.local_nodes + 1} or less"
+        )
+    least = readers.LOG_BYTES_LOWEST // 2 * (1 + config.log_rotate)
+    if config.log_bytes_max is not None and config.log_bytes_max < least:
+        raise ConfigError(
+            f"--log_rotate {config.log_rotate} needs --log_max_bytes {least // 1024}KiB or more: each file has a share "
+            "of it"
+        )
+    if config.verbose and config.quiet:
+        raise ConfigError("--verbose and --quiet contradict each other; leave one out")
+
+
+def _check_list(config: Config) -> None:
+    flag, count = config.list_flag, len(config.ips)
+    if config.ips and config.np.high > count:
+        wanted = "any number of" if config.np.unlimited else config.np.high
+        raise ConfigError(
+            f"--np {config.np} asks for {wanted} nodes, and {flag} names {count}: "
+            f"{host_list.shown(config.ips)}; use --np {count} or name more hosts"
+        )
+    if config.ips and config.local_nodes > 1:
+        raise ConfigError(
+            f"--local_nodes {config.local_nodes} runs several nodes on one host, {flag} one on each of several; "
+            "use one of the two"
+        )
