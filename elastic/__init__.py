@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from elastic.train.data.sampler import ElasticSampler as ElasticSampler
     from elastic.train.data.stream import ElasticStream as ElasticStream
     from elastic.train.process_group.init import init as init
-    from elastic.train.report import preparing as preparing
-    from elastic.train.report import ready as ready
+    from elastic.train.process_group.preparing import preparing as preparing
+    from elastic.train.process_group.preparing import ready as ready
     from elastic.train.report import report as report
     from elastic.train.state import State as State
     from elastic.train.state import epochs as epochs
@@ -32,8 +32,8 @@ LAZY: Final[Mapping[str, str]] = {
     "epochs": "elastic.train.state",
     "export": "elastic.train.checkpoint.export",
     "init": "elastic.train.process_group.init",
-    "preparing": "elastic.train.report",
-    "ready": "elastic.train.report",
+    "preparing": "elastic.train.process_group.preparing",
+    "ready": "elastic.train.process_group.preparing",
     "report": "elastic.train.report",
 }
 """What `elastic.<name>` is, and the module that has it."""

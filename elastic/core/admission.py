@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct
 
 from elastic.core.keys import JobKeys, View
-from elastic.core.model import SCHEMA, Mode, Roles, Spec
+from elastic.core.model import SCHEMA, Member, Mode, Roles, Spec
 from elastic.core.transactions import Transaction, register, run_again
 from elastic.core.versions import Difference, differences
 
 if TYPE_CHECKING:
-    from elastic.core.agent.state import Me
+    pass
 
 SPEC_FLAGS = {
     "np": "--np",
@@ -254,3 +255,20 @@ def _words(value: object) -> str:
     if isinstance(value, Roles):
         return _roles(value)
     return str(value)
+
+
+class Me(Struct, frozen=True):
+    """This node. `incarnation` and `secret` are written if the store has none.
+
+    `np_given` is False where the user named no np: this node then keeps the np of a job that has no maximum.
+    """
+
+    node: str
+    member: Member
+    spec: Spec
+    incarnation: str
+    secret: str = ""
+    force: bool = False
+    rerun: bool = False
+    allow_mismatch: bool = False
+    np_given: bool = True

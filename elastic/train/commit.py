@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from elastic.channel.client import Left, Saved, Stop, WorkerEnd, fitting
 from elastic.errors import CheckpointError
@@ -23,11 +24,29 @@ from elastic.train.restore.restorer import Restored, Restorer
 from elastic.train.statedict import rng, tree
 from elastic.train.statedict.parts import Part, on_its_device, without_numpy
 
-if TYPE_CHECKING:
-    from elastic.train.state import State
-
 LEAVING: Final = 143
 """Exit code of a worker that left in a planned stop: that of a process that SIGTERM ended."""
+
+
+@dataclass(slots=True)
+class StateData:
+    """What a state and its `Keeper` share: the plain values, the number of steps done, and the epoch."""
+
+    values: dict[str, Any]
+    step: int = 0
+    epoch: int = 0
+
+
+class Siblings(NamedTuple):
+    """What a `Keeper` asks about the other states of its script.
+
+    `check_alone` raises ConfigError if another state uses the same folder; `save_others` saves the last steps of the
+    others; `is_missed` tells whether the newest checkpoint of this state is the one that the job knows of.
+    """
+
+    check_alone: Callable[[], None]
+    save_others: Callable[[], None]
+    is_missed: Callable[[], bool]
 
 
 class Keeper:
@@ -35,7 +54,8 @@ class Keeper:
 
     def __init__(
         self,
-        state: State,
+        data: StateData,
+        siblings: Siblings,
         parts: Mapping[str, Part],
         things: Mapping[str, Any],
         end: WorkerEnd | None,
@@ -54,7 +74,8 @@ class Keeper:
         """Whether the script ever asks for checkpoints on disk."""
         self.remembers = False
         """Whether it ever asks for copies in memory."""
-        self._state = state
+        self._data = data
+        self._siblings = siblings
         self._parts = parts
         self._things = things
         self._end = end
@@ -103,7 +124,7 @@ class Keeper:
         return restored.step >= 0
 
     def _take_over(self, restored: Restored) -> None:
-        state, place = self._state, self._here
+        data, place = self._data, self._here
         origin = "what --resume_from names" if restored.warm else f"the checkpoint of step {restored.step}"
         for name in _in_order(self._parts):
             if restored.warm and hasattr(self._things[name], "set_epoch"):
@@ -119,20 +140,20 @@ class Keeper:
             agent_log.say(line, warn=True)
         values = restored.values
         saved = {name: one for name, one in values.get("values", {}).items() if name not in self._parts}
-        state._values.update(on_its_device(saved, state._values))
-        state._step, state._epoch = int(values.get("step", 0)), int(values.get("epoch", 0))
+        data.values.update(on_its_device(saved, data.values))
+        data.step, data.epoch = int(values.get("step", 0)), int(values.get("epoch", 0))
         self._kept_step = restored.newest
         if restored.step >= 0 and not restored.warm:
-            self._saved_step = state._step if restored.on_disk else -1
+            self._saved_step = data.step if restored.on_disk else -1
             if restored.random is not None:
                 self._restore_random(restored.random)
             else:
-                rng.derive(self._seed(), rank=place.rank, step=state._step)
+                rng.derive(self._seed(), rank=place.rank, step=data.step)
         self._apply_batches()
         if self.checks:
             for thing in self._things.values():
                 if _is_module(thing):
-                    nan_check.watch(thing, lambda: state._step + 1, place.rank)
+                    nan_check.watch(thing, lambda: data.step + 1, place.rank)
 
     def _restore_random(self, random: dict[str, Any]) -> None:
         """Now, and again once the loop goes on: a DataLoader draws a seed when its loop begins.
@@ -181,7 +202,7 @@ class Keeper:
         disk, memory = disk or leave, (memory or (leave and self.remembers)) and self._memory.on
         if not (disk or memory or self.checks):
             return
-        self._state._check_alone()
+        self._siblings.check_alone()
         replicated, sharded = self._take(step)
         if self.checks:
             nan_check.check_commit(
@@ -191,7 +212,7 @@ class Keeper:
         if memory:
             self._memory.commit(step, replicated, own, sharded)
         if leave:
-            self._state._save_others()
+            self._siblings.save_others()
             self._saver.wait()
         if disk:
             self._to_disk(step, replicated, own, sharded)
@@ -217,7 +238,7 @@ class Keeper:
             return
         missing = b"" if self._saved_step == step else b"missing"  # Rank 0 alone may know that a save failed.
         if any(byte_collectives.gather(missing, self._here.group)):
-            self._state._check_alone()
+            self._siblings.check_alone()
             replicated, sharded = self._take(step)
             if self.checks:
                 nan_check.check_commit(
@@ -236,8 +257,8 @@ class Keeper:
     def _take(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """All parts as they are now: what is the same on all ranks, and what is sharded."""
         taken = {name: part.take() for name, part in self._parts.items()}
-        known = without_numpy(dict(self._state._values))  # Lists in it may have grown since they were given.
-        values = {"step": step, "epoch": self._state._epoch, "values": known}
+        known = without_numpy(dict(self._data.values))  # Lists in it may have grown since they were given.
+        values = {"step": step, "epoch": self._data.epoch, "values": known}
         replicated = {name: one for name, one in taken.items() if not self._parts[name].sharded}
         return {**replicated, "values": values}, {name: taken[name] for name in taken if self._parts[name].sharded}
 
@@ -278,7 +299,7 @@ class Keeper:
 
     def _say_saved(self, step: int, folder: Any) -> None:
         """From the saver's thread: a checkpoint is complete."""
-        if self._end is not None and self._state._is_missed():
+        if self._end is not None and self._siblings.is_missed():
             self._end.send(Saved(step, fitting(str(folder))))
 
     # The planned stop.

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from elastic.channel.client import METRICS_MAX, Preparing, Progress, Ready, WorkerEnd, clock, fitting, worker_end
 from elastic.train import stack_dump
-from elastic.train.process_group import rendezvous
 
 INTERVAL_S: Final = 0.5
 """Reports are sent at most this often; one that comes earlier costs well below a microsecond and goes with the next."""
@@ -158,17 +157,17 @@ def connect() -> WorkerEnd | None:
     return worker_end(os.environ, stacks_signal=stack_dump.register())
 
 
-_reporter = Reporter(connect)
+this_process = Reporter(connect)
 
 
 def end() -> WorkerEnd | None:
     """The channel of this process, None if there is no agent."""
-    return _reporter.end
+    return this_process.end
 
 
 def reported(step: int, loss: Any, total: int | Callable[[], int]) -> None:
     """The same of a step that was committed; a `total` that can be called is asked when the report is sent."""
-    _reporter.report(step, loss, {}, total)
+    this_process.report(step, loss, {}, total)
 
 
 def report(step: int | None = None, loss: Any = None, *, total: int | None = None, **metrics: Any) -> None:
@@ -180,22 +179,4 @@ def report(step: int | None = None, loss: Any = None, *, total: int | None = Non
     `total` is how many steps there will be in all, for a bar of progress; it is enough to say it once.
     What is not one number is left out. Never waits for the agent, never raises.
     """
-    _reporter.report(step, loss, metrics, total)
-
-
-def preparing(what: str) -> None:
-    """Say that this worker is alive and not ready to train yet: `elastic.preparing("downloading the data")`.
-
-    Until `elastic.ready()`, `elastic.init()` or the first report, nobody takes it for stuck, and workers that wait
-    for it in `elastic.init()` know why. May be called again with another text. Never waits, never raises.
-    """
-    _reporter.preparing(what)
-    if (before := rendezvous.current(os.environ, _reporter.end)) is not None:
-        before.announce(fitting(str(what), rendezvous.REASON_MAX) or "preparing")
-
-
-def ready() -> None:
-    """End what `elastic.preparing` began."""
-    _reporter.ready()
-    if (before := rendezvous.current(os.environ, _reporter.end)) is not None:
-        before.announce("")
+    this_process.report(step, loss, metrics, total)

@@ -30,7 +30,7 @@ from elastic.channel.client import Committed, Restored, WorkerEnd, clock
 from elastic.errors import CheckpointError, ConfigError, RestoreHopeless, RestoreRefused
 from elastic.script.relaunch import mistakes_told, told
 from elastic.train import report
-from elastic.train.commit import Keeper
+from elastic.train.commit import Keeper, Siblings, StateData
 from elastic.train.statedict import parts
 
 RESERVED: Final = frozenset({"commit", "epoch", "finish", "restore", "rng", "save", "step", "values"})
@@ -72,9 +72,7 @@ class State:
             made = parts.make(things)
             values = {name: parts.plain(name, thing) for name, thing in things.items() if name not in made}
         self._things = {name: things[name] for name in made}
-        self._values = values
-        self._step = 0
-        self._epoch = 0
+        self._data = StateData(values)
         self._first = True
         self._end: WorkerEnd | None = None
         self._keeper: Keeper | None = None
@@ -88,12 +86,12 @@ class State:
     @property
     def step(self) -> int:
         """Steps that were committed so far, in all worlds."""
-        return self._step
+        return self._data.step
 
     @property
     def epoch(self) -> int:
         """The epoch that `elastic.epochs` is in, from 0 on."""
-        return self._epoch
+        return self._data.epoch
 
     def restore(
         self,
@@ -127,7 +125,8 @@ class State:
             owner = _folders.setdefault(where, "" if where == _jobs_folder() else f"{len(_folders)}.")
             self._end = report.end()
             keeper = Keeper(
-                self,
+                self._data,
+                Siblings(self._check_alone, self._save_others, self._is_missed),
                 self._parts,
                 self._things,
                 self._end,
@@ -144,7 +143,7 @@ class State:
                 raise RestoreRefused(told(error, code=RestoreRefused.exit_code, hopeless=hopeless)) from error
         self._keeper = keeper
         if self._end is not None:
-            self._end.send(Restored(self._step if restored else -1, clock()))
+            self._end.send(Restored(self._data.step if restored else -1, clock()))
         return restored
 
     def commit(
@@ -179,7 +178,7 @@ class State:
             with mistakes_told():
                 _check_every(every=every, memory_every=memory_every)
             self._speak_up()
-        step = self._step = self._step + 1
+        step = self._data.step = self._data.step + 1
         keeper.counted()
         end = self._end
         word = None
@@ -205,12 +204,12 @@ class State:
         ranks are elsewhere and would be waited for; a line says so.
         """
         if self._keeper is not None:
-            self._keeper.save_now(self._step)
+            self._keeper.save_now(self._data.step)
 
     def finish(self) -> None:
         """Save the last step if it is not saved yet, and wait for it. `elastic.epochs` calls it at its end."""
         if self._keeper is not None:
-            self._keeper.finish(self._step)
+            self._keeper.finish(self._data.step)
 
     def _total(self) -> int:
         """How many steps there will be in all, 0 if that is not known: in this world, with what is left of epochs."""
@@ -218,7 +217,7 @@ class State:
             return 0
         for thing in self._things.values():
             if isinstance(thing, Foreseeing) and (left := thing.steps_left(self._epochs)) is not None:
-                return self._step + left
+                return self._data.step + left
         return 0
 
     def _speak_up(self) -> None:
@@ -256,12 +255,12 @@ class State:
     def __getattr__(self, name: str) -> Any:
         """A part, or a plain value."""
         if not name.startswith("_"):
-            if name in self._values:
-                return self._values[name]
+            if name in self._data.values:
+                return self._data.values[name]
             if name in self._things:
                 return self._things[name]
             raise AttributeError(
-                f"this state has no {name!r}; it has {', '.join(sorted({*self._values, *self._things}))}"
+                f"this state has no {name!r}; it has {', '.join(sorted({*self._data.values, *self._things}))}"
             )
         raise AttributeError(name)
 
@@ -273,7 +272,7 @@ class State:
             raise AttributeError(f"{name!r} of a state cannot be replaced")
         else:
             with mistakes_told():
-                self._values[name] = parts.plain(name, value)
+                self._data.values[name] = parts.plain(name, value)
 
 
 def _jobs_folder() -> str:
@@ -321,10 +320,10 @@ def epochs(state: State, total: int) -> Iterator[int]:
         return
     state._looped, state._epochs = True, total
     try:
-        while state._epoch < total:
-            state._keeper.enter(state._epoch)
-            yield state._epoch
-            state._epoch += 1
+        while state._data.epoch < total:
+            state._keeper.enter(state._data.epoch)
+            yield state._data.epoch
+            state._data.epoch += 1
     finally:
         state._looped = False
     state.finish()

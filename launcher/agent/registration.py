@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 
-from elastic.core.agent.state import Facts, Limits, Me
+from elastic.core.admission import Me
+from elastic.core.agent.state import Facts, Limits
 from elastic.core.decide import Policy
 from elastic.core.keys import JobKeys
 from elastic.core.model import Member, Mode, Spec

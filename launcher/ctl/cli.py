@@ -125,7 +125,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
         doctor.arguments,
         alone=doctor.run,
     ),
-    completion.COMMAND,
+    completion.command(parser),
 )
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from launcher.job.job import Command
@@ -21,28 +21,29 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=list(HOW), help="the shell that reads it")
 
 
-async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    answer(script(asked.shell))
-    return 0
-
-
-def script(shell: str) -> str:
+def script(shell: str, ctl: argparse.ArgumentParser) -> str:
     """The script for one of the shells in `HOW`: complete flags of both commands, subcommands, and files."""
     import shtab
 
     from launcher.config import argv
-    from launcher.ctl import cli  # Only now: it is where this stands in a table.
 
     launch = argv.help_parser()
     for name in ("script", "arguments"):
         launch.add_argument(name, nargs="*" if name == "arguments" else "?").complete = shtab.FILE  # type: ignore[attr-defined]
-    return "\n".join([HOW[shell], *(shtab.complete(one, shell) for one in (launch, cli.parser()))])
+    return "\n".join([HOW[shell], *(shtab.complete(one, shell) for one in (launch, ctl))])
 
 
-COMMAND: Final = Command(
-    "completion",
-    "write a script with which bash, zsh or fish completes elastic-launch and elastic-ctl",
-    _arguments,
-    alone=_run,
-    flags=(),
-)
+def command(ctl: Callable[[], argparse.ArgumentParser]) -> Command:
+    """The subcommand. `ctl` makes the parser of `elastic-ctl`, in whose table it is itself."""
+
+    async def run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
+        answer(script(asked.shell, ctl()))
+        return 0
+
+    return Command(
+        "completion",
+        "write a script with which bash, zsh or fish completes elastic-launch and elastic-ctl",
+        _arguments,
+        alone=run,
+        flags=(),
+    )

@@ -6,13 +6,12 @@ nothing else than a fresh python would show it; where that cannot be had, it sta
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 NO_WARM: Final = "--no_warm"
 NO_TORCH: Final = "torch is not installed"
@@ -67,36 +66,6 @@ class Recipe:
     preload: tuple[str, ...] = ()
     folder: str | None = None
     wishes: tuple[tuple[str, str], ...] = ()
-
-
-class WorkerCommand(Protocol):
-    """What a node runs, as far as it decides what its nursery imports. A `Config` is one."""
-
-    @property
-    def warm(self) -> bool: ...
-    @property
-    def python(self) -> bool: ...
-    @property
-    def script(self) -> str: ...
-    @property
-    def module(self) -> bool: ...
-    @property
-    def preload(self) -> tuple[str, ...]: ...
-
-
-def recipe(config: WorkerCommand, environ: Mapping[str, str], wishes: Mapping[str, str]) -> Recipe:
-    """The recipe for the workers of this node. `wishes` are set for them where `environ` sets nothing."""
-    cold = ""
-    if not config.warm:
-        cold = NO_WARM
-    elif not config.python:
-        cold = f"{Path(config.script).name} is not run by python"
-    cold = cold or forbidden(environ)
-    folder: str | None = None
-    if not environ.get("PYTHONSAFEPATH"):
-        folder = os.getcwd() if config.module else os.path.dirname(os.path.realpath(config.script))
-    early = tuple((name, text) for name, text in wishes.items() if read_early(name) and name not in environ)
-    return Recipe(cold, config.preload, folder, early)
 
 
 def forbidden(environ: Mapping[str, str]) -> str:

@@ -21,9 +21,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch.distributed.elastic.rendezvous import RendezvousHandlerCreator
 
-BACKEND = "elastic-etcd"
-"""What `--rdzv-backend` names."""
-
 
 def creator() -> RendezvousHandlerCreator:
     """What torch calls for `--rdzv-backend elastic-etcd`."""

@@ -36,7 +36,7 @@ from elastic.errors import ConfigError, ElasticError, ScriptMistake, StoreError
 from elastic.store.protocol import Range
 from launcher.net.endpoints import parse_endpoint
 from launcher.text.sanitize import TAIL_LINES, clean
-from launcher.torchrun import BACKEND, errors, options, stores
+from launcher.torchrun import errors, options, stores
 from launcher.torchrun.loop_thread import FORKED
 from launcher.torchrun.membership import LEAVE_LIMIT_S, Membership
 from launcher.torchrun.messages import in_torchruns_words
@@ -46,6 +46,8 @@ from launcher.torchrun.session import Left, Stay
 from launcher.workers.exits import describe
 from launcher.workers.reports import error_file
 
+BACKEND = "elastic-etcd"
+"""What `--rdzv-backend` names."""
 LEAVE_SHARE = 0.25
 """The part of close_timeout that is kept for leaving the job where its end is not agreed in time."""
 CLOSE_MIN_S = 0.2

@@ -30,7 +30,7 @@ from launcher.system import node_lock
 from launcher.text import failure_report, sanitize
 from launcher.text.sanitize import Ending
 from launcher.wire.inspect import Refusal, Stacks, StackText
-from launcher.workers import environment, exits, nursery_client
+from launcher.workers import environment, exits, nursery_client, nursery_launch
 from launcher.workers.checkpoint_claim import FolderClaim
 from launcher.workers.endpoint_files import Lists
 from launcher.workers.hang_watch import Hanging, HangWatch
@@ -107,7 +107,7 @@ class NodeWorkers:
         self._incarnation = ""
         self._running: _Running | None = None
         self._newest: _Running | None = None
-        self._recipe = warm_policy.recipe(config, os.environ, environment.wishes(config.slots, None))
+        self._recipe = nursery_launch.recipe(config, os.environ, environment.wishes(config.slots, None))
         self._cold: set[str] = set()
         self._nursery = self._new_nursery()
         self._nursery_died = asyncio.Event()

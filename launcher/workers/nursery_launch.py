@@ -6,12 +6,13 @@ import os
 import site
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from launcher.config.config import Config
 from launcher.nursery.main import START, Setup
 from launcher.nursery.preload import stamp
-from launcher.nursery.warm_policy import Recipe
+from launcher.nursery.warm_policy import NO_WARM, Recipe, forbidden, read_early
 from launcher.system import open_files
 from launcher.system.private_env import without
 
@@ -48,3 +49,18 @@ def _home() -> str:
     """The way to this package where it is not installed (a checkout that is run in place), else ""."""
     home = str(Path(__file__).resolve().parent.parent)
     return "" if home in (*site.getsitepackages(), site.getusersitepackages()) else home
+
+
+def recipe(config: Config, environ: Mapping[str, str], wishes: Mapping[str, str]) -> Recipe:
+    """The recipe for the workers of this node. `wishes` are set for them where `environ` sets nothing."""
+    cold = ""
+    if not config.warm:
+        cold = NO_WARM
+    elif not config.python:
+        cold = f"{Path(config.script).name} is not run by python"
+    cold = cold or forbidden(environ)
+    folder: str | None = None
+    if not environ.get("PYTHONSAFEPATH"):
+        folder = os.getcwd() if config.module else os.path.dirname(os.path.realpath(config.script))
+    early = tuple((name, text) for name, text in wishes.items() if read_early(name) and name not in environ)
+    return Recipe(cold, config.preload, folder, early)

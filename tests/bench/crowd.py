@@ -16,8 +16,9 @@ from collections import Counter, deque
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from elastic.core.admission import Me
 from elastic.core.agent import events as ae
-from elastic.core.agent.state import Facts, Limits, Me
+from elastic.core.agent.state import Facts, Limits
 from elastic.core.agent.table import AgentCore
 from elastic.core.decide import Policy
 from elastic.core.keys import JobKeys, ViewReader

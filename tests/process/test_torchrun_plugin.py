@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-from launcher.torchrun import BACKEND
-from launcher.torchrun.handler import create_handler
+from launcher.torchrun.handler import BACKEND, create_handler
 from tests.process.jobs import Stage
 from tests.process.torchruns import Torchruns, works
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from elastic.core.admission import Me
 from elastic.core.agent.events import (
     Action,
     AskLinks,
@@ -43,7 +44,7 @@ from elastic.core.agent.events import (
     WatchLinks,
 )
 from elastic.core.agent.links import concerns, vouch_s
-from elastic.core.agent.state import Facts, Limits, Me
+from elastic.core.agent.state import Facts, Limits
 from elastic.core.agent.table import AgentCore
 from elastic.core.keys import decode, encode
 from elastic.core.membership.decision import Policy

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from elastic.core.admission import Me
 from elastic.core.agent.events import (
     Action,
     Answered,
@@ -42,7 +43,7 @@ from elastic.core.agent.events import (
     ViewChanged,
     Vouched,
 )
-from elastic.core.agent.state import Facts, Limits, Me, Phase
+from elastic.core.agent.state import Facts, Limits, Phase
 from elastic.core.agent.table import AgentCore
 from elastic.core.keys import ViewReader
 from elastic.core.membership.decision import Policy

@@ -8,6 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elastic.core.admission import Me
 from elastic.core.agent.events import (
     Action,
     Answered,
@@ -37,7 +38,7 @@ from elastic.core.agent.events import (
     VouchAsked,
     Vouched,
 )
-from elastic.core.agent.state import Facts, Limits, Me, Phase
+from elastic.core.agent.state import Facts, Limits, Phase
 from elastic.core.agent.table import AgentCore
 from elastic.core.keys import Stored, View
 from elastic.core.membership.decision import Policy

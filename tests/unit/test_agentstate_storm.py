@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from elastic.core.admission import Me
 from elastic.core.agent.events import (
     Action,
     Answered,
@@ -18,7 +19,7 @@ from elastic.core.agent.events import (
     Tick,
     ViewChanged,
 )
-from elastic.core.agent.state import Facts, Limits, Me
+from elastic.core.agent.state import Facts, Limits
 from elastic.core.agent.table import AgentCore
 from elastic.core.decide import Policy
 from elastic.core.keys import Stored, View

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.core.admission import SPEC_FLAGS, JoinPlan, join
-from elastic.core.agent.state import Me
+from elastic.core.admission import SPEC_FLAGS, JoinPlan, Me, join
 from elastic.core.keys import encode
 from elastic.core.model import SCHEMA, Mode, Roles, Spec, Status, Verdict
 from elastic.store.protocol import Put

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
+from elastic.train.comm.rank_errors import raise_first, word
 from elastic.train.restore.choose import (
     Choice,
     Damaged,
@@ -15,10 +16,8 @@ from elastic.train.restore.choose import (
     choices,
     known,
     other_parts,
-    raise_first,
     skipped,
     trouble,
-    word,
 )
 
 OLD, NEW = Seen(100, 2, "step-0000000100.g2"), Seen(150, 3, "step-0000000150.g3")

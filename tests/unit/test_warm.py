@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from launcher.config.parse import parse
-from launcher.nursery.warm_policy import NO_WARM, read_early, recipe, why_cold
+from launcher.nursery.warm_policy import NO_WARM, read_early, why_cold
+from launcher.workers.nursery_launch import recipe
 
 PYTHON = (sys.executable, "train.py")
 

@@ -8,10 +8,11 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from elastic.core.admission import Me
 from elastic.core.agent.events import Action, LinkTarget
 from elastic.core.decide import Decision, Memory, Policy
 from elastic.core.keys import JobKeys, View
-from elastic.core.model import Generation, Member, Outcome, Place, Seat, Spec, WorkerExit
+from elastic.core.model import Generation, Outcome, Place, Seat, WorkerExit
 from elastic.core.run_deadline import Right
 from elastic.core.transactions import Transaction
 from elastic.store.protocol import Compare, Entry
@@ -34,23 +35,6 @@ class Phase(StrEnum):
     DONE = "done"
     LEAVING = "leaving"
     ENDED = "ended"
-
-
-class Me(Struct, frozen=True):
-    """This node. `incarnation` and `secret` are written if the store has none.
-
-    `np_given` is False where the user named no np: this node then keeps the np of a job that has no maximum.
-    """
-
-    node: str
-    member: Member
-    spec: Spec
-    incarnation: str
-    secret: str = ""
-    force: bool = False
-    rerun: bool = False
-    allow_mismatch: bool = False
-    np_given: bool = True
 
 
 class Limits(Struct, frozen=True):

@@ -19,7 +19,7 @@ from typing import Any
 from elastic.errors import CheckpointDamaged, CheckpointError, ElasticError
 from elastic.train.checkpoint import atomic_files, manifest
 from elastic.train.checkpoint.folder import Candidate, Checkpoints
-from elastic.train.restore.resume_from import PARTS
+from elastic.train.checkpoint.manifest import PARTS
 
 log = logging.getLogger(__name__)
 

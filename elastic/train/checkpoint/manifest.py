@@ -125,3 +125,7 @@ def read_meta(entry: Entry) -> Meta:
     if (meta.step, meta.generation) != (entry.step, entry.generation):
         raise CheckpointDamaged(f"{META} speaks of step {meta.step} of generation {meta.generation}")
     return meta
+
+
+PARTS = "elastic_parts"
+"""The key under which an exported file with several parts lists them. One without it is the `model` part itself."""

@@ -26,8 +26,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from elastic.errors import CheckpointDamaged, CheckpointError
 from elastic.train.checkpoint import atomic_files, manifest, replicated_part
-from elastic.train.comm import byte_collectives
-from elastic.train.restore import choose
+from elastic.train.comm import byte_collectives, rank_errors
 from elastic.train.statedict.sharded import Stored, Template
 
 METADATA = ".metadata"
@@ -142,12 +141,12 @@ def _verify(folder: Path, files: Mapping[str, manifest.Part], group: Any) -> Non
                 replicated_part.verify(folder / file, files[file])
         metadata(folder)
     except CheckpointDamaged as error:
-        found = choose.word(CheckpointDamaged(f"{folder.name}: {error}"), hopeless=not atomic_files.passing(error))
+        found = rank_errors.word(CheckpointDamaged(f"{folder.name}: {error}"), hopeless=not atomic_files.passing(error))
     for verdict in [found] if world == 1 else byte_collectives.gather(found, group):
         if verdict:
             text = verdict[1:].decode()
             # On every rank it has the kind of cause that it has where it was found (`durable.passing`).
-            raise CheckpointDamaged(text) from (None if choose.hopeless_word(verdict) else OSError(text))
+            raise CheckpointDamaged(text) from (None if rank_errors.hopeless_word(verdict) else OSError(text))
 
 
 class _Unpickler(pickle.Unpickler):

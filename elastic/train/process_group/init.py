@@ -16,7 +16,7 @@ from elastic.channel.client import Formed, clock
 from elastic.errors import ConfigError
 from elastic.script.relaunch import mistakes_told
 from elastic.train import report
-from elastic.train.process_group import rendezvous, shutdown
+from elastic.train.process_group import preparing, rendezvous, shutdown
 
 if TYPE_CHECKING:
     import torch
@@ -105,7 +105,7 @@ def _join(backend: str, place: Placed, timeout_s: float | None) -> None:
     """Meet the other workers, and start the process group with the store where they met."""
     import torch.distributed as dist
 
-    report.ready()
+    preparing.ready()
     end = report.end()
     here = rendezvous.current(os.environ, end)
     if here is None:  # A process that a worker forked: what it does with the group is its own affair.

@@ -109,23 +109,6 @@ def trouble(reports: Sequence[Report]) -> str:
     return next((f"rank {rank}: {report.error}" for rank, report in enumerate(reports) if report.error), "")
 
 
-def word(error: Exception | None, *, hopeless: bool) -> bytes:
-    """What a rank tells the others of its error: b"" for none; then one byte, by which `hopeless_word` tells them."""
-    return b"" if error is None else (b"!" if hopeless else b"?") + str(error).encode()
-
-
-def hopeless_word(said: bytes) -> bool:
-    """Tell whether the rank that said it has no hope in another start."""
-    return said.startswith(b"!")
-
-
-def raise_first(words: Iterable[bytes]) -> None:
-    """Raise the first error that a rank has told, the same on all ranks."""
-    for said in words:
-        if said:
-            raise (RestoreHopeless if hopeless_word(said) else CheckpointError)(said[1:].decode())
-
-
 def check_newest(
     newest: int,
     reports: Sequence[Report],

@@ -8,10 +8,9 @@ from typing import Any, cast
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
 from elastic.train.checkpoint import atomic_files, replicated_part
 from elastic.train.checkpoint.folder import Candidate, Checkpoints
-from elastic.train.comm import byte_collectives
+from elastic.train.comm import byte_collectives, rank_errors
 from elastic.train.comm.broadcast_tree import spread
 from elastic.train.process_group.topology import Here
-from elastic.train.restore import choose
 from elastic.train.restore.resume_from import resume_from
 from elastic.train.statedict import tree
 from elastic.train.statedict.parts import Part, Sharded
@@ -50,10 +49,10 @@ def _whole(
         trees, candidate = _read(checkpoints, parts, path, damaged)
         folder = str(candidate.folder) if candidate is not None else ""
     except (CheckpointError, ConfigError) as failed:
-        said = choose.word(failed, hopeless=not atomic_files.passing(failed))
+        said = rank_errors.word(failed, hopeless=not atomic_files.passing(failed))
     told = byte_collectives.gather(said, place.group)
     if all(told):
-        choose.raise_first(told)
+        rank_errors.raise_first(told)
     first = told.index(b"")
     if not place.alone:
         holders = [rank == first for rank in range(place.world_size)]

@@ -21,7 +21,7 @@ from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless, 
 from elastic.train import agent_log
 from elastic.train.checkpoint import atomic_files, fence
 from elastic.train.checkpoint.folder import Candidate, Checkpoints
-from elastic.train.comm import byte_collectives
+from elastic.train.comm import byte_collectives, rank_errors
 from elastic.train.comm.broadcast_tree import spread
 from elastic.train.memory.step_agreement import Agreed, Holding
 from elastic.train.memory.tier import MemoryTier
@@ -119,7 +119,7 @@ class Restorer:
         said = self._exchange(Said(report or _blind(), holding, early=report is None, start=start))
         start = said[0].start
         assert start is not None
-        choose.raise_first([start.word.encode()])
+        rank_errors.raise_first([start.word.encode()])
         reports = [one.report for one in said]
         if start.wishes.step is not None or any(one.early for one in said):
             candidates, again = self._look()
@@ -145,7 +145,7 @@ class Restorer:
                 rollback.rollback(self._checkpoints, wishes.step, run)
             record = rollback.rolled_back(self._checkpoints.folder)
         except CheckpointError as error:
-            word = choose.word(error, hopeless=isinstance(error, RestoreHopeless))
+            word = rank_errors.word(error, hopeless=isinstance(error, RestoreHopeless))
             return Start(wishes, word=word.decode())
         if record is not None:  # The generations of another run are counted anew.
             since, aside = record.generation if record.run == run else 0, rollback.names_aside(record)
@@ -210,7 +210,7 @@ class Restorer:
             told = byte_collectives.gather(why, self._here.group)
             holders = [not word for word in told]
             damage = [word for word in told if word not in (b"", UNSEEN)]
-            hopeless &= all(map(choose.hopeless_word, damage))
+            hopeless &= all(map(rank_errors.hopeless_word, damage))
             if not any(holders):
                 bad.append(Damaged.of(choice.seen.name, damage[0][1:].decode()))
                 continue
@@ -244,7 +244,7 @@ class Restorer:
                 raise RestoreHopeless(why)
             return self._checkpoints.read(candidate, map_location="cpu"), b""
         except CheckpointError as error:
-            return None, choose.word(error, hopeless=not atomic_files.passing(error))
+            return None, rank_errors.word(error, hopeless=not atomic_files.passing(error))
 
     def _mismatch(self, candidate: Candidate) -> str:
         """Say which part was saved in another way than this script keeps it; "" if none was."""

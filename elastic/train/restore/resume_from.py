@@ -16,9 +16,8 @@ from typing import Any, Final
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
 from elastic.train.checkpoint import manifest
 from elastic.train.checkpoint.folder import Candidate, Checkpoints
+from elastic.train.checkpoint.manifest import PARTS
 
-PARTS = "elastic_parts"
-"""The key under which an exported file with several parts lists them. One without it is the `model` part itself."""
 NOT_TORCHS: Final = (
     *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, RuntimeError, TypeError, ValueError),
     struct.error,
