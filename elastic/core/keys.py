@@ -34,6 +34,7 @@ import msgspec
 
 from elastic._decode import UNREADABLE
 from elastic.core import generation_codec
+from elastic.core.kv import Entry, Range
 from elastic.core.model import (
     SCHEMA,
     Arrival,
@@ -49,7 +50,6 @@ from elastic.core.model import (
     contradiction,
 )
 from elastic.errors import DocumentError
-from elastic.store.protocol import Entry, Range
 
 JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 PREFIX_DEFAULT = "/elastic"

@@ -12,20 +12,9 @@ import msgspec
 
 from elastic.core.decide import Conclude, Form, Open
 from elastic.core.keys import JobKeys, View, decode, encode
+from elastic.core.kv import OPERATIONS_MAX, Compare, Delete, Entry, Instead, Operation, Put, Range, Read, TxnResult
 from elastic.core.model import Arrival, Generation, Go, Member, Outcome, Spec, Status, Verdict
 from elastic.errors import DocumentError
-from elastic.store.protocol import (
-    OPERATIONS_MAX,
-    Compare,
-    Delete,
-    Entry,
-    Instead,
-    Operation,
-    Put,
-    Range,
-    Read,
-    TxnResult,
-)
 
 LOST_COMPARED_MAX = 50
 ABSENT_COMPARED_MAX = 100

@@ -23,10 +23,10 @@ from pathlib import Path
 from types import TracebackType
 
 from elastic._tempdir import ETCD, Scratch, remove_left_behind
+from elastic.core.kv import Range
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from elastic.store.etcd_releases import is_safe
-from elastic.store.protocol import Range
 
 START_LIMIT_S = 20.0
 """A slow machine needs 2 s."""

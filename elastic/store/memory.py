@@ -6,15 +6,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 
-from elastic.errors import StoreUnavailable, WatchLost
-from elastic.store.memory_core import MemoryCore
-from elastic.store.protocol import (
+from elastic.core.kv import (
     NOW,
     Batch,
     Compare,
     Lease,
     Listing,
-    More,
     Operation,
     Otherwise,
     Range,
@@ -23,6 +20,9 @@ from elastic.store.protocol import (
     TxnResult,
     merged,
 )
+from elastic.errors import StoreUnavailable, WatchLost
+from elastic.store.memory_core import MemoryCore
+from elastic.store.protocol import More
 
 
 class _Reader:

@@ -17,8 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from elastic.errors import Compacted, StoreError
-from elastic.store.protocol import (
+from elastic.core.kv import (
     Batch,
     Change,
     Compare,
@@ -36,6 +35,7 @@ from elastic.store.protocol import (
     TxnResult,
     check_txn,
 )
+from elastic.errors import Compacted, StoreError
 
 _FIRST_REVISION = 1
 """The revision of an empty etcd."""

@@ -25,8 +25,9 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from elastic.core.kv import NOW, Batch, Entry, Listing, Range, merged
 from elastic.errors import Compacted, StoreError, WatchLost
-from elastic.store.protocol import NOW, Batch, Entry, Listing, More, Range, Store, merged
+from elastic.store.protocol import More, Store
 
 PAUSE_S = (0.2, 0.5)
 """After an error: a random time between these, so that not all agents come back in the same moment."""

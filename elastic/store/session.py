@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from elastic.core.kv import Lease, Range
 from elastic.errors import StoreError
-from elastic.store.protocol import Lease, Range, Store
+from elastic.store.protocol import Store
 
 REFRESHES_PER_TTL = 4
 """So that three refreshes in a row may fail before the lease ends."""

@@ -14,10 +14,11 @@ from elastic.channel.client import Saved
 from elastic.core.agent import events as ae
 from elastic.core.agent.table import AgentCore
 from elastic.core.keys import JobKeys
+from elastic.core.kv import Range
 from elastic.core.model import Cause, Status, Verdict
 from elastic.errors import ElasticError, StoreUnavailable
 from elastic.store import session
-from elastic.store.protocol import Range, Store
+from elastic.store.protocol import Store
 from launcher import __version__
 from launcher.agent import registration
 from launcher.agent.checkpoint_publisher import SavedSteps

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import msgspec
 
 from elastic.core.keys import JobKeys, decode, encode
+from elastic.core.kv import Compare, Put, Range
 from elastic.core.model import Saved
 from elastic.errors import DocumentError, StoreError
-from elastic.store.protocol import Compare, Put, Range, Store
+from elastic.store.protocol import Store
 from launcher.logs.logger import Narrator
 
 PAUSE_S = 1.0

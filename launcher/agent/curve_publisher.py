@@ -14,8 +14,9 @@ from contextlib import suppress
 
 from elastic.channel.client import Progress, Said
 from elastic.core.keys import JobKeys, encode
+from elastic.core.kv import Compare, Entry, Put, Range, Read
 from elastic.errors import OutcomeUnknown, StoreError
-from elastic.store.protocol import Compare, Entry, Put, Range, Read, Store
+from elastic.store.protocol import Store
 from launcher.history import training_curve
 from launcher.history.training_curve import Course, Point
 from launcher.logs.logger import Narrator

@@ -13,11 +13,12 @@ import msgspec
 
 from elastic.core.agent.table import AgentCore
 from elastic.core.keys import JobKeys, Stored, ViewReader
+from elastic.core.kv import Range
 from elastic.core.model import Before, Cause, Ended, Outcome, Why
 from elastic.core.restart_policy import cause_of
 from elastic.core.text import failed_words
 from elastic.errors import StoreError
-from elastic.store.protocol import Range, Store
+from elastic.store.protocol import Store
 from launcher.logs.logger import Narrator
 from launcher.text import failure_report
 

@@ -7,9 +7,10 @@ import time
 from contextlib import suppress
 
 from elastic.core.keys import JobKeys
+from elastic.core.kv import Range
 from elastic.core.transactions import Transaction
 from elastic.errors import StoreError
-from elastic.store.protocol import Range, Store
+from elastic.store.protocol import Store
 from launcher.history import events as history
 from launcher.history.recovery import Recovery
 from launcher.job.history import read

@@ -14,11 +14,12 @@ from typing import Any
 from elastic.core.agent import events as ae
 from elastic.core.agent.state import Facts
 from elastic.core.keys import JobKeys, View, ViewReader
+from elastic.core.kv import Range
 from elastic.core.transactions import Transaction, registered_before
 from elastic.errors import OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable, TooLarge
 from elastic.store import session
 from elastic.store.mirror import Mirror
-from elastic.store.protocol import Range, Store
+from elastic.store.protocol import Store
 from launcher.agent.history_writer import History
 from launcher.logs.logger import Narrator
 from launcher.peers.probe_responder import Prober

@@ -12,8 +12,9 @@ from elastic.core.agent.table import AgentCore
 from elastic.core.decide import Memory, Reason, Wait, decide
 from elastic.core.host_exclusion import taken_for_linked
 from elastic.core.keys import JobKeys, ViewReader
+from elastic.core.kv import Range
 from elastic.errors import StoreError
-from elastic.store.protocol import Range, Store
+from elastic.store.protocol import Store
 from launcher.job.absent_nodes import ASKED, missing, words
 from launcher.logs.logger import Narrator
 from launcher.peers.reachability import reach

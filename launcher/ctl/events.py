@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from elastic.core.keys import JobKeys
+from elastic.core.kv import Entry, Range
 from elastic.errors import StoreError
 from elastic.store.mirror import Mirror
-from elastic.store.protocol import Entry, Range
 from launcher.ctl.phase_bar import bar
 from launcher.history import events as history
 from launcher.history.events import Event, What

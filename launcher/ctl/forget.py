@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from elastic.core.keys import JobKeys
+from elastic.core.kv import Compare, Delete, Range
 from elastic.errors import ConfigError, ElasticError
-from elastic.store.protocol import Compare, Delete, Range
 from launcher.job.job import WHO, Command, Job, write
 from launcher.system.descriptors import say
 from launcher.system.stdout import answer

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from elastic.core.kv import Range
 from elastic.errors import ConfigError
-from elastic.store.protocol import Range
 from launcher.history import training_curve
 from launcher.job import history
 from launcher.job.job import Command, Job, write

@@ -6,9 +6,10 @@ import statistics
 import time
 from collections.abc import Sequence
 
+from elastic.core.kv import Range, Status
 from elastic.errors import StoreDenied, StoreError
 from elastic.store.etcd_releases import numbers
-from elastic.store.protocol import Range, Status, Store
+from elastic.store.protocol import Store
 from launcher.system.checks import Check, fail, ok, warn
 
 ASKED_TIMES = 5

@@ -9,8 +9,9 @@ from collections.abc import Collection
 from contextlib import aclosing, suppress
 
 from elastic.core.keys import JobKeys
+from elastic.core.kv import Compare, Delete, Put, Range
 from elastic.errors import DocumentError, ElasticError, StoreError
-from elastic.store.protocol import Compare, Delete, Put, Range, Store
+from elastic.store.protocol import Store
 from launcher.wire.reachability import Answer, Probe, encode, read_answer
 
 ANSWER_LIMIT_S = 5.0

@@ -16,10 +16,10 @@ import msgspec
 
 from elastic._decode import UNREADABLE
 from elastic.core.keys import JobKeys, decode
+from elastic.core.kv import Delete, Entry, Operation, Put, Range
 from elastic.core.model import Cause, Generation, Go, Role, Status, Verdict, Why
 from elastic.core.text import failed_words
 from elastic.core.transactions import Transaction
-from elastic.store.protocol import Delete, Entry, Operation, Put, Range
 from launcher.history.ps_recorder import Beginning
 from launcher.history.recovery import Recovery
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from elastic.core.keys import JobKeys
-from elastic.store.protocol import Range, Store
+from elastic.core.kv import Range
+from elastic.store.protocol import Store
 from launcher.history import events as history
 from launcher.text.sanitize import clean
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from elastic.core.keys import JobKeys, View, ViewReader
+from elastic.core.kv import Range
 from elastic.errors import ConfigError, ElasticError
-from elastic.store.protocol import Range, Store
+from elastic.store.protocol import Store
 from launcher.config import store_access
 from launcher.config.argv import named_values
 from launcher.config.flags import BY_NAME

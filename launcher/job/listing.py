@@ -13,9 +13,10 @@ from typing import Final
 import msgspec
 
 from elastic.core.keys import JOB_ID, JobKeys, View, ViewReader
+from elastic.core.kv import Range
 from elastic.core.model import Status
 from elastic.errors import TooLarge
-from elastic.store.protocol import Range, Store
+from elastic.store.protocol import Store
 from launcher.history.events import written_at
 
 PAGE: Final = 10_000

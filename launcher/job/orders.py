@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from elastic.core.keys import JobKeys, Stored, View, encode
+from elastic.core.kv import OPERATIONS_MAX, Compare, Delete, Operation, Put, Range
 from elastic.core.model import Halt, Leave, Np, Spec, Status, Verdict
 from elastic.core.ps import cluster_spec
 from elastic.core.transactions import Transaction
-from elastic.store.protocol import OPERATIONS_MAX, Compare, Delete, Operation, Put, Range
 
 NOTED_MAX = 4
 """Operations that put an order, and a verdict, into the history of the job, in the same transaction."""

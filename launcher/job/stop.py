@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Final
 
 from elastic.core.keys import View
+from elastic.core.kv import Range
 from elastic.core.transactions import Transaction
 from elastic.errors import StoreError
-from elastic.store.protocol import Range
 from launcher.job import orders
 from launcher.job.job import Job
 from launcher.job.submit import CannotOrder, ended, give, operator

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Final
 
 from elastic.core.keys import View
+from elastic.core.kv import Operation, Put, Range
 from elastic.core.model import SCHEMA
 from elastic.core.transactions import Transaction
 from elastic.errors import ElasticError, OutcomeUnknown
-from elastic.store.protocol import Operation, Put, Range
 from launcher.history import events
 from launcher.history.events import Event, What
 from launcher.job.job import NO_SUCH_JOB, Job

@@ -6,8 +6,9 @@ import asyncio
 from contextlib import suppress
 
 from elastic.core.keys import JobKeys, decode
+from elastic.core.kv import Range
 from elastic.errors import DocumentError
-from elastic.store.protocol import Range, Store
+from elastic.store.protocol import Store
 from launcher.history import training_curve
 from launcher.history.job_report import Story, tell
 from launcher.job.history import read

@@ -19,9 +19,10 @@ from dataclasses import replace
 from typing import Final
 
 from elastic.core.keys import JobKeys, decode
+from elastic.core.kv import Range
 from elastic.core.model import Status
 from elastic.errors import DocumentError, StoreError
-from elastic.store.protocol import Range, Store
+from elastic.store.protocol import Store
 from launcher.config import store_access
 from launcher.config.config import Config
 from launcher.local import served_etcd

@@ -14,10 +14,11 @@ from contextlib import suppress
 from elastic._net import connected, resolved
 from elastic.channel.client import Formed, Hello, Joining, Preparing, Progress, Ready, Restored, Said
 from elastic.core.keys import JobKeys, decode
+from elastic.core.kv import Range
 from elastic.core.model import Generation, Member
 from elastic.core.partition import looked_at
 from elastic.errors import DocumentError, StoreError
-from elastic.store.protocol import Range, Store
+from elastic.store.protocol import Store
 from launcher.health.partition_detector import SplitClock
 from launcher.net.acceptor import OUT_OF
 from launcher.workers.reports.messages import Heard, WorkerTalk

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from elastic.core.keys import JobKeys, decode
+from elastic.core.kv import Compare, Delete, Entry, Operation, Put, Range
 from elastic.core.model import Member
 from elastic.errors import DocumentError, StoreError
-from elastic.store.protocol import Compare, Delete, Entry, Operation, Put, Range, Store
+from elastic.store.protocol import Store
 from launcher.logs.logger import Narrator
 from launcher.peers.reachability import reach
 from launcher.wire.reachability import encode, read_probe

@@ -9,9 +9,10 @@ from __future__ import annotations
 from contextlib import suppress
 
 from elastic.core.keys import JobKeys, decode
+from elastic.core.kv import Range
 from elastic.core.model import Generation, Member
 from elastic.errors import DocumentError, StoreError
-from elastic.store.protocol import Range, Store
+from elastic.store.protocol import Store
 from launcher.logs.logger import Narrator
 from launcher.peers.reachability import why_not
 

@@ -31,9 +31,9 @@ from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 
 from elastic.core.agent import events as ae
 from elastic.core.keys import JobKeys
+from elastic.core.kv import Range
 from elastic.core.model import Status, Verdict, WorkerExit
 from elastic.errors import ConfigError, ElasticError, ScriptMistake, StoreError
-from elastic.store.protocol import Range
 from launcher.net.endpoints import parse_endpoint
 from launcher.text.sanitize import TAIL_LINES, clean
 from launcher.torchrun import errors, options, stores

@@ -18,12 +18,13 @@ from elastic.core.agent import events as ae
 from elastic.core.agent.state import Facts, Phase
 from elastic.core.agent.table import AgentCore
 from elastic.core.keys import JobKeys
+from elastic.core.kv import Range
 from elastic.core.membership.decision import Conclude, Reason
 from elastic.core.model import Status, Verdict
 from elastic.core.text import failed_words
 from elastic.core.transactions import propose
 from elastic.errors import ElasticError, StoreUnavailable
-from elastic.store.protocol import Range, Store
+from elastic.store.protocol import Store
 from launcher.agent import node_id, registration
 from launcher.agent.connect import CONNECT_PAUSE_S, resolve
 from launcher.agent.history_writer import History

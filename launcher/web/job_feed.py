@@ -14,9 +14,10 @@ from typing import Final
 import msgspec
 
 from elastic.core.keys import JobKeys, View, ViewReader
+from elastic.core.kv import Entry, Range
 from elastic.errors import ElasticError, StoreError
 from elastic.store.mirror import Mirror
-from elastic.store.protocol import Entry, Range, Store
+from elastic.store.protocol import Store
 from launcher.history import events as history
 from launcher.history import training_curve
 from launcher.history.events import Event

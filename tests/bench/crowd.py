@@ -22,13 +22,13 @@ from elastic.core.agent.state import Facts, Limits
 from elastic.core.agent.table import AgentCore
 from elastic.core.decide import Policy
 from elastic.core.keys import JobKeys, ViewReader
+from elastic.core.kv import Range
 from elastic.core.model import Member, Np, Spec
 from elastic.core.transactions import Transaction, registered_before
 from elastic.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from elastic.store import session
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from elastic.store.mirror import Mirror
-from elastic.store.protocol import Range
 
 LEASE_TTL_S = 3600.0
 """Long, so that the refreshes of all agents do not take this one process's time."""

@@ -28,10 +28,10 @@ import msgspec
 import psutil
 
 from elastic.core.keys import JobKeys, decode, encode
+from elastic.core.kv import Put, Range
 from elastic.core.model import Spec
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
-from elastic.store.protocol import Put, Range
 from launcher.config import readers
 from tests.bench import leakparts, results, steplog
 from tests.bench.nodes import Node, ended, wait_until

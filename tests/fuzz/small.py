@@ -7,9 +7,9 @@ import contextlib
 import msgspec
 
 from elastic.core import generation_codec, keys
+from elastic.core.kv import Entry
 from elastic.core.model import Saved, contradiction
 from elastic.errors import ConfigError, DocumentError
-from elastic.store.protocol import Entry
 from elastic.train.restore.options import newest_known
 from launcher.doctor.job import reach_check
 from launcher.history import events as history

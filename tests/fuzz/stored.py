@@ -9,9 +9,9 @@ from elastic.core.agent.events import Exit, Gone, StartWorkers, StopWorkers
 from elastic.core.agent.state import Phase
 from elastic.core.decide import Wait, decide
 from elastic.core.keys import View, ViewReader
+from elastic.core.kv import Delete, Entry, Put, Range
 from elastic.core.membership.decision import Memory, Policy
 from elastic.core.model import Ended, Outcome, Saved
-from elastic.store.protocol import Delete, Entry, Put, Range
 from launcher.doctor.job import standing_checks
 from launcher.job import status
 from launcher.job.absent_nodes import missing

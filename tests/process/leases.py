@@ -9,8 +9,8 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 from elastic.core.keys import JobKeys
+from elastic.core.kv import Put, Range
 from elastic.store.etcd import EtcdStore
-from elastic.store.protocol import Put, Range
 from launcher.wire.reachability import Probe
 from launcher.wire.reachability import encode as encode_probe
 from tests.process.happenings import LIMIT_S

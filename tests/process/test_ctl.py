@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from elastic.core.keys import Document, JobKeys, encode
+from elastic.core.kv import Put
 from elastic.core.model import Generation, Go, Member, Np, Place, Spec, Status, Verdict, Why
 from elastic.errors import ConfigError
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
-from elastic.store.protocol import Put
 from launcher.ctl import cli
 from launcher.history.events import Event, What, remember
 from launcher.job import job

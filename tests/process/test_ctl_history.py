@@ -15,8 +15,8 @@ from signal import SIGINT
 import pytest
 
 from elastic.core.keys import JobKeys
+from elastic.core.kv import Range
 from elastic.store.etcd import EtcdStore
-from elastic.store.protocol import Range
 from launcher.ctl.cli import main
 from launcher.history import training_curve
 from launcher.history.job_report import Story

@@ -18,6 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from elastic.core.keys import Document, JobKeys, encode
+from elastic.core.kv import Put
 from elastic.core.model import (
     Cause,
     FailedToo,
@@ -36,7 +37,6 @@ from elastic.core.model import (
     WorkerExit,
 )
 from elastic.store.etcd import EtcdStore
-from elastic.store.protocol import Put
 from launcher.history.events import Event, What, remember
 from launcher.history.training_curve import Course, Point
 from launcher.wire.inspect import Snapshot, Stacks, StackText, WorkerNow, WorkerState

@@ -8,8 +8,8 @@ from signal import SIGKILL
 
 import psutil
 
+from elastic.core.kv import Range
 from elastic.store.etcd import EtcdStore
-from elastic.store.protocol import Range
 from launcher.system import open_files
 from tests.bench import leakparts
 from tests.process.jobs import Job, story

@@ -13,9 +13,9 @@ from signal import SIGCONT, SIGSTOP
 import msgspec
 
 from elastic.core.keys import JobKeys, decode, encode
+from elastic.core.kv import Put, Range
 from elastic.core.model import Member, Spec
 from elastic.store.etcd import EtcdStore
-from elastic.store.protocol import Put, Range
 from launcher.wire.reachability import Probe
 from launcher.wire.reachability import encode as encode_probe
 from tests.process import lighttorch

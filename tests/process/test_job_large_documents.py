@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from elastic.core.keys import JobKeys
+from elastic.core.kv import Delete, Put, Range
 from elastic.store.etcd import EtcdOptions, EtcdStore
-from elastic.store.protocol import Delete, Put, Range
 from tests.process.jobs import Job, Stage
 from tests.store.servers import binary_of, one_server
 

@@ -9,8 +9,8 @@ from signal import SIGKILL, SIGTERM
 from typing import NamedTuple
 
 from elastic.core.keys import JobKeys
+from elastic.core.kv import Put, Range
 from elastic.store.etcd import EtcdStore
-from elastic.store.protocol import Put, Range
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import QUICK_TTL_S, Job, story
 from tests.process.test_job_planned import listens

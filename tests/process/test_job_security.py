@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from elastic.core.keys import JobKeys
+from elastic.core.kv import Put, Range
 from elastic.errors import StoreDenied
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from elastic.store.etcd.stubs import rpc
-from elastic.store.protocol import Put, Range
 from tests.process.jobs import Job, Stage, story
 from tests.process.nodes import Node
 from tests.store.authority import authority

@@ -14,10 +14,10 @@ from signal import SIGTERM
 import pytest
 
 from elastic.core.keys import JobKeys, decode
+from elastic.core.kv import Delete, Entry, Operation, Put, Range
 from elastic.core.model import SCHEMA
 from elastic.errors import DocumentError
 from elastic.store.etcd import EtcdStore
-from elastic.store.protocol import Delete, Entry, Operation, Put, Range
 from launcher.agent.store_actions import DAMAGED_MAX
 from tests.fuzz.mutate import mutate
 from tests.process.jobs import Job, story

@@ -22,10 +22,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elastic.core.keys import JobKeys
+from elastic.core.kv import Delete, Put, Range
 from elastic.errors import OutcomeUnknown, StoreUnavailable
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdStore
-from elastic.store.protocol import Delete, Put, Range
 from launcher.config.machine_checks import check
 from launcher.config.parse import parse
 from launcher.ctl import cli

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from elastic.core.keys import JobKeys
+from elastic.core.kv import Range
 from elastic.store.etcd import EtcdOptions, EtcdStore
-from elastic.store.protocol import Range
 from launcher.config.credentials import SECRET
 from tests.process.happenings import command_of
 from tests.process.jobs import Job, Stage, story

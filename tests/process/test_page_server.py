@@ -14,9 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from elastic.core.keys import JobKeys, View, encode
+from elastic.core.kv import Delete, Put, Range
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
-from elastic.store.protocol import Delete, Put, Range
 from launcher.job.drain import DEADLINE_MIN_S
 from launcher.job.job import Job
 from launcher.job.overview import Picture

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Mapping
 import pytest
 
 from elastic.core.keys import JobKeys, encode
+from elastic.core.kv import Delete, Entry, Put, Range
 from elastic.core.model import Member
 from elastic.errors import DocumentError
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
-from elastic.store.protocol import Delete, Entry, Put, Range
 from launcher.doctor import probe as asking
 from launcher.logs.console import Console
 from launcher.logs.logger import Level, Narrator

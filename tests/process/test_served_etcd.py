@@ -16,11 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from elastic.core.kv import Put, Range
 from elastic.errors import StoreDenied, StoreUnavailable
 from elastic.store.auth_proxy import protocol
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
-from elastic.store.protocol import Put, Range
 from launcher.config.credentials import SECRET
 from launcher.local.auth_proxy import STRANGERS_MAX, Porter
 from tests.process.jobs import Job, story

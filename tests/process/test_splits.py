@@ -15,10 +15,10 @@ import pytest
 from elastic import _net
 from elastic.channel.client import Formed, Joining, Progress, Restored, Said
 from elastic.core.keys import JobKeys, encode
+from elastic.core.kv import Listing, Put, Range
 from elastic.core.model import Generation, Member, Place, Why
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
-from elastic.store.protocol import Listing, Put, Range
 from launcher.health import partition_detector
 from launcher.logs.console import Console
 from launcher.logs.logger import Level, Narrator

@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable, Sequence
 
 from elastic.core.agent.events import ProvenGone
+from elastic.core.kv import Delete, Put, Range
 from elastic.core.model import Ended, Generation
 from elastic.core.transactions import Transaction
-from elastic.store.protocol import Delete, Put, Range
 from tests.sim.nodes import KEYS, UNSTARTABLE, Node, Observer
 from tests.sim.world import World
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from elastic.core.agent.state import Phase
 from elastic.core.decide import GROW_EVERY_S
 from elastic.core.keys import View
+from elastic.core.kv import Delete, Put, Range
 from elastic.core.membership.situation import BATCH_S, LINK_PATIENCE_S
 from elastic.core.model import Ended, Generation, Go, Place, Why
 from elastic.core.transactions import Transaction
-from elastic.store.protocol import Delete, Put, Range
 from tests.sim.accidents import apart_for
 from tests.sim.checks import Promises
 from tests.sim.ends import GRACE_MAX_S

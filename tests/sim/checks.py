@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from elastic.core.keys import View
+from elastic.core.kv import Put
 from elastic.core.model import Ended, Generation, Status, Verdict, Why
 from elastic.core.restart_policy import INFRA_MAX
 from elastic.core.transactions import Transaction
-from elastic.store.protocol import Put
 from tests.sim.nodes import KEYS, KILL_S, Node, Observer, SharedReader, WorkerSet
 from tests.sim.world import World
 

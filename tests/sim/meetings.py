@@ -10,10 +10,10 @@ from elastic.core.agent.links import ASKS_PER_TTL
 from elastic.core.agent.state import Phase
 from elastic.core.decide import GROW_EVERY_S
 from elastic.core.keys import View, encode
+from elastic.core.kv import Put, Range
 from elastic.core.membership.situation import LINK_PATIENCE_S
 from elastic.core.model import Generation, Go, Why
 from elastic.core.transactions import Transaction
-from elastic.store.protocol import Put, Range
 from tests.sim.accidents import CannotStart, CrashLoop, bad_for, empty, operator_writes, take_away, thaw
 from tests.sim.calm import Calm, Expected, inside, went
 from tests.sim.nodes import FATAL, HOPELESS, KEYS, Node, Observer

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, cast
 
 from elastic.core.agent.events import Answered, Granted, GrantFailed, Older, Refreshed, SessionLost, ViewChanged
 from elastic.core.keys import View
+from elastic.core.kv import Change, Range
 from elastic.core.transactions import Transaction, registered_before
 from elastic.errors import StoreError
-from elastic.store.protocol import Change, Range
 from tests.sim.clockwork import Clockwork
 from tests.sim.nodes import DEADLINE_S, KEYS, NEVER, RELIST_EVERY_S, Node, Observer
 

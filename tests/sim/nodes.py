@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from elastic.core.agent.events import Event
 from elastic.core.agent.table import AgentCore
 from elastic.core.keys import JobKeys, Stored, View, ViewReader
+from elastic.core.kv import Entry, Range
 from elastic.core.membership.decision import Decision, Memory
 from elastic.core.model import Generation
 from elastic.core.transactions import Transaction
-from elastic.store.protocol import Entry, Range
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -5,10 +5,10 @@ from __future__ import annotations
 from elastic.core.agent.events import SessionLost
 from elastic.core.agent.guards import DRAIN_PATIENCE_S
 from elastic.core.keys import encode
+from elastic.core.kv import Delete, Put, Range
 from elastic.core.model import Generation
 from elastic.core.ps.placement import serves, works
 from elastic.core.transactions import Transaction
-from elastic.store.protocol import Delete, Put, Range
 from tests.sim.accidents import Overtaken, empty, take_away
 from tests.sim.calm import Calm
 from tests.sim.meetings import comes, members_of

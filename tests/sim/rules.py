@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from elastic.core.host_exclusion import RESTART_ASKED
 from elastic.core.keys import View
+from elastic.core.kv import Put
 from elastic.core.membership.situation import BATCH_S, SETTLE_MAX_S
 from elastic.core.model import PLANNED, Before, Ended, Generation, Go, MemberState, Outcome, Spec, Why
 from elastic.core.partition import SPLIT
 from elastic.core.restart_policy import CRASH_LOOP_MAX, INFRA_MAX, RETRY
 from elastic.core.transactions import Transaction
-from elastic.store.protocol import Put
 from tests.sim.nodes import KEYS, Node, Observer, SharedReader
 from tests.sim.world import World
 

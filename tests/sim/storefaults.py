@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from elastic.store.protocol import Delete, Range
+from elastic.core.kv import Delete, Range
 from tests.sim.accidents import (
     EmptyAtStep,
     alive,

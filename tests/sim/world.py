@@ -47,11 +47,11 @@ from elastic.core.agent.links import concerns, vouch_s
 from elastic.core.agent.state import Facts, Limits
 from elastic.core.agent.table import AgentCore
 from elastic.core.keys import decode, encode
+from elastic.core.kv import Put, Range
 from elastic.core.membership.decision import Policy
 from elastic.core.model import Member, Np, Spec
 from elastic.errors import DocumentError
 from elastic.store.memory_core import MemoryCore
-from elastic.store.protocol import Put, Range
 from tests.sim.clockwork import LATENCY_S
 from tests.sim.nodes import DEADLINE_S, KEYS, KILL_S, NEVER, Node
 from tests.sim.nurseries import COLD_S, Nurseries

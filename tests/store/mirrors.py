@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable
 from types import TracebackType
 
+from elastic.core.kv import Range
 from elastic.errors import StoreError
 from elastic.store.mirror import Mirror
-from elastic.store.protocol import Range, Store
+from elastic.store.protocol import Store
 
 WAIT_LIMIT_S = 20.0
 

@@ -14,10 +14,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from elastic.core.kv import Range
 from elastic.store.embedded import find_etcd, guarded
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from elastic.store.etcd_releases import SAFE
-from elastic.store.protocol import Range
 from elastic.store.tls import NONE, Certificates
 from tests.ports import following
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from elastic.core.kv import Delete, Put, Range
 from elastic.errors import StoreUnavailable, TooLarge, WatchLost
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
 from elastic.store.etcd.endpoint import MESSAGE_BYTES_MAX
 from elastic.store.etcd.paging import LISTING_BYTES_MAX
-from elastic.store.protocol import Delete, Put, Range, Store
+from elastic.store.protocol import Store
 from tests.store import conftest
 from tests.store.conftest import PATIENT, Bench, EtcdBench
 from tests.store.mirrors import Watched

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from elastic.store.protocol import Delete, Put, Range, Store
+from elastic.core.kv import Delete, Put, Range
+from elastic.store.protocol import Store
 from tests.store.conftest import Bench, on
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from elastic.core.kv import OPERATIONS_MAX, Compare, Delete, Instead, Put, Range, Read
 from elastic.errors import StoreError
-from elastic.store.protocol import OPERATIONS_MAX, Compare, Delete, Instead, Put, Range, Read, Store
+from elastic.store.protocol import Store
 from tests.store.conftest import Bench, on
 
 

@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
+from elastic.core.kv import NOW, Batch, Change, Delete, Put, Range
 from elastic.errors import Compacted, StoreError
-from elastic.store.protocol import NOW, Batch, Change, Delete, Put, Range, Store
+from elastic.store.protocol import Store
 from tests.store.conftest import Bench, on
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from elastic.core.kv import Put, Range
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.store.embedded import EmbeddedEtcd, find_etcd
 from elastic.store.etcd import EtcdStore
-from elastic.store.protocol import Put, Range
 from tests.sockets import tcp_listeners, unix_listeners
 from tests.store.servers import SAFE_RELEASE, binary_of, free_ports, posing
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from elastic.core.kv import Compare, Put, Range
 from elastic.errors import OutcomeUnknown, StoreUnavailable
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
-from elastic.store.protocol import Compare, Put, Range
 from elastic.store.session import Lost, Refreshed, Session, SessionEvent, Silent
 from tests.store.mirrors import Watched
 from tests.store.servers import Server, cluster_of_three, free_ports, one_server, wait_until_answers

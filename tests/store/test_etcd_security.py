@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from elastic.core.kv import NOW, Put, Range
 from elastic.errors import StoreDenied, WatchLost
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
-from elastic.store.protocol import NOW, Put, Range
 from tests.store.mirrors import Watched
 from tests.store.servers import Server, binary_of, one_server
 from tests.store.users import add_users

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from elastic.core.kv import Put, Range
 from elastic.errors import ConfigError, StoreDenied, StoreUnavailable
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
-from elastic.store.protocol import Put, Range
 from elastic.store.tls import NONE, Certificates
 from tests.store.authority import Authority, authority
 from tests.store.mirrors import Watched

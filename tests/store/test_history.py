@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from elastic.core.keys import JobKeys
+from elastic.core.kv import Listing
 from elastic.core.model import Why
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
-from elastic.store.protocol import Listing
 from launcher.agent.history_writer import LOOK_AFTER_S, WAITING_MAX, History
 from launcher.history.events import of_beginning
 from launcher.history.ps_recorder import Beginning

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from elastic.core.kv import Batch, Change, Compare, Delete, Entry, Put, Range
 from elastic.errors import Compacted, StoreError
 from elastic.store.memory_core import MemoryCore
-from elastic.store.protocol import Batch, Change, Compare, Delete, Entry, Put, Range
 
 EVERYTHING = [Range("", "\U0010ffff")]
 

@@ -8,9 +8,9 @@ import random
 import pytest
 from msgspec.structs import replace
 
+from elastic.core.kv import Batch, Change, Compare, Delete, Entry, Operation, Put, Range, Read
 from elastic.store.etcd import EtcdStore
 from elastic.store.memory_core import MemoryCore
-from elastic.store.protocol import Batch, Change, Compare, Delete, Entry, Operation, Put, Range, Read
 from tests.store.servers import Server
 
 STEPS = 300

@@ -9,11 +9,12 @@ from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
+from elastic.core.kv import NOW, Batch, Delete, Listing, Put, Range
 from elastic.errors import StoreUnavailable, WatchLost
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from elastic.store.mirror import Mirror
-from elastic.store.protocol import NOW, Batch, Delete, Listing, More, Put, Range, Store
+from elastic.store.protocol import More, Store
 from tests.store.conftest import Bench, on
 from tests.store.mirrors import Watched
 

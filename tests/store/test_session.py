@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from elastic.core.kv import Delete, Lease, Listing, Put, Range, Refresh
 from elastic.errors import StoreUnavailable
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
-from elastic.store.protocol import Delete, Lease, Listing, Put, Range, Refresh
 from elastic.store.session import Lost, Refreshed, Session, SessionEvent, Silent
 from tests.store.conftest import Bench
 

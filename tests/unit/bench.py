@@ -46,6 +46,7 @@ from elastic.core.agent.events import (
 from elastic.core.agent.state import Facts, Limits, Phase
 from elastic.core.agent.table import AgentCore
 from elastic.core.keys import ViewReader
+from elastic.core.kv import Range
 from elastic.core.membership.decision import Policy
 from elastic.core.model import (
     Before,
@@ -65,7 +66,6 @@ from elastic.core.model import (
 )
 from elastic.core.transactions import registered_before
 from elastic.errors import StoreError
-from elastic.store.protocol import Range
 from launcher.config.readers import np as read_np
 from tests.unit.documents import KEYS
 from tests.unit.shelf import Shelf

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 from elastic.core.keys import encode
+from elastic.core.kv import Put
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
-from elastic.store.protocol import Put
 from launcher.logs.console import Console
 from launcher.logs.logger import Level, Narrator
 from tests.unit.documents import KEYS

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from elastic.core.keys import Document, JobKeys, View, ViewReader, encode
+from elastic.core.kv import Delete as DeleteOperation
+from elastic.core.kv import Entry, Operation, Put, Range
 from elastic.core.transactions import Transaction
 from elastic.store.memory_core import MemoryCore
-from elastic.store.protocol import Delete as DeleteOperation
-from elastic.store.protocol import Entry, Operation, Put, Range
 
 TTL_S = 5.0
 

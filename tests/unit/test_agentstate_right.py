@@ -9,11 +9,11 @@ from elastic.core.agent.events import Gone, Prepared, ProvenDead, ProvenGone, Re
 from elastic.core.agent.links import vouch_s
 from elastic.core.agent.state import Phase
 from elastic.core.keys import Stored, View
+from elastic.core.kv import Put, Range
 from elastic.core.membership.decision import Reason
 from elastic.core.membership.memory import GONE_MAX
 from elastic.core.model import Before, Ended, MemberState, Status, Why
 from elastic.core.run_deadline import margin_s
-from elastic.store.protocol import Put, Range
 from launcher.config.readers import np as read_np
 from tests.unit.bench import Bench, gated, running, serving, spare, stopping, vouched
 from tests.unit.documents import KEYS

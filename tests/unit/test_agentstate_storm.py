@@ -23,9 +23,9 @@ from elastic.core.agent.state import Facts, Limits
 from elastic.core.agent.table import AgentCore
 from elastic.core.decide import Policy
 from elastic.core.keys import Stored, View
+from elastic.core.kv import Entry
 from elastic.core.model import Np, Spec
 from elastic.core.transactions import Transaction
-from elastic.store.protocol import Entry
 from tests.unit.documents import KEYS
 from tests.unit.views import member
 

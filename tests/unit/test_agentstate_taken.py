@@ -8,8 +8,8 @@ import pytest
 
 from elastic.core.agent.events import StopWorkers, ViewChanged
 from elastic.core.agent.state import Phase
+from elastic.core.kv import Put
 from elastic.core.model import Before, Why
-from elastic.store.protocol import Put
 from tests.unit.bench import Bench, done, running, serving
 from tests.unit.documents import KEYS
 

@@ -9,10 +9,10 @@ import pytest
 
 from elastic.core.agent.state import Phase
 from elastic.core.keys import decode
+from elastic.core.kv import Put
 from elastic.core.membership.decision import Reason
 from elastic.core.model import SCHEMA, Before, Status, Why
 from elastic.errors import DocumentError
-from elastic.store.protocol import Put
 from tests.unit import test_joining as joins
 from tests.unit.bench import Bench, joining, running, spare
 from tests.unit.documents import KEYS

@@ -11,8 +11,8 @@ import pytest
 
 from elastic.channel.client import Progress
 from elastic.core.keys import encode
+from elastic.core.kv import Delete, Put, Range
 from elastic.errors import OutcomeUnknown, StoreUnavailable
-from elastic.store.protocol import Delete, Put, Range
 from launcher.agent.curve_publisher import CourseWriter
 from launcher.history import training_curve
 from launcher.history.training_curve import Course, Point

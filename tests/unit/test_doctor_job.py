@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic.store.protocol import Status
+from elastic.core.kv import Status
 from launcher.doctor.etcd import latency_check, server_checks
 from launcher.doctor.job import reach_check, standing_checks, versions_check
 from launcher.system.checks import Level

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from elastic.core.keys import Document, JobKeys, encode
+from elastic.core.kv import Put, Range
 from elastic.core.model import Generation, Go, Member, Np, Place, Spec, Status, Verdict, Why
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
-from elastic.store.protocol import Put, Range
 from launcher.ctl import forget
 from launcher.history.events import Event, What, remember
 from launcher.job import listing

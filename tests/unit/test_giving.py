@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from elastic.core.keys import encode
+from elastic.core.kv import Delete, Put, Range
 from elastic.core.model import SCHEMA, Leave, Status
 from elastic.errors import StoreUnavailable
-from elastic.store.protocol import Delete, Put, Range
 from launcher.config.readers import np
 from launcher.ctl.stop import COMMAND as STOP
 from launcher.history import events

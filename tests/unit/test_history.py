@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from elastic.core.keys import encode
+from elastic.core.kv import Entry, Put, Range
 from elastic.core.model import Budget, Cause, Generation, Go, Place, Status, Verdict, Why
 from elastic.core.transactions import Transaction, leave
 from elastic.errors import StoreUnavailable
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
-from elastic.store.protocol import Entry, Put, Range
 from launcher.agent.history_writer import History
 from launcher.history import events
 from launcher.history.events import (

@@ -10,8 +10,8 @@ import pytest
 
 from elastic.core.admission import SPEC_FLAGS, JoinPlan, Me, join
 from elastic.core.keys import encode
+from elastic.core.kv import Put
 from elastic.core.model import SCHEMA, Mode, Roles, Spec, Status, Verdict
-from elastic.store.protocol import Put
 from launcher.config.readers import np as read_np
 from tests.unit.documents import KEYS
 from tests.unit.shelf import Shelf

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic.core.keys import DOCUMENT_BYTES_MAX, Document, JobKeys, Stored, ViewReader, decode, encode
+from elastic.core.kv import Entry, Range
 from elastic.core.model import Ended, Generation, Member, Np, Outcome, Place, Saved, Spec, Why
 from elastic.errors import DocumentError
-from elastic.store.protocol import Entry, Range
 from tests.unit.documents import KEYS, keyed
 from tests.unit.views import member
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from elastic.core.keys import JobKeys, Stored, decode, encode
+from elastic.core.kv import Put
 from elastic.core.model import Leave, Mode, Roles, Spec
 from elastic.core.transactions import Transaction
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
-from elastic.store.protocol import Put
 from launcher.config.readers import np
 from launcher.history.events import Event, What, remember
 from launcher.job import orders

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from elastic.core.keys import View
+from elastic.core.kv import OPERATIONS_MAX, Entry
 from elastic.core.membership.decision import Conclude, Form, Open, Reason
 from elastic.core.model import (
     Before,
@@ -38,7 +39,6 @@ from elastic.core.transactions import (
     say,
     unless_others_went,
 )
-from elastic.store.protocol import OPERATIONS_MAX, Entry
 from tests.unit.documents import KEYS
 from tests.unit.shelf import Shelf
 from tests.unit.views import member, worker_exit

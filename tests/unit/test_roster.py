@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from elastic.core.kv import Compare
 from elastic.core.membership.decision import Form, Reason, Wait
 from elastic.core.model import Budget, Ended, Mode, Place, Role, Roles, Seat, Why
 from elastic.core.ps.cluster_spec import vanished
@@ -16,7 +17,6 @@ from elastic.core.ps.placement import fixed_seats, give, host_of, vacant_servers
 from elastic.core.ps.text import in_words, seats_in_words
 from elastic.core.run_deadline import CLOCK_ERROR
 from elastic.core.transactions import propose
-from elastic.store.protocol import Compare
 from tests.unit.documents import KEYS
 from tests.unit.views import KILL_S, Job, member, worker_exit
 

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from elastic.core.keys import decode, encode
+from elastic.core.kv import Put, Range
 from elastic.core.model import Saved
 from elastic.errors import StoreUnavailable
-from elastic.store.protocol import Put, Range
 from launcher.agent import checkpoint_publisher
 from launcher.agent.checkpoint_publisher import SavedSteps
 from tests.unit.documents import KEYS

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from elastic.core.keys import JobKeys, Stored, View, ViewReader, encode
+from elastic.core.kv import Entry
 from elastic.core.model import (
     Before,
     Budget,
@@ -33,7 +34,6 @@ from elastic.core.model import (
     Why,
     WorkerExit,
 )
-from elastic.store.protocol import Entry
 from launcher.config.readers import np as read_np
 from launcher.job.status import COLUMNS, JobStatus, NodeState, cells, describe, head_lines
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from elastic.core.keys import View
+from elastic.core.kv import Entry
 from elastic.core.model import Cause, Generation, Go, Verdict, WorkerExit
 from elastic.core.transactions import Transaction
-from elastic.store.protocol import Entry
 
 
 class ViewChanged(Struct, frozen=True):

@@ -12,10 +12,10 @@ from elastic.core.admission import Me
 from elastic.core.agent.events import Action, LinkTarget
 from elastic.core.decide import Decision, Memory, Policy
 from elastic.core.keys import JobKeys, View
+from elastic.core.kv import Compare, Entry
 from elastic.core.model import Generation, Outcome, Place, Seat, WorkerExit
 from elastic.core.run_deadline import Right
 from elastic.core.transactions import Transaction
-from elastic.store.protocol import Compare, Entry
 
 DEADLINE_SPARE_S = 3.0
 """So long before the deadline of a drain the workers are gone: their end is recorded, and the node leaves."""

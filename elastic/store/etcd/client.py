@@ -17,22 +17,13 @@ from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
-from elastic.errors import StoreDenied, StoreError, StoreUnavailable, TooLarge, WatchLost
-from elastic.store.etcd.codec import compare_message, entries, instead_message, operation_message, span
-from elastic.store.etcd.endpoint import Endpoint, EtcdOptions
-from elastic.store.etcd.errors import Meaning, meaning, refusal, unanswered
-from elastic.store.etcd.failover import HASLEADER, Servers
-from elastic.store.etcd.paging import in_pages
-from elastic.store.etcd.stubs import rpc
-from elastic.store.etcd.watch import WatchStream
-from elastic.store.protocol import (
+from elastic.core.kv import (
     NOW,
     Batch,
     Compare,
     Instead,
     Lease,
     Listing,
-    More,
     Operation,
     Otherwise,
     Range,
@@ -43,6 +34,15 @@ from elastic.store.protocol import (
     check_txn,
     merged,
 )
+from elastic.errors import StoreDenied, StoreError, StoreUnavailable, TooLarge, WatchLost
+from elastic.store.etcd.codec import compare_message, entries, instead_message, operation_message, span
+from elastic.store.etcd.endpoint import Endpoint, EtcdOptions
+from elastic.store.etcd.errors import Meaning, meaning, refusal, unanswered
+from elastic.store.etcd.failover import HASLEADER, Servers
+from elastic.store.etcd.paging import in_pages
+from elastic.store.etcd.stubs import rpc
+from elastic.store.etcd.watch import WatchStream
+from elastic.store.protocol import More
 
 
 class EtcdStore:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from elastic.core.kv import Change, Compare, Delete, Entry, Instead, Operation, Put, Range, Read, Target
 from elastic.store.etcd.stubs import kv, rpc
-from elastic.store.protocol import Change, Compare, Delete, Entry, Instead, Operation, Put, Range, Read, Target
 
 _TARGETS = {Target.CREATE: rpc.Compare.CREATE, Target.MOD: rpc.Compare.MOD, Target.VALUE: rpc.Compare.VALUE}
 

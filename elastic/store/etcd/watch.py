@@ -20,12 +20,13 @@ from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
+from elastic.core.kv import NOW, Batch, Change, Range
 from elastic.errors import StoreError, StoreUnavailable, TooLarge, WatchLost
 from elastic.store.etcd.codec import change, span
 from elastic.store.etcd.endpoint import Endpoint
 from elastic.store.etcd.errors import Meaning, details, meaning, refusal, watch_end
 from elastic.store.etcd.stubs import rpc
-from elastic.store.protocol import NOW, Batch, Change, More, Range
+from elastic.store.protocol import More
 
 GATHER_S = 0.002
 """One revision that touches several ranges arrives in as many messages; so long they are waited for."""

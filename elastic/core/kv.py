@@ -1,0 +1,223 @@
+"""The values of a key-value store: ranges, entries, compares, transactions, leases (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from elastic.errors import StoreError
+
+OPERATIONS_MAX = 128
+"""Compares plus operations in one transaction (etcd's own default limit)."""
+
+
+class Range(Struct, frozen=True):
+    """The keys from `start` up to, but not including, `end`."""
+
+    start: str
+    end: str
+
+    @classmethod
+    def key(cls, key: str) -> Range:
+        """Exactly one key."""
+        return cls(key, key + "\0")
+
+    @classmethod
+    def prefix(cls, prefix: str) -> Range:
+        """Every key that starts with `prefix`, which must end in "/" (so that j1/ never touches j10/)."""
+        if not prefix.endswith("/"):
+            raise ValueError(f"a prefix ends in '/': {prefix!r}")
+        return cls(prefix, prefix[:-1] + "0")  # "0" is the character after "/"
+
+    def __contains__(self, key: object) -> bool:
+        """Tell whether `key` lies in the range."""
+        return isinstance(key, str) and self.start <= key < self.end
+
+
+class Entry(Struct, frozen=True):
+    """One key as it was at some revision. `lease` is 0 for a key without one."""
+
+    key: str
+    value: bytes
+    create_revision: int
+    mod_revision: int
+    lease: int = 0
+
+
+class Listing(Struct, frozen=True):
+    """A range as it was at `revision`, ordered by key (or newest first, if asked)."""
+
+    revision: int
+    entries: tuple[Entry, ...]
+
+
+class Target(StrEnum):
+    """What a compare looks at."""
+
+    CREATE = "create_revision"
+    MOD = "mod_revision"
+    VALUE = "value"
+
+
+class Compare(Struct, frozen=True):
+    """`target` of every key in `range` equals `operand`. An absent key has revisions 0 and no value."""
+
+    range: Range
+    target: Target
+    operand: int | bytes
+
+    @classmethod
+    def created(cls, key: str, revision: int) -> Compare:
+        """The key is the one that was created at `revision`."""
+        return cls(Range.key(key), Target.CREATE, revision)
+
+    @classmethod
+    def modified(cls, key: str, revision: int) -> Compare:
+        """The key was last written at `revision` (0: it is absent)."""
+        return cls(Range.key(key), Target.MOD, revision)
+
+    @classmethod
+    def absent(cls, key: str) -> Compare:
+        """There is no such key."""
+        return cls(Range.key(key), Target.CREATE, 0)
+
+    @classmethod
+    def empty(cls, prefix: str) -> Compare:
+        """There is no key under the prefix."""
+        return cls(Range.prefix(prefix), Target.CREATE, 0)
+
+    @classmethod
+    def equals(cls, key: str, value: bytes) -> Compare:
+        """The key is there and has this value."""
+        return cls(Range.key(key), Target.VALUE, value)
+
+
+class Put(Struct, frozen=True):
+    """Write a key; `lease` 0 detaches it from any lease."""
+
+    key: str
+    value: bytes
+    lease: int = 0
+
+
+class Delete(Struct, frozen=True):
+    """Delete every key in the range."""
+
+    range: Range
+
+
+class Read(Struct, frozen=True):
+    """Read the range inside the transaction."""
+
+    range: Range
+
+
+Operation = Put | Delete | Read
+
+
+class Instead(Struct, frozen=True):
+    """What a transaction does whose own compares do not hold: `then`, if these compares hold, and otherwise nothing."""
+
+    compares: tuple[Compare, ...]
+    then: tuple[Operation, ...]
+
+
+Otherwise = Sequence[Operation] | Instead
+
+
+def check_txn(compares: Sequence[Compare], then: Sequence[Operation], otherwise: Otherwise = ()) -> None:
+    """Refuse, with `StoreError`, a transaction that no store takes: too long, or with a key put twice or also deleted.
+
+    Both stores call it before anything is sent, so that they refuse the same in the same words.
+    """
+    inner = otherwise if isinstance(otherwise, Instead) else None
+    other = inner.then if inner is not None else otherwise
+    assert not isinstance(other, Instead)
+    count = len(compares) + len(then) + len(other) + (len(inner.compares) if inner is not None else 0)
+    if count > OPERATIONS_MAX:
+        raise StoreError(f"a transaction of {count} compares and operations; at most {OPERATIONS_MAX}")
+    for branch in (then, other):
+        deleted = [operation.range for operation in branch if isinstance(operation, Delete)]
+        put: set[str] = set()
+        for operation in branch:
+            if not isinstance(operation, Put):
+                continue
+            if not operation.key:
+                raise StoreError("a transaction that puts the empty key")
+            if operation.key in put or any(operation.key in span for span in deleted):
+                raise StoreError(f"a transaction that writes {operation.key!r} twice")
+            put.add(operation.key)
+
+
+def merged(ranges: Sequence[Range]) -> tuple[Range, ...]:
+    """The same keys in the fewest ranges, in order: overlapping and adjoining ones become one."""
+    result: list[Range] = []
+    for span in sorted(ranges, key=lambda each: each.start):
+        if result and span.start <= result[-1].end:
+            result[-1] = Range(result[-1].start, max(result[-1].end, span.end))
+        else:
+            result.append(span)
+    return tuple(result)
+
+
+class TxnResult(Struct, frozen=True):
+    """Whether the compares held, the store's revision after it, and what each `Read` found, in order.
+
+    `instead`: they did not hold, but those of the `Instead` did.
+    """
+
+    succeeded: bool
+    revision: int
+    reads: tuple[tuple[Entry, ...], ...] = ()
+    instead: bool = False
+
+    @property
+    def done(self) -> bool:
+        """Whether one or the other was carried out."""
+        return self.succeeded or self.instead
+
+
+class Change(Struct, frozen=True):
+    """One key changed. For a deletion `entry` has an empty value, its `mod_revision` is the deletion's."""
+
+    entry: Entry
+    deleted: bool = False
+
+
+class Batch(Struct, frozen=True):
+    """Changes in order. `revision` is the store's revision they bring the reader to."""
+
+    revision: int
+    changes: tuple[Change, ...]
+
+
+NOW = 0
+"""In place of the revision from which a watch tells."""
+
+
+class Lease(Struct, frozen=True):
+    """A lease as it was granted. The store may grant a longer time than was asked for."""
+
+    id: int
+    ttl_s: float
+
+
+class Refresh(Struct, frozen=True):
+    """What a refresh of a lease found: the seconds that it has now, 0.0 when it is lost.
+
+    `revision` is the store's before the refresh, as the server that answered has it: it may be a little behind.
+    """
+
+    ttl_s: float
+    revision: int
+
+
+class Status(Struct, frozen=True):
+    """One endpoint, for people: its address, version, revision, and whether it leads."""
+
+    endpoint: str
+    version: str
+    revision: int
+    leader: bool
