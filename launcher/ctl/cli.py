@@ -127,6 +127,3 @@ COMMANDS: Final[tuple[Command, ...]] = (
     ),
     completion.command(parser),
 )
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -80,7 +80,7 @@ class OurDisk(Way):
 
     def load_library(self) -> None:
         """Import all that a restore imports: torch, which the others need, is there already too."""
-        for name in ("state", "partfile", "fetching"):
+        for name in ("state", "checkpoint.replicated_part", "memory.transfer"):
             importlib.import_module(f"elastic.train.{name}")
 
     def begin(self) -> None:

@@ -97,9 +97,7 @@ class Stage:
 
     def nursery(self, node: Node) -> psutil.Process:
         """The nursery of a node."""
-        return next(
-            child for child in node.process.children() if "launcher.nursery.supervisor" in " ".join(child.cmdline())
-        )
+        return next(child for child in node.process.children() if "launcher.nursery.main" in " ".join(child.cmdline()))
 
     def scale(self, np: str) -> None:
         """Write what an operator wants into the spec."""

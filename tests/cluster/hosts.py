@@ -246,7 +246,7 @@ class Cluster:
     async def doctor(self, host: Host, *words: str) -> tuple[int, str]:
         """`elastic-ctl doctor` there, run to its end: exit code and what it says."""
         process = await asyncio.create_subprocess_exec(
-            *("ip", "netns", "exec", host.space, sys.executable, "-m", "launcher.ctl.cli", "doctor"),
+            *("ip", "netns", "exec", host.space, sys.executable, "-m", "launcher.ctl", "doctor"),
             *("--elastic_server", self.server, *words),
             cwd=self._folder,
             env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -107,7 +107,7 @@ async def served(
     At its end it has said nothing on stderr but `warns`.
     """
     process = await asyncio.create_subprocess_exec(
-        *(*within, sys.executable, "-m", "launcher.ctl.cli", "ui", "--elastic_server", job.etcd.endpoint),
+        *(*within, sys.executable, "-m", "launcher.ctl", "ui", "--elastic_server", job.etcd.endpoint),
         *(("--job_id", job.job_id) if named else ()),
         *flags,
         stdin=asyncio.subprocess.DEVNULL,

@@ -55,7 +55,7 @@ else:
 
 SHIMS: Final = {
     "elastic-launch": ("launcher",),
-    "elastic-ctl": ("launcher.ctl.cli",),
+    "elastic-ctl": ("launcher.ctl",),
     "python": (),
 }
 

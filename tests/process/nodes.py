@@ -112,7 +112,7 @@ class Node:
     def nursery(self) -> int:
         """The nursery's process."""
         for pid in self.processes():
-            if "launcher.nursery.supervisor" in command_of(pid):
+            if "launcher.nursery.main" in command_of(pid):
                 return pid
         raise AssertionError(f"node {self.name} has no nursery")
 

@@ -15,7 +15,7 @@ import json, os, select, signal, socket, subprocess, sys, time
 
 def end():
     global channel
-    from elastic import channel
+    from elastic.channel import client as channel
     from elastic.train import stack_dump
     return channel.worker_end(os.environ, stacks_signal=stack_dump.register())
 

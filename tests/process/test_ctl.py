@@ -93,7 +93,7 @@ async def fill(endpoint: str) -> None:
 def asked(*argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """`elastic-ctl`, run to its end."""
     return subprocess.run(
-        [sys.executable, "-m", "launcher.ctl.cli", *argv],
+        [sys.executable, "-m", "launcher.ctl", *argv],
         env={**os.environ, **environ},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -126,7 +126,7 @@ def complaint(code: int, *argv: str, **environ: str) -> str:
 def test_who_follows_ends_with_whoever_read_it_though_nothing_new_comes(
     server: str, command: tuple[str, ...], lines: int
 ) -> None:
-    argv = [sys.executable, "-m", "launcher.ctl.cli", *command, "--elastic_server", server]
+    argv = [sys.executable, "-m", "launcher.ctl", *command, "--elastic_server", server]
     with subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as follower:
@@ -159,7 +159,7 @@ def test_a_follower_of_a_log_outlives_a_recovery_in_which_its_node_is_gone_and_t
         [
             sys.executable,
             "-m",
-            "launcher.ctl.cli",
+            "launcher.ctl",
             "logs",
             "0",
             "--follow",
@@ -236,7 +236,7 @@ def test_events_are_lines_oldest_first_or_json_for_a_script(server: str) -> None
 
 
 def test_on_a_terminal_the_table_has_colours_unless_they_are_not_wanted(server: str) -> None:
-    argv = (sys.executable, "-m", "launcher.ctl.cli", "status", "--elastic_server", server, "--job_id", "j1")
+    argv = (sys.executable, "-m", "launcher.ctl", "status", "--elastic_server", server, "--job_id", "j1")
     plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
     coloured = on_a_terminal(argv, {**plain, "TERM": "xterm-256color"})
     assert "\x1b[" in coloured
@@ -264,7 +264,7 @@ def test_a_reader_that_goes_away_is_no_stack_trace(server: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     ran = subprocess.run(
-        [sys.executable, "-m", "launcher.ctl.cli", "status", "--elastic_server", server, "--job_id", "j1"],
+        [sys.executable, "-m", "launcher.ctl", "status", "--elastic_server", server, "--job_id", "j1"],
         stdout=writer,
         stderr=subprocess.PIPE,
         timeout=LIMIT_S,
@@ -279,7 +279,7 @@ def test_an_answer_that_a_full_disk_does_not_take_is_one_line_and_exit_2(server:
     job = () if words.startswith("-") or "--help" in words else ("--elastic_server", server, "--job_id", "j1")
     with open("/dev/full", "w") as full:
         ran = subprocess.run(
-            [sys.executable, "-m", "launcher.ctl.cli", *words.split(), *job],
+            [sys.executable, "-m", "launcher.ctl", *words.split(), *job],
             stdout=full,
             stderr=subprocess.PIPE,
             timeout=LIMIT_S,
@@ -378,7 +378,7 @@ def doctor(folder: Path, *argv: str, **environ: str) -> subprocess.CompletedProc
     """`elastic-ctl doctor` in a folder, without variables of the machine that runs the test."""
     plain = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ELASTIC_SERVER"), "")
     return subprocess.run(
-        [sys.executable, "-m", "launcher.ctl.cli", "doctor", *argv],
+        [sys.executable, "-m", "launcher.ctl", "doctor", *argv],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", **plain, **environ},
         stdin=subprocess.DEVNULL,

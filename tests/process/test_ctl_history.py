@@ -25,7 +25,7 @@ from tests.process.happenings import LIMIT_S
 from tests.process.jobs import Job, story, story_with_its_own_etcd
 from tests.process.puppets import Worker
 
-CTL = (sys.executable, "-m", "launcher.ctl.cli")
+CTL = (sys.executable, "-m", "launcher.ctl")
 
 
 async def ctl(job: Job, command: str, *flags: str) -> tuple[int, str, str]:

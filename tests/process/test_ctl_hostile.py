@@ -191,7 +191,7 @@ def test_no_command_passes_a_sequence_on_to_the_terminal(
     async def story() -> str:
         async with hostile(etcd):
             names = ["--elastic_server", etcd.endpoint, *(["--job_id", job_id] * (not words.startswith("list")))]
-            return await run(sys.executable, "-m", "launcher.ctl.cli", *words.split(), *names)
+            return await run(sys.executable, "-m", "launcher.ctl", *words.split(), *names)
 
     said = asyncio.run(story())
     assert "Traceback" not in said
@@ -205,7 +205,7 @@ def log_of(etcd: Server, *flags: str) -> str:
     async def story() -> str:
         async with hostile(etcd):
             names = ("--elastic_server", etcd.endpoint, "--job_id", JOB)
-            return await in_a_pipe(sys.executable, "-m", "launcher.ctl.cli", "logs", "3", *flags, *names)
+            return await in_a_pipe(sys.executable, "-m", "launcher.ctl", "logs", "3", *flags, *names)
 
     return asyncio.run(story())
 
@@ -223,6 +223,6 @@ def test_raw_stacks_are_as_the_node_told_them(etcd: Server) -> None:
     async def story() -> str:
         async with hostile(etcd):
             names = ("--elastic_server", etcd.endpoint, "--job_id", JOB)
-            return await in_a_pipe(sys.executable, "-m", "launcher.ctl.cli", "stacks", "3", "--raw", *names)
+            return await in_a_pipe(sys.executable, "-m", "launcher.ctl", "stacks", "3", "--raw", *names)
 
     assert EVIL in asyncio.run(story())

@@ -31,7 +31,7 @@ async def doctor(job: Job, *flags: str) -> tuple[int, str]:
     """
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("ELASTIC_", "PADDLE_"))}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "launcher.ctl.cli", "doctor", "--elastic_server", job.etcd.endpoint),
+        *(sys.executable, "-P", "-m", "launcher.ctl", "doctor", "--elastic_server", job.etcd.endpoint),
         *("--job_id", job.job_id, "--log_dir", str(job.folder), "--checkpoint_dir", str(job.folder), *flags),
         env={**kept, "PYTHONPATH": lighttorch.path(job.folder)},
         stdin=asyncio.subprocess.DEVNULL,

@@ -47,7 +47,7 @@ async def write(job: Job, *names: str) -> None:
 async def ctl(job: Job, command: str, *flags: str) -> subprocess.CompletedProcess[str]:
     """`elastic-ctl`, run to its end."""
     named = () if command == "list" else ("--job_id", job.job_id)
-    argv = (sys.executable, "-m", "launcher.ctl.cli", command, "--elastic_server", job.etcd.endpoint, *named, *flags)
+    argv = (sys.executable, "-m", "launcher.ctl", command, "--elastic_server", job.etcd.endpoint, *named, *flags)
     return await asyncio.to_thread(
         subprocess.run, argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )

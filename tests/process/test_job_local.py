@@ -35,7 +35,7 @@ async def test_the_printed_lines_start_a_further_node_which_the_job_takes_in_and
     world = await job.world(2, 3)
     assert not [one for one in (*parent.lines, *further.lines) if "follows the job" in one or "--force" in one]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "launcher.ctl.cli", *shlex.split(asked)[1:]), stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-P", "-m", "launcher.ctl", *shlex.split(asked)[1:]), stdout=asyncio.subprocess.PIPE
     )
     shown, _ = await process.communicate()
     assert process.returncode == 0

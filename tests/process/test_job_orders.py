@@ -27,7 +27,7 @@ class Ran(NamedTuple):
 async def ctl(job: Job, *words: str, name: str = "me") -> Ran:
     """Run `elastic-ctl` on this job, to its end."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "launcher.ctl.cli", words[0], *words[1:]),
+        *(sys.executable, "-P", "-m", "launcher.ctl", words[0], *words[1:]),
         *("--elastic_server", job.etcd.endpoint, "--job_id", job.job_id),
         env={**os.environ, "LOGNAME": name},
         stdin=asyncio.subprocess.DEVNULL,

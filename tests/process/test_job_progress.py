@@ -46,7 +46,7 @@ async def status(job: Job) -> dict[str, object]:
     import asyncio
 
     asked = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "launcher.ctl.cli", "status", "--json"),
+        *(sys.executable, "-m", "launcher.ctl", "status", "--json"),
         *("--elastic_server", job.etcd.endpoint, "--job_id", job.job_id),
         stdout=asyncio.subprocess.PIPE,
     )

@@ -65,7 +65,7 @@ def timeless(shown: str) -> str:
 def ctl(job: Job, *argv: str, job_id: str = "") -> subprocess.CompletedProcess[str]:
     """`elastic-ctl`, run to its end."""
     named = ("--elastic_server", job.etcd.endpoint, "--job_id", job_id or job.job_id)
-    command = (sys.executable, "-m", "launcher.ctl.cli", argv[0], *named, *argv[1:])
+    command = (sys.executable, "-m", "launcher.ctl", argv[0], *named, *argv[1:])
     return subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )

@@ -66,7 +66,7 @@ async def ctl(job: Job, *words: str) -> AsyncIterator[Ctl]:
         *(
             sys.executable,
             "-m",
-            "launcher.ctl.cli",
+            "launcher.ctl",
             *words,
             "--elastic_server",
             job.etcd.endpoint,

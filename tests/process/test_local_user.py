@@ -58,7 +58,7 @@ def part_of(pid: int) -> str:
     command = command_of(pid)
     marks = {
         "writes ": "writer",
-        "launcher.nursery.supervisor": "nursery",
+        "launcher.nursery.main": "nursery",
         "bin/etcd ": "etcd",
         "-m launcher --elastic_server": "agent",
         "-m launcher": "parent",

@@ -51,7 +51,7 @@ def launch(server: str, *flags: str) -> tuple[str, ...]:
 
 def operate(command: str, server: str, *flags: str) -> tuple[str, ...]:
     job = () if command == "list" else ("--job_id", "j")
-    return "-m", "launcher.ctl.cli", command, "--elastic_server", server, *job, "--etcd_user", "job", *flags
+    return "-m", "launcher.ctl", command, "--elastic_server", server, *job, "--etcd_user", "job", *flags
 
 
 def torchrun(server: str, *conf: str) -> tuple[str, ...]:

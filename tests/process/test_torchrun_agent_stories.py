@@ -460,7 +460,7 @@ def job_status(job: Torchruns) -> str:
 
 def shown_status(job: Torchruns) -> str:
     """What `elastic-ctl status` shows of the job."""
-    argv = ("-m", "launcher.ctl.cli", "status", "--elastic_server", job.etcd.endpoint, "--job_id", job.job_id)
+    argv = ("-m", "launcher.ctl", "status", "--elastic_server", job.etcd.endpoint, "--job_id", job.job_id)
     return subprocess.run([sys.executable, *argv], cwd=Path.cwd(), capture_output=True, text=True, check=True).stdout
 
 

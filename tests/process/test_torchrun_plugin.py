@@ -324,5 +324,5 @@ async def scaled(job: Torchruns, np: str) -> str:
 
 def ctl(job: Torchruns, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command of `elastic-ctl`."""
-    argv = ("-m", "launcher.ctl.cli", *words, "--elastic_server", job.etcd.endpoint, "--job_id", job.job_id)
+    argv = ("-m", "launcher.ctl", *words, "--elastic_server", job.etcd.endpoint, "--job_id", job.job_id)
     return subprocess.run([sys.executable, *argv], cwd=Path.cwd(), capture_output=True, text=True, check=False)
