@@ -20,6 +20,8 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m tests.lint.glossary
 
 # A story of real processes waits now and then, so more run at once than there are cores; the simulation takes every core.
 test: lint

@@ -2,7 +2,7 @@
 
 import sys
 
-from launcher.entrypoints import ctl
+from launcher.ctl.cli import main
 
 if __name__ == "__main__":
-    sys.exit(ctl())
+    sys.exit(main())

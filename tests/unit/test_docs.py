@@ -32,9 +32,9 @@ from launcher.system.private_env import SECRETS
 from launcher.workers import spec
 from launcher.workers.environment import Told, worker_environment
 from launcher.workers.ps_environment import ps_environment
-from tests import layers
 from tests.bench import against, picture
 from tests.sim.life import FAULTS as FAULTS_OF_THE_SIMULATION
+from tests.support import packages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -158,7 +158,8 @@ def against_torchrun() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "against torchrun": against_torchrun,
-    "layers": layers.figure,
+    "packages": lambda: table(("package", "what it is for"), packages.table()),
+    "imports": packages.figure,
     "agent table": agent_table,
     "agent figure": agent_figure,
     "reasons": reasons,

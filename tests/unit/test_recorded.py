@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tests import layers
 from tests.bench import against, picture, rendezvous, scale
 from tests.bench.recorded import Lane, lanes
 from tests.bench.steplog import Step
@@ -55,8 +54,3 @@ def test_a_size_of_torchs_of_which_one_round_did_not_meet_has_no_time() -> None:
 def test_the_pages_of_the_readme_name_both_pictures() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     assert all(f"docs/{name}" in readme for name in picture.PAGES)
-
-
-def test_nothing_of_the_library_imports_the_launcher_in_the_figure_of_layers() -> None:
-    launcher = {name for name, one in layers.PARTS.items() if one.modules[0].startswith("launcher")}
-    assert not [arrow for arrow in layers.arrows() if arrow[0] not in launcher and arrow[1] in launcher]

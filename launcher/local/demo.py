@@ -1,0 +1,270 @@
+"""Show what elastic-launch does, on this machine alone: `python -m elastic.examples.demo`.
+
+Three nodes train the digits example. One of them is killed (SIGKILL) while steps run; the others go on from
+memory. Then a new node joins. At the end a summary says what was promised and whether it was kept; the exit code
+is 0 only if all of it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from elastic.errors import ElasticError
+from elastic.store.embedded import EmbeddedEtcd
+
+EPOCHS = 36
+STEP_S = 0.05
+CHECKPOINT_EVERY = 50
+STEPS_BEFORE_KILL = 120
+STEPS_BEFORE_JOIN = 20
+ACCURACY_MIN = 96.0
+WAIT_LIMIT_S = 120.0
+END_LIMIT_S = 20.0
+POLL_S = 0.1
+WIDTH = 260
+
+_STEP = re.compile(r"(\d+\.\d+) generation=(\d+) rank=(\d+) world=(\d+) step=(\d+)\n")
+_STACK = re.compile(r"\[rank\d+\]: (Traceback| )")
+_ACCURACY = re.compile(r"test accuracy (\d+\.\d) % after (\d+) steps")
+
+
+class Broken(Exception):
+    """Something did not happen that was promised; the text says what."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of the step log."""
+
+    at_s: float
+    generation: int
+    rank: int
+    world: int
+    step: int
+
+
+class Node:
+    """One agent. Its lines are shown under its name; of a Python traceback only the last, and long ones are cut."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self.name = name
+        self.process = process
+        self.accuracy: float | None = None
+        self.shown = asyncio.create_task(self._show())
+
+    async def _show(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            text = line.decode(errors="replace").rstrip()
+            if found := _ACCURACY.search(text):
+                self.accuracy = float(found[1])
+            if not _STACK.match(text):
+                print(f"{self.name} | {text if len(text) <= WIDTH else text[:WIDTH] + ' ...'}", flush=True)
+
+    async def end(self) -> None:
+        """Stop the agent if it still runs: SIGTERM, then SIGKILL."""
+        if self.process.returncode is None:
+            self.process.terminate()
+            try:
+                async with asyncio.timeout(END_LIMIT_S):
+                    await self.process.wait()
+            except TimeoutError:
+                self.process.kill()
+        await self.process.wait()
+        await self.shown
+
+
+class Demo:
+    """The nodes, the log of their steps, and the story."""
+
+    def __init__(self, server: str, folder: Path) -> None:
+        self.server = server
+        self.folder = folder
+        self.log = folder / "steps.log"
+        self.nodes: list[Node] = []
+
+    async def start(self) -> Node:
+        """Start one more node."""
+        name = f"node {len(self.nodes) + 1}"
+        launcher = ("-m", "launcher", "--elastic_server", self.server, "--job_id", "demo", "--np", "3")
+        settings = ("--nproc_per_node", "1", "--settle", "1", "--preload", "sklearn.datasets")
+        folders = ("--log_dir", str(self.folder / "log"), "--checkpoint_dir", str(self.folder / "checkpoints"))
+        script = ("-m", "elastic.examples.digits", "--epochs", str(EPOCHS), "--step_time", str(STEP_S))
+        logged = ("--checkpoint_every", str(CHECKPOINT_EVERY), "--step_log", str(self.log))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, *launcher, *settings, *folders, *script, *logged),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        node = Node(name, process)
+        self.nodes.append(node)
+        return node
+
+    def steps(self) -> list[Step]:
+        """What rank 0 of each world has done so far, in order."""
+        text = self.log.read_text() if self.log.exists() else ""
+        lines = [Step(float(f[1]), int(f[2]), int(f[3]), int(f[4]), int(f[5])) for f in _STEP.finditer(text)]
+        return [line for line in lines if line.rank == 0]
+
+    async def until(self, what: str, condition: Callable[[list[Step]], bool]) -> list[Step]:
+        """Wait until the steps so far satisfy `condition`; Broken when that takes too long or a node ends."""
+        deadline = time.monotonic() + WAIT_LIMIT_S
+        while not condition(found := self.steps()):
+            ended = [node for node in self.nodes if node.process.returncode not in (None, -9)]
+            if ended:
+                raise Broken(f"{ended[0].name} ended with exit code {ended[0].process.returncode} before {what}")
+            if time.monotonic() > deadline:
+                raise Broken(f"no sign of {what} within {WAIT_LIMIT_S:.0f} s")
+            await asyncio.sleep(POLL_S)
+        return found
+
+    async def play(self) -> bool:
+        """Run the whole story; whether every promise was kept."""
+        say("three nodes start")
+        for _ in range(3):
+            await self.start()
+        await self.until(
+            f"step {STEPS_BEFORE_KILL} in a world of 3",
+            lambda s: any(x.world == 3 and x.step >= STEPS_BEFORE_KILL for x in s),
+        )
+
+        victim = self.nodes[1]
+        killed_at_s = time.time()
+        victim.process.kill()
+        say(f"{victim.name} is killed (SIGKILL) at step {self.steps()[-1].step}")
+        found = await self.until(
+            "training with the two that are left", lambda s: any(x.world == 2 and x.at_s > killed_at_s for x in s)
+        )
+        resumed = next(x for x in found if x.world == 2 and x.at_s > killed_at_s)
+        recovery_s = resumed.at_s - killed_at_s
+        say(f"training goes on {recovery_s:.1f} s after the kill, at step {resumed.step}")
+
+        await self.until(
+            "more steps in a world of 2", lambda s: s[-1].world == 2 and s[-1].step >= resumed.step + STEPS_BEFORE_JOIN
+        )
+        joined_at_s = time.time()
+        joiner = await self.start()
+        say(f"{joiner.name} starts")
+        found = await self.until("a world of 3 again", lambda s: s[-1].world == 3 and s[-1].at_s > joined_at_s)
+        regrown = next(x for x in found if x.world == 3 and x.at_s > joined_at_s)
+        say(f"{joiner.name} is in, {regrown.at_s - joined_at_s:.1f} s after its start, at step {regrown.step}")
+
+        await self._await_end()
+        return self._summary(victim, recovery_s)
+
+    async def _await_end(self) -> None:
+        try:
+            async with asyncio.timeout(WAIT_LIMIT_S):
+                for node in self.nodes:
+                    await node.process.wait()
+                    await node.shown
+        except TimeoutError:
+            raise Broken(f"the nodes did not end within {WAIT_LIMIT_S:.0f} s") from None
+
+    def _summary(self, victim: Node, recovery_s: float) -> bool:
+        lines = self.steps()
+        worlds = [lines[0]]
+        back = 0
+        for before, line in pairwise(lines):
+            if line.generation != before.generation:
+                worlds.append(line)
+                back = max(back, before.step + 1 - line.step)
+        accuracy = next((node.accuracy for node in self.nodes if node.accuracy is not None), None)
+        codes = {node.name: node.process.returncode for node in self.nodes}
+        kept = {
+            f"worlds: {' -> '.join(str(line.world) for line in worlds)} workers, entered at steps "
+            f"{', '.join(str(line.step) for line in worlds)}": [line.world for line in worlds] == [3, 2, 3],
+            f"steps: {lines[-1].step} in all; at most {back} done again (each is kept in memory)": (back <= 1),
+            f"from the kill to the next step: {recovery_s:.1f} s": True,
+            f"test accuracy: {accuracy} % (at least {ACCURACY_MIN:.0f} % is due)": (
+                accuracy is not None and accuracy >= ACCURACY_MIN
+            ),
+            f"exit codes: {', '.join(f'{name}: {code}' for name, code in codes.items())} (-9 is the kill)": all(
+                code == (-9 if name == victim.name else 0) for name, code in codes.items()
+            ),
+        }
+        say("summary")
+        for text, good in kept.items():
+            print(f"  {'ok ' if good else 'BAD'} {text}")
+        return all(kept.values())
+
+
+def say(text: str) -> None:
+    """Tell the story."""
+    print(f"=== {text}", flush=True)
+
+
+async def run(folder: Path) -> int:
+    """Serve etcd, play, and leave nothing running, also after a signal: the agents have sessions of their own."""
+    ended_by = _end_at_signals()
+    try:
+        return await _run(folder)
+    except asyncio.CancelledError:
+        if not ended_by:
+            raise  # Ctrl-C
+        return 128 + ended_by[0]
+
+
+def _end_at_signals() -> list[int]:
+    """Cancel this task at the first SIGTERM, or when the terminal is closed; which signal came is in the answer."""
+    task, loop, came = asyncio.current_task(), asyncio.get_running_loop(), list[int]()
+    assert task is not None
+
+    def end(number: int) -> None:
+        if not came:
+            task.cancel()
+        came.append(number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # As under nohup.
+            loop.add_signal_handler(number, end, number)
+    return came
+
+
+async def _run(folder: Path) -> int:
+    etcd = EmbeddedEtcd()
+    try:
+        demo = Demo(await etcd.start(), folder)
+        try:
+            return 0 if await demo.play() else 1
+        except Broken as broken:
+            say(f"BAD: {broken}")
+            return 1
+        finally:
+            await end_all(demo.nodes)
+    finally:
+        await etcd.stop()
+
+
+async def end_all(nodes: Sequence[Node]) -> None:
+    """End every node that still runs, at once."""
+    async with asyncio.TaskGroup() as group:
+        for node in nodes:
+            group.create_task(node.end())
+
+
+def main() -> int:
+    """Play the demo in a folder of its own, which is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="elastic-demo-") as folder:
+        try:
+            return asyncio.run(run(Path(folder)))
+        except ElasticError as error:
+            say(f"BAD: {error}")
+            return error.exit_code
+        except KeyboardInterrupt:
+            return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
