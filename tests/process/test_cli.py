@@ -161,7 +161,7 @@ def test_closed_standard_descriptors_are_no_crash(folder: Path, closed: str) -> 
 
 
 @pytest.mark.parametrize("taken_by", ["nobody", "a full disk"])
-@pytest.mark.parametrize("command", ["launcher nothing.py", "launcher.ctl.cli status --elastic_server :"])
+@pytest.mark.parametrize("command", ["launcher nothing.py", "launcher.ctl status --elastic_server :"])
 def test_the_exit_code_is_the_same_where_the_line_is_not_taken(folder: Path, command: str, taken_by: str) -> None:
     """1 would say that training has failed."""
     if taken_by == "nobody":

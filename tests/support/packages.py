@@ -1,4 +1,4 @@
-"""The packages of the product and their imports, read from the source: a table and a figure for docs/architecture.md."""
+"""The packages of the product and their imports, read from the source, for docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -62,17 +62,8 @@ def needed(arrows: set[tuple[str, str]]) -> list[tuple[str, str]]:
 def figure() -> str:
     """A figure in Mermaid. An arrow leads from a package to one that it imports."""
     shown = needed(arrows())
-    boxes = [
-        line
-        for root in ROOTS
-        for line in (
-            f"    subgraph {root}",
-            *(
-                f"        {name}"
-                for name in sorted({name for arrow in shown for name in arrow})
-                if name.startswith(root)
-            ),
-            "    end",
-        )
-    ]
+    names = sorted({name for arrow in shown for name in arrow})
+    boxes: list[str] = []
+    for root in ROOTS:
+        boxes += [f"    subgraph {root}", *(f"        {name}" for name in names if name.startswith(root)), "    end"]
     return "\n".join(["```mermaid", "flowchart TD", *boxes, *(f"    {one} --> {other}" for one, other in shown), "```"])
