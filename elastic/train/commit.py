@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from elastic.channel.client import Left, Saved, Stop, WorkerEnd, fitting
 from elastic.errors import CheckpointError
-from elastic.train import agent_log, nan_check
+from elastic.train import nan_check, report
 from elastic.train.checkpoint import shared_folder
 from elastic.train.checkpoint.async_saver import Saver
 from elastic.train.checkpoint.folder import Checkpoints
@@ -137,7 +137,7 @@ class Keeper:
                     raise
         line = choose.other_parts(origin, self._parts, restored.parts) if restored.step >= 0 else ""
         if line and place.rank == 0:
-            agent_log.say(line, warn=True)
+            report.say(line, warn=True)
         values = restored.values
         saved = {name: one for name, one in values.get("values", {}).items() if name not in self._parts}
         data.values.update(on_its_device(saved, data.values))
@@ -230,7 +230,7 @@ class Keeper:
             return  # The step was saved before the planned stop.
         if not (self._here.alone or error is self._handled or isinstance(error, SystemExit | None)):
             if self._saved_step != step:
-                agent_log.say(
+                report.say(
                     f"step {step} is not saved on the way out of {type(error).__name__}: rank {self._here.rank} would "
                     "wait for ranks that are elsewhere; what was saved before stays",
                     warn=True,
@@ -295,7 +295,7 @@ class Keeper:
         if place.rank == 0:
             shared_folder.remove_token(folder, token)
             if blind:
-                agent_log.say(shared_folder.not_shared(told[0][0], folder.absolute(), blind), warn=True)
+                report.say(shared_folder.not_shared(told[0][0], folder.absolute(), blind), warn=True)
 
     def _say_saved(self, step: int, folder: Any) -> None:
         """From the saver's thread: a checkpoint is complete."""
@@ -325,7 +325,7 @@ class Keeper:
             self._board.leave(self._here.rank, self._here.world_size)
             shutdown.waited()
         if self._here.rank == 0:
-            agent_log.say(f"step {step} is saved; the workers leave: {word.reason}")
+            report.say(f"step {step} is saved; the workers leave: {word.reason}")
         raise SystemExit(LEAVING)
 
 

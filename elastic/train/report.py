@@ -9,10 +9,11 @@ from __future__ import annotations
 import atexit
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from elastic.channel.client import METRICS_MAX, Preparing, Progress, Ready, WorkerEnd, clock, fitting, worker_end
+from elastic.channel.client import METRICS_MAX, Note, Preparing, Progress, Ready, WorkerEnd, clock, fitting, worker_end
 from elastic.train import stack_dump
 
 INTERVAL_S: Final = 0.5
@@ -180,3 +181,12 @@ def report(step: int | None = None, loss: Any = None, *, total: int | None = Non
     What is not one number is left out. Never waits for the agent, never raises.
     """
     this_process.report(step, loss, metrics, total)
+
+
+def say(text: str, *, warn: bool = False) -> None:
+    """Say something once, in one line; never fails. `warn`: also with --quiet."""
+    text = fitting(" ".join(text.splitlines()))
+    channel = end()
+    if channel is None or not channel.send(Note(text, warn)):
+        sys.stderr.write(f"[elastic] {text}\n")
+        sys.stderr.flush()

@@ -47,10 +47,11 @@ from launcher.net import addresses
 from launcher.peers.core_adapter import Linking
 from launcher.peers.listener import Hello
 from launcher.peers.partition_watch import SplitWatch
-from launcher.peers.startup_check import Neighbours
+from launcher.peers.reachability import Neighbours
 from launcher.spot.watcher import SpotWatch
-from launcher.system import frozen_imports, limits, open_files
+from launcher.system import frozen_imports, limits
 from launcher.system.clock import boottime
+from launcher.system.limits import raise_own
 from launcher.system.signals import Signals
 from launcher.terminal.content import Block, block
 from launcher.text import failure_report
@@ -111,7 +112,7 @@ class Agent:
         watch = SpotWatch(self._config.spot, os.environ, self._narrator, self._events.put_nowait, self._joins)
         self._spot = asyncio.create_task(watch.run(), name="spot")  # From the start on, beside everything.
         await self._workers.start()
-        open_files.raise_own()
+        raise_own()
         if self._monitor is not None and self._config.metrics_at is not None:
             self._monitor.held = lambda: watch.held
             await self._monitor.open(*self._config.metrics_at)

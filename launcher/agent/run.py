@@ -21,7 +21,7 @@ from launcher.logs.stdio import Outputs
 from launcher.logs.writer_client import CLOSE_LIMIT_S, HURRY_LIMIT_S, LogDisk
 from launcher.system import frozen_imports
 from launcher.system.signals import Signals
-from launcher.terminal.wanted import wanted
+from launcher.terminal.tty import wanted
 
 if TYPE_CHECKING:
     from launcher.terminal.status_block import Live

@@ -9,8 +9,8 @@ from typing import Final
 from elastic.core.model import Np, Roles
 from elastic.store.tls import Certificates
 from launcher.config import paddlecloud, readers, store_access
-from launcher.config.credentials import NOBODY, Login
 from launcher.config.readers import Servers
+from launcher.config.store_access import NOBODY, Login
 
 LOSS_GRACE_S = 2.0
 PYTHON_ENDINGS: Final = (".py", ".pyc", ".pyz")

@@ -14,14 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from elastic.errors import ConfigError, StoreUnavailable
-from launcher.config import host_list, slots, store_checks
+from launcher.config import devices, host_list, store_checks
 from launcher.config.config import Config
 from launcher.config.ps_layout import listed_hosts, own_host, static_hosts
 from launcher.net import addresses
 from launcher.net.endpoints import as_ip
 from launcher.spot.endpoint import PROVIDERS, endpoint
 from launcher.system import limits
-from launcher.system.preflight import check_surroundings
+from launcher.system.limits import check_surroundings
 from launcher.system.private_env import without
 
 FIND_MODULE_TIMEOUT_S = 60.0
@@ -52,7 +52,7 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
         for provider in PROVIDERS if config.spot == "auto" else (config.spot,):
             endpoint(provider, environ)  # A variable that names no server is told now.
     who, warnings = store_checks.found(config, environ)
-    config = slots.found(replace(config, warnings=warnings), environ)
+    config = devices.found(replace(config, warnings=warnings), environ)
     limits.check(config.slots, nodes=config.local_nodes or 1, etcd=serves or not config.servers)
     return replace(
         config,

@@ -12,7 +12,7 @@ from typing import Any
 
 from elastic.core.model import NP_UNLIMITED, Np
 from elastic.errors import ConfigError
-from launcher.config import host_list, paddlecloud, readers, slots, store_access, store_checks
+from launcher.config import devices, host_list, paddlecloud, readers, store_access, store_checks
 from launcher.config.argv import CommandLine, cut, given_values, sources
 from launcher.config.config import LOSS_GRACE_S, Config
 from launcher.config.flags import FLAGS
@@ -89,7 +89,7 @@ def _check_relations(config: Config) -> None:
             "longer --grace"
         )
     store_checks.check_relations(config)
-    slots.check_relations(config)
+    devices.check_relations(config)
     if config.ctrl_port and config.local_nodes > 1:
         raise ConfigError(
             f"--ctrl_port {config.ctrl_port} and --local_nodes {config.local_nodes} contradict each other: this "

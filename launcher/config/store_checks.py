@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from elastic.errors import ConfigError
-from launcher.config.credentials import Login, login, new_secret
 from launcher.config.readers import Servers
-from launcher.config.store_access import _check_password, _check_secret
+from launcher.config.store_access import Login, _check_password, _check_secret, login, new_secret
 from launcher.net.endpoints import is_any, parse_endpoint
 
 if TYPE_CHECKING:

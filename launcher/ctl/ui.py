@@ -17,7 +17,7 @@ from launcher.config import readers
 from launcher.config.argv import named_values
 from launcher.job.job import JOB_FLAGS, WHO, Command, named_store, open_store, reading, write
 from launcher.net.endpoints import join_host_port
-from launcher.system import open_files
+from launcher.system import limits
 from launcher.system.descriptors import say
 
 HERE: Final = "127.0.0.1"
@@ -61,7 +61,7 @@ async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
     servers, key_prefix = named_store(vars(asked), environ)
     only: str = named_values(vars(asked), environ, JOB_FLAGS).get("job_id") or ""
     token = _token(asked)
-    open_files.raise_own()  # Browsers, and the nodes of all jobs at which somebody looks.
+    limits.raise_own()  # Browsers, and the nodes of all jobs at which somebody looks.
     store = open_store(vars(asked), environ)
     lives = Lives(store, key_prefix, servers.endpoints)
     server = PageServer(lives, (store, key_prefix), only, token)

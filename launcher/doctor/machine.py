@@ -1,11 +1,11 @@
-"""What can be seen of this machine alone. Nothing is changed here: no folder is made, no port stays taken."""
+"""What can be seen of this machine and its environment variables. Changes nothing: no folder, no port."""
 
 from __future__ import annotations
 
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +16,9 @@ from elastic.errors import ConfigError, StoreUnavailable
 from launcher import __version__
 from launcher.config.devices import visible_cards
 from launcher.doctor.torch_import import torch_checks
-from launcher.doctor.variables import variable_checks
 from launcher.net import addresses, ports, proxies
 from launcher.net.container import bridge_hint, in_container
-from launcher.net.interfaces import network_line
+from launcher.net.interfaces import misnamed, network_line
 from launcher.system import folder_checks
 from launcher.system.checks import Check, fail, ok, warn
 from launcher.system.folder_checks import folder_check, gigabytes
@@ -137,3 +136,26 @@ def shared_memory_check(folder: Path, usage: folder_checks.Usage = shutil.disk_u
             "shared memory", text, "DataLoader workers and NCCL need more; docker run --shm-size 8g, or --ipc host"
         )
     return ok("shared memory", f"{gigabytes(free)} free of {gigabytes(total)}")
+
+
+DEAD: Mapping[str, str] = {
+    "FLAGS_sync_nccl_allreduce": "torch orders its collectives by itself; unset it",
+    "FLAGS_fuse_parameter_memory_size": "DistributedDataParallel(bucket_cap_mb=...) does this in torch; unset it",
+    "FLAGS_fuse_parameter_groups_size": "DistributedDataParallel(bucket_cap_mb=...) does this in torch; unset it",
+    "NCCL_ASYNC_ERROR_HANDLING": "its name in torch is TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "NCCL_BLOCKING_WAIT": "its name in torch is TORCH_NCCL_BLOCKING_WAIT",
+    "NCCL_DESYNC_DEBUG": "its name in torch is TORCH_NCCL_DESYNC_DEBUG",
+}
+"""Variables without an effect, and what to do instead. The first three are Paddle's; since its version 2.0 they are
+options of its strategy and not read any more."""
+
+
+def variable_checks(environ: Mapping[str, str], interfaces: Sequence[str]) -> list[Check]:
+    """Every variable that is set in vain; `interfaces` are the network interfaces of this machine."""
+    checks = [
+        warn("variables", f"{name} is set and has no effect", mend) for name, mend in DEAD.items() if name in environ
+    ]
+    for variable, wanted in misnamed(environ, interfaces).items():
+        mend = f"use one of {', '.join(interfaces)}, or unset it"
+        checks.append(fail("variables", f"{variable} is {wanted}, and no interface here fits", mend))
+    return checks or [ok("variables", "none that is set in vain")]

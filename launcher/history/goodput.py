@@ -10,6 +10,7 @@ it. What is still paused at the end is a pause until then. Pauses that overlap c
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import Enum, auto
 from typing import NamedTuple
 
 
@@ -37,3 +38,120 @@ def goodput(began: float, ended: float, pauses: Iterable[Pause]) -> float | None
             counted_to = end
         lost += max(pause.again_s, 0.0)
     return max(wall - lost, 0.0) / wall
+
+
+class _Is(Enum):
+    PAUSED = auto()
+    WORKING = auto()
+    ASIDE = auto()
+
+
+class Sums(NamedTuple):
+    """Seconds until a moment: `clock_s` that passed, `productive_s` of it in which steps were made that count.
+
+    `again_s`: in which steps were made again. What is in neither was a pause, or belongs to a step that is not done
+    yet; `goodput` takes that for good, as long as nothing is wrong.
+    """
+
+    clock_s: float
+    productive_s: float
+    again_s: float
+    goodput: float | None
+
+
+class GoodputMeter:
+    """One agent's, over its life. Moments are seconds of one clock; nothing here raises on any order of them."""
+
+    def __init__(self, began: float) -> None:
+        """`began`: when this agent was started. Until the first step it is paused."""
+        self._is = _Is.PAUSED
+        self._until = began
+        """What was before this is summed up."""
+        self._productive_s = self._again_s = self._paused_s = self._shown_s = 0.0
+        self._lead: int | None = None
+        self._newest: int | None = None
+        self._best = -1
+        self.steps = self.steps_again = 0
+        """How many were made, and how many of them had been made before."""
+        self.stepped_at: float | None = None
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether the workers that run have reported a step."""
+        return self._newest is not None
+
+    @property
+    def step(self) -> int | None:
+        """The newest step, also while nothing runs."""
+        return self._best if self.stepped_at is not None and self._newest is None else self._newest
+
+    def stepped(self, worker: int, step: int, at: float) -> bool:
+        """A worker made a step; the first one that reports speaks for its node, until all stop. Whether it was that."""
+        if self._lead is None:
+            self._lead = worker
+        if worker != self._lead or step == self._newest:
+            return worker == self._lead
+        before, length = self._newest, self._pass(at)
+        self._newest, self.stepped_at = step, self._until
+        if self._is is not _Is.WORKING:
+            self._paused_s += length if self._is is _Is.PAUSED else 0.0
+            self._is = _Is.WORKING
+        elif before is None or step < before:  # It counts anew, as in each epoch: nothing is known to be made again.
+            self._productive_s += length
+        else:
+            share = max(step - max(self._best, before), 0) / (step - before)
+            self._productive_s += length * share
+            self._again_s += length * (1 - share)
+        if before is None:
+            self.steps += 1
+            self.steps_again += step <= self._best
+        elif step < before:
+            self.steps += 1
+            self._best = step
+        else:
+            self.steps += step - before
+            self.steps_again += max(min(self._best, step) - before, 0)
+        self._best = max(self._best, step)
+        return True
+
+    def back(self, at: float) -> None:
+        """A recovery was over at this moment, as far as anybody can tell."""
+        if self._is is _Is.PAUSED and at > self._until:
+            self._paused_s += self._pass(at)
+            self._is = _Is.WORKING
+
+    def stopped(self, at: float, *, well: bool = False) -> None:
+        """The workers have come to their end, or something is wrong: since the last step, if any was reported.
+
+        `well`: they have done their work, and what came after the last step was a part of it.
+        """
+        if self._is is _Is.WORKING:
+            if well or self._newest is None:
+                self._productive_s += self._pass(at)
+            self._is = _Is.PAUSED
+        self._lead = self._newest = None
+
+    def aside(self, at: float, *, spare: bool) -> None:
+        """Whether this node stands by while a world without it trains."""
+        if spare and self._is is not _Is.ASIDE:
+            self.stopped(at)
+            self._paused_s += self._pass(at)
+            self._is = _Is.ASIDE
+        elif not spare and self._is is _Is.ASIDE:
+            self._pass(at)
+            self._is = _Is.PAUSED
+
+    def sums(self, now: float) -> Sums:
+        """What there is by now. No sum is ever less than it was."""
+        rest = max(now - self._until, 0.0) if self._is is not _Is.ASIDE else 0.0
+        clock = self._productive_s + self._again_s + self._paused_s + rest
+        steady = self._is is _Is.WORKING and self._newest is None
+        self._shown_s = max(self._shown_s, self._productive_s + (rest if steady else 0.0))
+        lost = self._again_s + self._paused_s + (rest if self._is is _Is.PAUSED else 0.0)
+        return Sums(clock, self._shown_s, self._again_s, max(clock - lost, 0.0) / clock if clock > 0 else None)
+
+    def _pass(self, at: float) -> float:
+        """Go on to a moment; how long that was."""
+        length = max(at - self._until, 0.0)
+        self._until += length
+        return length

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from launcher.config.config import Config
-from launcher.config.credentials import PASSWORD, SECRET, is_fleeting
 from launcher.config.devices import share, spare_cards
 from launcher.config.ps_layout import listed_hosts, static_hosts
+from launcher.config.store_access import PASSWORD, SECRET, is_fleeting
 from launcher.local.served_etcd import served
 from launcher.net.addresses import LOOPBACK
 from launcher.net.endpoints import join_host_port, parse_endpoint

@@ -29,7 +29,7 @@ from launcher.local import served_etcd
 from launcher.local.commands import joiner_line, node_argv, node_environments, status_line, withheld
 from launcher.logs.stdio import Outputs
 from launcher.system.signals import HEARD
-from launcher.terminal.wanted import may_draw, wipe
+from launcher.terminal.tty import may_draw, wipe
 
 CODES_BY_WEIGHT: Final = (1, 2, 3, 4)
 """Which exit code says most, when the job has not ended well."""

@@ -26,7 +26,7 @@ from launcher.logs.stdio_writer import serve
 from launcher.logs.writer_client import CLOSE_LIMIT_S, CLOSE_MAX_S, HURRY_LIMIT_S
 from launcher.system import descriptors
 from launcher.system.descriptors import say
-from launcher.system.forking import fork
+from launcher.system.processes import fork
 
 STANDARD: Final = (1, 2)
 PIPE_BYTES: Final = 1 << 18

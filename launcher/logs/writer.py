@@ -18,7 +18,6 @@ from pathlib import Path
 from elastic.errors import ConfigError
 from launcher.logs import environment_dump, logger
 from launcher.logs.log_dir import LogFolder
-from launcher.logs.ring_buffer import Ring
 from launcher.logs.rotating_file import WorkerLog, append_line
 from launcher.logs.shared_file import SharedLog
 from launcher.logs.writer_protocol import (
@@ -35,6 +34,7 @@ from launcher.logs.writer_protocol import (
     Held,
     Line,
     Refused,
+    Ring,
     Told,
     Wrote,
     bytes_path,

@@ -1,4 +1,4 @@
-"""The process that writes the logs of an agent: its start, its first answer, and its end, as the agent sees them."""
+"""The process that writes the logs of an agent, as the agent sees it: its start, its shared memory, its end."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from typing import Final, NoReturn
 
 from elastic.errors import ConfigError
 from launcher.logs.log_dir import LogFolder
-from launcher.logs.ring_buffer import Ring
 from launcher.logs.writer import serve
-from launcher.logs.writer_protocol import AnyAnswer, Frames, Held, Refused, Told, bytes_text, packed, text_bytes
-from launcher.system.forking import fork
+from launcher.logs.writer_protocol import AnyAnswer, Frames, Held, Refused, Ring, Told, bytes_text, packed, text_bytes
+from launcher.system.processes import fork
 
 RING_BYTES: Final = 2 << 20
 """Room that the agent shares with it."""

@@ -30,7 +30,7 @@ from elastic.core.agent.events import (
 from elastic.core.agent.state import Facts, Phase
 from elastic.core.host_exclusion import budget_of
 from elastic.core.model import Ended, Generation, Why
-from launcher.history.goodput_meter import GoodputMeter
+from launcher.history.goodput import GoodputMeter
 from launcher.history.recovery import Mark, Recovery
 from launcher.metrics.catalog import BY_NAME
 from launcher.workers.reports.progress_text import RATE_WINDOW_S

@@ -1,7 +1,7 @@
 """Sees when the process group of a script stands that does not use our library, and says so to the agent.
 
 And has the workers wait until rank 0 listens, in milliseconds: left alone they lose half a second whenever rank 0 is
-not the first (`elastic._ports`).
+not the first (`elastic._net`).
 
 A worker that was forked warm calls `install` before its script, when its environment is there.
 `torch.distributed.init_process_group` is then ours around torch's: it does what torch's does, and says one word
@@ -20,7 +20,7 @@ from contextlib import contextmanager, nullcontext
 from types import ModuleType
 from typing import Any, Final
 
-from elastic import _ports
+from elastic import _port_wait
 from elastic.channel import client
 
 HOME: Final = "torch.distributed.distributed_c10d"
@@ -84,13 +84,13 @@ def _await_rank_0(given: Mapping[str, Any], environ: Mapping[str, str]) -> None:
     if given.get("store") is not None or given.get("init_method") not in (None, "env://"):
         return
     named = {name: environ.get(name, "").strip() for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
-    if not all(number.isdecimal() for number in named.values()) or environ.get(_ports.AGENT_STORE) == "True":
+    if not all(number.isdecimal() for number in named.values()) or environ.get(_port_wait.AGENT_STORE) == "True":
         return
     rank, world_size, port = map(int, named.values())
     host, told = environ.get("MASTER_ADDR", ""), given.get("rank", -1)
     rank = rank if told == -1 else told
     if host and isinstance(rank, int) and rank > 0 and 0 < port <= PORT_MAX:
-        _ports.until_listening(host, port, world_size, LISTEN_LIMIT_S)
+        _port_wait.until_listening(host, port, world_size, LISTEN_LIMIT_S)
 
 
 @contextmanager

@@ -1,10 +1,11 @@
-"""What this machine does not give to this process: open files, processes, memory. Told in one line, with the mend."""
+"""What this process needs of its machine: files, processes, memory, a working folder. Each error names the fix."""
 
 from __future__ import annotations
 
 import errno
 import os
 import resource
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -74,3 +75,37 @@ def _tasks_of(uid: int) -> int:
             if os.stat(f"/proc/{name}").st_uid == uid:
                 count += len(list(Path(f"/proc/{name}/task").iterdir()))
     return count
+
+
+OPEN_MAX: Final = 65_536
+"""Links are at most 8192 in each direction; some kernels keep a table of the length of the limit."""
+GIVEN: Final = resource.getrlimit(resource.RLIMIT_NOFILE)
+"""The soft and the hard limit that this process was started with."""
+
+
+def raise_own() -> None:
+    """Let this process have as many as it may, up to `OPEN_MAX`. A limit that is higher already stays."""
+    soft, hard = GIVEN
+    if soft == resource.RLIM_INFINITY:
+        return
+    most = OPEN_MAX if hard == resource.RLIM_INFINITY else min(OPEN_MAX, hard)
+    if most > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def as_given(pid: int) -> None:
+    """Give a process that this one has just started, and whatever it starts, the limits of before."""
+    with suppress(OSError):  # It has ended, or nobody may do this here; it keeps ours then.
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, GIVEN)
+
+
+def check_surroundings() -> None:
+    """Raise `ConfigError` when the working folder is gone, or nothing temporary can be written anywhere."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise ConfigError(f"the folder that you stand in is not there ({error.strerror}); cd to another") from error
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise ConfigError("there is no folder for temporary files; set TMPDIR to one that you can write") from error

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from elastic.errors import ConfigError
+
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -120,3 +122,14 @@ def started_at() -> float | None:
         return int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None
+
+
+def fork(what: str) -> int:
+    """As `os.fork`. Raises `ConfigError` where there can be no further process; `what` says what it does."""
+    try:
+        return os.fork()
+    except OSError as error:
+        raise ConfigError(
+            f"a process that {what} cannot be started ({error.strerror}); this machine or user may have too many "
+            "(`ulimit -u`), or too little memory is left"
+        ) from error

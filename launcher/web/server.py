@@ -26,8 +26,7 @@ from launcher.job.listing import JobLine, jobs
 from launcher.net.endpoints import as_ip, is_any
 from launcher.net.http_server import HttpServer, Limits
 from launcher.system.descriptors import say
-from launcher.web.api_read import log, stacks
-from launcher.web.api_write import ORDER_BYTES_MAX, carry_out
+from launcher.web.api import ORDER_BYTES_MAX, carry_out, log, stacks
 from launcher.web.html import Document, document
 from launcher.web.job_feed import LiveJob, Lives, TooMany
 from launcher.web.request_origin import LOOPBACK, host_of, is_of_another_site

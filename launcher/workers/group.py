@@ -34,7 +34,7 @@ from launcher.workers import environment, exits, nursery_client, nursery_launch
 from launcher.workers.checkpoint_claim import FolderClaim
 from launcher.workers.endpoint_files import Lists
 from launcher.workers.hang_watch import Hanging, HangWatch
-from launcher.workers.nursery_backoff import Deaths
+from launcher.workers.nursery_watchdog import Deaths
 from launcher.workers.planned_stop import PlannedStop
 from launcher.workers.reports import error_file, progress_file
 from launcher.workers.reports import stacks as stackdump

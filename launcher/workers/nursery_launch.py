@@ -13,7 +13,7 @@ from launcher.config.config import Config
 from launcher.nursery.main import START, Setup
 from launcher.nursery.preload import stamp
 from launcher.nursery.warm_policy import NO_WARM, Recipe, forbidden, read_early
-from launcher.system import open_files
+from launcher.system import limits
 from launcher.system.private_env import without
 
 
@@ -36,7 +36,7 @@ def new_nursery(fd: int, lock: Path | None, recipe: Recipe) -> subprocess.Popen[
         pass_fds=(fd,),
         start_new_session=True,
     )
-    open_files.as_given(process.pid)
+    limits.as_given(process.pid)
     return process
 
 

@@ -10,9 +10,9 @@ from elastic.errors import ConfigError, ElasticError
 from launcher.config import readers, store_access
 from launcher.config.argv import named_values
 from launcher.config.config import Config, worker_argv
-from launcher.config.credentials import login
 from launcher.config.flags import FLAGS as ALL
 from launcher.config.parse import parse
+from launcher.config.store_access import login
 from launcher.ctl import cli
 from launcher.job import job
 from launcher.local import commands

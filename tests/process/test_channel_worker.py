@@ -12,7 +12,7 @@ import pytest
 import elastic
 from elastic.channel.client import TEXT_MAX, Hello, Segment, Wanted, WorkerEnd, encode, said
 from elastic.testing import run
-from elastic.train import agent_log
+from elastic.train import report
 from tests.process.descriptors import none_left
 
 LIMIT_S = 30.0
@@ -95,8 +95,8 @@ def test_an_agent_that_hangs_up_while_memory_is_asked_for_leaves_the_worker_alon
 
 def says_too_much() -> None:
     elastic.init()
-    agent_log.say("one line\n" + "x" * 2 * TEXT_MAX)
-    agent_log.say("and a name with odd bytes: " + os.fsdecode(b"a\xff"))
+    report.say("one line\n" + "x" * 2 * TEXT_MAX)
+    report.say("and a name with odd bytes: " + os.fsdecode(b"a\xff"))
 
 
 def test_a_line_that_is_too_long_is_cut_and_the_agent_goes_on_listening() -> None:

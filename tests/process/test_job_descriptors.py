@@ -10,7 +10,7 @@ import psutil
 
 from elastic.core.kv import Range
 from elastic.store.etcd import EtcdStore
-from launcher.system import open_files
+from launcher.system import limits
 from tests.bench import leakparts
 from tests.process.jobs import Job, story
 from tests.process.nodes import Node
@@ -32,7 +32,7 @@ async def test_an_agent_may_have_all_descriptors_and_its_workers_what_the_user_g
     node = await job.node("--np", "1", within=limited)
     (worker,) = await job.world(1, 1)
     soft, hard = files_of(node.process.pid)
-    assert soft == min(hard, open_files.OPEN_MAX) > GIVEN
+    assert soft == min(hard, limits.OPEN_MAX) > GIVEN
     assert files_of(node.nursery()) == files_of(worker.pid) == (GIVEN, hard)
     os.kill(node.nursery(), SIGKILL)
     (again,) = await job.world(2, 1)

@@ -107,7 +107,7 @@ def another_version(folder: Path, schema: int) -> dict[str, str]:
     """The environment in which elastic-launch is of another schema: a copy of it in which one number is another."""
     for package in ("elastic", "launcher"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    model = folder / "elastic" / "model.py"
+    model = folder / "elastic" / "core" / "model.py"
     text = model.read_text()
     assert f"\nSCHEMA = {SCHEMA}\n" in text
     model.write_text(text.replace(f"\nSCHEMA = {SCHEMA}\n", f"\nSCHEMA = {schema}\n"))

@@ -18,7 +18,7 @@ import pytest
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Range
 from elastic.store.etcd import EtcdOptions, EtcdStore
-from launcher.config.credentials import SECRET
+from launcher.config.store_access import SECRET
 from tests.process.happenings import command_of
 from tests.process.jobs import Job, Stage, story
 from tests.sockets import tcp_listeners, unix_listeners

@@ -43,11 +43,11 @@ time.sleep(100)
 AGENT = """
 import asyncio, json, os, signal, subprocess, sys
 from pathlib import Path
-from launcher import wire
+from launcher.nursery import protocol
 from launcher.workers.nursery_client import Workers, WorkerSpec
 
 def shorten(workers):
-    workers.run_until(wire.boottime_s() + 0.5)
+    workers.run_until(protocol.boottime_s() + 0.5)
     print("shortened", flush=True)
 
 async def main():
@@ -57,7 +57,7 @@ async def main():
     print("other", other.pid, flush=True)
     workers = Workers(events.put_nowait, lock=folder / "job.node.lock", adopts=True)
     await workers.start()
-    workers.run_until(wire.boottime_s() + 60)
+    workers.run_until(protocol.boottime_s() + 60)
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, shorten, workers)
     workers.spawn(1, [WorkerSpec(r, r, (sys.executable, "-c", code), dict(os.environ), str(folder),
         folder / f"workerlog.{r}", r == 0, "==== start ====") for r in range(2)])

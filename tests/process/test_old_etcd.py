@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from elastic.store.embedded import find_etcd
-from launcher.config.credentials import SECRET
+from launcher.config.store_access import SECRET
 from launcher.local import served_etcd
 from tests.process.jobs import Job, story
 from tests.process.nodes import Node

@@ -8,11 +8,11 @@ import sys
 STORY = """
 import resource, subprocess, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-from launcher.system import open_files
-open_files.raise_own()
+from launcher.system import limits
+limits.raise_own()
 limit = "import resource, sys; sys.stdin.read(); print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
 child = subprocess.Popen([sys.executable, "-c", limit], stdin=subprocess.PIPE)
-open_files.as_given(child.pid)
+limits.as_given(child.pid)
 child.communicate()
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """

@@ -21,7 +21,7 @@ from launcher.job.drain import DEADLINE_MIN_S
 from launcher.job.job import Job
 from launcher.job.overview import Picture
 from launcher.job.status import describe
-from launcher.web import api_write, job_feed, server
+from launcher.web import api, job_feed, server
 from launcher.web.job_feed import FOLLOWED_MAX, Lives
 from launcher.web.server import BROWSERS_MAX, PageServer
 from launcher.wire.inspect import WorkerState
@@ -267,7 +267,7 @@ def test_an_order_that_is_not_sent_in_time_is_none(monkeypatch: pytest.MonkeyPat
 
 def test_an_order_is_carried_out_whole_although_its_browser_goes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     began, goes, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    ordered = api_write.carry_out
+    ordered = api.carry_out
 
     async def slowly(job: Job, asked: bytes) -> str:
         began.set()

@@ -21,7 +21,7 @@ from elastic.errors import StoreDenied, StoreUnavailable
 from elastic.store.auth_proxy import protocol
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
-from launcher.config.credentials import SECRET
+from launcher.config.store_access import SECRET
 from launcher.local.auth_proxy import STRANGERS_MAX, Porter
 from tests.process.jobs import Job, story
 from tests.process.test_job_ips import FIRST, SECOND, static

@@ -13,10 +13,10 @@ from elastic.errors import ConfigError
 from elastic.store.tls import Certificates
 from launcher.config import readers, store_access
 from launcher.config.config import Config
-from launcher.config.credentials import PASSWORD, SECRET
 from launcher.config.machine_checks import check
 from launcher.config.parse import parse
 from launcher.config.readers import Servers
+from launcher.config.store_access import PASSWORD, SECRET
 from launcher.local.commands import joiner_line, node_argv, node_environments, status_line
 from launcher.local.served_etcd import served
 from tests.store.authority import Authority, authority

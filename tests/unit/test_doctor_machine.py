@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 
 from launcher.doctor import machine
-from launcher.doctor.machine import Asked, network_checks, port_check, python_check, shared_memory_check
+from launcher.doctor.machine import (
+    DEAD,
+    Asked,
+    network_checks,
+    port_check,
+    python_check,
+    shared_memory_check,
+    variable_checks,
+)
 from launcher.doctor.torch_import import Torch, import_failure, judged
-from launcher.doctor.variables import DEAD, variable_checks
 from launcher.net import ports
 from launcher.system.checks import DETAILS_MAX, Check, Level, fail, lines, ok, warn
 from launcher.system.folder_checks import CHECKPOINTS, LOG, folder_check

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.history.goodput import Pause, goodput
-from launcher.history.goodput_meter import GoodputMeter
+from launcher.history.goodput import GoodputMeter, Pause, goodput
 
 
 def meter_with_steps(*steps: tuple[int, float], began: float = 0.0) -> GoodputMeter:

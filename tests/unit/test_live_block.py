@@ -14,7 +14,7 @@ from launcher.config.config import Config
 from launcher.config.parse import build
 from launcher.terminal.content import Block, block
 from launcher.terminal.render import NARROW, lines
-from launcher.terminal.wanted import may_draw
+from launcher.terminal.tty import may_draw
 from launcher.workers.reports.step_rate import Steps
 from tests.unit.bench import running
 

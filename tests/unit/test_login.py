@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from launcher.config.credentials import NOBODY, PASSWORD, SECRET, Login, login
 from launcher.config.machine_checks import check
 from launcher.config.parse import parse
+from launcher.config.store_access import NOBODY, PASSWORD, SECRET, Login, login
 
 LINE = ("--elastic_server", "127.0.0.1:2379", "--job_id", "j")
 LONG = "a secret of many characters"
@@ -52,7 +52,7 @@ def test_a_pipe_is_read_once_and_one_that_nobody_writes_into_is_told(
 ) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe, 0o600)
-    monkeypatch.setattr("launcher.config.credentials.PIPE_LIMIT_S", 0.0)
+    monkeypatch.setattr("launcher.config.store_access.PIPE_LIMIT_S", 0.0)
     with pytest.raises(ConfigError, match=r"--etcd_password_file .* is a pipe or a device, and nothing has come from"):
         login("u", str(pipe), {})
     with open(os.open(pipe, os.O_RDWR), "r+b", buffering=0) as both:  # It never ends.

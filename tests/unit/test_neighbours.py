@@ -6,7 +6,7 @@ import pytest
 
 from elastic.core.model import Generation, Place, Why
 from elastic.core.partition import OTHERS_MAX, looked_at
-from launcher.peers.startup_check import beside
+from launcher.peers.reachability import beside
 
 
 def world(names: str) -> Generation:

@@ -19,7 +19,7 @@ from launcher.history.events import Event, What, remember
 from launcher.job import orders
 from launcher.job.job import Job as Ordered
 from launcher.job.scale import scale
-from launcher.workers.reports.stack_text import stacks_in
+from launcher.workers.reports.stacks import stacks_in
 from tests.unit.views import Job
 
 KEYS = JobKeys("j1")

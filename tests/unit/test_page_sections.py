@@ -14,7 +14,7 @@ from launcher.history.job_report import tell
 from launcher.history.training_curve import Course, Point
 from launcher.job.overview import Picture
 from launcher.job.status import JobStatus, describe
-from launcher.web.api_read import shown
+from launcher.web.api import shown
 from launcher.web.html import document, embedded
 from launcher.web.page_data import fresh, newest_point, sections
 from launcher.wire.inspect import WorkerState

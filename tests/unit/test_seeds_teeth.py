@@ -163,7 +163,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "C8",
-        "launcher/doctor/variables.py",
+        "launcher/doctor/machine.py",
         """    "FLAGS_sync_nccl_allreduce": "torch orders its collectives by itself; unset it",\n""",
         "",
         "tests/unit/test_doctor_machine.py::test_paddles_three_variables_are_among_them",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.workers.reports.stack_text import stacks_in
+from launcher.workers.reports.stacks import stacks_in
 
 SAID = b"""step 7
 Thread 0x00007f20269d2b80 [queue feeder] (most recent call first):

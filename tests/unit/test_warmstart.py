@@ -15,7 +15,7 @@ from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
 from elastic.train.checkpoint import Checkpoints, fence, manifest
 from elastic.train.checkpoint.async_saver import Saver
 from elastic.train.checkpoint.export import export, main
-from elastic.train.restore.resume_from import resume_from
+from elastic.train.restore.initial_state import resume_from
 
 MODEL = {"w": torch.arange(6.0), "b": torch.ones(2)}
 

@@ -40,8 +40,7 @@ from torch.utils.data import Sampler
 from elastic.errors import ConfigError
 from elastic.train.data.batch import Batch
 from elastic.train.data.batch_plan import Plan
-from elastic.train.data.epoch_position import InEpoch
-from elastic.train.data.iteration import Iteration, rule_for
+from elastic.train.data.epoch_position import InEpoch, Iteration, rule_for
 from elastic.train.data.loader_probe import Caller, find
 from elastic.train.data.permutation import Permutation
 from elastic.train.ranks import rank_and_world

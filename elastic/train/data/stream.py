@@ -31,8 +31,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate, get_w
 from elastic.errors import ConfigError
 from elastic.train.data.batch import Batch
 from elastic.train.data.batch_plan import Rule, micro_batches, steps_of
-from elastic.train.data.epoch_position import InEpoch
-from elastic.train.data.iteration import check_thread
+from elastic.train.data.epoch_position import InEpoch, check_thread
 from elastic.train.data.worker_info import alone
 from elastic.train.ranks import rank_and_world
 

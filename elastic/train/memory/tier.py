@@ -19,7 +19,7 @@ import msgspec
 import torch
 
 from elastic.channel.client import WorkerEnd
-from elastic.train import agent_log
+from elastic.train import report
 from elastic.train.comm import byte_collectives
 from elastic.train.comm.local_shard import Shards
 from elastic.train.memory import transfer
@@ -125,7 +125,7 @@ class MemoryTier:
         ended = time.perf_counter()
         line = self._toll.line(began, ended)
         if line and self._rank == 0:
-            agent_log.say(line, warn=True)
+            report.say(line, warn=True)
         return ended - began
 
     @property
@@ -137,12 +137,12 @@ class MemoryTier:
         if self._end is None:
             self._refused = "the memory tier is off: there is no agent to keep memory; start with elastic-launch"
             if self._rank == 0:
-                agent_log.say(self._refused)
+                report.say(self._refused)
         if sharded and self._rings:
             self._together = b"on" in byte_collectives.gather(b"" if self._refused else b"on", self._group)
         self.on = self._together or not self._refused
         if sharded and self._bare and self._rank == 0 and self.on:
-            agent_log.say(
+            report.say(
                 "shards have no copy on another node (memory_copies=0): a lost node is served from disk", warn=True
             )
 
@@ -199,7 +199,7 @@ class MemoryTier:
     def _give_up(self, why: str) -> None:
         """Keep nothing from now on; what was kept would only grow old."""
         self._refused = why
-        agent_log.say(f"rank {self._rank} keeps no copy in memory: {why}", warn=True)
+        report.say(f"rank {self._rank} keeps no copy in memory: {why}", warn=True)
         for name in ("node", self._own_name):
             if name in self._used:
                 self._pair(name).drop()
@@ -220,7 +220,7 @@ class MemoryTier:
     def _say_once(self, line: str) -> None:
         if line not in self._told:
             self._told.add(line)
-            agent_log.say(line, warn=True)
+            report.say(line, warn=True)
 
     # The way back.
 
@@ -238,7 +238,7 @@ class MemoryTier:
         if isinstance(found, Agreed):
             return found
         if self._rank == 0 and any(one.held for one in holdings):
-            agent_log.say(f"memory cannot serve: {found.why}")
+            report.say(f"memory cannot serve: {found.why}")
         return None
 
     def fetch(

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from elastic import _ports
+from elastic import _port_wait
 from elastic.channel.client import Joining, WorkerEnd
 from elastic.errors import WorkersMissing
 
@@ -106,7 +106,7 @@ class Meeting:
                         self._open(CONNECT_LIMIT_S)
                     self._write()
                 return
-            self._enough.wait(_ports.POLL_MAX_S)
+            self._enough.wait(_port_wait.POLL_MAX_S)
 
     def _write(self) -> None:
         """Bring the store up to date with `preparing`. A store that is gone says so elsewhere."""
@@ -144,7 +144,7 @@ class Meeting:
                     f"{who} was not there at {self.host}:{self.port} for {limit_s:.0f} s; look at its log"
                 )
             teller.tell("the launcher's store" if self.agent_hosts else "rank 0")
-            time.sleep(_ports.pause_s(self.clock() - began, self.world_size))
+            time.sleep(_port_wait.pause_s(self.clock() - began, self.world_size))
         self._open(CONNECT_LIMIT_S)
 
     def _gather(self, patience: Patience, teller: _Teller, limit_s: float) -> Any:
@@ -165,7 +165,7 @@ class Meeting:
                         "elastic.preparing() where something takes long"
                     )
                 teller.tell(missing, prepares=preparing)
-            time.sleep(_ports.pause_s(self.clock() - began, self.world_size))
+            time.sleep(_port_wait.pause_s(self.clock() - began, self.world_size))
         self.tell(Joining(FORMING, met=True))
         return self.store
 
@@ -192,7 +192,7 @@ class Meeting:
 
     def _answers(self) -> bool:
         """Tell whether somebody listens where the store is to be."""
-        return _ports.listens(self.host, self.port)
+        return _port_wait.listens(self.host, self.port)
 
     def _open(self, limit_s: float) -> None:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # It is there, and documented.
@@ -251,7 +251,7 @@ def meeting(environ: Mapping[str, str], end: WorkerEnd | None, attempt: int = 0)
     if not all(number.isdecimal() for number in numbers) or not environ.get("MASTER_ADDR"):
         return None
     rank, world_size, port = map(int, numbers)
-    agent_hosts = environ.get(_ports.AGENT_STORE) == "True"
+    agent_hosts = environ.get(_port_wait.AGENT_STORE) == "True"
     # The agent's store may outlive the workers; one that rank 0 hosts is as new as they are.
     life = environ.get("TORCHELASTIC_RESTART_COUNT", "0") if agent_hosts else "0"
     return Meeting(

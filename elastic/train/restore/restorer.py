@@ -18,7 +18,6 @@ import msgspec
 
 from elastic.channel.client import Listening, WorkerEnd
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless, TensorsDiffer, TensorsMissing
-from elastic.train import agent_log
 from elastic.train.checkpoint import atomic_files, fence
 from elastic.train.checkpoint.folder import Candidate, Checkpoints
 from elastic.train.comm import byte_collectives, rank_errors
@@ -26,6 +25,7 @@ from elastic.train.comm.broadcast_tree import spread
 from elastic.train.memory.step_agreement import Agreed, Holding
 from elastic.train.memory.tier import MemoryTier
 from elastic.train.process_group.topology import Here, host
+from elastic.train.report import say
 from elastic.train.restore import choose, initial_state, messages, rollback
 from elastic.train.restore.choose import Damaged, Report, Seen
 from elastic.train.restore.messages import Said, Start
@@ -303,7 +303,7 @@ class Restorer:
 
     def _say(self, text: str, *, warn: bool = False) -> None:
         if self._here.rank == 0:
-            agent_log.say(text, warn=warn)
+            say(text, warn=warn)
 
 
 def _blind() -> Report:

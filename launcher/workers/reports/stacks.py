@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,6 @@ from launcher.logs.worker_log import StartLog
 from launcher.system.processes import is_frozen
 from launcher.wire.inspect import WORDS_MAX, Refusal, StackText, WorkerState
 from launcher.workers.reports.messages import Heard
-from launcher.workers.reports.stack_text import stacks_in
 from launcher.workers.reports.states import Seen
 
 LIMIT_S: Final = 2.0
@@ -148,3 +148,27 @@ async def _run(argv: list[str], limit_s: float) -> tuple[int, str, str]:
 
 def _text(file: IO[bytes]) -> str:
     return file.read(OUTPUT_BYTES_MAX).decode(errors="replace")
+
+
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+(?: \[.*\])? \(most recent call first\):$")
+_FRAME = re.compile(r'^  (?:File ".*", line (?:\d+|\?\?\?) in .*|<[^>]+>|\.\.\.)$')
+
+
+def _shown(line: str) -> str:
+    """A line without signs that would steer a terminal: a thread and a function may have any name."""
+    return "".join(sign if sign.isprintable() else "\ufffd" for sign in line)
+
+
+def stacks_in(said: bytes) -> str:
+    """The stacks in what a process wrote, "" if there are none. What other threads wrote in between is left out."""
+    kept: list[str] = []
+    inside = False
+    for line in said.decode(errors="replace").split("\n"):
+        if _THREAD.match(line):
+            if kept:
+                kept.append("")
+            kept.append(_shown(line))
+            inside = True
+        elif inside and _FRAME.match(line):
+            kept.append(_shown(line))
+    return "\n".join(kept)

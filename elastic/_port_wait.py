@@ -1,9 +1,4 @@
-"""Whether rank 0's store listens already.
-
-torch's own client that is refused tries again after a quarter to three quarters of a second, and warns each time. The
-workers of a world start within a few milliseconds of each other, in any order: so the others knock until rank 0
-listens, and connect then.
-"""
+"""Whether a process listens at a port yet, and how long to wait for one."""
 
 from __future__ import annotations
 
