@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 
-class Order(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class Order(msgspec.Struct, frozen=True, array_like=True):
     """One piece of work, done in the order of the orders."""
 
 
@@ -30,7 +30,7 @@ class Bound(msgspec.Struct, frozen=True, array_like=True):
 UNBOUND: Final = Bound()
 
 
-class Begin(Order, frozen=True):
+class Begin(Order, frozen=True, tag="Begin"):
     """A worker starts: open its log and write the header. `start` is its number in the orders that follow."""
 
     start: int
@@ -39,7 +39,7 @@ class Begin(Order, frozen=True):
     bound: Bound
 
 
-class Wrote(Order, frozen=True):
+class Wrote(Order, frozen=True, tag="Wrote"):
     """A worker wrote `size` bytes, which are in the ring `at` this place; `missing` bytes before it were left out."""
 
     start: int
@@ -48,7 +48,7 @@ class Wrote(Order, frozen=True):
     at: int = 0
 
 
-class Line(Order, frozen=True):
+class Line(Order, frozen=True, tag="Line"):
     """A line of ours, for the log of a worker; `missing` as in `Wrote`."""
 
     start: int
@@ -56,28 +56,28 @@ class Line(Order, frozen=True):
     missing: int = 0
 
 
-class End(Order, frozen=True):
+class End(Order, frozen=True, tag="End"):
     """Nothing more comes of this start; `missing` as in `Wrote`."""
 
     start: int
     missing: int = 0
 
 
-class Amend(Order, frozen=True):
+class Amend(Order, frozen=True, tag="Amend"):
     """A line of ours for a log that is closed already."""
 
     path: bytes
     text: bytes
 
 
-class Append(Order, frozen=True):
+class Append(Order, frozen=True, tag="Append"):
     """A line, with its end, for a file that agents share (`launcher.logs.shared_file`)."""
 
     path: bytes
     line: bytes
 
 
-class Endpoints(Order, frozen=True):
+class Endpoints(Order, frozen=True, tag="Endpoints"):
     """The endpoints of a generation (`launcher.logs.logger.write_endpoints`)."""
 
     folder: bytes
@@ -86,7 +86,7 @@ class Endpoints(Order, frozen=True):
     servers: tuple[str, ...]
 
 
-class Environment(Order, frozen=True):
+class Environment(Order, frozen=True, tag="Environment"):
     """The environment of a worker, without secrets (`launcher.logs.environment_dump`)."""
 
     folder: bytes
@@ -97,7 +97,7 @@ class Environment(Order, frozen=True):
 AnyOrder = Begin | Wrote | Line | End | Amend | Append | Endpoints | Environment
 
 
-class Held(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class Held(msgspec.Struct, frozen=True, array_like=True, tag="Held"):
     """The folder is good, and `path` is where it is. The others are lines for people, "" if all is as asked."""
 
     path: bytes
@@ -107,19 +107,19 @@ class Held(msgspec.Struct, frozen=True, array_like=True, tag=True):
     warning: bytes
 
 
-class Refused(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag="Refused"):
     """The folder cannot be used."""
 
     why: bytes
 
 
-class Done(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class Done(msgspec.Struct, frozen=True, array_like=True, tag="Done"):
     """So many orders are done in all."""
 
     orders: int
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class Told(msgspec.Struct, frozen=True, array_like=True, tag="Told"):
     """Something that people should hear; `quietly` for those who ask."""
 
     text: bytes

@@ -135,10 +135,26 @@ Order = Spawn | Until | Stop | Kill | Renew | Close
 Report = Ready | Prepared | Obeyed | Started | Signalled | Ended | Vanished | Overran
 Message = TypeVar("Message")
 
-ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in (Spawn, Until, Stop, Kill, Renew, Close)}
-REPORTS: Mapping[str, type[Report]] = {
-    kind.__name__: kind for kind in (Ready, Prepared, Obeyed, Started, Signalled, Ended, Vanished, Overran)
+ORDERS: Mapping[str, type[Order]] = {
+    "Spawn": Spawn,
+    "Until": Until,
+    "Stop": Stop,
+    "Kill": Kill,
+    "Renew": Renew,
+    "Close": Close,
 }
+REPORTS: Mapping[str, type[Report]] = {
+    "Ready": Ready,
+    "Prepared": Prepared,
+    "Obeyed": Obeyed,
+    "Started": Started,
+    "Signalled": Signalled,
+    "Ended": Ended,
+    "Vanished": Vanished,
+    "Overran": Overran,
+}
+"""The kind of a message as it is sent, and its class."""
+KINDS: Mapping[type, str] = {Start: "Start", **{of: kind for kind, of in (*ORDERS.items(), *REPORTS.items())}}
 
 
 def boottime_s() -> float:
@@ -151,7 +167,7 @@ def encode(message: Order | Report) -> bytes:
     raw = message._asdict()
     if isinstance(message, Spawn):
         raw["workers"] = [start._asdict() for start in message.workers]
-    return json.dumps({"kind": type(message).__name__, **raw}).encode("ascii") + b"\n"
+    return json.dumps({"kind": KINDS[type(message)], **raw}).encode("ascii") + b"\n"
 
 
 def order(line: bytes) -> Order:
@@ -201,8 +217,8 @@ def _build(kind: type[Message], raw: object) -> Message:
     """An instance of `kind` from an object that has exactly its fields, with their types."""
     wanted: dict[str, str] = {name: of.__forward_arg__ for name, of in kind.__annotations__.items()}
     if not isinstance(raw, dict) or raw.keys() != wanted.keys():
-        raise WireError(f"{kind.__name__} has the fields {sorted(wanted)}")
-    return kind(**{name: _value(f"{kind.__name__}.{name}", of, raw[name]) for name, of in wanted.items()})
+        raise WireError(f"{KINDS[kind]} has the fields {sorted(wanted)}")
+    return kind(**{name: _value(f"{KINDS[kind]}.{name}", of, raw[name]) for name, of in wanted.items()})
 
 
 def _value(where: str, wanted: str, value: object) -> Any:

@@ -16,7 +16,7 @@ import math
 import struct
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, ClassVar, Generic, TypeVar
 
 import msgspec
 import torch
@@ -84,6 +84,8 @@ class Shape(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What stands before the tensors of every message. `shapes` is filled in when the message is sent."""
 
+    kind: ClassVar[str] = "Header"
+    """How errors name it."""
     shapes: tuple[Shape, ...] = ()
 
 
@@ -175,7 +177,7 @@ class Assembly(Generic[H]):
         try:
             header = msgspec.msgpack.decode(memoryview(self._data)[_LENGTH.size : end], type=self._kind)
         except UNREADABLE as error:
-            raise MessageError(f"the header is no {self._kind.__name__}: {error}") from error
+            raise MessageError(f"the header is no {self._kind.kind}: {error}") from error
         at = end
         for shape in header.shapes:
             at += -at % _ALIGNED

@@ -14,7 +14,7 @@ Pieces and tables are named by their place in the registration.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -82,6 +82,7 @@ class TableSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 class Hello(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A worker opens its session. Another `session` of the same worker number replaces the older one."""
 
+    kind: ClassVar[str] = "Hello"
     version: int
     job: Word
     server: Index
@@ -96,6 +97,7 @@ class Notice(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `life` is another one after each start of the server.
     """
 
+    kind: ClassVar[str] = "Notice"
     life: Word = ""
     text: Text = ""
 
@@ -103,6 +105,7 @@ class Notice(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Register(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The part of the model that belongs to this server, and how it is trained."""
 
+    kind: ClassVar[str] = "Register"
     session: Word
     mode: Mode
     sgd: SGD
@@ -113,6 +116,7 @@ class Register(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Registered(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`wanted`: these pieces have no values, and this worker is to give its own. `step`: the one being gathered."""
 
+    kind: ClassVar[str] = "Registered"
     wanted: tuple[Index, ...] = ()
     step: Count = 0
 
@@ -120,6 +124,7 @@ class Registered(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Give(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Values for these pieces; those that have some by now keep them."""
 
+    kind: ClassVar[str] = "Give"
     session: Word
     pieces: tuple[Index, ...]
 
@@ -131,6 +136,7 @@ class Push(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     that they are for. `weight` is this worker's share in the step's average.
     """
 
+    kind: ClassVar[str] = "Push"
     session: Word
     number: Count
     step: Count
@@ -144,12 +150,14 @@ class Push(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Pull(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All values, please."""
 
+    kind: ClassVar[str] = "Pull"
     session: Word
 
 
 class Rows(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rows of a table with the ids that follow."""
 
+    kind: ClassVar[str] = "Rows"
     session: Word
     table: Index
 
@@ -157,14 +165,18 @@ class Rows(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Values(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The values asked for, and the step that is being gathered now."""
 
+    kind: ClassVar[str] = "Values"
     step: Count = 0
 
 
 class Close(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """This worker has done its work and will not come back."""
 
+    kind: ClassVar[str] = "Close"
     session: Word
 
 
 class Done(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Nothing more to say."""
+
+    kind: ClassVar[str] = "Done"

@@ -247,7 +247,7 @@ class Service:
 
     def _check_bare(self, asked: Header) -> None:
         if asked.shapes:
-            raise MessageError(f"a {type(asked).__name__} has no tensors")
+            raise MessageError(f"a {asked.kind} has no tensors")
 
     def _check_give(self, given: m.Give) -> None:
         self._at_work(given.session, complete=False)
