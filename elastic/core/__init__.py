@@ -1,1 +1,1 @@
-"""The rules of a job, pure: documents, admission, membership, restarts. Time and randomness are arguments."""
+"""The rules of a job: documents in etcd, admission, membership, restarts (pure: time and randomness are arguments)."""

@@ -1,1 +1,1 @@
-"""Scripts that run after installation: `elastic-launch -m elastic.examples.digits`. Copy them freely."""
+"""Example scripts, installed with the package: `elastic-launch -m elastic.examples.digits`. Copy them freely."""

@@ -1,1 +1,1 @@
-"""A script that starts itself again under elastic-launch: its flags and the restart."""
+"""`elastic.config`: restarts a script, which a user started with plain `python`, under elastic-launch."""

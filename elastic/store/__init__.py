@@ -1,1 +1,1 @@
-"""The store: a protocol, an in-memory implementation, and etcd v3."""
+"""The key-value store: a protocol, an in-memory implementation, and etcd v3 (client and embedded server)."""

@@ -1,4 +1,4 @@
-"""Run a function as several replicas on one machine while the world changes, to test that training survives it.
+"""Runs a function as several replicas on one machine while the world changes, to test that training survives.
 
 A complete test of a user's script, for pytest or anything else:
 

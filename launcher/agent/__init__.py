@@ -1,1 +1,1 @@
-"""The agent of a node: it drives the core (`elastic.core.agent`), performs its actions, and reports."""
+"""The agent of a node: it passes events to the core (`elastic.core.agent`), performs the actions, and reports."""

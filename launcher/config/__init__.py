@@ -1,1 +1,1 @@
-"""Flags and environment variables, read and checked: from a command line to one frozen `Config`."""
+"""Reads and checks flags and environment variables: from a command line to one frozen `Config`."""

@@ -1,1 +1,1 @@
-"""`elastic-ctl`: one module for each subcommand; `launcher.ctl.cli` has their table."""
+"""`elastic-ctl`: one module per subcommand; `launcher.ctl.cli` has the table of subcommands."""

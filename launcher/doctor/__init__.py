@@ -1,1 +1,1 @@
-"""`elastic-ctl doctor`: what is wrong with this machine, with etcd, or between the nodes of a job, and the fix."""
+"""`elastic-ctl doctor`: checks this machine, etcd and the nodes of a job, and names the fix for each problem."""

@@ -1,1 +1,1 @@
-"""Detectors for workers that hang and for networks that are split (pure)."""
+"""Detectors for hung workers and for network partitions (pure)."""

@@ -1,4 +1,4 @@
-"""A job as the store and its agents describe it, and the orders of an operator.
+"""The state of a job, read from etcd and from its agents, and the orders of an operator.
 
 Shared by elastic-ctl, its doctor and its page.
 """

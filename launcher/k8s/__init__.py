@@ -1,1 +1,1 @@
-"""The autoscaler of Kubernetes: what it decides, and what it reads."""
+"""The Kubernetes autoscaler: it reads a Job and its pods, and sets the number of pods."""

@@ -1,1 +1,1 @@
-"""Several nodes on one machine, the etcd that this machine serves, and the demo."""
+"""Several nodes on one machine, an etcd that this machine serves, and the demo."""

@@ -1,1 +1,1 @@
-"""Metrics and health endpoints of an agent."""
+"""The HTTP endpoints of an agent for monitoring: Prometheus metrics, liveness and readiness."""

@@ -1,1 +1,1 @@
-"""The fork server of a node's workers: everything that runs in its process, or in a worker before its script."""
+"""The fork server of a node: all code that runs in its process, or in a worker before the script starts."""

@@ -1,1 +1,1 @@
-"""The notices of clouds that take a machine back: who gives them, how they are asked for, what they say."""
+"""Interruption notices of clouds: each provider's metadata server, how the agent polls it, what its answers mean."""

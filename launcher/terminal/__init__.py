@@ -1,1 +1,1 @@
-"""The live status on a terminal: a few lines below the output that scrolls."""
+"""The live status on a terminal: a few lines below the scrolling output."""

@@ -1,1 +1,1 @@
-"""Text for people, made of values (pure): failure reports, terminal output made safe, words for numbers."""
+"""Text for people, made from values (pure): failure reports, quoted commands, output made safe for a terminal."""

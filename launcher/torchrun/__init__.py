@@ -1,4 +1,4 @@
-"""torchrun's plugin: `torchrun --rdzv-backend elastic-etcd` meets on our membership, over etcd v3.
+"""The torchrun plugin: with `--rdzv-backend elastic-etcd`, torchrun uses this membership, over etcd v3.
 
 torch finds `creator` by the entry point group `torchrun.handlers`, and calls it in every process that imports its
 rendezvous. So nothing is imported here.

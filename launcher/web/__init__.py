@@ -1,1 +1,1 @@
-"""The page to look at a job: what is on it, the document, and who serves it to browsers."""
+"""The web page of a job: the data that it shows, its HTML, and the server that browsers connect to."""

@@ -1,1 +1,1 @@
-"""The protocols between agents, and between operators and agents, as values and lines (pure)."""
+"""The messages between agents, and between operators and agents, as values and lines of text (pure)."""

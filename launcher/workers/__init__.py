@@ -1,1 +1,1 @@
-"""One node's workers as its agent sees them: their environment, start, stop, exits and claims."""
+"""The workers of a node as the agent sees them: environment, start, stop, exit codes, checkpoint claims."""

@@ -1,1 +1,1 @@
-"""One agent's state machine: events in, actions out (pure)."""
+"""The state machine of one agent: events in, actions out (pure)."""

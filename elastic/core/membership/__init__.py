@@ -1,1 +1,1 @@
-"""Who is in the next generation, and when its workers may start (pure)."""
+"""Which nodes form the next generation, and when its workers may start (pure)."""

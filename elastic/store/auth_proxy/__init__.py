@@ -1,1 +1,1 @@
-"""The authenticated entrance to an etcd that a node serves: handshake, relay, and the client's tunnel."""
+"""The auth proxy in front of an etcd that a node serves: handshake, relay, and the tunnel of a client."""

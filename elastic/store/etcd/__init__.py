@@ -1,4 +1,4 @@
-"""etcd v3 as a `Store`, on `grpc.aio`: several servers, deadlines, retries, watches that do not go deaf."""
+"""The etcd v3 client, on `grpc.aio`: failover, deadlines, retries, and watches that report a lost stream."""
 
 from elastic import _grpc  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""Save and load checkpoints that are whole or not there, and fenced by generation.
+"""Saves and loads checkpoints: a checkpoint is complete or absent, and fenced by generation.
 
 ::
 

@@ -1,1 +1,1 @@
-"""Collectives of the library: messages as bytes, trees of tensors, redistribution of shards."""
+"""The collectives of the library: broadcasts of bytes, trees of tensors, redistribution of shards."""

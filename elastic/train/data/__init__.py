@@ -1,1 +1,1 @@
-"""Samples in an exact order over world changes: samplers, streams, batch sizes."""
+"""Samples in an exact order, whatever the world size: samplers, streams, batch sizes."""

@@ -1,1 +1,1 @@
-"""The memory tier: the newest commits in memory that outlives the workers of a node."""
+"""The memory tier: it holds the newest commits in memory that outlives the workers of a node."""

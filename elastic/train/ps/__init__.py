@@ -1,4 +1,4 @@
-"""A parameter server for PyTorch: parameters and embeddings live on servers, workers pull them and push gradients.
+"""A parameter server for PyTorch: servers hold parameters and embeddings, workers pull them and push gradients.
 
 One script, by role::
 

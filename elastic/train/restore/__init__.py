@@ -1,1 +1,1 @@
-"""All ranks agree on one checkpoint and continue from it."""
+"""Restores the state: all ranks agree on one checkpoint and continue from it."""

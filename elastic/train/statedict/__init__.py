@@ -1,1 +1,1 @@
-"""State dicts: what a state consists of, taken apart, copied to host memory, and put together again."""
+"""State dicts: taken apart, copied to host memory, sharded, and put together again."""

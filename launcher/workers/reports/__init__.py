@@ -1,1 +1,1 @@
-"""What the workers of a node report, and what their output tells: progress, states, stacks, tracebacks."""
+"""What the agent learns from workers and from their output: progress, states, stacks, tracebacks."""
