@@ -20,7 +20,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 ROOT: Final = Path(__file__).parents[2]
-PAGES: Final = ("README.md", "docs/**/*.md", "deploy/**/README.md")
+PAGES: Final = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "deploy/**/README.md")
 MODULES: Final = ("elastic/**/*.py", "launcher/**/*.py")
 
 MASK: Final = "¤"

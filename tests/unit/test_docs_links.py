@@ -10,10 +10,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"\]\(([^)\s:]+)\)")
+PATH = re.compile(r"`((?:elastic|launcher|tests|deploy)/[\w./-]*\w)`")
+NAMED = re.compile(r"`((?:elastic|launcher)/[\w/]+\.py)` \(((?:`\w+`(?:, )?)+)\)")
 
 
 def linking() -> list[Path]:
-    return [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted((ROOT / "deploy").rglob("README.md"))]
+    top = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    return [*top, *sorted(DOCS.glob("*.md")), *sorted((ROOT / "deploy").rglob("README.md"))]
 
 
 def anchors(page: Path) -> set[str]:
@@ -39,3 +42,16 @@ def test_links_between_the_pages_lead_somewhere(page: Path) -> None:
 def test_every_page_is_in_the_list_of_pages() -> None:
     listed = {target.partition("#")[0] for target in LINK.findall((DOCS / "README.md").read_text())}
     assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} <= listed
+
+
+@pytest.mark.parametrize("page", linking(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_and_folders_that_a_page_names_exist(page: Path) -> None:
+    assert [path for path in PATH.findall(page.read_text()) if not (ROOT / path).exists()] == []
+
+
+def test_the_map_names_functions_and_tables_that_their_modules_have() -> None:
+    named = NAMED.findall((DOCS / "architecture.md").read_text())
+    pairs = [(path, name) for path, names in named for name in re.findall(r"\w+", names)]
+    assert len(pairs) > 30
+    absent = [one for one in pairs if not re.search(rf"\b{one[1]}\b", (ROOT / one[0]).read_text())]
+    assert absent == []
